@@ -22,7 +22,7 @@ from absl import app, flags
 from pictures import FASHION_MNIST, images
 from run_log import Log
 
-from tf_lamb.api.find import seconds
+from tf_lamb.api.find.batch import in_turn, lasting
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core.goodput import time
@@ -53,8 +53,8 @@ def timed(make):
     sizes = [SMALLEST * 2**i for i in range(9)]
     with Trials(model, Examples(train, held_out), SMALLEST) as trials:
         trials.choose("adam", lambda: keras.optimizers.Adam())
-        steps = {size: seconds.lasting(trials, size)[0] for size in sizes}
-        seen = seconds.in_turn(trials, steps)
+        steps = {size: lasting(trials, size)[0] for size in sizes}
+        seen = in_turn(trials, steps)
     fit = time.fit(sizes[::2], [seen[size] for size in sizes[::2]])
     return {
         "residual": fit.residual,

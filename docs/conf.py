@@ -43,7 +43,7 @@ napoleon_use_ivar = True
 HOSTS = (keras.optimizers.Optimizer, keras.callbacks.Callback, keras.layers.Layer, keras.Model)
 OF_KERAS = {name for host in HOSTS for name in dir(host)}
 WITHIN = {
-    "add_variable_like", "clip_aggregated", "gather", "group_names", "has_trust_ratios",
+    "add_variable_like", "clip_aggregated", "gather", "has_trust_ratios",
     "is_frozen", "lower", "own_parts", "plan_for", "power", "rule", "settings_class", "slot_names",
     "slots_of", "step", "updates", "value", "without_frozen", "without_gradient",
     "without_shown",

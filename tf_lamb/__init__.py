@@ -31,11 +31,9 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         MeasureNoise,
         Muon,
         NoiseScale,
-        SplitBatchNormalization,
         StopAtBaseSteps,
         StopOnDivergence,
         TrustRatios,
-        auxiliary_statistics,
         describe,
         find_batch,
         find_rate,
@@ -51,8 +49,8 @@ __version__ = "0.1.0"
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
-    "NoiseScale", "SplitBatchNormalization", "StopAtBaseSteps", "TrustRatios",
-    "auxiliary_statistics", "core", "describe", "find_batch", "find_rate", "fit_stages",
+    "NoiseScale", "StopAtBaseSteps", "TrustRatios",
+    "core", "describe", "find_batch", "find_rate", "fit_stages",
     "keras", "layer_decay", "migrate", "model_garden", "recipes",
     "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip

@@ -4,10 +4,8 @@
 a linear regression, whose gradients NumPy knows. Replicas: `tensorflow/test_adascale_replicas.py`.
 """
 
-import json
 import math
 import os
-import warnings
 
 import keras
 import numpy as np
@@ -26,29 +24,19 @@ from support.regression import (
 
 @every_frontend
 def test_gain_and_tau_are_the_papers(frontend):
+    """Of another scale, too, that is set in mid-run: the averages are those of a base batch."""
     feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)
     assert (feed.optimizer.gain, feed.optimizer.base_steps) == (1.0, 0.0)
-    for parts in gradients(6, 4):
+    for i, parts in enumerate(gradients(6, 4)):
+        if i == 4:
+            feed.optimizer.scale = reference.scale = 8.0
         reference.step(parts)
         optimizer = feed.step(parts)
         assert optimizer.parts == 4
         close(optimizer.gain, reference.r)
         close(optimizer.base_steps, reference.tau)
-    assert 1 < reference.r < 4
+    assert 1 < reference.r < 8
     assert optimizer.updates == 6
-
-
-@pytest.mark.parametrize("inner", ["LARS", "LAMB"])
-@every_frontend
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_none_in_the_last_micro_batch_counts_as_zeros(frontend, inner):
-    """Of LAMB, weighed by its second moments, which need some steps."""
-    none, zeros = (Feed(frontend, scaled(frontend, 2, inner=inner)) for _ in range(2))
-    for first, last in gradients(9, 2):
-        none.step([first, {**last, "bias": None}])
-        zeros.step([first, {**last, "bias": 0 * last["bias"]}])
-        close(none.optimizer.gain, zeros.optimizer.gain)
-    assert none.optimizer.gain > 1
 
 
 @every_frontend
@@ -59,9 +47,6 @@ def test_corner_cases_of_the_gain(frontend):
         feed = Feed(frontend, scaled(frontend, 2, scale=2.0))
         assert feed.step(parts).gain == 1.0
         close(feed.step(parts).gain, r, 1e-5)
-    feed = Feed(frontend, scaled(frontend, 2, scale=1.0))
-    for parts in gradients(3, 2):
-        assert feed.step(parts).gain == 1.0
 
 
 # Inner optimizers: name, whether of the host, arguments, power of the gain, measured from.
@@ -112,11 +97,10 @@ def test_the_inner_optimizer_steps_at_the_scaled_rate(frontend, name):
     assert float(array(optimizer.learning_rate)) == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("inner", ["LAMB", "AdamP"])
 @every_frontend
-def test_the_first_gradient_of_an_element_is_not_measured(frontend, inner):
+def test_the_first_gradient_of_an_element_is_not_measured(frontend):
     """As of a row of an embedding that no batch had before: it would be divided by epsilon."""
-    first, none = (Feed(frontend, scaled(frontend, 2, inner=inner)) for _ in range(2))
+    first, none = (Feed(frontend, scaled(frontend, 2, inner="LAMB")) for _ in range(2))
     *before, last = gradients(8, 2)
     untouched = {"kernel": np.float32([[1], [0]]), "bias": 1}
     for parts in before:
@@ -169,22 +153,6 @@ def test_the_learning_rate_can_be_set_between_steps(frontend):
         close(ours, expected, 2e-6)
 
 
-@every_frontend
-def test_a_scale_set_in_mid_run_keeps_the_averages(frontend):
-    """They are those of a base batch; the gain is the formula's of the new scale."""
-    feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)
-    for i, parts in enumerate(gradients(6, 4)):
-        if i == 3:
-            feed.optimizer.scale = 8.0
-            reference.scale = 8.0
-        reference.step(parts)
-        close(feed.step(parts).gain, reference.r)
-    close(feed.optimizer.base_steps, reference.tau)
-    with pytest.raises(ValueError, match="scale must be a number in"):
-        feed.optimizer.scale = 0.5
-    assert feed.optimizer.scale == 8.0
-
-
 # --- Fitting a regression ---
 
 
@@ -218,18 +186,6 @@ def test_the_whole_step_compiled_is_the_step(frontend):
 
 
 @every_frontend
-def test_a_callback_lowers_the_rate_of_the_base_batch(frontend):
-    host, _ = FRONTENDS[frontend]
-    model = regression(frontend, scaled(frontend, 2))
-    lower = host.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e3)
-    fit(model, epochs=4, callbacks=[lower])
-    assert float(array(model.optimizer.learning_rate)) == pytest.approx(0.1 / 2**3)
-    gain = model.optimizer.gain
-    assert gain > 1
-    assert float(array(model.optimizer.scaled_learning_rate)) == pytest.approx(gain * 0.1 / 2**3)
-
-
-@every_frontend
 def test_training_stops_when_the_steps_are_spent(frontend, tmp_path):
     host, ours = FRONTENDS[frontend]
     model = regression(frontend, scaled(frontend, 2, scale=2.0))
@@ -249,48 +205,20 @@ def test_training_stops_when_the_steps_are_spent(frontend, tmp_path):
 
 
 @every_frontend
-def test_a_look_now_and_then_stops_late(frontend):
+def test_a_training_that_ends_before_warns(frontend):
     model = regression(frontend, scaled(frontend, 2, scale=1.0), run_eagerly=True)
-    kind = FRONTENDS[frontend][1].StopAtBaseSteps
-    fit(model, epochs=5, callbacks=[kind(3, every=8)])
-    assert model.optimizer.base_steps == 4  # 8 batches are 4 updates
-    with pytest.warns(UserWarning, match=r"has ended after [68]\.0 of 1,000 base steps"):
-        fit(model, epochs=1, callbacks=[kind(1000)])
-
-
-@every_frontend
-def test_mixed_precision_scales_the_loss_around_it(frontend):
-    host, ours = FRONTENDS[frontend]
-    set_policy = host.mixed_precision.set_global_policy
-    set_policy("mixed_float16")
-    try:
-        model = regression(frontend, scaled(frontend, 2))
-    finally:
-        set_policy("float32")
-    assert type(model.optimizer).__name__.startswith("LossScaleOptimizer")
-    before = weights_of(model)
-    watch = ours.NoiseScale(16, verbose=False)
-    fit(model, epochs=4, callbacks=[watch, ours.StopAtBaseSteps(1000)])
-    adascale = model.optimizer.inner_optimizer
-    assert adascale.updates > 4
-    assert 1 < adascale.gain <= 4
-    assert adascale.base_steps > adascale.updates
-    assert np.isfinite(watch.history["noise_scale"][-1])
-    for one, other in zip(before, weights_of(model), strict=True):
-        assert np.all(np.isfinite(other)) and np.any(one != other)
+    with pytest.warns(UserWarning, match=r"has ended after [24]\.0 of 1,000 base steps"):
+        fit(model, epochs=1, callbacks=[FRONTENDS[frontend][1].StopAtBaseSteps(1000)])
 
 
 # --- What is saved ---
 
 
-@pytest.mark.parametrize("scheduled", [True, False])
 @every_frontend
-def test_saved_and_resumed_is_uninterrupted(frontend, scheduled, tmp_path):
+def test_saved_and_resumed_is_uninterrupted(frontend, tmp_path):
     host, _ = FRONTENDS[frontend]
-    rate = 0.1
-    if scheduled:
-        rate = host.optimizers.schedules.PolynomialDecay(0.1, 200)
-    make = scaled(frontend, 2, inner="LAMB", rate=rate, groups=["bias"], smoothing=0.5)
+    rate = host.optimizers.schedules.PolynomialDecay(0.1, 200)
+    make = scaled(frontend, 2, inner="LAMB", rate=rate, smoothing=0.5)
     model = regression(frontend, make, run_eagerly=True)
     fit(model, epochs=1)
     model.save(tmp_path / "model.keras")
@@ -303,32 +231,13 @@ def test_saved_and_resumed_is_uninterrupted(frontend, scheduled, tmp_path):
 
 
 @every_frontend
-def test_the_config_makes_the_optimizer_again(frontend):
-    host, ours = FRONTENDS[frontend]
-    schedule = host.optimizers.schedules.PolynomialDecay(0.1, 10, power=2.0)
-    optimizer = ours.AdaScale(
-        ours.LARS(schedule, gradient_accumulation_steps=2), 8, groups=["bias"],
-        smoothing=0.9, preconditioned=False, name="mine",
-    )  # fmt: skip
-    measured = ours.MeasureNoise(host.optimizers.SGD(0.1), groups=["bias"])
-    for each in (optimizer, measured):
-        saved = json.loads(json.dumps(host.optimizers.serialize(each)))
-        for again in (
-            type(each).from_config(each.get_config()),
-            host.optimizers.deserialize(saved),
-        ):
-            assert again.get_config() == each.get_config()
-            assert type(again.inner_optimizer) is type(each.inner_optimizer)
-
-
-@every_frontend
 def test_weights_of_the_optimizer_can_be_set_and_none_is_kept_twice(frontend):
     one, other = (Feed(frontend, scaled(frontend, inner="LAMB")) for _ in range(2))
     for parts in gradients(2, 4):
         one.step(parts)
     keys = [id(v) for v in one.optimizer.variables]
     assert len(keys) == len(set(keys))
-    assert len(one.optimizer.get_config()) == 6
+    assert len(one.optimizer.get_config()) == 5
     if frontend == "keras":
         other.optimizer.set_weights([array(v) for v in one.optimizer.variables])
     else:
@@ -358,30 +267,6 @@ def test_a_step_that_is_not_finite_changes_nothing(frontend, bad):
             for one, other in zip(before, optimizer._state.values(), strict=True):
                 np.testing.assert_array_equal(one, array(other))
     assert reference.r > 1
-
-
-@every_frontend
-def test_a_variable_without_a_gradient_counts_for_nothing(frontend):
-    feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras's own: it has no gradient
-        for parts in gradients(3, 4):
-            reference.step([{"kernel": p["kernel"]} for p in parts])
-            optimizer = feed.step([{**p, "bias": None} for p in parts])
-            close(optimizer.gain, reference.r)
-    np.testing.assert_array_equal(feed.weights()[1], START["bias"].astype("float32"))
-
-
-@every_frontend
-def test_an_unknown_variable_is_an_error(frontend):
-    feed = Feed(frontend, scaled(frontend))
-    known = feed.variables
-    feed.variables = Feed(frontend, scaled(frontend)).variables
-    with pytest.raises(ValueError, match="Unknown variable|built for other variables"):
-        feed.step(gradients(1, 4)[0])
-    feed.variables = known
-    for w, start in zip(feed.weights(), START.values(), strict=True):
-        np.testing.assert_array_equal(w, start.astype("float32"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])

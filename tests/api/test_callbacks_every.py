@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from support.frontends import FRONTENDS, every_frontend
 
@@ -15,22 +14,6 @@ CALLBACKS = {
     "StopAtBaseSteps": lambda ours, every: ours.StopAtBaseSteps(9, every=every),
 }
 every_callback = pytest.mark.parametrize("name", CALLBACKS)
-
-
-@every_callback
-@every_frontend
-def test_any_whole_number_is_taken(frontend, name):
-    assert CALLBACKS[name](FRONTENDS[frontend][1], np.int64(8))._every == 8
-
-
-@pytest.mark.parametrize(
-    ("every", "error"),
-    [("8", TypeError), (2.0, TypeError), (None, TypeError), (True, ValueError), (0, ValueError)],
-)
-@every_callback
-def test_anything_else_is_refused_in_one_way(name, every, error):
-    with pytest.raises(error, match=f"^every must be a whole number >= 1, not {every!r}.$"):
-        CALLBACKS[name](FRONTENDS["keras"][1], every)
 
 
 class Model:

@@ -46,9 +46,7 @@ def test_what_the_model_trains_now_is_told(frontend):
 
 WRAPPERS = {
     "none": lambda host, ours, inner: inner,
-    "MeasureNoise": lambda host, ours, inner: ours.MeasureNoise(inner),
     "AdaScale": lambda host, ours, inner: ours.AdaScale(inner, scale=2.0),
-    "loss scale": lambda host, ours, inner: host.mixed_precision.LossScaleOptimizer(inner),
     "both": lambda host, ours, inner: host.mixed_precision.LossScaleOptimizer(
         ours.MeasureNoise(inner)
     ),
@@ -60,12 +58,9 @@ WRAPPERS = {
 def test_a_model_shows_its_plan_before_a_step_and_after(frontend, wrapper):
     host, ours = FRONTENDS[frontend]
     inner = ours.LAMB(
-        1e-3,
-        weight_decay=0.01,
-        gradient_accumulation_steps=2,
+        1e-3, weight_decay=0.01, gradient_accumulation_steps=2, jit_compile=False,
         exclude_from_weight_decay=["bias"],
-        jit_compile=False,
-    )
+    )  # fmt: skip
     model = compiled(host, WRAPPERS[wrapper](host, ours, inner))
     before = table_of(ours, model)
     lines = before.replace(f"{model.name}/", "").splitlines()  # Keras 3 begins a path with it

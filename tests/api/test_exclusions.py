@@ -38,18 +38,6 @@ def plan_of(optimizer):
 
 
 @every_frontend
-def test_describe_prints_the_plan(frontend, capsys):
-    optimizer = FRONTENDS[frontend][1].LAMB(weight_decay=0.1, exclude_from_weight_decay=["bias"])
-    with pytest.raises(ValueError, match="build"):
-        optimizer.describe()
-    optimizer.build(functional(frontend).trainable_variables)
-    optimizer.describe()
-    table = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["head/bias", "2", "-", "no"] in table
-    assert ["head/kernel", "8", "0.1", "yes"] in table
-
-
-@every_frontend
 def test_the_method_of_keras_excludes_too(frontend):
     model = functional(frontend)
     kernel = model.get_layer("head").kernel

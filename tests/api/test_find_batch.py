@@ -1,17 +1,14 @@
 """`find_batch`: what it answers, what it leaves as it was, and what it refuses."""
 
 import math
-import re
-import sys
 
 import numpy as np
 import pytest
 from support.examples import run_example
-from support.frontends import FRONTENDS, every_frontend, on_tensorflow
-from support.notebooks import assert_shown
+from support.frontends import FRONTENDS, every_frontend
 
 import tf_lamb
-from tf_lamb.api.find import seconds, trials
+from tf_lamb.api.find import trials
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import recipes
 from tf_lamb.core.goodput import steps
@@ -80,19 +77,6 @@ def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
     assert 0 < found.cost < 2
     text = str(found)
     assert "short runs to a held-out loss" in text and "take " in text
-
-
-def test_where_noise_is_all_no_bend_is_seen():
-    runs = [(16, 1600), (256, 99)]
-    host, ours = FRONTENDS["keras"]
-    found = search(ours, linear(host), noise_scale=runs)
-    assert "no bend seen up to 256" in str(found)
-    assert found.answer.steps.at(BATCH) == pytest.approx(2000)
-    flat = search(ours, linear(host), noise_scale=[(16, 100), (256, 100)])
-    assert "no steps are saved beyond batch 16" in str(flat)
-    assert flat.batch_size == BATCH
-    assert flat.script == "# keep your run: 16 is the batch that you have tuned"
-    assert found.runs == () and found.cost == 0
 
 
 @every_frontend
@@ -171,7 +155,7 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
     model.fit(*(each[:640] for each in data), batch_size=BATCH, verbose=0)
     optimizer, before, done, step = model.optimizer, state_of(model), [], Trials.step
     history, ticked = model.history, []
-    monkeypatch.setattr(seconds, "LASTS", 0.0)
+    monkeypatch.setattr("tf_lamb.api.find.batch.LASTS", 0.0)
 
     def clock():
         ticked.append(1)
@@ -226,24 +210,6 @@ def test_the_budget_of_the_code_is_enough_for_a_model_with_batch_normalization(m
         exec(found.script, names)
 
 
-def test_what_a_search_has_saved_is_not_made_again(monkeypatch, tmp_path):
-    host, ours = FRONTENDS["keras"]
-    Machine(monkeypatch)
-    how = {"baseline_epochs": 1, "large_batch_size": 64, "step_seconds": None}
-    data = quadratic(4000)
-    want = search(ours, linear(host), data, directory=tmp_path, **how)
-
-    def again(*_):
-        pytest.fail("it is made again")
-
-    for name in ("step", "epochs"):
-        monkeypatch.setattr(Trials, name, again)
-    found = search(ours, linear(host), data, directory=tmp_path, **how)
-    assert (found.runs, found.target, str(found)) == (want.runs, want.target, str(want))
-    with pytest.raises(ValueError, match="holds a search with large_batch_size=64, and this one"):
-        search(ours, linear(host), data, directory=tmp_path, **{**how, "large_batch_size": 32})
-
-
 class Machine:
     """Epochs of `fit` by a law: 10 ms a call, 1 ms an example, 5 ms an update; one is quicker."""
 
@@ -292,15 +258,13 @@ def test_no_call_is_larger_than_the_micro_batch(monkeypatch):
     assert calls == {(16, 2), (60, 6)}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes."),
-        ValueError("OOM when allocating tensor with shape[1]"),
-        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    ],
-)
+FULL = [
+    MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes."),
+    ValueError("OOM when allocating tensor with shape[1]"), RuntimeError("CUDA out of memory. Tr"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", FULL)
 def test_a_device_that_is_full_ends_the_list(error, monkeypatch):
     host, ours = FRONTENDS["keras"]
     machine = Machine(monkeypatch, holds=600, error=error)
@@ -327,22 +291,11 @@ def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
 
     batches = [(x[i : i + 50], y[i : i + 50]) for i in range(0, 8000, 50)]
     refuses("which can be read once", error=TypeError, data=(each for each in batches))
-    few = {"data": (x[:400], y[:400]), "baseline_epochs": 99}
-    refuses("at batch 361 tell nothing .* allow 360 at most", large_batch_size=361, **few)
     refuses("fewer than a batch of 8,192", baseline_batch_size=8192, noise_scale=9)
-    uncompiled = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
-    refuses("is not compiled", model=uncompiled)
     refuses("at batch 256 .* a tenth of 100 steps allow 40 at most", baseline_epochs=0.2)
     refuses("at batch 20 tell nothing beside 16: 32 is the least", large_batch_size=20)
-    refuses("large_batch_size must be a whole number", large_batch_size=0)
-    refuses("deadline_hours must be a number", deadline_hours=0)
-    refuses("of step_seconds must be a whole", error=TypeError, step_seconds={16.0: 1, 64.0: 2})
-    refuses("Runs at two batches are needed", noise_scale=[(32, 100)])
-    refuses("noise must be a number", noise_scale=math.nan)
     for given in ([0.01, 0.02], {32: 0.1}):
         refuses("step_seconds must map two micro-batches or more to seconds", step_seconds=given)
-    schedule = host.optimizers.schedules.CosineDecay(0.1, 10)
-    refuses("has a schedule: pass its peak", model=linear(host, host.optimizers.SGD(schedule)))
     broken = linear(host)
     broken.set_weights([np.full((WIDTH, 1), np.nan)])
     refuses("not finite before any step", model=broken, baseline_epochs=40)
@@ -362,34 +315,23 @@ def test_its_example_runs():
     run_example(FRONTENDS["keras"][1].find_batch, least=6)
 
 
-def test_it_is_drawn_and_a_notebook_shows_the_table_and_the_plot():
-    host, ours = FRONTENDS["keras"]
-    pytest.importorskip("matplotlib")
-    found = search(ours, linear(host), noise_scale=500)
-    assert {"devices: 1", "fastest"} <= {line.get_label() for line in found.plot().lines}
-    assert_shown(found)
-
-
 def test_it_says_what_becomes_of_the_saving_in_whole_epochs():
     """554 updates of 64 are 3 epochs, of 250 each; 16 takes 2 epochs of 1,000 in 26 ms each."""
     host, ours = FRONTENDS["keras"]
-    how = {"noise_scale": 425}
-    lost = search(ours, linear(host), **how)
+    lost = search(ours, linear(host), noise_scale=425)
     assert (lost.batch_size, lost.epochs) == (64, 3)
-    text = str(lost)
     assert (
         "as the script trains: 3, 750 steps, 55.5 s; batch 16 takes 52 s: nothing is saved\n"
         "3 epochs in place of 2: a model may overfit"
-    ) in text
-    assert text.endswith("searches the rate here for 0.5 of the run at most, 27.8 s")
-    fast = {"step_seconds": {16: 0.026, 256: 0.05}}
-    saved = search(ours, linear(host), **how, **fast)
+    ) in str(lost)
+    assert str(lost).endswith("searches the rate here for 0.5 of the run at most, 27.8 s")
+    assert "<pre" in lost._repr_html_()
+    saved = search(ours, linear(host), noise_scale=425, step_seconds={16: 0.026, 256: 0.05})
     share = 1 - saved.row.seconds * saved.recipe().train_steps / 52
     assert f"batch 16 takes 52 s: {share:.0%} is saved" in str(saved) and share > 0.3
-    late = search(ours, linear(host), **how, deadline_hours=41.5 / 3600)
-    assert "nothing is saved, and the deadline is missed" in str(late)
     stays = search(ours, linear(host), noise_scale=1)
     assert stays.batch_size == 16 and "whole epochs" not in str(stays)
+    assert stays.script == "# keep your run: 16 is the batch that you have tuned"
 
 
 def test_it_says_where_the_rate_cannot_be_searched():
@@ -404,23 +346,9 @@ def test_it_says_where_the_rate_cannot_be_searched():
     assert f"budget={more._budget}," in more.script
 
 
-@on_tensorflow
-def test_an_optimizer_that_accumulates_nothing_is_not_told_to():
-    host, ours = FRONTENDS["tf_keras"]
-    how = {"noise_scale": 500, "step_seconds": UP_TO_64, "deadline_hours": 1.0}
-    found = search(ours, linear(host), **how)
-    assert found.row.accumulation > 1 and found.row.steps >= 32
-    assert "SGD accumulates no gradients for the" in str(found)
-    assert found.script.startswith("print(found.recipe())  # SGD accumulates no gradients")
-
-
-@every_frontend
-def test_its_price_is_told_before_and_a_bar_is_shown(frontend, monkeypatch, capsys):
-    """In a notebook; in a file there are lines alone, and nothing where it is not verbose.
-
-    Losses are planted: they fall with the examples since the start.
-    """
-    host, ours = FRONTENDS[frontend]
+def test_its_price_is_told_before_and_each_short_run(monkeypatch, capsys):
+    """Losses are planted: they fall with the examples since the start."""
+    host, ours = FRONTENDS["keras"]
     model, seen, start = linear(host), [], Trials.start
 
     def train_on_batch(x, y, return_dict):
@@ -433,16 +361,8 @@ def test_its_price_is_told_before_and_a_bar_is_shown(frontend, monkeypatch, caps
     monkeypatch.setattr(model, "train_on_batch", train_on_batch)
     monkeypatch.setattr(model, "test_on_batch", test_on_batch)
     monkeypatch.setattr(Trials, "start", lambda self, *of: (seen.clear(), start(self, *of)))
-
-    def printed(**more):
-        told = {"baseline_epochs": 1, "large_batch_size": 64, "step_seconds": TIMES, **more}
-        ours.find_batch(model, quadratic(4000), **{**BASELINE, **told})
-        return capsys.readouterr().out
-
-    assert printed(verbose=0) == ""
-    before, after = printed().split("held out")
+    told = {**BASELINE, "baseline_epochs": 1, "large_batch_size": 64, "step_seconds": TIMES}
+    ours.find_batch(model, quadratic(4000), **told)
+    before, after = capsys.readouterr().out.split("held out")
     # 4,000 examples, half of them in 26 ms for 16, the others in 74 ms for 64.
-    assert "of the baseline, 5.56 s to " in before and "example" not in after
-    monkeypatch.setitem(sys.modules, "ipykernel", None)
-    shown = printed()
-    assert re.search(r"\d+/\d+.*s/example", shown) and "\nbatch 64, rate" in shown
+    assert "of the baseline, 5.56 s to " in before and "\nbatch 64, rate" in after

@@ -32,11 +32,22 @@ def data(noise=0.5):
     return x, y.astype("float32")
 
 
-def model_of(host, optimizer="sgd", width=4, **compiled):
+def model_of(host, optimizer="sgd", **compiled):
     layers = host.layers
     host.utils.set_random_seed(1)
+
+    class Counted(layers.Layer):
+        """Counts its calls, in evaluation, too."""
+
+        def build(self, shape):
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            self.calls.assign_add(1.0)
+            return x
+
     model = host.Sequential([
-        layers.Input((WIDTH,)), layers.Dense(width), layers.BatchNormalization(),
+        layers.Input((WIDTH,)), layers.Dense(4), layers.BatchNormalization(), Counted(),
         layers.Dropout(0.1, seed=2), layers.Dense(1),
     ])  # fmt: skip
     model.compile(optimizer, "mse", metrics=["mae"], **compiled)
@@ -82,7 +93,6 @@ def stopped(monkeypatch):
             return step(self, rate)
 
         monkeypatch.setattr(Trials, "step", stopping)
-        return lambda: monkeypatch.setattr(Trials, "step", step)
 
     return stop_after
 
@@ -135,8 +145,7 @@ def test_everything_is_as_it_was(frontend, updates, stopped):
 
 
 @on_jax
-@pytest.mark.parametrize("behind", [False, True])
-def test_an_interruption_within_a_step_leaves_nothing_for_the_next_fit(behind, monkeypatch):
+def test_an_interruption_within_a_step_leaves_nothing_for_the_next_fit(monkeypatch):
     """On JAX Keras holds what a step works on, and would put it into the variables later."""
     host, ours = FRONTENDS["keras"]
     model, calls = model_of(host, host.optimizers.Adam(1e-3)), []
@@ -149,10 +158,9 @@ def test_an_interruption_within_a_step_leaves_nothing_for_the_next_fit(behind, m
 
         def stopping(*args):
             calls.append(args)
-            result = step(*args) if behind or len(calls) < 30 else None
             if len(calls) >= 30:
                 raise KeyboardInterrupt
-            return result
+            return step(*args)
 
         self.train_function = stopping
 
@@ -168,36 +176,6 @@ def test_an_interruption_within_a_step_leaves_nothing_for_the_next_fit(behind, m
 
     model.fit(*data(), batch_size=BATCH, verbose=0, callbacks=[Look()])
     assert_equal(before, seen)
-
-
-def test_a_killed_search_goes_on_to_the_same_answer(stopped, tmp_path):
-    host, ours = FRONTENDS["keras"]
-    want = search(ours, model_of(host))
-    again = stopped(60)
-    with pytest.raises(KeyboardInterrupt):
-        search(ours, model_of(host), directory=tmp_path)
-    again()
-    other = model_of(host)
-    other.set_weights([w + 1 for w in other.get_weights()])  # a new process begins elsewhere
-    before = state_of(other)
-    found = search(ours, other, directory=tmp_path)
-    assert_equal(before, state_of(other))
-    assert (found.rate, found.trials) == (want.rate, want.trials)
-    with pytest.raises(ValueError, match="holds a search with batch_size=32, and this one has 16"):
-        search(ours, model_of(host), batch_size=16, directory=tmp_path)
-    heavy = model_of(host, host.optimizers.SGD(0.01, momentum=0.9))
-    with pytest.raises(ValueError, match="holds a search with SGD.momentum=0.0, and this one has"):
-        search(ours, heavy, directory=tmp_path)
-    with pytest.raises(ValueError, match="holds the weights of another model"):
-        search(ours, model_of(host, width=5), directory=tmp_path)
-    with pytest.raises(ValueError, match="holds a search with checksum_of_data=.* take another"):
-        search(ours, model_of(host), data(noise=0.4), directory=tmp_path)
-    absolute = model_of(host)
-    absolute.compile(absolute.optimizer, "mae")
-    with pytest.raises(
-        ValueError, match="whose loss before any step is .* the same model and loss"
-    ):
-        search(ours, absolute, directory=tmp_path)
 
 
 @every_frontend
@@ -220,65 +198,6 @@ def test_a_run_that_is_lost_ends_no_search(arguments):
     far = ours.SGDP(1e20, on_nonfinite="raise")
     with pytest.raises(ValueError, match="Every short run was lost"):
         search(ours, linear(host, far), budget=0.3)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("examples, block", [(10240, 64), (10400, 64), (1600, 10)])
-def test_devices_can_share_a_block(examples, block):
-    x = np.zeros((examples, 1))
-    assert {len(each[1]) for each in Examples((x, x)).blocks} == {block}
-
-
-def test_arguments_of_numpy_are_saved_and_weights_in_bfloat16(tmp_path):
-    host, ours = FRONTENDS["keras"]
-    how = {
-        "directory": tmp_path, "budget": 0.3, "seed": np.int64(3),
-        "micro_batch_size": np.int64(16), "baseline_batch_size": np.int64(16),
-    }  # fmt: skip
-    answers = []
-    for _ in range(2):
-        host.utils.set_random_seed(1)
-        half = host.layers.Dense(1, dtype="bfloat16")
-        model = host.Sequential([host.layers.Input((WIDTH,)), half])
-        model.compile("sgd", "mse")
-        answers.append(search(ours, model, **how))
-    assert answers[0].trials == answers[1].trials
-
-
-def test_a_state_that_evaluation_moves_is_as_it_was():
-    host, ours = FRONTENDS["keras"]
-    layers = host.layers
-
-    class Counted(host.layers.Layer):
-        """Counts its calls, in evaluation, too."""
-
-        def build(self, shape):
-            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
-
-        def call(self, x):
-            self.calls.assign_add(1.0)
-            return x
-
-    model = host.Sequential([layers.Input((WIDTH,)), Counted(), layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.test_on_batch(*(each[:8] for each in data()))
-    before = state_of(model)
-    search(ours, model)
-    assert_equal(before, state_of(model))
-
-
-def test_a_model_without_a_loss_in_its_logs_is_refused():
-    host, ours = FRONTENDS["keras"]
-
-    class Silent(host.Sequential):
-        def test_step(self, *given):
-            logs = super().test_step(*given)
-            return {"accuracy": 1.0} if isinstance(logs, dict) else ({"accuracy": 1.0}, logs[1])
-
-    model = Silent([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="gives accuracy, and no 'loss'"):
-        search(ours, model)
 
 
 @every_frontend
@@ -393,22 +312,13 @@ def test_longer_runs_that_end_above_shorter_ones_decide_nothing(baseline, monkey
         found.optimizer()
 
 
-def test_an_optimizer_that_is_left_out_while_level_is_told_of(monkeypatch):
-    host, ours = FRONTENDS["keras"]
-    monkeypatch.setattr(rate._Run, "_train", noisy())
-    named = ["SGD", "LAMB", "Adam"]
-    found = search(ours, linear(host), optimizers=named, budget=1.0)
-    (left,) = {*named} - {*found.answers}
-    line = next(line for line in str(found).splitlines() if line.split()[0] == left)
-    assert line.endswith(" in shorter runs, not run longer: search with it alone")
-
-
 def test_of_three_optimizers_the_table_names_the_one_that_was_left_behind():
     host, ours = FRONTENDS["keras"]
     still = host.optimizers.Adam(beta_1=0.9, epsilon=1e6, name="still")  # which hardly moves
     found = search(ours, linear(host), optimizers=["SGD", "LAMB", still], budget=1.0)
     assert set(found.answers) == {"SGD", "LAMB"}
-    assert "Adam" in str(found) and "not among the best of the first rung" in str(found)
+    (left,) = (line for line in str(found).splitlines() if line.split()[:2] == ["Adam", "not"])
+    assert left.endswith("not run longer: search with it alone")
 
 
 @every_frontend
@@ -416,19 +326,17 @@ def test_optimizers_are_named_in_any_case(frontend):
     """Exactly, else the model's own, one of this package, or one of Keras."""
     host, ours = FRONTENDS[frontend]
 
-    def found(names, own=None, ratio=None):
-        model = linear(host, own or "sgd")
+    def found(names, own="sgd", ratio=None):
+        model = linear(host, own)
         made = rate._candidates(frontends.of(model), model, names, ratio, None, 1)
-        return [(each.name, type(each.make(0.1))) for each in made]
+        return [type(each.make(0.1)) for each in made]
 
     adam, sgd = (type(getattr(host.optimizers, name)()) for name in ("Adam", "SGD"))
-    assert found("adam") == found(["ADAM", "Adam"]) == [("Adam", adam)]
-    assert found(["lamb", "LAMB"]) == [("LAMB", ours.LAMB)]
-    assert found(["sgd", "SGD"]) == found("Sgd", ratio=2) == [("SGD", sgd)]
-    assert found("muon", ours.Muon(0.1)) == [("Muon", ours.Muon)]
+    assert found("adam") == found(["ADAM", "Adam"]) == [adam]
+    assert found(["lamb", "LAMB"]) == [ours.LAMB]
+    assert found(["sgd", "SGD"]) == found("Sgd", ratio=2) == [sgd]
     if theirs := getattr(host.optimizers, "Lamb", None):
-        assert found("Lamb") == found("lamb", theirs()) == [("Lamb", type(theirs()))]
-        assert found(["LAMB", "Lamb"], theirs()) == [("LAMB", ours.LAMB), ("Lamb", type(theirs()))]
+        assert found("Lamb") == found("lamb", theirs()) == [theirs]
 
 
 def test_accumulated_parts_are_the_batch():
@@ -443,29 +351,11 @@ def test_accumulated_parts_are_the_batch():
         np.testing.assert_allclose(a.losses, b.losses, rtol=1e-3)
 
 
-def test_averages_that_training_does_not_move_are_kept():
-    """Of a layer that is called with training=False, though it is trained."""
-    host, ours = FRONTENDS["keras"]
-
-    class Fixed(host.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.normal = host.layers.BatchNormalization()
-
-        def call(self, x):
-            return self.normal(x, training=False)
-
-    model = host.Sequential([host.layers.Input((WIDTH,)), Fixed(), host.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    found = search(ours, model, budget=0.4)
-    assert min(trial.loss for trial in found.trials) < 1
-
-
 def targets(of):
     return of if isinstance(of, tuple) else (of, of)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "an array", "a PyDataset"])
+@pytest.mark.parametrize("kind", ["arrays", "a PyDataset"])
 @every_frontend
 def test_steps_of_the_models_own_get_what_fit_gives_them(frontend, kind):
     """(x, y), or x alone; the losses are those of Keras's steps on the same targets."""
@@ -485,17 +375,18 @@ def test_steps_of_the_models_own_get_what_fit_gives_them(frontend, kind):
 
     given, same, take, width = {
         "arrays": ((x, y), (x, y), targets, 1),
-        "an array": (x, (x, x), targets, WIDTH),
         "a PyDataset": (Batches(), batched(x), of_tuples, WIDTH),
     }[kind]
     losses = []
     for of, steps in ((given, take), (same, None)):
         model, read = stepping(host, steps, width), Examples(of)
         with Trials(model, read, BATCH) as trials:
-            trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
+            # On JAX a second `fit` would donate a weight and its average, one buffer, twice.
+            trials.choose("SGD", lambda: host.optimizers.SGD(1.0, use_ema=True))
             trials.start()
             losses.append([trials.step(0.1), trials.step(0.1), *trials.judge()])
-            assert len(trials.epochs(next(read.batches(BATCH, 0)), steps=2, count=1)) == 1
+            for _ in range(2):
+                assert len(trials.epochs(next(read.batches(BATCH, 0)), steps=2, count=1)) == 1
         assert "train_step" not in vars(model) and model.test_function is None
         assert read.written == ("(x,)" if of is given and kind != "arrays" else "(x, y)")
     np.testing.assert_allclose(*losses, rtol=1e-5)
@@ -553,8 +444,6 @@ def test_devices_that_share_a_call_divide_it(stopped):
             np.testing.assert_allclose(trials.judge(), wanted, rtol=1e-5)
         with pytest.raises(ValueError, match="A call has 33 examples, which 2 devices cannot"):
             search(ours, model, (x, y), batch_size=33)
-        with pytest.raises(ValueError, match="16 held-out examples are too few .*; 32 are the"):
-            search(ours, model, (x[:160], y[:160]))
         told = {"baseline_batch_size": 16, "baseline_epochs": 8, "large_batch_size": 64}
         with pytest.raises(ValueError, match="among 2 devices, .*: pass step_seconds="):
             ours.find_batch(model, (x, y), **told)
@@ -563,85 +452,17 @@ def test_devices_that_share_a_call_divide_it(stopped):
 
 
 @every_frontend
-def test_steps_of_an_optimizer_that_averages_are_timed(frontend):
-    """On JAX a second `fit` of Keras's would donate a weight and its average, one buffer, twice."""
-    host, _ = FRONTENDS[frontend]
-    model = linear(host)
-    with Trials(model, Examples(data()), BATCH) as trials:
-        trials.choose("Adam", lambda: host.optimizers.Adam(1.0, use_ema=True))
-        trials.start()
-        batch = next(trials.data.batches(BATCH, 0))
-        for _ in range(2):
-            assert len(trials.epochs(batch, steps=2, count=1)) == 1
-
-
-def test_a_model_with_another_optimizer_is_refused():
-    host, ours = FRONTENDS["keras"]
-    model = linear(host)
-    model.second = host.optimizers.Adam()
-    with pytest.raises(ValueError, match="has an optimizer of its own, second, beside that of"):
-        search(ours, model)
-
-
-def test_an_optimizer_that_keeps_weights_is_judged_by_its_own():
-    """As a schedule-free one does: it moves them at a rate of 0, too."""
-    host, _ = FRONTENDS["keras"]
-    layers = host.layers
-
-    class Keeping(host.optimizers.SGD):
-        def build(self, variables):
-            super().build(variables)
-            self.first = [self.add_variable_from_reference(v, "first") for v in variables]
-            for first, variable in zip(self.first, variables, strict=True):
-                first.assign(variable)
-
-        def update_step(self, gradient, variable, learning_rate):
-            first = self.first[self._get_variable_index(variable)]
-            self.assign(variable, first - learning_rate * gradient)
-
-    model = host.Sequential([layers.Input((WIDTH,)), layers.BatchNormalization(), layers.Dense(1)])
-    model.compile("sgd", "mse")
-    trained = model.trainable_variables
-    with Trials(model, Examples(data()), BATCH) as trials:
-        begun = [np.array(w) for w in trained]
-        for name, make in {"SGD": host.optimizers.SGD, "Keeping": Keeping}.items():
-            trials.choose(name, lambda make=make: make(1.0))
-            kept = [np.array(v) for v in getattr(model.optimizer, "first", begun)]
-            trials.start()
-            trials.step(0.1)
-            weights = [np.array(w) for w in trained]
-            trials.judge()
-            assert_equal(weights, [np.array(w) for w in trained])
-            assert_equal(begun, kept)
-            assert not np.array_equal(weights[-2], begun[-2])
-
-
-@every_frontend
-def test_lists_of_inputs_and_outputs_are_trained_and_timed(frontend):
-    host, _ = FRONTENDS[frontend]
-    layers = host.layers
-    x, y = data()
-    one, other = layers.Input((WIDTH,)), layers.Input((WIDTH,))
-    model = host.Model([one, other], [layers.Dense(1)(one), layers.Dense(1)(other)])
-    model.compile("sgd", ["mse", "mae"])
-    with Trials(model, Examples(([x, x], [y, y])), BATCH) as trials:
-        trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
-        trials.start()
-        trials.step(1e-4)
-        assert np.isfinite(trials.judge()[0])
-        assert len(trials.epochs(next(trials.data.batches(BATCH, 0)), steps=2, count=1)) == 1
-
-
-@every_frontend
 def test_averages_of_a_layer_that_is_called_twice_are_those_of_its_inputs(frontend):
-    """One tower of two inputs, and a layer whose averages move in groups of eight."""
+    """One tower of two inputs, one whose averages move in groups of eight, and one that rests."""
     host, ours = FRONTENDS[frontend]
     layers = host.layers
     x, y = data()
     x = 3 * x + 5
     tower, ghost = layers.BatchNormalization(), ours.GhostBatchNormalization(8)
+    resting = layers.BatchNormalization()
     one, other = layers.Input((WIDTH,)), layers.Input((WIDTH,))
-    both = layers.Concatenate()([tower(one), tower(other), ghost(one)])
+    kept = resting(one, training=False)
+    both = layers.Concatenate()([tower(one), tower(other), ghost(one), kept])
     model = host.Model([one, other], layers.Dense(1)(both))
     model.compile("sgd", "mse")
     with Trials(model, Examples(((x, x), y)), BATCH) as trials:
@@ -652,6 +473,7 @@ def test_averages_of_a_layer_that_is_called_twice_are_those_of_its_inputs(fronte
             for layer in (tower, ghost):
                 np.testing.assert_allclose(layer.moving_mean.numpy(), x.mean(0), atol=0.5)
                 np.testing.assert_allclose(layer.moving_variance.numpy(), x.var(0), rtol=0.25)
+            assert not resting.moving_mean.numpy().any()
 
 
 def test_the_cost_counts_the_batches_for_batch_normalization(monkeypatch):
@@ -683,15 +505,12 @@ def test_the_code_trains_to_the_end_of_the_schedule_in_micro_batches(optimizer):
 
 def test_a_search_that_fails_at_its_first_call_leaves_everything_as_it_was():
     host, ours = FRONTENDS["keras"]
-    model = linear(host)
-    model.fit(*data(), batch_size=BATCH, verbose=0)
+    model, (x, y) = linear(host), data()
+    model.fit(x, y, batch_size=BATCH, verbose=0)
     before = [np.asarray(v) for metric in model.metrics for v in metric.variables]
-    x, y = data()
     with pytest.raises(Exception, match="shape|dimension"):
         search(ours, model, (x[:, :3], y))
     assert_equal(before, [np.asarray(v) for m in model.metrics for v in m.variables])
-    search(ours, fresh := linear(host, metrics=["mae"]), budget=0.3)  # makes its metrics
-    assert not any(np.asarray(v).any() for metric in fresh.metrics for v in metric.variables)
 
 
 def batched(both=None):
@@ -776,61 +595,19 @@ def test_batches_have_an_order_by_the_seed():
         assert all(each.max() < 64 * (i + 2) + 50 for i, each in enumerate(order))
 
 
-def shuffled_dataset(host):
-    tf = pytest.importorskip("tensorflow")
-    return tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES).batch(50)
-
-
-def shuffled_batches(host):
-    """Where one pass of three begins with the same batch."""
-    tf = pytest.importorskip("tensorflow")
-    return tf.data.Dataset.from_tensor_slices(data()).batch(50).shuffle(3, seed=4)
-
-
-def drawn_at_random(host):
-    class Drawn(getattr(host.utils, "PyDataset", None) or host.utils.Sequence):
-        def __init__(self):
-            super().__init__()
-            self.random = np.random.default_rng(3)
-
-        def __len__(self):
-            return EXAMPLES // 50
-
-        def __getitem__(self, index):
-            rows = self.random.integers(0, EXAMPLES, 50)
-            return tuple(each[rows] for each in data())
-
-    return Drawn()
-
-
-@pytest.mark.parametrize("make", [shuffled_dataset, shuffled_batches, drawn_at_random])
 @every_frontend
-def test_what_is_shuffled_anew_is_not_held_out_of_itself(frontend, make, monkeypatch):
+def test_what_is_shuffled_anew_is_not_held_out_of_itself(frontend, monkeypatch):
     """It would be trained on. Nothing is, and held-out examples of its own are the way out."""
     host, ours = FRONTENDS[frontend]
-    model, shuffled = linear(host), make(host)
+    tf = pytest.importorskip("tensorflow")
+    model = linear(host)
+    shuffled = tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES).batch(50)
     monkeypatch.setattr(model, "train_on_batch", lambda *_, **__: pytest.fail("a step was made"))
     with pytest.raises(ValueError, match="first 160 cannot be held out: pass validation_data="):
         search(ours, model, shuffled)
-    read, again = (Examples(each, held_out=data()) for each in (shuffled, make(host)))
+    read = Examples(shuffled, held_out=data())
     passes = read.batches(EXAMPLES, 0)
     assert not np.array_equal(next(passes)[0], next(passes)[0])
-    assert read.checksum() == again.checksum()
-
-
-@pytest.mark.once
-def test_other_data_have_another_checksum():
-    (x, y), held_out = data(), data(noise=0.4)
-    assert Examples((x, y)).checksum() == Examples((x.copy(), y)).checksum()
-    words = np.char.add("word ", np.arange(EXAMPLES).astype(str)).astype(object)
-    known = {Examples((x, y)).checksum()}
-    for other in (
-        Examples((x + 1, y)), Examples((x, -y)), Examples((x, y), held_out), Examples(batched()),
-        Examples((x[:, 0], y)), Examples((words, y)), Examples((words[::-1], y)),
-        Examples((x, -y), held_out), Examples(batched()[::-1], held_out),
-    ):  # fmt: skip
-        assert other.checksum() not in known
-        known.add(other.checksum())
 
 
 def test_what_cannot_be_searched_is_refused_before_any_step():
@@ -847,54 +624,39 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
         search(ours, model, (batch for batch in batched()))
     with pytest.raises(ValueError, match="54 examples to train on are fewer than batch_size=64"):
         search(ours, model, (x[:54], y[:54]), 64, validation_data=(x, y))
-    with pytest.raises(ValueError, match="are too few to compare losses on"):
-        search(ours, model, (x[:100], y[:100]))
     uncompiled = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
     refuses(ValueError, "is not compiled", of=uncompiled)
     refuses(TypeError, "is neither of Keras nor of tf_keras", of=object())
     refuses(ValueError, r"budget=0.5 is too small for a run of 100 steps.*budget=1.68", epochs=2)
     refuses(ValueError, "A run of 13 steps is too short", epochs=0.25)
     refuses(ValueError, "names 'Lamm', which is neither", optimizers=["Lamm"])
-    refuses(ValueError, "names 'schedules', which is neither", optimizers=["schedules"])
-    alone = "baseline_learning_rate=0.3 is of the model's SGD, which is not tried: pass baseline_b"
-    refuses(ValueError, alone, optimizers=["Adam"], baseline_learning_rate=0.3)
     with pytest.raises(TypeError, match=r"is an array: pass .*, find_rate\(model, \(x, y\), batch"):
         ours.find_rate(model, x, y, 64, epochs=16)
     refuses(TypeError, "Adam'> is no optimizer", optimizers=[host.optimizers.Adam])
-    refuses(ValueError, "names 'AdaScale', .* or needs arguments", optimizers="AdaScale")
     two = [ours.LAMB(beta_2=0.99), ours.LAMB(beta_2=0.9)]
     refuses(ValueError, "LAMB would be tried with two settings", optimizers=two)
-    other = [host.optimizers.SGD(momentum=0.9)]
-    refuses(ValueError, "SGD would be tried with two", optimizers=other, baseline_batch_size=8)
     refuses(ValueError, "decay must be 'polynomial' or 'constant'", decay="multi_step")
-    refuses(TypeError, "examples must be a whole number", examples="all")
+    second = linear(host)
+    second.second = host.optimizers.Adam()
+    refuses(ValueError, "has an optimizer of its own, second, beside that of", of=second)
     refuses(ValueError, "micro_batch_size=7 does not divide", micro_batch_size=7)
     refuses(ValueError, "steps_per_execution=4", of=linear(host, steps_per_execution=4))
     scheduled = host.optimizers.SGD(host.optimizers.schedules.CosineDecay(0.1, 10))
     refuses(ValueError, "has a schedule: pass its peak", of=linear(host, scheduled))
     ada = ours.AdaScale(host.optimizers.SGD(0.1, gradient_accumulation_steps=2), scale=2)
-    for each in (ada, host.optimizers.LossScaleOptimizer(ada)):
-        refuses(ValueError, "AdaScale sets rates itself", of=linear(host, each))
-    for arrays in ([x, y], {"x": x, "y": y}):
-        with pytest.raises(TypeError, match=r"of arrays: write data=\(x, y\)"):
-            search(ours, model, arrays)
+    refuses(ValueError, "AdaScale sets rates itself", of=linear(host, ada))
+    with pytest.raises(TypeError, match=r"of arrays: write data=\(x, y\)"):
+        search(ours, model, [x, y])
     with pytest.raises(ValueError, match=r"as its loss needs targets: pass data=\(x, y\)"):
         search(ours, model, x)
-    with pytest.raises(ValueError, match="data holds no batch"):
-        search(ours, model, [])
     with pytest.raises(ValueError, match="holds arrays of 1 and 8 rows, .* call batch"):
         search(ours, model, list(zip(x, y, strict=True)))
     with pytest.raises(ValueError, match="data has 1,600 examples, fewer than a tenth of exam"):
         search(ours, model, batched(), examples=20000, budget=0.02)
     with pytest.raises(ValueError, match="pass examples=300, or data that can be read again"):
         search(ours, model, Once(batched()), examples=1600, validation_data=(x, y))
-    with pytest.raises(TypeError, match="data holds lists of numbers"):
-        search(ours, model, (x.tolist(), y.tolist()))
-    rare = scipy.sparse.csr_matrix(x)
-    for rows in ((rare, y), [(rare, y)]):
-        with pytest.raises(TypeError, match="holds a csr_matrix, of which no rows .* dense arr"):
-            search(ours, model, rows)
-    refuses(ValueError, "arrays of validation_data hold 8", validation_data=(x, y[:8]))
+    with pytest.raises(TypeError, match="holds a csr_matrix, of which no rows .* dense arr"):
+        search(ours, model, (scipy.sparse.csr_matrix(x), y))
     with pytest.raises(ValueError, match="800 and 1600 examples|of one length"):
         search(ours, model, (x, y[:800]))
     broken = linear(host)
@@ -904,54 +666,24 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
 
 
 @on_tensorflow
-def test_sparse_and_ragged_tensors_are_refused():
-    import tensorflow as tf
-
-    host, ours = FRONTENDS["keras"]
-    x, y = data()
-    ragged = tf.RaggedTensor.from_row_lengths(x[:, 0], [1] * len(x))
-    for each, kind in ((tf.sparse.from_dense(x), "SparseTensor"), (ragged, "RaggedTensor")):
-        batches = tf.data.Dataset.from_tensor_slices((each, y)).batch(16)
-        with pytest.raises(TypeError, match=f"holds a {kind}, of which no rows can be taken"):
-            search(ours, linear(host), batches)
-
-
-@on_tensorflow
 def test_what_tf_keras_cannot_search_is_refused():
     host, ours = FRONTENDS["tf_keras"]
     with pytest.raises(ValueError, match="Adam of tf_keras does not accumulate gradients"):
         search(ours, linear(host, "adam"), micro_batch_size=8)
-    legacy = host.optimizers.legacy.Adam(0.01)
-    with pytest.raises(ValueError, match="Adam is one of the legacy optimizers"):
-        search(ours, linear(host, legacy))
-
-
-def test_a_task_that_no_rate_learns_has_no_answer():
-    """Labels that the inputs say nothing of, and weights that are right already."""
-    host, ours = FRONTENDS["keras"]
-    x, _ = data()
-    y = np.zeros((EXAMPLES, 1), "float32")
-    model = linear(host)
-    found = search(ours, model, (0 * x, y + np.random.default_rng(0).normal(size=y.shape)))
-    with pytest.raises(ValueError, match="did not decide on a rate"):
-        found.learning_rate  # noqa: B018
-    assert "undecided" in str(found)
 
 
 def test_it_says_where_longer_runs_end_no_lower():
     host, ours = FRONTENDS["keras"]
     found = search(ours, linear(host))
-    *_, long = sorted({trial.steps for trial in found.trials})
-    high, low = np.linspace(1.0, 1.2, 16), np.linspace(0.9, 1.1, 16)
-
-    def told(before, after):
-        losses = {True: tuple(after), False: tuple(before)}
-        trials = [replace(t, losses=losses[t.steps == long]) for t in found.trials]
-        return "runs of 4 times the steps ended no lower" in str(replace(found, trials=trials))
-
-    assert not told(high, low)
-    assert told(high, high - 0.004)
-    assert told(low, high)
+    longest = max(trial.steps for trial in found.trials)
+    for end in (0.9, 1.0):  # of the longer runs; the shorter end at 1
+        ends = {True: end, False: 1.0}
+        planted = [
+            replace(t, losses=tuple(np.linspace(ends[t.steps == longest], 1.2, 16)))
+            for t in found.trials
+        ]
+        text = str(replace(found, trials=planted))
+        assert ("runs of 4 times the steps ended no lower" in text) == (end == 1.0)
 
 
 def test_its_example_runs():
@@ -970,10 +702,9 @@ def test_it_is_drawn_and_a_notebook_shows_it(monkeypatch):
     assert found._repr_html_().endswith("</pre>")
 
 
-@every_frontend
-def test_a_file_gets_one_line_for_the_cost_and_one_at_the_end(frontend, capsys):
-    host, ours = FRONTENDS[frontend]
-    ours.find_rate(linear(host), data(), BATCH, epochs=16)
-    cost, done, *more = capsys.readouterr().out.strip().splitlines()
-    assert cost.startswith("find_rate: runs of") and done.split()[0].split("/")[0].isdigit()
-    assert not more
+def test_it_tells_the_cost_and_each_short_run(capsys):
+    host, ours = FRONTENDS["keras"]
+    found = ours.find_rate(linear(host), data(), BATCH, epochs=16)
+    cost, *runs = capsys.readouterr().out.strip().splitlines()
+    assert cost.startswith("find_rate: runs of") and len(runs) == len(found.trials)
+    assert runs[0].startswith(f"SGD, {found.trials[0].steps} steps at ")

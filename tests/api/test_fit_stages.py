@@ -1,6 +1,5 @@
 """`fit_stages`: what it trains, what callbacks see of it, how it is resumed, what it refuses."""
 
-import itertools
 import os
 
 import keras
@@ -217,77 +216,11 @@ def order_of(kind, host):
 
 
 @pytest.mark.once
-def test_a_py_dataset_is_told_of_each_pass():
-    """As by `fit`, where it may shuffle."""
-    host, _ = FRONTENDS["keras"]
-    of, told = by_py_dataset(host, *data()), []
-    of.on_epoch_begin = lambda: told.append("begin")
-    of.on_epoch_end = lambda: told.append("end")
-    fit("keras", model_of("keras"), of)
-    assert told == ["begin", *["begin", "end"] * 4, "begin"]  # once for the first batch alone
-
-
-@pytest.mark.once
-def test_a_py_dataset_may_tell_its_number_of_batches_alone():
-    """By `num_batches`, which is None for one without end."""
-    host, _ = FRONTENDS["keras"]
-
-    class Numbered(host.utils.PyDataset):
-        num_batches = None
-
-        def __getitem__(self, index):
-            return data()
-
-    with pytest.raises(ValueError, match="does not say how many .* pass examples="):
-        fit("keras", model_of("keras"), Numbered())
-    Numbered.num_batches = 1
-    fit("keras", model := model_of("keras"), Numbered())
-    assert int(model.optimizer.iterations) == 11
-
-
-@pytest.mark.once
-def test_batches_of_several_sizes_are_counted():
-    host, _ = FRONTENDS["keras"]
-    x, y = data()
-    several = [(x[a:b], y[a:b]) for a, b in itertools.pairwise((0, 2, 4, 6, 20, 22))]
-
-    class Several(host.utils.PyDataset):
-        def __len__(self):
-            return len(several)
-
-        def __getitem__(self, index):
-            return several[index]
-
-    fit("keras", same := model_of("keras"), [(x, y)])
-    for of in (several, Several()):
-        fit("keras", model := model_of("keras"), of)
-        assert_equal(state_of(same), state_of(model))
-
-
-@pytest.mark.once
 def test_batches_that_are_padded_to_different_lengths_are_refused():
     x, y = data()
     padded = [(x[:3], y[:3]), (np.pad(x, [(0, 0), (0, 1)])[3:], y[3:])]
     with pytest.raises(ValueError, match="of several shapes, .* pad every example to one shape"):
         fit("keras", model_of("keras"), padded)
-
-
-@every_frontend
-def test_several_inputs_come_as_lists_or_dicts(frontend):
-    host, ours = FRONTENDS[frontend]
-    (x, y), weights = data(), np.ones(EXAMPLES)
-    recipe = recipe_of(((4, 2), (8, 1)))
-
-    def trained(inputs, of):
-        output = host.layers.Dense(1)(host.layers.Add()(list(inputs.values())))
-        model = host.Model(inputs if isinstance(of, dict) else list(inputs.values()), output)
-        model.set_weights([np.full((WIDTH, 1), 0.3), np.zeros(1)])
-        model.compile(host.optimizers.SGD(recipe.schedule(ours.schedules)), "mse")
-        fit(frontend, model, (of, y, weights), recipe)
-        return state_of(model)
-
-    inputs = {name: host.layers.Input((WIDTH,), name=name) for name in "ab"}
-    assert_equal(trained(inputs, [x, 0 * x]), trained(inputs, {"a": x, "b": 0 * x}))
 
 
 @every_frontend
@@ -318,7 +251,7 @@ def test_a_train_step_of_the_user_gets_what_fit_gives_it(frontend):
         model.compile(host.optimizers.SGD(recipe.schedule(ours.schedules)))
         return model
 
-    arrays = [(x,), (x, None), (x, y, None), ([x, x],), ({"a": x, "b": y},)]
+    arrays = [(x,), (x, y, None), ([x, x],), ({"a": x, "b": y},)]
     others = [Batches(x[:11]), Batches((x[:11], y[:11])), Batches({"a": x[:11], "b": y[:11]})]
     if BACKEND == "tensorflow":
         others += [host.utils.timeseries_dataset_from_array(x, None, 1, batch_size=11)]
@@ -326,13 +259,6 @@ def test_a_train_step_of_the_user_gets_what_fit_gives_it(frontend):
         seen = []
         compiled().fit(*(given if isinstance(given, tuple) else [given]), shuffle=False, verbose=0)
         (wanted, *_), seen = seen, []
-        fit(frontend, compiled(), given, recipe)
-        assert seen and all(each == wanted for each in seen)
-    for given, wanted in (
-        (Batches((x[:11], y[:11], None)), ("array",) * 2), ([(x,)], ("array",)),
-        ([{"a": x}], {"a": "array"}),
-    ):  # fmt: skip
-        seen = []
         fit(frontend, compiled(), given, recipe)
         assert seen and all(each == wanted for each in seen)
 
@@ -405,24 +331,6 @@ def test_a_callback_ends_it(frontend):
     assert history.epoch == [0, 1] and seen[-1][0] == "on_train_end"
     assert_equal(by_hand(model_of(frontend), shuffled(), ((4, 5), (8, 1)), (1, 1)).get_weights(),
                  model.get_weights())  # fmt: skip
-
-
-@pytest.mark.once
-def test_a_rate_that_a_callback_lowers_stays_low():
-    host, ours = FRONTENDS[frontend := "keras"]
-    recipe = StagedRecipe(title="Constant", stages=tuple(
-        stage for each in STAGES for stage in recipe_of((each,))
-    ))  # fmt: skip
-    model = model_of(frontend, recipe)
-    model.compile(ours.LAMB(0.1), "mse")
-
-    class Lower(host.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 1:
-                model.optimizer.learning_rate = 0.05
-
-    fit(frontend, model, recipe=recipe, callbacks=[Lower()])
-    assert float(np.asarray(model.optimizer.learning_rate)) == pytest.approx(0.05)
 
 
 # -- how it is resumed -----------------------------------------------------------------------------
@@ -513,9 +421,7 @@ def test_other_data_are_batched_anew_in_their_order_and_go_on_where_they_were(
     history = fit(frontend, model, KINDS[kind](host, *data()), callbacks=[kept])
     assert history.epoch == [2, 3]
     assert_equal(whole, state_of(model))
-    seen, ended = [], model_of(frontend)
-    fit(frontend, ended, callbacks=[kept, recording(host, seen)])
-    assert [name for name, *_ in seen] == ["on_train_begin", "on_train_end"]
+    fit(frontend, ended := model_of(frontend), callbacks=[kept])
     assert_equal(whole, state_of(ended))
 
 
@@ -550,8 +456,6 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
     x, y = data()
     with pytest.raises(TypeError, match=r"recipe is an array: .* fit_stages\(model, \(x, y\), rec"):
         ours.fit_stages(model, x, y)
-    with pytest.raises(TypeError, match=r"^fit_stages\(\) takes 3 positional arguments"):
-        ours.fit_stages(model, x, y, recipe_of())
     two = recipe_of().stages[:2]
     lengths = StagedRecipe(title="Two", stages=(
         recipe_of(((4, 2),), sequence_length=128).stages[0],
@@ -561,12 +465,8 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
     shrinking = StagedRecipe(title="Two", stages=two[::-1])
     refuses(ValueError, "a batch of 4, and the one before 8", recipe=shrinking)
     refuses(ValueError, "Stage 3 .* a batch of 20, more than all 19 examples", of=data(19))
-    refuses(ValueError, "Stage 1 .* a batch of 4, more than all 3 examples", of=data(3))
     refuses(ValueError, "examples=7, but the arrays of data hold 22", examples=7)
     refuses(TypeError, "a generator, which can be read once", of=(each for each in [data()]))
-    refuses(ValueError, "rate at step 5, of stage 2, is 0.05, and .* 0.1", recipe=StagedRecipe(
-        title="Other", stages=(two[0], recipe_of(((8, 3),)).stages[0])
-    ))  # fmt: skip
     constant = model_of(frontend)
     constant.compile(host.optimizers.SGD(0.1), "mse")
     refuses(ValueError, "rate at step 5, of stage 2, is 0.1, and .* 0.05", model=constant)
@@ -574,11 +474,9 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
     refuses(ValueError, "4, which gradient_accumulation_steps=3 .* not divide", model=split)
     late = model_of(frontend, optimizer="LAMB", gradient_accumulation_steps={0: 1, 6: 2})
     refuses(ValueError, "changes at step 6, where no stage .* begin at 0, 5, 8", model=late)
-    for kind in ("AdaScale", "MeasureNoise"):
-        inner = ours.LAMB(0.1, gradient_accumulation_steps=2)
-        wrapped = model_of(frontend)
-        wrapped.compile(getattr(ours, kind)(inner, **({"scale": 2} if kind == "AdaScale" else {})))
-        refuses(ValueError, f"{kind} measures gradients at one batch", model=wrapped)
+    wrapped = model_of(frontend)
+    wrapped.compile(ours.MeasureNoise(ours.LAMB(0.1, gradient_accumulation_steps=2)))
+    refuses(ValueError, "MeasureNoise measures gradients at one batch", model=wrapped)
     if several := getattr(host.optimizers, "MultiOptimizer", None):
         every = model_of(frontend)
         every.compile(several(host.optimizers.OptimizerMap(host.optimizers.SGD(0.1))), "mse")
@@ -589,8 +487,6 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
     by_hand(begun, shuffled(), ((2, 1),), (1,))
     refuses(ValueError, "made 0 steps and 1 micro-batches", model=begun)
     if frontend == "keras":
-        constant.compile(host.optimizers.SGD(lambda: 0.1), "mse")
-        refuses(ValueError, "rate at step 5, of stage 2, is 0.1, and .* 0.05", model=constant)
         stock = model_of(frontend, optimizer="Adam", gradient_accumulation_steps=2)
         refuses(ValueError, "gradient_accumulation_steps=2 of Keras's Adam", model=stock)
     often = host.callbacks.BackupAndRestore("backup", save_freq=3)

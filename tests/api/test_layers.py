@@ -31,37 +31,16 @@ TREATMENTS = {
     "dense": {"join": True}, "stacked": {"slices": 0}, "head": {"slices": [0, 3]},
 }  # fmt: skip
 REFUSED = [
-    (
-        {"bounds": {"weight_norm": (2, 1)}},
-        ValueError,
-        ["bounds['weight_norm']", "(2, 1)", "low <= high"],
-    ),
-    ({"bounds": {"trust_ratio": (-1, 1)}}, ValueError, ["bounds['trust_ratio']", "(-1, 1)"]),
-    ({"bounds": {"trust_ratio": 3}}, TypeError, ["bounds['trust_ratio']", "3", "(0.01, 10.0)"]),
-    ({"bounds": {"ratio": (0, 1)}}, ValueError, ["bounds has no 'ratio'", "'weight_norm'"]),
-    ({"bounds": (0, 1)}, TypeError, ["bounds takes a dict", "(0, 1)"]),
-    ({"weight_decay_mode": "gradient"}, ValueError, ["'gradient'", "'update'", "'decoupled'"]),
-    ({"weight_decay_mode": "adamw"}, ValueError, ["'adamw'", "'decoupled'"]),
-    ({"dtypes": {"slots": "int8"}}, ValueError, ["dtypes['slots']", "'int8'", "'bfloat16'"]),
-    ({"dtypes": {"products": "float32"}}, ValueError, ["dtypes has no 'products'"]),
-    ({"treatments": ["qkv"]}, TypeError, ["treatments", "dict"]),
-    (
-        {"treatments": {"qkv": {"slices": "last"}}},
-        TypeError,
-        ["treatments['qkv']['slices']", "'last'"],
-    ),
-    (
-        {"treatments": {"qkv": {"slices": [0, 0]}}},
-        ValueError,
-        ["treatments['qkv']['slices']", "0 blocks"],
-    ),
-    ({"treatments": {"((": {"slices": 0}}}, ValueError, ["treatments", "'(('"]),
-    (
-        {"treatments": {"a": {"rows": 0}}},
-        ValueError,
-        ["treatments['a'] has no 'rows'", "'rate', 'slices', 'join'"],
-    ),
-    ({"treatments": {"dense": {"join": 1}}}, TypeError, ["treatments['dense']['join']", "1"]),
+    ({"bounds": {"weight_norm": (2, 1)}}, ValueError, r"bounds\['weight_norm'\].*low <= high"),
+    ({"bounds": {"trust_ratio": 3}}, TypeError, r"bounds\['trust_ratio'\].*\(0.01, 10.0\)"),
+    ({"bounds": (0, 1)}, TypeError, r"bounds takes a dict.*\(0, 1\)"),
+    ({"weight_decay_mode": "gradient"}, ValueError, "'update'.*'decoupled'.*'gradient'"),
+    ({"dtypes": {"slots": "int8"}}, ValueError, r"dtypes\['slots'\].*'int8'"),
+    ({"treatments": {"qkv": {"slices": "last"}}}, TypeError, r"treatments\['qkv'\]\['slices'\]"),
+    ({"treatments": {"qkv": {"slices": [0, 0]}}}, ValueError, r"\['slices'\].*0 blocks"),
+    ({"treatments": {"((": {"slices": 0}}}, ValueError, r"treatments.*'\(\('"),
+    ({"treatments": {"a": {"rows": 0}}}, ValueError, r"treatments\['a'\] has no 'rows'"),
+    ({"treatments": {"dense": {"join": 1}}}, TypeError, r"treatments\['dense'\]\['join'\].*1"),
 ]
 
 
@@ -69,10 +48,8 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "error", "words"), REFUSED, ids=str)
 @pytest.mark.once
 def test_contradictions_are_refused(frontend, arguments, error, words):
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=words):
         FRONTENDS[frontend][1].LAMB(**arguments)
-    for word in words:
-        assert word in str(caught.value)
 
 
 @every_frontend
@@ -123,26 +100,3 @@ def test_a_missing_gradient_leaves_the_rest_of_its_layer(frontend):
         apply(optimizer, gradients, variables)
     np.testing.assert_array_equal(array(variables[1]), weights[1].astype("float32"))
     assert np.any(array(variables[0]) != weights[0].astype("float32"))
-
-
-@every_frontend
-@uncompiled()
-def test_the_first_ratios_of_joined_and_sliced_layers(frontend):
-    """Written out: the first direction is the sign of the gradient, its norm the root of the size.
-
-    On all backends, with no epsilon and no decay.
-    """
-    random = np.random.default_rng(0)
-    shapes = {"dense/kernel": (4, 3), "dense/bias": (3,), "stacked": (2, 5)}
-    start = {path: random.normal(size=shape) for path, shape in shapes.items()}
-    gradients = {path: random.normal(size=shape) for path, shape in shapes.items()}
-    optimizer = FRONTENDS[frontend][1].LAMB(
-        0.1, epsilon=0.0, treatments={"dense/": {"join": True}, "stacked": {"slices": 0}}
-    )
-    (got,) = train(frontend, optimizer, start, [gradients])
-    kernel, bias, stacked = start.values()
-    joined = np.sqrt((np.sum(kernel**2) + np.sum(bias**2)) / 15)
-    slices = np.sqrt(np.sum(stacked**2, axis=1, keepdims=True) / 5)
-    for path, ratio in zip(shapes, (joined, joined, slices), strict=True):
-        expected = start[path] - 0.1 * ratio * np.sign(gradients[path])
-        np.testing.assert_allclose(got[path], expected, rtol=1e-5)

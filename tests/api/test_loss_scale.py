@@ -65,13 +65,6 @@ def test_a_run_without_a_finite_gradient_ends_with_the_report(frontend):
 
 
 @every_frontend
-def test_the_end_of_fit_says_that_no_step_was_taken(frontend):
-    model = compiled(frontend, 2.0**15, broken=True)
-    with pytest.warns(UserWarning, match="it: of 4 steps, 4 have been skipped"):
-        fit(model, *data())
-
-
-@every_frontend
 def test_the_end_of_fit_tells_of_steps_that_no_scale_explains(frontend):
     """At a scale of 1 it is the gradients that overflow; above, the scale may be too large."""
     for scale, told in ((2.0**15, []), (1.0, ["it: of 4 steps, 1 have been skipped"])):

@@ -118,17 +118,6 @@ def test_what_has_no_place_is_told(frontend, case):
 
 
 @every_frontend
-def test_micro_batches_that_nobody_measured_are_left_behind(frontend):
-    """Or a MeasureNoise would count the parts of an update otherwise than what is inside."""
-    ours, _, old, other = begun(frontend, "accumulated")
-    new = ours.MeasureNoise(ours.LARS(0.1, gradient_accumulation_steps=3))
-    report = ours.migrate(old, new, other)
-    assert report.left_behind == ("micro_step_of_3",)
-    steps(new, other, 0, 3)
-    assert (new.updates, new.averages().count) == (2, 1.0)
-
-
-@every_frontend
 def test_into_adascale_and_out_of_it(frontend):
     """Steps of the base batch go on at those of a plain optimizer."""
     ours, _, old, other = begun(frontend, "averages")

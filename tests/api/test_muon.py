@@ -103,8 +103,6 @@ def test_what_is_no_matrix_has_the_slots_of_the_others(frontend):
     assert [len(optimizer.state_of(i)) for i in range(5)] == [1, 2, 2, 2, 1]
     again = type(optimizer).from_config(optimizer.get_config())
     assert again.get_config()["treatments"] == rows({"grouped": None, "mixer": [1]})
-    numpys = type(optimizer)(treatments=rows({"mixer": np.int64(1)})).get_config()["treatments"]
-    assert numpys == rows({"mixer": [1]}) and type(numpys["mixer"]["rows"][0]) is int
 
 
 def rows(axes):

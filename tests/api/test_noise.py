@@ -1,7 +1,6 @@
 """MeasureNoise and the noise scale in both frontends, and what the callbacks make of them."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -44,33 +43,19 @@ def test_measuring_changes_no_step(frontend, inner, host, own):
                 feed.step([part])
     for one, other in zip(measured.weights(), alone.weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
-
-
-@every_frontend
-def test_measuring_changes_no_training(frontend):
-    """As the backend compiles it."""
-    makes = plain_and_measured(frontend, *SETTINGS[0])
-    alone, measured = (regression(frontend, make) for make in makes)
-    for model in (alone, measured):
-        fit(model, epochs=2)
-    for one, other in zip(weights_of(measured), weights_of(alone), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
+    assert math.isfinite(measured.optimizer.noise_scale(8))
 
 
 @every_frontend
 def test_the_noise_scale_is_numpys(frontend):
     ours = FRONTENDS[frontend][1]
     make = maker(frontend, micro=4)
-    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9))
+    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), smoothing=0.9))
     steps = gradients(6, 4)
-    assert all(math.isnan(value) for value in feed.optimizer.noise_scale(32).values())
+    assert math.isnan(feed.optimizer.noise_scale(32))
     for parts in steps:
         feed.step(parts)
-    seen = feed.optimizer.noise_scale(32)
-    assert list(seen) == ["model", "bias", "others"]
-    assert_noise(seen, steps)
+    assert_noise(feed.optimizer.noise_scale(32), steps)
 
 
 @every_frontend
@@ -78,7 +63,7 @@ def test_the_noise_scale_is_numpys(frontend):
 def test_none_in_the_last_micro_batch_is_measured_as_zeros(frontend):
     """The update takes what its variable has added up; in Keras 3 so where it is left out, too."""
     ours, make = FRONTENDS[frontend][1], maker(frontend, micro=4)
-    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9))
+    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), smoothing=0.9))
     steps = gradients(6, 4)
     for parts in steps:
         feed.step([*parts[:-1], {**parts[-1], "bias": None}])
@@ -90,15 +75,13 @@ def test_none_in_the_last_micro_batch_is_measured_as_zeros(frontend):
 @every_frontend
 def test_readings_join_the_logs(frontend, capsys):
     ours = FRONTENDS[frontend][1]
-    model = regression(frontend, scaled(frontend, 2, groups=["bias"]))
+    model = regression(frontend, scaled(frontend, 2))
     watch = ours.NoiseScale(batch_size=16, every=4)
     history = fit(model, epochs=3, callbacks=[watch]).history
     assert watch.history["step"] == [2, 4, 6, 8, 10, 12]
-    assert set(watch.history) == {"step", "noise_scale", "noise_scale/bias", "noise_scale/others"}
     assert history["noise_scale"] == watch.history["noise_scale"][1::2]
     expected = model.optimizer.noise_scale(16)
-    assert history["noise_scale"][-1] == pytest.approx(expected["model"], nan_ok=True)
-    assert history["noise_scale/bias"][-1] == pytest.approx(expected["bias"], nan_ok=True)
+    assert history["noise_scale"][-1] == pytest.approx(expected, nan_ok=True)
     assert capsys.readouterr().out.strip() == watch.advice()
     fit(model, epochs=1, callbacks=[ours.NoiseScale(16, verbose=False)])
     assert capsys.readouterr().out == ""
@@ -117,35 +100,13 @@ def test_readings_tell_how_precise_the_last_one_is(frontend):
     errors = noise.standard_error(watch._averages, 0.9)
     assert watch.standard_error() == errors != first > 0
     assert f"about {watch.history['noise_scale'][-1]:,.0f} (standard err" in watch.advice()
-    model = regression(frontend, scaled(frontend, 2, smoothing=0.9))
-    fit(model, epochs=1, callbacks=[watch])  # another optimizer: its readings alone
-    assert watch._averages[-1] == model.optimizer.averages() and len(watch._averages) < 10
 
 
 @every_frontend
-def test_the_standard_error_goes_on_after_a_restore(frontend):
-    """A new callback, as in a new process, and one whose optimizer's state is put back."""
-    ours = FRONTENDS[frontend][1]
-    model = regression(frontend, scaled(frontend, 2, smoothing=0.9))
-    whole, late = (ours.NoiseScale(batch_size=16, every=1, verbose=False) for _ in range(2))
-    fit(model, epochs=4, callbacks=[whole])
-    kept = [(v, v.numpy().copy()) for v in variables_of(model.optimizer)]
-    fit(model, epochs=4, callbacks=[whole, late])
-    assert late.standard_error() == pytest.approx(whole.standard_error(), rel=0.5)
-    for variable, value in kept:
-        variable.assign(value)
-    fit(model, epochs=1, callbacks=[whole])
-    counts = [each.count for each in whole._averages]
-    assert counts == sorted(counts) and whole.standard_error() > 0
-
-
-@pytest.mark.parametrize("name", ["MeasureNoise", "AdaScale"])
-@every_frontend
-def test_a_fit_whose_parts_are_equal_says_that_it_measured_no_noise(frontend, name, capsys):
+def test_a_fit_whose_parts_are_equal_says_that_it_measured_no_noise(frontend, capsys):
     """As where one batch is trained on again and again."""
     ours = FRONTENDS[frontend][1]
-    inner = ours.LARS(0.1, gradient_accumulation_steps=2)
-    own = ours.AdaScale(inner, 2.0) if name == "AdaScale" else ours.MeasureNoise(inner)
+    own = ours.MeasureNoise(ours.LARS(0.1, gradient_accumulation_steps=2))
     model = regression(frontend, lambda: own)
     x = np.ones((8, 2), "float32")
     watch = ours.NoiseScale(batch_size=16, every=1)
@@ -156,39 +117,19 @@ def test_a_fit_whose_parts_are_equal_says_that_it_measured_no_noise(frontend, na
 
 
 @every_frontend
-def test_a_second_model_has_readings_of_its_own(frontend):
-    """Though its only reading comes at the step of the first one's."""
+def test_readings_begin_anew_with_another_model_and_where_the_state_is_put_back(frontend):
     ours = FRONTENDS[frontend][1]
     watch = ours.NoiseScale(16, verbose=False)
-    for smoothing in (0.9, 0.1):
+    for smoothing in (0.9, 0.1):  # whose only readings come at one step
         model = regression(frontend, scaled(frontend, 2, smoothing=smoothing))
         fit(model, epochs=1, callbacks=[watch])
-        assert watch.history["noise_scale"] == [model.optimizer.noise_scale(16)["model"]]
-
-
-@every_frontend
-def test_readings_of_steps_that_were_lost_are_gone(frontend, tmp_path):
-    """Interrupted in its third epoch, and resumed from the second, with the same callback."""
-    host, ours = FRONTENDS[frontend]
-    model = regression(frontend, scaled(frontend, 2))
-    watch = ours.NoiseScale(batch_size=16, every=2, verbose=False)
-
-    def stop(batch, logs):
-        if watch.history["step"][-1:] == [11]:
-            raise KeyboardInterrupt
-
-    callbacks = [ours.BackupAndRestore(str(tmp_path)), watch]
-    with pytest.raises(KeyboardInterrupt):
-        fit(
-            model,
-            epochs=4,
-            callbacks=[*callbacks, host.callbacks.LambdaCallback(on_train_batch_end=stop)],
-        )
-    lost = dict(zip(*watch.history.values(), strict=True))
-    assert [*lost] == [*range(1, 12)]
-    fit(model, epochs=4, callbacks=callbacks)
-    assert watch.history["step"] == [*range(1, 17)]
-    assert dict(zip(*watch.history.values(), strict=True)).items() >= lost.items()
+        assert watch.history["noise_scale"] == [model.optimizer.noise_scale(16)]
+    kept = [(v, v.numpy().copy()) for v in variables_of(model.optimizer)]
+    fit(model, epochs=4, callbacks=[watch])
+    for variable, value in kept:
+        variable.assign(value)
+    fit(model, epochs=1, callbacks=[watch])
+    assert watch.history["step"] == [8] and len(watch._averages) == 1
 
 
 # --- What is refused, by AdaScale and by what it shares with MeasureNoise ---
@@ -229,18 +170,12 @@ def test_configs_of_before_load_if_they_have_no_option_that_is_gone(frontend):
 
 BAD = {
     "scale < 1": (lambda h, o: o.AdaScale(o.LARS(), 0.5), ValueError, "scale must be a number in"),
-    "scale nan": (lambda h, o: o.AdaScale(o.LARS(), math.nan), ValueError, "scale must be"),
-    "scale str": (lambda h, o: o.AdaScale(o.LARS(), "8"), TypeError, "scale must be a number in"),
     "RMSprop": (
         lambda h, o: o.AdaScale(h.optimizers.RMSprop(), 2), ValueError, "not RMSprop: how its gain",
     ),
     "no optimizer": (lambda h, o: o.AdaScale("sgd", 2), TypeError, "wraps an optimizer"),
-    "no optimizer to measure": (lambda h, o: o.MeasureNoise(3), TypeError, "wraps an opt"),
     "wrapped": (
         lambda h, o: o.AdaScale(o.AdaScale(o.LARS(), 2), 2), ValueError, "measures already",
-    ),
-    "measured": (
-        lambda h, o: o.AdaScale(o.MeasureNoise(o.LARS()), 2), ValueError, "measures already",
     ),
     "loss scale": (
         lambda h, o: o.AdaScale(h.mixed_precision.LossScaleOptimizer(h.optimizers.SGD()), 2),
@@ -255,13 +190,6 @@ BAD = {
         lambda h, o: o.AdaScale(h.optimizers.SGD(), 2, preconditioned=True),
         ValueError, "needs second moments",
     ),
-    "smoothing": (lambda h, o: o.MeasureNoise(o.LARS(), smoothing=1.0), ValueError, "smoothing"),
-    "groups": (lambda h, o: o.MeasureNoise(o.LARS(), groups="bias"), TypeError, "Did you mean"),
-    "a group": (lambda h, o: o.MeasureNoise(o.LARS(), groups=["("]), ValueError, "not a regular"),
-    "name": (lambda h, o: o.MeasureNoise(o.LARS(), name=3), TypeError, "name must be a string"),
-    "steps": (lambda h, o: o.StopAtBaseSteps(0.5), TypeError, "steps must be"),
-    "every": (lambda h, o: o.NoiseScale(32, every=0), ValueError, "every must be"),
-    "batch": (lambda h, o: o.NoiseScale("32"), TypeError, "batch_size must be"),
 }  # fmt: skip
 
 
@@ -281,27 +209,6 @@ def test_bad_input_is_refused_in_a_sentence(frontend, name):
     with pytest.raises(error, match=words) as caught:
         make(*FRONTENDS[frontend])
     assert len(str(caught.value)) < 400
-
-
-@every_frontend
-def test_what_can_mislead_is_warned_of(frontend):
-    host, ours = FRONTENDS[frontend]
-    inner = ours.LARS(gradient_accumulation_steps=2)
-    with pytest.warns(UserWarning, match="No variable is left for the group 'nothing'") as none:
-        built(host, ours.MeasureNoise(inner, groups=["nothing", "w"]))
-    assert {warning.filename for warning in none} == {__file__}  # the user's line
-
-
-@on_tensorflow
-@every_frontend
-def test_an_optimizer_of_the_other_keras_is_refused(frontend):
-    (other,) = (host for name, (host, _) in FRONTENDS.items() if name != frontend)
-    for make in (
-        FRONTENDS[frontend][1].MeasureNoise,
-        lambda inner: FRONTENDS[frontend][1].AdaScale(inner, 2),
-    ):
-        with pytest.raises(TypeError, match="wraps an optimizer of"):
-            make(other.optimizers.SGD())
 
 
 @every_frontend
@@ -328,7 +235,3 @@ def test_shared_batch_statistics_are_warned_of(frontend):
     model = regression(frontend, scaled(frontend, 2), layers=[layer])
     with pytest.warns(UserWarning, match="'shared' normalizes with statistics of all replicas"):
         ours.NoiseScale(8, verbose=False).set_model(model)
-    own = regression(frontend, scaled(frontend, 2), layers=[host.layers.BatchNormalization()])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ours.NoiseScale(8, verbose=False).set_model(own)

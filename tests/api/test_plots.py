@@ -20,7 +20,6 @@ def noise_scale():
     watch.history = {
         "step": [10, 20, 30],
         "noise_scale": [math.nan, 50.0, 4000.0],
-        "noise_scale/bias": [1.0, 2.0, 3.0],
     }
     return watch
 
@@ -68,7 +67,6 @@ def test_the_noise_scale_and_the_batch():
     assert list(of_label(ax, "batch size: 2,048").get_ydata()) == [2048, 2048]
     model = of_label(ax, "noise scale (undefined in 1 of 3 readings)")
     np.testing.assert_array_equal(model.get_data(), [[10, 20, 30], [math.nan, 50, 4000]])
-    assert list(of_label(ax, "noise scale of bias").get_ydata()) == [1, 2, 3]
 
 
 def test_trust_ratios_their_median_their_range_and_the_outliers_of_the_table():
@@ -101,19 +99,6 @@ def test_names_lose_the_folders_that_all_share():
     labels = {line.get_label() for line in watch.plot().lines}
     long = "..." + "x" * 38 + "/kernel"
     assert labels == {"their median", "one/kernel", "two/kernel", long}
-
-
-@pytest.mark.parametrize("readings", [512, 513, 5000])
-def test_a_long_run_keeps_a_bounded_number_of_readings_evenly(readings):
-    history = TrustRatios().history
-    for step in range(1, readings + 1):
-        history.add(10 * step, [Observation("kernel", 0, "", 1, 1.0, 1.0, float(step))])
-    (curve,) = history.curves().values()
-    steps = list(curve)
-    assert 256 <= len(steps) <= 513 and len(history._kept) <= 512
-    assert (steps[0], steps[-1]) == (10, 10 * readings)
-    assert len(set(np.diff(steps[:-1]))) == 1
-    assert all(ratio == step / 10 for step, ratio in curve.items())
 
 
 @pytest.mark.parametrize("make", FULL)

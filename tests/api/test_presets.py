@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from support.frontends import FRONTENDS, every_frontend, new_variable
 
-from tf_lamb.core import recipes
-
 pytestmark = pytest.mark.once
 
 LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
@@ -47,19 +45,6 @@ def test_it_is_serialized_as_what_it_is_and_stands_among_patterns(frontend):
         config = ours.LAMB(exclude_from_weight_decay=given).get_config()
         assert config[LISTS[0]] == ([given] if isinstance(given, str) else given)
         assert ours.LAMB.from_config(config).get_config() == config
-
-
-@every_frontend
-def test_a_recipe_excludes_by_it_whatever_the_layers_are_called(frontend, recwarn):
-    host, ours = FRONTENDS[frontend]
-    optimizer = ours.LAMB.from_recipe(recipes.published("untuned_lamb_bert", 4096))
-    optimizer.build(model_of(host).trainable_variables)
-    assert [t.adapt for t in optimizer.plan.treatments].count(True) == 2
-    assert optimizer.get_config()[LISTS[0]] == ["norm_and_bias"]
-    lines = []
-    optimizer.describe(lines.append)
-    assert lines[0].endswith("norm_and_bias is 6 of them")
-    assert not recwarn.list
 
 
 def test_rms_normalization_has_a_scale():

@@ -33,7 +33,7 @@ def short_runs(small, large, base=16, batch=256, length=400):
     trials = {base: Learner(small), batch: Learner(large)}
     made = reach.short_runs(
         lambda batch: contextlib.nullcontext(trials[batch]), 0.1, base, batch, length,
-        lambda line: None, lambda key, make: make(),
+        lambda line: None,
     )  # fmt: skip
     return *made, trials
 

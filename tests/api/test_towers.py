@@ -46,17 +46,6 @@ def test_two_layers_of_one_path_are_two_layers(frontend):
 
 
 @every_frontend
-def test_layers_of_one_name_are_refused(frontend):
-    with pytest.raises(ValueError, match="'dense/kernel' and 1 'dense/bias'"):
-        built(
-            frontend,
-            towers(frontend, bias=False),
-            treatments={"dense": {"join": True}},
-            exclude_from_layer_adaptation=[],
-        )
-
-
-@every_frontend
 def test_a_config_excludes_the_variable_that_was_excluded(frontend):
     optimizer, model = FRONTENDS[frontend][1].LAMB(0.1, weight_decay=0.5), towers(frontend)
     variables = model.trainable_variables
@@ -88,15 +77,3 @@ def test_reports_name_both(frontend, capsys):
     model.layers[1].trainable = False  # the tower that is left has the path alone
     optimizer, _ = built(frontend, model)
     assert optimizer.nonfinite_weights(model) == ["dense/kernel"]
-
-
-@every_frontend
-@uncompiled()
-def test_migration_keeps_them_apart(frontend):
-    old, model = built(frontend)
-    for i in range(4):
-        m = old.state_of(i)["m"]
-        m.assign(np.full(m.shape, float(i)))
-    new, model = built(frontend)
-    FRONTENDS[frontend][1].migrate(old, new, model)
-    assert [float(np.max(array(new.state_of(i)["m"]))) for i in range(4)] == [0.0, 1.0, 2.0, 3.0]

@@ -23,7 +23,7 @@ from tf_lamb.api import callbacks, noise, optimizers
 
 ROOMS = (optimizers, noise, callbacks)
 FACES = [name for room in ROOMS for name in room.__all__ if name != "BackupAndRestore"]
-FACES += ["GhostBatchNormalization", "SplitBatchNormalization"]
+FACES += ["GhostBatchNormalization"]
 OPTIMIZERS = optimizers.__all__
 
 

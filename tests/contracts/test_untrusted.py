@@ -90,8 +90,6 @@ def given_pattern(frontend, argument, pattern):
     room = FRONTENDS[frontend][1]
     if argument == "var_names":
         room.LAMB().exclude_from_weight_decay(var_names=["bias", pattern])
-    elif argument == "groups":
-        room.MeasureNoise(room.LAMB(), groups=[pattern])
     elif argument == "treatments":
         room.LAMB(treatments={pattern: {"rate": 0.5}})
     else:
@@ -105,7 +103,7 @@ def test_a_malformed_pattern(frontend, row):
 
 
 @every_frontend
-@pytest.mark.parametrize("argument", [*LISTS, "var_names", "groups", "treatments"])
+@pytest.mark.parametrize("argument", [*LISTS, "var_names", "treatments"])
 def test_every_list_of_patterns_refuses_one(frontend, argument):
     pattern, error, words = malformed.PATTERNS[0]
     refused(lambda: given_pattern(frontend, argument, pattern), error, f"^{argument}.*{words}")
@@ -153,7 +151,7 @@ def test_a_saved_model_loads_in_safe_mode(frontend, name, tmp_path):
     if name == "AdaScale":
         optimizer = room.AdaScale(optimizer, scale=2.0)
     elif name == "MeasureNoise":
-        optimizer = room.MeasureNoise(optimizer, groups=["bias"])
+        optimizer = room.MeasureNoise(optimizer)
     model.compile(optimizer, "mse")
     with uncompiled():
         model.fit(np.ones((4, 4)), np.ones((4, 3)), batch_size=2, verbose=0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_lamb.api.layer_decay import rates_by_path
+from tf_lamb.api.describe import rates_by_path
 from tf_lamb.core.patterns import aliases
 from tf_lamb.core.plan import plan_for
 

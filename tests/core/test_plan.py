@@ -4,12 +4,7 @@ import re
 
 import pytest
 
-from tf_lamb.core.patterns import (
-    PRESETS,
-    exact,
-    groups_of,
-    stable_path,
-)
+from tf_lamb.core.patterns import PRESETS, exact, search, stable_path
 from tf_lamb.core.plan import NEAR_ZERO, Treatment, plan_for
 
 
@@ -149,9 +144,8 @@ FOUND = [
 @pytest.mark.parametrize("pattern", FOUND)
 def test_a_pattern_is_found_where_re_finds_it(pattern):
     paths = [*PATHS, "layer_norm/bias", "encoder/dense_2/kernel", "encoder/layer_1/b/norm_and_bias"]
-    groups = groups_of([pattern], paths)
-    assert groups == [0 if re.search(pattern, path) else 1 for path in paths]
-    assert groups_of(["nothing", pattern, pattern], paths) == [1 if g == 0 else 3 for g in groups]
+    found = search("treatments", [pattern], [((path,), ()) for path in paths])
+    assert found[pattern] == {i for i, path in enumerate(paths) if re.search(pattern, path)}
 
 
 def test_a_preset_is_one_in_the_exclusions_alone():

@@ -5,9 +5,10 @@
 
 Writes `tests/goldens/saved/`: of each frontend a model and optimizer in every form that it saves,
 and the values that stood in them. Run it at the commit whose files are to be read, and at no later
-one. Arguments that went before the first release are taken out of the configs in these files.
-`adascale` and `measured` keep theirs, `previous_gradient` of False, which is still read; the latter
-was made at c153f48, and has the name of today in the values.
+one. Arguments that went before the first release are taken out of the configs in these files, or
+have the names of today. `measured` keeps `previous_gradient` of False, which is still read; it
+was made at c153f48, and has the name of today in the values. `adascale` was made when its groups
+went, which its arrays were of.
 """
 
 import pathlib
@@ -39,9 +40,7 @@ def optimizers(ours):
         ),
         "lamb_half": ours.LAMB(0.1, dtypes={"slots": "bfloat16", "masters": "float32"}),
         "lars": ours.LARS(s._Cosine(0.1, 10), exclude_from_layer_adaptation=["bias"]),
-        "adascale": ours.AdaScale(
-            ours.SGDP(0.1, gradient_accumulation_steps=2), scale=2, groups=["kernel"]
-        ),
+        "adascale": ours.AdaScale(ours.SGDP(0.1, gradient_accumulation_steps=2), scale=2),
         "measured": ours.MeasureNoise(
             ours.AdamP(s._Exponential(0.1, 4, 0.5), gradient_accumulation_steps=2)
         ),

@@ -156,7 +156,7 @@ def test_a_checkpoint_of_tensorflow_needs_to_be_told_of_the_optimizers_inside(tm
 @uncompiled()
 def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(capsys):
     model = steps(network(multi()))
-    with pytest.raises(TypeError, match="has none; .* each in model.optimizer.optimizers"):
+    with pytest.raises(TypeError, match="MultiOptimizer has none"):
         ours.describe(model)
     for callback in (ours.StopOnDivergence(), ours.TrustRatios("unused")):
         with pytest.raises(TypeError, match="not .*MultiOptimizer: compile with one of"):

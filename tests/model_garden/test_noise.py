@@ -85,8 +85,8 @@ def test_one_part_is_refused_before_the_first_step(records):
 def test_a_run_that_went_back_says_the_error_of_one_that_did_not():
     random, averages = np.random.default_rng(1), noise.Averages(0.0, 0.0, 0)
     measured = types.SimpleNamespace(
-        smoothing=0.9, group_names=("all",), averages=lambda: averages,
-        noise_scale=lambda batch: {"model": noise.noise_scale(*averages[:2], batch)},
+        smoothing=0.9, averages=lambda: averages,
+        noise_scale=lambda batch: noise.noise_scale(*averages[:2], batch),
     )  # fmt: skip
     straight, back = (actions.NoiseScale(measured, 8) for _ in range(2))
     for step in range(40):

@@ -33,12 +33,6 @@ def test_an_option_is_a_setting(key):
     assert options.items() <= built(key, options).get_config().items()
 
 
-def test_settings_of_before_go_on():
-    config = built("tf_lamb", {"slot_dtype": "bfloat16", "layer_groups": ["a"]}).get_config()
-    assert config["dtypes"]["slots"] == "bfloat16"
-    assert config["treatments"] == {"a": {"join": True}}
-
-
 @pytest.mark.parametrize("kind", ["polynomial", "tf_lamb_polynomial"])
 def test_weight_decay_follows_a_schedule_as_the_rate_does(kind):
     steps = "steps" if kind.startswith("tf_lamb") else "decay_steps"

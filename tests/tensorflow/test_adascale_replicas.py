@@ -113,14 +113,14 @@ def test_measuring_changes_no_training(frontend, setting, fits):
                 feed.step(parts)
         weights = alone.weights(), measured.weights()
     assert_same(*weights)
-    assert math.isfinite(measured.optimizer.noise_scale(8)["model"])
+    assert math.isfinite(measured.optimizer.noise_scale(8))
 
 
 @every_frontend
 def test_the_noise_scale_is_numpys(frontend):
     make = maker(frontend, micro=2)
     ours = FRONTENDS[frontend][1]
-    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9), 2)
+    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), smoothing=0.9), 2)
     steps = gradients(6, 4)
     for parts in steps:
         feed.step(parts)
@@ -134,7 +134,7 @@ def test_the_noise_scale_is_numpys(frontend):
 def test_none_in_the_last_micro_batch_is_measured_as_zeros(frontend, traced):
     """The sums of its variable, over replicas, too."""
     ours, make = FRONTENDS[frontend][1], maker(frontend, micro=2)
-    around = lambda: ours.MeasureNoise(make(), groups=["bias"], smoothing=0.9)  # noqa: E731
+    around = lambda: ours.MeasureNoise(make(), smoothing=0.9)  # noqa: E731
     feed, steps = Feed(frontend, around, 2, traced=traced), gradients(6, 4)
     for parts in steps:
         feed.step([*parts[:2], *({**part, "bias": None} for part in parts[2:])])

@@ -1,9 +1,6 @@
 """Batch normalization over parts of a batch, and its replacement in a model."""
 
-import contextlib
-import contextvars
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api import frontends, seams
@@ -14,10 +11,7 @@ SET = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
 class InParts:
-    """The host's layer in all but how a batch is normalized in training.
-
-    It has the host's weights under the host's names, so that an existing layer can become one.
-    """
+    """The host's layer, with its weights by its names, in all but how a batch is normalized."""
 
     if TYPE_CHECKING:  # the framework's and the frontend's
         _xp: Any
@@ -135,115 +129,11 @@ class GhostBatchNormalization(InParts):
         return y
 
 
-class Flag:
-    """Down at first, in each thread: a replica is one.
-
-    DOUBLED = Flag("doubled")
-    with DOUBLED.up():
-        assert DOUBLED
-    """
-
-    def __init__(self, name: str):
-        self._is_up = contextvars.ContextVar(name, default=False)
-
-    def __bool__(self):
-        return self._is_up.get()
-
-    @contextlib.contextmanager
-    def up(self):
-        """Holds it up."""
-        token = self._is_up.set(True)
-        try:
-            yield
-        finally:
-            self._is_up.reset(token)
-
-
-_BY_AUXILIARY = Flag("auxiliary_statistics")
-
-
-class SplitBatchNormalization(InParts):
-    """Batch normalization with two sets of weights and statistics, one for each half of a batch.
-
-    In training, the main set normalizes the first half of a batch, for example clean images. The
-    auxiliary set normalizes the second half, for example adversarial images. Evaluation uses the
-    main set. Inside `with tf_lamb.auxiliary_statistics():` the auxiliary set normalizes the full
-    batch, and no running average moves. A half with non-finite statistics does not change its
-    averages.
-
-    Args:
-        kwargs: The arguments of `BatchNormalization`; `synchronized` must be False.
-
-    Raises:
-        ValueError, TypeError: at construction, for an argument out of its range; when a step is
-            traced, for an odd batch or a mask.
-
-    Example:
-
-    >>> import numpy as np, tensorflow as tf, tf_lamb
-    >>> layer = tf_lamb.SplitBatchNormalization(momentum=0.9)
-    >>> x = np.array([[1.0], [3.0], [-2.0], [6.0]], "float32")
-    >>> [round(float(y), 3) for y in np.ravel(layer(x, training=True))]
-    [-1.0, 1.0, -1.0, 1.0]
-    >>> both = layer.moving_variance, layer.auxiliary_moving_variance
-    >>> [round(float(variance[0]), 4) for variance in both]
-    [1.0, 2.5]
-
-    References:
-        - Xie et al., Adversarial Examples Improve Image Recognition,
-          https://arxiv.org/abs/1911.09665
-    """
-
-    def build(self, input_shape):
-        """Adds the framework's weights, and the auxiliary ones."""
-        super().build(input_shape)
-        self._add_auxiliary()
-
-    def call(self, inputs, training=None, mask=None):
-        """Calls the framework's layer, except in training or for the auxiliary set."""
-        if self._trains(training):
-            return self._train(inputs, mask)
-        if not _BY_AUXILIARY:
-            return super().call(inputs, training=False, mask=mask)
-        x, how = self._wide(inputs), self._norm_kwargs()
-        weights = self._weights(x, "auxiliary_")
-        y = normalization.normalized(self._xp, x, weights, how["axis"], how["epsilon"])
-        return self._xp.cast(y, self.compute_dtype)
-
-    def _normalize(self, x, batch):
-        auxiliary = self._weights(x, "auxiliary_")
-        if _BY_AUXILIARY:
-            return normalization.train(self._xp, x, auxiliary, **self._norm_kwargs())[0]
-        if batch is not None:
-            normalization.check_half(self.name, batch)
-        y, of_main, of_auxiliary = normalization.split_batch_norm(
-            self._xp, x, self._weights(x), auxiliary, **self._norm_kwargs()
-        )
-        self._keep_settings(of_main)
-        self._keep_settings(of_auxiliary, "auxiliary_")
-        return y
-
-    def _add_auxiliary(self):
-        for name in SET:
-            if (main := getattr(self, name, None)) is not None:
-                setattr(self, f"auxiliary_{name}", self._add_like(main, f"auxiliary_{name}"))
-
-
-def auxiliary_statistics() -> AbstractContextManager[None]:
-    """Selects the auxiliary set of `SplitBatchNormalization` for full batches; no average moves.
-
-    It applies to layers that are called, or traced, inside the `with` block.
-    """
-    return _BY_AUXILIARY.up()
-
-
 Model = TypeVar("Model")
 
 
-def replace_batch_normalization(
-    model: Model, group_size: int | None = None, *, split: bool = False
-) -> Model:
-    """Replaces every `BatchNormalization` of a model by a ghost or split one, in place.
+def replace_batch_normalization(model: Model, group_size: int) -> Model:
+    """Replaces every `BatchNormalization` of a model by a `GhostBatchNormalization`, in place.
 
     The model keeps its variables and weights. The replacement reaches layers inside other
     layers and subclassed models. Evaluation does not change by a bit, and checkpoints and
@@ -253,18 +143,14 @@ def replace_batch_normalization(
 
     Args:
         model: A model, or a layer that contains layers.
-        group_size: Examples of one group of `GhostBatchNormalization`.
-        split: True makes `SplitBatchNormalization` layers instead; their auxiliary weights
-            start as copies. The model must be built, under its strategy's scope if it has one,
-            and its optimizer must not be built.
+        group_size: Examples of one group.
 
     Returns:
         The model.
 
     Raises:
         ValueError, TypeError: for a model without batch normalization, or with one that is
-            synchronized or renormalizes; for both or neither of the two arguments. Then nothing
-            has changed.
+            synchronized or renormalizes. Then nothing has changed.
 
     Example:
 
@@ -275,56 +161,26 @@ def replace_batch_normalization(
     >>> type(model.layers[1]).__name__, model.layers[1].group_size
     ('GhostBatchNormalization', 8)
     """
-    checks.flag("split", split)
-    if split == (group_size is not None):
-        raise ValueError(
-            "replace_batch_normalization takes a group_size or split=True, and not both: it "
-            f"got group_size={group_size!r} and split={split}. Try group_size=128."
-        )
-    frontend = frontends.of(model)
-    host, ours = frontend.host.layers.BatchNormalization, frontend.layers
-    cls = ours.SplitBatchNormalization if split else ours.GhostBatchNormalization
-    settings = {} if split else {"group_size": checks.integer("group_size", group_size)}
-    found = _found(model, host, cls)
-    new = [layer for layer in found if type(layer) is host]
-    if split and new:
-        _check_unbuilt(model, new)
-    for layer in found:
-        seams.become(layer, cls, settings)
-    if split:
-        for layer in new:
-            layer._add_late()
+    group_size = checks.integer("group_size", group_size)
+    cls = frontends.of(model).layers.GhostBatchNormalization
+    for layer in found(model, cls):
+        seams.become(layer, cls, {"group_size": group_size})
     seams.forget_compiled(model)
     return model
 
 
-def _found(model, host, cls):
-    """The layers to replace, all of which can be."""
+def found(model: Any, cls: type) -> list:
+    """The layers of a model that can become ones of this class; raises where one cannot."""
+    host = frontends.of(model).host.layers.BatchNormalization
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers in both.
     # A layer may be held twice.
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
-    found = [layer for layer in layers if type(layer) in (host, cls)]
-    if not found:
+    every = [layer for layer in layers if type(layer) in (host, cls)]
+    if not every:
         raise ValueError(
             f"{model.name} has no BatchNormalization to replace. A model that makes its layers "
             "when it is first called must have been called."
         )
-    for layer in found:
-        cls._check(layer.axis, layer.synchronized, getattr(layer, "renorm", False))
-    return found
-
-
-def _check_unbuilt(model, layers):
-    """Auxiliary weights come after the others, and before the optimizer's slots."""
-    unbuilt = [layer.name for layer in layers if not layer.built]
-    if unbuilt:
-        raise ValueError(
-            f"{unbuilt[0]} has no weights yet that its auxiliary ones could begin with. Call the "
-            "model once, or give it an Input."
-        )
-    optimizer = getattr(model, "optimizer", None)
-    if getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-        raise ValueError(
-            f"The optimizer of {model.name} is built, and would not train the auxiliary weights. "
-            "Replace before the first step, or compile again with a new optimizer."
-        )
+    for layer in every:
+        cls._check(layer.axis, layer.synchronized, getattr(layer, "renorm", False))  # type: ignore[attr-defined]
+    return every

@@ -10,10 +10,7 @@ UNEVEN = "nnz", "dense_shape", "nested_row_splits", "nse"
 
 
 def mapped(function: Callable, *trees: Any) -> Any:
-    """The function of the leaves of dicts, lists and tuples of arrays; lists become tuples.
-
-    Keras's `fit` takes no list in what a generator gives (TensorFlow, 3.15.1).
-    """
+    """The function of the leaves of dicts, lists and tuples; lists become tuples, as in `fit`."""
     first = trees[0]
     if isinstance(first, dict):
         return {key: mapped(function, *(tree[key] for tree in trees)) for key in first}
@@ -200,14 +197,7 @@ class Batches:
         return Rebatched(self._compared()).take(wanted)
 
     def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
-        """Batches without end, each drawn from the next two batches' worth of examples.
-
-        A pass has so many examples, or all that there are.
-
-        Raises:
-            ValueError: where a pass does not begin with the examples that are held out, or has
-                fewer than `examples`.
-        """
+        """Batches without end, each drawn from the next two batches' worth of examples."""
         import numpy as np
 
         def passes():
@@ -225,11 +215,7 @@ class Batches:
             yield rebatched.draw(size, random)
 
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
-        """As of arrays, in the order of the data, of which a pass takes the first `examples`.
-
-        The passes before are begun, and not read: a dataset that shuffles by a seed is then where
-        it would be.
-        """
+        """As of arrays, in the order of the data; passes before are begun and not read."""
         first, skipped = divmod(start, examples)
 
         def made(batch):  # inputs alone are a tuple where a `PyDataset` has no dict of them
@@ -289,11 +275,7 @@ def _rows_of(batch):
 
 
 def _between(first, end, batches):
-    """The examples from the first to the end, or to that of the batches, as NumPy arrays.
-
-    Raises:
-        ValueError: where the batches end before it.
-    """
+    """The examples from the first to the end as arrays; raises where batches end before it."""
     at = 0
     for batch in (mapped(dense, each) for each in batches):
         size = _rows_of(batch)

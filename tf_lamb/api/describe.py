@@ -1,11 +1,17 @@
-"""The plan of a model's optimizer, whatever wraps the optimizer."""
+"""What an optimizer does with each variable of a model, and `layer_decay`, treatments for it."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import unwrapped
+from tf_lamb.api.variables import path_of, unwrapped
+from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
+from tf_lamb.core.patterns import model_name
+
+_BLOCK = re.compile(r"(?:layer|block)s?[_/]?(\d+)/", re.IGNORECASE)
+_EMBEDDINGS = "embed"
 
 
 def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
@@ -44,11 +50,7 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
         )
     if not isinstance(optimizer, Layerwise):
         name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        inside = "; after the first step, ask describe() of each in model.optimizer.optimizers"
-        way_out = inside if hasattr(optimizer, "optimizers") else ""  # of a MultiOptimizer
-        raise TypeError(
-            f"describe shows the plan of tf_lamb's optimizers, and {name} has none{way_out}."
-        )
+        raise TypeError(f"describe shows the plan of tf_lamb's optimizers, and {name} has none.")
     plan = optimizer.plan
     if plan is None:
         if not (model.built and model.trainable_variables):
@@ -66,3 +68,72 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
             print_fn(f"Not trained now: {', '.join(frozen)}.")
         plan = optimizer.plan_now()
     optimizer.print_plan(plan, print_fn)
+
+
+def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
+    """Returns `treatments` whose rates fall from the head of an encoder to its embeddings.
+
+    Of N blocks, from the embeddings on:
+
+        rate = decay^(N + 1)          embeddings
+               decay^(N - i)          block i = 0, ..., N - 1
+               1                      all else: pooler, head
+
+    Blocks are layers that a number ends, as in `transformer_layer_3` and `transformer_block_3`
+    (KerasHub), `transformer/layer_3` (Model Garden), `encoder_layer_3`. Embeddings are what has
+    "embed" in its path. The result is a plain dict of regexes: `tf_lamb.describe` shows its effect,
+    and you may change it.
+
+    Args:
+        model: A model of either Keras that has its variables.
+        decay: In [0, 1]; ELECTRA has 0.8 and 0.9, BEiT 0.65 to 0.95. 0 trains the head alone.
+
+    Raises:
+        ValueError: for a model without variables, without numbered blocks, or with several stacks.
+
+    Example:
+
+    >>> import tensorflow as tf, tf_lamb
+    >>> names = ["token_embedding", "encoder_layer_0", "encoder_layer_1", "head"]
+    >>> layers = [tf.keras.layers.Dense(2, name=name) for name in names]
+    >>> model = tf.keras.Sequential([tf.keras.Input((2,)), *layers])
+    >>> treatments = tf_lamb.layer_decay(model, 0.5)
+    >>> [(pattern, given["rate"]) for pattern, given in treatments.items()]
+    [('^encoder_layer_0/', 0.25), ('^encoder_layer_1/', 0.5), ('embed', 0.125)]
+    >>> optimizer = tf_lamb.LAMB(1e-3, treatments=treatments)
+
+    References:
+        - Clark et al., ELECTRA, https://arxiv.org/abs/2003.10555
+        - Bao et al., BEiT, https://arxiv.org/abs/2106.08254
+    """
+    checks.number("decay", decay, "[0, 1]")
+    paths = [path_of(variable) for variable in model.trainable_variables] if model.built else []
+    if not paths:
+        raise ValueError(
+            f"{model.name} has no variables yet: call model.build(input_shape), or the model on a "
+            "batch, first."
+        )
+    root = model_name(paths)
+    return rates_by_path([path.removeprefix(root) for path in paths], decay)
+
+
+def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, float]]:
+    """Pattern -> {"rate": factor}, for the paths of the variables without the model's name."""
+    blocks = {path: found for path in paths if (found := _BLOCK.search(path))}
+    stems = sorted({path[: found.start(1)] for path, found in blocks.items()})
+    # Names that the framework has numbered begin without a number: it would be the head's.
+    if len(stems) != 1 or any(path.startswith(f"{stems[0].rstrip('_/')}/") for path in paths):
+        seen = ", ".join(map(repr, stems)) or f"none in paths such as {paths[0]!r}"
+        raise ValueError(
+            "layer_decay needs one stack of blocks that are all numbered, such as "
+            f"transformer_layer_0 or transformer/layer_0, and found {seen}. Write the dict of "
+            "treatments by hand."
+        )
+    (stem,), numbers = stems, sorted({int(found[1]) for found in blocks.values()})
+    depth = len(numbers)
+    rates = {
+        f"^{re.escape(stem)}{number}/": decay ** (depth - i) for i, number in enumerate(numbers)
+    }
+    if any(_EMBEDDINGS in path for path in paths if path not in blocks):
+        rates[_EMBEDDINGS] = decay ** (depth + 1)
+    return {pattern: {"rate": rate} for pattern, rate in rates.items()}

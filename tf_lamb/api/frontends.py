@@ -35,11 +35,7 @@ def register(frontend: Frontend) -> None:
 
 
 def of(thing: Any) -> Frontend:
-    """The frontend of the Keras that a model, an optimizer, a layer or a class of them is of.
-
-    Raises:
-        TypeError: for what is of neither Keras, or of one whose frontend was not imported.
-    """
+    """The frontend of the Keras that a model, an optimizer, a layer or a class of them is of."""
     kind = thing if isinstance(thing, type) else type(thing)
     roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
     if (root := next((root for root in roots if root in ("keras", "tf_keras")), None)) is None:

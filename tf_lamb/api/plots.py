@@ -42,8 +42,10 @@ def given_or_new(what: str, axes=None, rows: int = 1, shown: bool = True) -> Seq
 
 
 def in_notebook(answer: Any) -> str:
-    """HTML of what an answer prints, and of its plot where matplotlib is installed."""
+    """HTML of what an answer prints, and of its plot where it has one and matplotlib is there."""
     text = f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(answer))}</pre>'
+    if not hasattr(answer, "plot"):
+        return text
     try:
         (ax,) = given_or_new("an answer", shown=False)
     except ModuleNotFoundError:
@@ -104,19 +106,17 @@ def has_points(curves: Curves) -> bool:
     return any(math.isfinite(value) for curve in curves.values() for value in curve.values())
 
 
-def noise_scale(curves: Curves, batch_size: int, axes=None):
-    """Noise scales, of all variables and of groups of them, and the batch beside them."""
+def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
+    """The noise scale, and the batch beside it."""
+    label = "noise scale"
+    if unknown := sum(not math.isfinite(value) for value in curve.values()):
+        label += f" (undefined in {unknown} of {len(curve)} readings)"
+    curves = {label: curve}
     (ax,) = ready("the noise scale", has_points(curves), axes)
-    named = {}
-    for tag, curve in curves.items():
-        label = "noise scale" + tag.removeprefix("noise_scale").replace("/", " of ")
-        if unknown := sum(not math.isfinite(value) for value in curve.values()):
-            label += f" (undefined in {unknown} of {len(curve)} readings)"
-        named[label] = curve
     ax.axhline(batch_size, color="black", ls="--", lw=1, label=f"batch size: {batch_size:,}")
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:,.12g}")
-    lines(ax, "noise scale, examples", named)
+    lines(ax, "noise scale, examples", curves)
     return ax
 
 
@@ -224,32 +224,6 @@ def rates(found, ax=None):
         ax.axvline(found.rate, color="black", ls="--", label=f"found: {found.rate:.3g}")
     ax.set_xscale("log")
     ax.set(xlabel="learning rate of the real run", ylabel="held-out loss")
-    ax.grid(alpha=0.3)
-    legend(ax)
-    return ax
-
-
-def batches(answer, ax=None):
-    """Draws hours over the batch, a line for each number of devices, with the likely ones."""
-    (ax,) = given_or_new("batches", ax)
-    for devices in answer.machine.devices:
-        rows = [row for row in answer.rows if row.devices == devices]
-        at = [row.batch for row in rows]
-        lows, highs = ([row.between[end] for row in rows] for end in (0, 1))
-        ax.fill_between(at, lows, highs, alpha=0.2)
-        ax.plot(at, [row.hours for row in rows], ".-", label=f"devices: {devices:,}")
-    for label, row, marker in (
-        ("fastest", answer.fastest, "o"),
-        ("cheapest", answer.cheapest, "s"),
-    ):
-        ax.plot(row.batch, row.hours, marker, color="black", mfc="none", label=label)
-    if answer.deadline is not None:
-        ax.axhline(answer.deadline, color="black", ls="--", lw=1, label="deadline")
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log", base=2)
-    ax.set(xlabel="batch", ylabel="hours")
-    ax.xaxis.set_major_formatter("{x:,.0f}")
-    ax.yaxis.set_major_formatter("{x:,.3g}")
     ax.grid(alpha=0.3)
     legend(ax)
     return ax

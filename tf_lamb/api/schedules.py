@@ -54,13 +54,7 @@ class Schedule(schedules.Schedule):
 
 
 def check_host(name, value, host):
-    """Refuses a schedule of the other Keras, which fails within the first step or when saved.
-
-    Args:
-        name: of the argument.
-        value: anything.
-        host: the base class of schedules in the Keras that is to read it.
-    """
+    """Refuses a schedule of the other Keras, which fails within the first step or when saved."""
     bases = [base for base in type(value).__mro__ if base.__name__ == "LearningRateSchedule"]
     if not bases or host in bases:
         return

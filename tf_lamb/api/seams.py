@@ -40,10 +40,7 @@ def use_optimizer(model: Any, optimizer: Any, compiled: Callable | None) -> None
 def set_own(
     model: Any, own: Mapping[str, Any], evaluating: Callable | None, without: Iterable[str] = ()
 ) -> None:
-    """Gives a model attributes and methods of its own, and no others of some names.
-
-    Evaluation is by that `test_function`; where it is None, by one that is traced anew.
-    """
+    """Gives a model attributes of its own; evaluation is traced anew where `evaluating` is None."""
     for name in without:
         vars(model).pop(name, None)
     vars(model).update(own)
@@ -57,10 +54,7 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 @contextlib.contextmanager
 def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
-    """Inside it, the averages of `use_ema` become the weights where that is so alone.
-
-    Each `fit` ends with that, by `finalize_variable_values`.
-    """
+    """Inside it, `fit` ends with the averages of `use_ema` as weights where that is so alone."""
     finalize = getattr(optimizer, "finalize_variable_values", None)
     if finalize is None:
         yield

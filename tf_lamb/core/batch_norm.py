@@ -100,18 +100,6 @@ def why_averages_lag(momentum: float, steps: int) -> str | None:
     )
 
 
-def split_batch_norm(xp, x, main: Weights, auxiliary: Weights, **how):
-    """The first half of the batch by the main set, the second by the auxiliary one.
-
-    Returns:
-        y, and for each set its running mean and variance.
-    """
-    half = xp.shape(x)[0] // 2
-    first, *of_main = train(xp, x[:half], main, **how)
-    second, *of_auxiliary = train(xp, x[half:], auxiliary, **how)
-    return xp.concatenate([first, second]), of_main, of_auxiliary
-
-
 def check_batch(name: str, batch: int, group_size: int) -> None:
     """The groups take up the whole batch, or an error that says which would."""
     if batch % group_size:
@@ -122,15 +110,6 @@ def check_batch(name: str, batch: int, group_size: int) -> None:
             f"{name}: group_size={group_size} does not divide the {batch:,} examples that one "
             f"replica sees at once. Take group_size={fits}, {instead}; of a data set, drop the "
             "last, smaller batch (drop_remainder=True)."
-        )
-
-
-def check_half(name: str, batch: int) -> None:
-    """The batch has two halves, or an error."""
-    if batch % 2:
-        raise ValueError(
-            f"{name} gives each half of the batch statistics of its own, but it has {batch:,} "
-            "examples. Take an even number."
         )
 
 

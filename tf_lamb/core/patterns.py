@@ -150,12 +150,3 @@ def search(
                 hits.add(i)
         found[pattern] = frozenset(hits)
     return found
-
-
-def groups_of(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
-    """The position of the first pattern that each path matches, or one behind the last."""
-    found = search("groups", patterns, [((path,), ()) for path in paths])
-    return [
-        next((k for k, p in enumerate(patterns) if i in found[p]), len(patterns))
-        for i in range(len(paths))
-    ]

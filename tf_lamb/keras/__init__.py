@@ -10,13 +10,12 @@ with needed(
 ):
     import keras as _keras  # noqa: F401
 
-from tf_lamb.api.batch_norm import auxiliary_statistics, replace_batch_normalization
-from tf_lamb.api.describe import describe
+from tf_lamb.api.batch_norm import replace_batch_normalization
+from tf_lamb.api.describe import describe, layer_decay
 from tf_lamb.api.find.batch import find_batch
 from tf_lamb.api.find.rate import find_rate
-from tf_lamb.api.layer_decay import layer_decay
 from tf_lamb.api.migration.migrate import migrate
-from tf_lamb.api.stages.fit import fit_stages
+from tf_lamb.api.stages import fit_stages
 from tf_lamb.keras import frontend as frontend
 from tf_lamb.keras import schedules
 from tf_lamb.keras.callbacks import (
@@ -29,7 +28,6 @@ from tf_lamb.keras.callbacks import (
 from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, SOAP, AdamP, AdaScale, MeasureNoise, Muon
 from tf_lamb.keras.layers import (
     GhostBatchNormalization,
-    SplitBatchNormalization,
 )
 from tf_lamb.keras.replicas import per_replica as per_replica
 
@@ -37,7 +35,7 @@ from tf_lamb.keras.replicas import per_replica as per_replica
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
-    "NoiseScale", "SplitBatchNormalization", "StopAtBaseSteps", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages",
+    "NoiseScale", "StopAtBaseSteps", "TrustRatios",
+    "describe", "find_batch", "find_rate", "fit_stages",
     "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

@@ -8,8 +8,8 @@ import keras
 
 from tf_lamb.api import frontends
 from tf_lamb.api.migration import peers
-from tf_lamb.api.migration.source import Source
-from tf_lamb.api.stages.checks import SEVERAL, replicas_of
+from tf_lamb.api.migration.peers import Source
+from tf_lamb.api.stages import SEVERAL, replicas_of
 from tf_lamb.api.variables import names_of, step_of
 from tf_lamb.keras import family, layers, processes, schedules, seams, sharding
 

@@ -6,7 +6,7 @@ from keras import ops
 from tf_lamb.api import batch_norm
 
 
-class _BatchNormalization(keras.layers.BatchNormalization):
+class Normalization(keras.layers.BatchNormalization):
     _xp = ops
     _named = staticmethod(keras.name_scope)
 
@@ -19,29 +19,6 @@ class _BatchNormalization(keras.layers.BatchNormalization):
     def _assign(self, variable, value):
         variable.assign(value)
 
-    def _add_like(self, main, name):
-        return self.add_weight(
-            shape=main.shape,
-            name=name,
-            # A copy: JAX takes no buffer twice.
-            initializer=lambda shape, dtype=None: ops.copy(ops.cast(main, dtype)),
-            regularizer=main.regularizer,
-            constraint=main.constraint,
-            trainable=main.trainable,
-            autocast=False,
-        )
-
-    def _add_late(self):
-        # seam: Keras 3.15.1. A built layer is locked; `Dense.enable_lora` opens it the same way.
-        self._tracker.unlock()
-        with self._open_name_scope():
-            self._add_auxiliary()
-        self._tracker.lock()
-
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(batch_norm.GhostBatchNormalization, _BatchNormalization): ...
-
-
-@keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(batch_norm.SplitBatchNormalization, _BatchNormalization): ...
+class GhostBatchNormalization(batch_norm.GhostBatchNormalization, Normalization): ...

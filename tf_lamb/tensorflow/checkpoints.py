@@ -16,7 +16,7 @@ import zipfile
 import h5py
 
 from tf_lamb.api.migration import peers
-from tf_lamb.api.migration.source import Source
+from tf_lamb.api.migration.peers import Source
 
 _NUMBERS = ("f", "V")  # kinds of NumPy; bfloat16 is a V
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"

@@ -5,13 +5,12 @@ from tf_lamb.core.messages import needed
 with needed("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
-from tf_lamb.api.batch_norm import auxiliary_statistics, replace_batch_normalization
-from tf_lamb.api.describe import describe
+from tf_lamb.api.batch_norm import replace_batch_normalization
+from tf_lamb.api.describe import describe, layer_decay
 from tf_lamb.api.find.batch import find_batch
 from tf_lamb.api.find.rate import find_rate
-from tf_lamb.api.layer_decay import layer_decay
 from tf_lamb.api.migration.migrate import migrate
-from tf_lamb.api.stages.fit import fit_stages
+from tf_lamb.api.stages import fit_stages
 from tf_lamb.tf_keras import frontend as frontend
 from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.callbacks import (
@@ -34,13 +33,12 @@ from tf_lamb.tf_keras.family import (
 )
 from tf_lamb.tf_keras.layers import (
     GhostBatchNormalization,
-    SplitBatchNormalization,
 )
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
-    "NoiseScale", "SplitBatchNormalization", "StopAtBaseSteps", "TrustRatios",
-    "auxiliary_statistics", "describe", "find_batch", "find_rate", "fit_stages",
+    "NoiseScale", "StopAtBaseSteps", "TrustRatios",
+    "describe", "find_batch", "find_rate", "fit_stages",
     "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

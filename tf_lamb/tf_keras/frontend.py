@@ -8,8 +8,8 @@ import tf_keras
 
 from tf_lamb.api import frontends
 from tf_lamb.api.migration import peers
-from tf_lamb.api.migration.source import Source
-from tf_lamb.api.stages.checks import replicas_of
+from tf_lamb.api.migration.peers import Source
+from tf_lamb.api.stages import replicas_of
 from tf_lamb.tensorflow import checkpoints, feeding
 from tf_lamb.tf_keras import family, layers, schedules
 

@@ -7,7 +7,7 @@ from tf_lamb.api import batch_norm
 from tf_lamb.tensorflow import namespace
 
 
-class _Normalization(tf_keras.layers.BatchNormalization):
+class Normalization(tf_keras.layers.BatchNormalization):
     _xp = namespace
     _named = staticmethod(tf.name_scope)
 
@@ -21,27 +21,8 @@ class _Normalization(tf_keras.layers.BatchNormalization):
         # As the host: not where replicas are seen from outside.
         self.add_update(lambda: variable.assign(tf.cast(value, variable.dtype)))
 
-    def _add_like(self, main, name):
-        return self.add_weight(
-            name=name,
-            shape=main.shape,
-            dtype=main.dtype,
-            initializer=lambda shape, dtype=None, **_: tf.cast(main, dtype),
-            regularizer=getattr(self, f"{name.removeprefix('auxiliary_')}_regularizer", None),
-            constraint=getattr(self, f"{name.removeprefix('auxiliary_')}_constraint", None),
-            trainable=name.endswith(("gamma", "beta")),
-            synchronization=main.synchronization,
-            aggregation=main.aggregation,
-            experimental_autocast=False,
-        )
 
-    def _add_late(self):
-        # Patterns are searched in names, which begin with those of the layers around.
-        with tf.name_scope(self.moving_mean.name.rpartition("/")[0] + "/"):
-            self._add_auxiliary()
-
-
-def _known(half):
+def known(half):
     """The call of that half, where `training` may be a tensor, as tf_keras can have it."""
 
     def call(self, inputs, training=None, mask=None):
@@ -60,10 +41,5 @@ def _known(half):
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class GhostBatchNormalization(batch_norm.GhostBatchNormalization, _Normalization):
-    call = _known(batch_norm.GhostBatchNormalization)
-
-
-@tf_keras.saving.register_keras_serializable(package="tf_lamb")
-class SplitBatchNormalization(batch_norm.SplitBatchNormalization, _Normalization):
-    call = _known(batch_norm.SplitBatchNormalization)
+class GhostBatchNormalization(batch_norm.GhostBatchNormalization, Normalization):
+    call = known(batch_norm.GhostBatchNormalization)

@@ -6,7 +6,7 @@ import keras
 
 from tf_lamb.core.checks import real
 from tf_lamb.core.messages import warn
-from tf_lamb.keras.layers import SplitBatchNormalization
+from tf_lamb_extras.adversarial.keras import SplitBatchNormalization
 
 
 def check_backend() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_lamb.api.batch_norm import replace_batch_normalization
 from tf_lamb.core.checks import integer, number
-from tf_lamb_extras.adversarial import checks
+from tf_lamb_extras.adversarial import checks, normalization
+from tf_lamb_extras.adversarial.keras import SplitBatchNormalization
 from tf_lamb_extras.adversarial.step import AdversarialStep
 
 
@@ -148,4 +148,4 @@ def split(model):
     layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `api/batch_norm.py`
     found = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
     checks.check_normalization(found)
-    return replace_batch_normalization(model, split=True) if found else model
+    return normalization.split(model, SplitBatchNormalization) if found else model

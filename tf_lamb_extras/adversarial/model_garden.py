@@ -12,8 +12,6 @@ from official.core import exp_factory, task_factory
 from official.modeling import hyperparams
 from official.vision.ops import preprocess_ops
 
-import tf_lamb.tf_keras
-from tf_lamb.api.batch_norm import Flag
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.model_garden import registered  # noqa: F401  (registers what this builds on)
@@ -22,7 +20,9 @@ from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.experiments import named as experiments
 from tf_lamb.model_garden.tasks import images
 from tf_lamb.tensorflow import namespace
-from tf_lamb_extras.adversarial import rules
+from tf_lamb_extras.adversarial import normalization, rules
+from tf_lamb_extras.adversarial.normalization import BY_AUXILIARY, Flag
+from tf_lamb_extras.adversarial.tf_keras import SplitBatchNormalization
 
 # Whether the batch is a clean one and its adversarial one.
 _DOUBLED = Flag("doubled")
@@ -116,7 +116,7 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
         return model
 
     def _build_split(self):
-        return tf_lamb.tf_keras.replace_batch_normalization(super().build_model(), split=True)
+        return normalization.split(super().build_model(), SplitBatchNormalization)
 
     def initialize(self, model):
         """See base class; before the first step all stale parameters are those of now."""
@@ -159,7 +159,7 @@ class ConcurrentAdversarialTask(images.ImageClassificationTask):
         def gradient(images):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(images)
-                with tf_lamb.tf_keras.auxiliary_statistics():
+                with BY_AUXILIARY.up():
                     outputs = tf.cast(stale(images, training=True), tf.float32)
                 loss = self.build_losses(labels, outputs)
                 if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from tf_lamb.api.batch_norm import Flag, auxiliary_statistics
 from tf_lamb_extras.adversarial import checks, rules
+from tf_lamb_extras.adversarial.normalization import BY_AUXILIARY, Flag
 
 _ATTACK = ("epsilon", "step_size", "steps", "input_range")
 # Whether the batch is a clean one and its adversarial one.
@@ -98,7 +98,7 @@ class AdversarialStep(keras.Model):
         known = [(v, v.value) for v in (*self.metrics_variables, *self.optimizer.variables)]
 
         def loss(images):
-            with auxiliary_statistics():
+            with BY_AUXILIARY.up():
                 outputs, _ = self.stateless_call(theta, rest, images, training=True)
             with keras.StatelessScope(known):
                 plain = super(AdversarialStep, self).compute_loss(images, y, outputs, sample_weight)

@@ -91,13 +91,7 @@ class Callback:
 
 
 def averages_that_lag(model, steps: int) -> str | None:
-    """Returns a sentence on batch normalization with too few steps to train, or None.
-
-    Args:
-        model: A model of either Keras. Layers that do not train, that have moved averages, or that
-            take several groups of a batch are ignored.
-        steps: Batches in training.
-    """
+    """A sentence on batch normalization with too few batches to train on, or None."""
     lagging = {}
     for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
         names = [cls.__name__ for cls in type(layer).__mro__]

@@ -15,18 +15,13 @@ _SHOWN = 5  # variables
 _UNTRAINED = (
     "The optimizer has not made them so: a layer such as BatchNormalization also averages batches "
     "whose step is skipped, and a NaN stays in its average. Leave such batches out, and begin "
-    "from a checkpoint of before; tf_lamb's GhostBatchNormalization and "
-    "SplitBatchNormalization (replace_batch_normalization) keep averages that are finite."
+    "from a checkpoint of before; tf_lamb's GhostBatchNormalization (replace_batch_normalization) "
+    "keeps averages that are finite."
 )
 
 
 class Diagnosis:
-    """Decides from periodic readings whether a run has diverged.
-
-    Args:
-        patience: Number of steps skipped in a row that counts as a divergence. More than half of
-            the last 2 x patience steps, or of more where readings are rare, counts too.
-    """
+    """Decides from readings whether a run has diverged; `patience` as of `StopOnDivergence`."""
 
     def __init__(self, patience):
         self._tried: collections.deque = collections.deque()  # (steps tried, those skipped)
@@ -85,11 +80,7 @@ class Diagnosis:
         return None
 
     def check(self, optimizer, loss, model=None):
-        """Reads the optimizer, and all weights of the model if there is one.
-
-        Raises:
-            FloatingPointError: with the report, if training has diverged.
-        """
+        """Reads the optimizer, and all weights of a model; raises the report of a diverged run."""
         try:
             observations = optimizer.trust_ratios()
         except ValueError:  # it has none on show
@@ -111,8 +102,7 @@ class Diagnosis:
     def _table(self, broken):
         """Formats norms and ratio of the reported variables, one line per reading."""
         _, latest = self._kept[-1]
-        shown = [path for path in [*broken, *self._risen()] if path in latest]
-        shown = list(dict.fromkeys(shown))[:_SHOWN]
+        shown = [path for path in broken if path in latest][:_SHOWN]
         if not shown:
             return []
         width = max(map(len, shown))
@@ -123,25 +113,6 @@ class Diagnosis:
                 numbers = (short(getattr(seen[path], name)) for name in NORMS_AND_RATIO)
                 lines.append(line("" if i else path, f"{step:,}", *numbers))
         return lines
-
-    def _risen(self):
-        """Returns the paths with a trust ratio, sorted by the growth of their norms."""
-        (_, first), (_, last) = self._kept[0], self._kept[-1]
-        growth = {
-            path: max(
-                _growth(first[path].weight_norm, seen.weight_norm),
-                _growth(first[path].update_norm, seen.update_norm),
-            )
-            for path, seen in last.items()
-            if seen.trust_ratio is not None and path in first
-        }
-        return sorted(growth, key=growth.__getitem__, reverse=True)
-
-
-def _growth(before, after):
-    if not before or after is None or math.isnan(after):
-        return math.inf
-    return after / before
 
 
 class StopOnDivergence(Callback):
@@ -154,8 +125,7 @@ class StopOnDivergence(Callback):
     no step was skipped. The message gives
 
         the variables, and the step
-        the weight norm, update norm and trust ratio of each in the last 5 readings; if all weights
-            are finite, of the variables with the largest growth of norms
+        the weight norm, update norm and trust ratio of each in the last 5 readings
         a note if all weights are finite: the cause is then in the batches, which a callback does
             not see, or in the loss
         the usual remedies

@@ -1,6 +1,5 @@
 """Callbacks of the noise scale and of AdaScale."""
 
-import bisect
 from typing import Any
 
 from tf_lamb.api import plots
@@ -13,11 +12,7 @@ from tf_lamb.core.messages import warn
 
 
 def find(callback, model, kind, hint: str):
-    """Returns the measuring optimizer of a model; warns of synchronized batch statistics.
-
-    Raises:
-        ValueError: with the hint, if the model has no optimizer of that kind.
-    """
+    """The measuring optimizer of a model; warns of synchronized batch statistics."""
     optimizer = unwrapped(model.optimizer, kind)
     if not isinstance(optimizer, kind):
         given = type(model.optimizer).__name__
@@ -37,13 +32,6 @@ def shared_statistics(layers) -> str:
     )
 
 
-def scales(optimizer, batch_size) -> dict[str, float]:
-    """Returns the result of `noise_scale`, with the names for the logs."""
-    scales = optimizer.noise_scale(batch_size)
-    named = {f"noise_scale/{name}": scales[name] for name in optimizer.group_names if name != "all"}
-    return {"noise_scale": scales["model"], **named}
-
-
 class NoiseScale(Callback):
     """Estimates from the noise of the gradients how large a batch is useful.
 
@@ -58,8 +46,8 @@ class NoiseScale(Callback):
 
     B_simple grows during training. The callback does not change training. It adds `noise_scale` to
     the logs of each epoch, for `History` and TensorBoard. `history` has every reading, and begins
-    anew with another optimizer; `plot()` draws them. The callback prints its advice when training
-    ends.
+    anew with another optimizer, or where its state is put back; `plot()` draws them. The callback
+    prints its advice when training ends.
 
     `standard_error()` is that of the last reading, relative to it. It follows from the readings
     before, so that there have to be several while the averages reach back, over 1/(1 - smoothing)
@@ -113,25 +101,21 @@ class NoiseScale(Callback):
         step, steps = self._optimizer.updates, self.history["step"]
         if steps[-1:] == [step]:  # the end of an epoch, and of `every` batches
             return
-        kept = bisect.bisect(steps, step - 1)  # not all, if the optimizer's state was put back
-        for seen in self.history.values():
-            del seen[kept:]
-        steps.append(step)
-        for name, value in scales(self._optimizer, self.batch_size).items():
-            self.history.setdefault(name, []).append(value)
+        if steps and step < steps[-1]:  # the optimizer's state was put back
+            self._forget()
+        self.history["step"].append(step)
+        self.history["noise_scale"].append(self._optimizer.noise_scale(self.batch_size))
         averages = self._optimizer.averages()
-        if not self._averages and averages.count <= self._batches:  # seen from the beginning
+        made = averages.count * self._optimizer.micro_batches
+        if not self._averages and made <= self._batches:  # seen from the beginning
             self._averages.append(noise.Averages(0.0, 0.0, 0.0))
-        elif self._averages and averages.count < self._averages[-1].count:  # its state was put back
-            counts = [each.count for each in self._averages]
-            del self._averages[bisect.bisect(counts, averages.count - self._every) :]
         self._averages.append(averages)
 
     def on_epoch_end(self, epoch, logs=None):
         """Reads, and adds the reading to the logs."""
         self._read()
         if logs is not None:
-            logs.update({name: seen[-1] for name, seen in self.history.items() if name != "step"})
+            logs["noise_scale"] = self.history["noise_scale"][-1]
 
     def on_train_end(self, logs=None):
         """Reads the last step; prints the advice."""
@@ -140,7 +124,7 @@ class NoiseScale(Callback):
             print(self.advice())
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the noise scale over the steps, also per group of variables, and the batch size.
+        """Draws the noise scale over the steps, and the batch size.
 
         Args:
             axes: A matplotlib `Axes`. Defaults to None: that of a new figure.
@@ -152,13 +136,8 @@ class NoiseScale(Callback):
             ValueError: before the first noise scale.
             ModuleNotFoundError: if matplotlib is not installed.
         """
-        steps = self.history["step"]
-        curves = {
-            name: dict(zip(steps, seen, strict=True))
-            for name, seen in self.history.items()
-            if name != "step"
-        }
-        return plots.noise_scale(curves, self.batch_size, axes)
+        curve = dict(zip(*self.history.values(), strict=True))
+        return plots.noise_scale(curve, self.batch_size, axes)
 
     def standard_error(self) -> float:
         """The standard error of the last reading, over the reading; nan where it is not known."""

@@ -1,18 +1,17 @@
 """Which batch a model and its data want, how long it takes and what it costs: `find_batch`."""
 
 import contextlib
-import os
+import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api import frontends
-from tf_lamb.api.find import reach, seconds
-from tf_lamb.api.find.averages import normalizations
+from tf_lamb.api.find import reach
 from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, tuned_rate
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
-from tf_lamb.api.find.search_log import Progress, SearchLog, is_watched, settings_by_name
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.api.find.trials import Trials, normalizations
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps, time
@@ -21,6 +20,17 @@ from tf_lamb.core.recipes.scaling import fit_steps, training
 
 PART = 0.1  # of the baseline's run, that a short run has
 AVERAGED = 4  # batches of the baseline, for averages of batch normalization; one of the large batch
+# Epochs of a micro-batch, of which the quickest counts, as other programs only add to it: to see
+# how many steps an epoch needs that lasts as long, in seconds, and in each round. In a round all
+# micro-batches take turns, so that a slow moment of the machine is not that of one of them.
+SEEN, ROUNDS, TIMED, LASTS = 2, 4, 2, 0.15
+MORE = 8  # times the steps from one epoch to the next, at most, until it lasts
+ACCUMULATED = 4  # calls of an update
+GROWTH = 4  # from one micro-batch to the next
+LINEAR = 0.95  # of GROWTH: nearly as many times the seconds as the examples
+FULL = re.compile(
+    r"resource.?exhausted|out of memory|\bOOM\b|MemoryError|failed to allocate", re.IGNORECASE
+)
 
 
 def find_batch(
@@ -29,7 +39,7 @@ def find_batch(
     noise_scale: float | Iterable[tuple[float, float]] | None = None,
     large_batch_size: int | None = None, step_seconds: Mapping[int, float] | None = None,
     deadline_hours: float | None = None, examples: int | None = None, validation_data: Any = None,
-    directory: str | os.PathLike | None = None, verbose: bool = True,
+    verbose: bool = True,
 ) -> FoundBatch:  # fmt: skip
     """Finds which batch to train with: the fastest, the cheapest, the largest by a deadline.
 
@@ -65,10 +75,7 @@ def find_batch(
             the data says how many batches it has.
         validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
             which then may not be shuffled anew for each pass.
-        directory: A folder in which the search is saved, and from which it goes on after a kill.
-            Defaults to None.
-        verbose: Whether to print the cost beforehand, a progress bar, and each short run. Defaults
-            to True.
+        verbose: Whether to print the cost beforehand, and each short run. Defaults to True.
 
     Returns:
         A `FoundBatch`: print it.
@@ -76,9 +83,8 @@ def find_batch(
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, a baseline that learns nothing in a tenth of its run, a
-            large batch that does not reach its loss, or a `directory` that holds a different
-            search.
+            not finite from the start, a baseline that learns nothing in a tenth of its run, or a
+            large batch that does not reach its loss.
 
     Example:
 
@@ -125,12 +131,8 @@ def find_batch(
                 "one: pass step_seconds=, or search without it, with a model that is built anew."
             )
         most = min(read.training, large * steps.FARTHEST)
-        sizes = seconds.sizes_from(max(1, base // seconds.GROWTH), most)
-    log = SearchLog(directory, read, {
-        "baseline_batch_size": base, "steps": total, "learning_rate": rate,
-        "large_batch_size": large, "optimizer": type(own).__name__, **settings_by_name(own),
-    })  # fmt: skip
-    search = _Search(model, read, own, log, base, large, rate, verbose)
+        sizes = sizes_from(max(1, base // GROWTH), most)
+    search = _Search(model, read, own, base, large, rate, verbose)
     timed = "seconds of a step: as given"
     if machine is None:
         machine, timed = search.machine(sizes)
@@ -154,28 +156,26 @@ def find_batch(
 class _Search:
     """What `find_batch` has to run: steps that are timed, and short runs at two batches."""
 
-    def __init__(self, model, read, own, log, base, large, rate, verbose):
-        self.model, self.read, self.own, self.log = model, read, own, log
+    def __init__(self, model, read, own, base, large, rate, verbose):
+        self.model, self.read, self.own = model, read, own
         self.base, self.large, self.rate, self.verbose = base, large, rate, verbose
-        self.bar = None
 
     def machine(self, sizes):
         """What trains, by the seconds of its steps, and how far they were measured."""
         self._say(f"find_batch: steps are timed at micro-batches of {', '.join(map(str, sizes))}")
-        seen, update, how = self.log.cached(["seconds", sizes], lambda: self._measured(sizes))
-        timed, taken = zip(*seen, strict=True)
-        return plan.Machine(time.fit(timed, taken, update), max(timed)), how
+        seen, update, how = self._measured(sizes)
+        return plan.Machine(time.fit([*seen], [*seen.values()], update), max(seen)), how
 
     def _measured(self, sizes):
         """The seconds by micro-batch, those of an update alone, and what ended the list."""
         with self._trials(self.base) as trials:
-            seen, how = seconds.step_seconds(trials, sizes)
+            seen, how = seconds_of_steps(trials, sizes)
         if not accumulates(self.own):
-            return [*seen.items()], 0.0, how
-        first, calls = sizes[0], seconds.ACCUMULATED
+            return seen, 0.0, how
+        first, calls = sizes[0], ACCUMULATED
         with self._trials(calls * first, calls) as trials:
-            alone = seconds.update_seconds(trials, first, seen[first])
-        return [*seen.items()], min(alone, 0.5 * min(seen.values())), how
+            alone = seconds_of_update(trials, first, seen[first])
+        return seen, min(alone, 0.5 * min(seen.values())), how
 
     def short_runs(self, machine, total):
         """The target, and the runs to it; `total` are the steps of the baseline."""
@@ -190,35 +190,28 @@ class _Search:
             f"at most {many:.1f} times the examples of the baseline, {quick} to {slow} of steps; "
             f"{self.read.held_out:,} are held out"
         )
-        if self.verbose and is_watched():
-            self.bar = Progress(self.model, of_runs[1], "example")
         fits = machine.micro_batch if accumulates(self.own) else large
         _, calls = plan.arrange(large, 1, fits)
         of_base = micro_batches(base, fits)
         check_shared(self.model, base // of_base)
         check_shared(self.model, large // calls)
         calls_of = {base: (of_base, AVERAGED), (large := large // calls * calls): (calls, 1)}
-        found = reach.short_runs(
+        return reach.short_runs(
             lambda batch: self._trials(batch, *calls_of[batch]),
-            self.rate, base, large, length, self._say, self.log.cached,
+            self.rate, base, large, length, self._say,
         )  # fmt: skip
-        if self.bar:
-            self.bar.end()
-        return found
 
     @contextlib.contextmanager
     def _trials(self, batch, calls=1, averaged=1):
         """Trials with the model's optimizer, which make an update in so many calls."""
         with Trials(self.model, self.read, batch, batch // calls, averaged=averaged) as trials:
             trials.check_loss()
-            self.log.begin(trials)
             trials.choose("own", lambda: anew(self.own, calls))
-            trials.tell = self.bar and self.bar.add
             yield trials
 
     def _say(self, line):
         if self.verbose:
-            print(f"\n{line}" if self.bar else line)  # below the bar
+            print(line)
 
 
 def _given_curve(noise_scale, base, total):
@@ -252,3 +245,71 @@ def _check_large(large, base, examples, total):
             f"least, and {examples:,} examples to train on and a tenth of {total:,} steps allow "
             f"{most:,} at most. Pass another large_batch_size=, or noise_scale=."
         )
+
+
+def sizes_from(first: int, most: int) -> list[int]:
+    """Micro-batches, each `GROWTH` times the one before, and `most` where it is the second."""
+    sizes = [first]
+    while GROWTH * sizes[-1] <= most:
+        sizes.append(GROWTH * sizes[-1])
+    return sizes if len(sizes) > 1 or first == most else [first, most]
+
+
+def seconds_of_steps(trials: Trials, sizes: list[int]) -> tuple[dict[int, float], str]:
+    """Seconds of a call with its update, by micro-batch, and what ended the list."""
+    seen: dict[int, tuple[int, float]] = {}
+    how = ""
+    for size in sizes:
+        smaller = max(seen, default=size)
+        if (found := _fitting(trials, size, seen)) is None:
+            if (found := _fitting(trials, size // 2, seen)) is not None:
+                seen[size // 2] = found
+            how = f"{2 * max(seen):,} does not fit"
+            break
+        seen[size] = found
+        if len(seen) > 2 and found[1] >= LINEAR * size / smaller * seen[smaller][1]:
+            how = "beyond, an example takes no less time"
+            break
+    how = f"micro-batches up to {max(seen):,}: {how or 'larger ones were not tried'}"
+    return in_turn(trials, {size: steps for size, (steps, _) in seen.items()}), how
+
+
+def seconds_of_update(trials: Trials, size: int, whole: float) -> float:
+    """Of an update alone, from trials that accumulate and the seconds of a call that does not.
+
+    update = (whole - mean) k/(k - 1),  with the mean of the k calls of an update
+    """
+    k, (steps, _) = trials.calls, lasting(trials, size)
+    return max(0.0, (whole - in_turn(trials, {size: steps})[size]) * k / (k - 1))
+
+
+def _fitting(trials, size, seen):
+    """What lasts; None where there is no memory for it, but for the first size."""
+    try:
+        return lasting(trials, size)
+    except Exception as error:
+        if not seen or not FULL.search(f"{type(error).__name__}: {error}"):
+            raise
+        trials.start()  # some variables may be lost
+        return None
+
+
+def lasting(trials: Trials, size: int) -> tuple[int, float]:
+    """Steps of an epoch that lasts, with whole updates, and about the seconds of a call."""
+    batch, steps = next(trials.data.batches(size, 0)), trials.calls
+    trials.start()
+    while (lasts := min(trials.epochs(batch, steps, SEEN))) < LASTS:
+        more = min(MORE, 1.2 * LASTS / lasts)
+        steps = trials.calls * math.ceil(more * steps / trials.calls)
+    return steps, lasts / steps
+
+
+def in_turn(trials: Trials, steps: dict[int, int]) -> dict[int, float]:
+    """Seconds of a call in the quickest epoch of each micro-batch, from the steps of an epoch."""
+    quickest = dict.fromkeys(steps, math.inf)
+    batches = {size: next(trials.data.batches(size, 0)) for size in steps}
+    trials.start()
+    for size in ROUNDS * [*steps]:
+        lasts = min(trials.epochs(batches[size], steps[size], TIMED))
+        quickest[size] = min(quickest[size], lasts / steps[size])
+    return quickest

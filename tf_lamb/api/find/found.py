@@ -172,14 +172,10 @@ class FoundRate:
 
     def __str__(self) -> str:
         rows = [("optimizer", "learning rate", "tried at", "steps", "held-out loss", "")]
-        best = {
-            (name, steps): min(
-                t.loss for t in self.trials if (t.optimizer, t.steps) == (name, steps)
-            )
-            for name, steps in {(t.optimizer, t.steps) for t in self.trials}
-        }
+        tried = {trial.optimizer for trial in self.trials}
+        best = [trial for name in tried for trial in self._best_runs(name)]
         for trial in sorted(self.trials, key=lambda t: (t.optimizer, t.steps, t.rate)):
-            is_best = trial.losses and trial.loss == best[trial.optimizer, trial.steps]
+            is_best = trial.losses and trial in best
             rows.append((
                 trial.optimizer, f"{trial.rate:.3g}", f"{trial.tried:.3g}", f"{trial.steps:,}",
                 f"{trial.loss:.4g}" if trial.losses else "lost", "best" if is_best else "",
@@ -224,7 +220,7 @@ class FoundRate:
         rows = [("optimizer", "learning rate", "level from", "to", "held-out loss", "")]
         for each in self.candidates:
             if (found := self.answers.get(each.name)) is None:
-                rows.append((each.name, "", "", "", "", self._why_left(each.name)))
+                rows.append((each.name, "", "", "", "", "not run longer: search with it alone"))
                 continue
             low, high = found.interval
             rows.append((
@@ -233,16 +229,6 @@ class FoundRate:
                 f"taken: {self.why_optimizer}" if each.name == self.optimizer_name else "",
             ))  # fmt: skip
         return table(rows, right=(1, 2, 3, 4))
-
-    def _why_left(self, name):
-        """Why an optimizer has no answer."""
-        short, *longer = self._best_runs(name)
-        if longer or not short.losses:
-            return "lost"
-        for other in self.answers:
-            if search.is_level(short, self._best_runs(other)[0]):
-                return f"level with {other} in shorter runs, not run longer: search with it alone"
-        return "not among the best of the first rung"
 
     def plot(self, ax: Any = None) -> Any:
         """Draws held-out loss over learning rate, a line an optimizer and a rung.

@@ -17,7 +17,7 @@ from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundBatch:
-    """What `find_batch` found. Print it, `plot()` it, train with `script` or `recipe()`.
+    """What `find_batch` found. Print it, train with `script` or `recipe()`.
 
     Attributes:
         answer: Steps, hours and cost at each batch, and the batches to name.
@@ -191,14 +191,6 @@ class FoundBatch:
         yield f"  they took {self.cost:.2f} times the examples of the baseline"
         yield "  noise grows as the loss falls: at the end of a run the scale is rather larger"
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draws the hours at each batch, and those that are likely.
-
-        Returns:
-            The matplotlib `Axes`: `ax`, or that of a new figure.
-        """
-        return plots.batches(self.answer, ax)
-
     def _repr_html_(self) -> str:
-        """What a notebook shows: the text, and the plot where matplotlib is installed."""
+        """What a notebook shows."""
         return plots.in_notebook(self)

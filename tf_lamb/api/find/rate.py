@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from tf_lamb.api.find.checks import (
 )
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
-from tf_lamb.api.find.search_log import Progress, SearchLog, settings_by_name
 from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.api.variables import is_ours, unwrapped
 from tf_lamb.core import checks, search
@@ -37,7 +35,7 @@ def find_rate(
     examples: int | None = None, validation_data: Any = None,
     baseline_batch_size: int | None = None, baseline_learning_rate: float | None = None,
     decay: str = "polynomial", micro_batch_size: int | None = None, budget: float = 0.5,
-    seed: int = 0, directory: str | os.PathLike | None = None, verbose: bool = True,
+    seed: int = 0, verbose: bool = True,
 ) -> FoundRate:  # fmt: skip
     """Searches the learning rate for a model, its data and a batch size.
 
@@ -77,9 +75,7 @@ def find_rate(
         budget: The most that the search may cost, as a fraction of the real run's examples.
             Defaults to 0.5. Evaluations come on top.
         seed: Seed of the order of the data. Defaults to 0.
-        directory: A folder in which the search is saved, and from which it goes on after a kill.
-            Defaults to None.
-        verbose: Whether to print the cost and a progress bar. Defaults to True.
+        verbose: Whether to print the cost, and each short run. Defaults to True.
 
     Returns:
         A `FoundRate`: print it, and compile with its `optimizer()`.
@@ -87,8 +83,7 @@ def find_rate(
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, or that no training moves, a budget that is too small, or a
-            `directory` that holds a different search.
+            not finite from the start, or that no training moves, or a budget that is too small.
 
     Example:
 
@@ -130,16 +125,7 @@ def find_rate(
     with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
         many, averaging_updates = len(candidates), trials.averaging_updates
         lengths = _lengths(total, many, budget, averaging_updates)
-        what = {
-            "batch_size": batch_size, "steps": total, "rungs": list(lengths), "seed": seed,
-            "warmup": WARMUP, "decay": decay, "micro_batch_size": micro_batch_size,
-            "candidates": [[each.name, each.start] for each in candidates],
-        }  # fmt: skip
-        for each in candidates:
-            what |= settings_by_name(each.make(1.0))
-        log = SearchLog(directory, read, what)
-        log.begin(trials)
-        run = _Run(trials, log, total, decay)
+        run = _Run(trials, total, decay, verbose)
         trials.check_loss()
         most = search.most_steps(lengths, many, averaging_updates)
         if verbose:
@@ -148,7 +134,6 @@ def find_rate(
                 f"{most / total:.2f} times the {total:,} steps of the real run; "
                 f"{read.held_out:,} examples are held out"
             )
-            run.bar = Progress(model, most, "step")
         made = _search(run, candidates, lengths)
     of_run = {
         "batch_size": batch_size, "train_steps": total, "warmup_steps": round(WARMUP * total),
@@ -178,19 +163,19 @@ def _lengths(total, many, budget, averaging_updates):
 
 
 class _Run:
-    """Runs the short runs, or takes them from the saved search; shows how far it is."""
+    """Makes the short runs, and tells of each."""
 
-    def __init__(self, trials, log, total, decay):
-        self.trials, self.log, self.total, self.decay = trials, log, total, decay
-        self.bar, self.done = None, 0
+    def __init__(self, trials, total, decay, verbose):
+        self.trials, self.total, self.decay, self.verbose = trials, total, decay, verbose
 
     def __call__(self, candidate, rate, steps, order=0) -> search.Trial:
         tried = search.short_run_rate(rate, steps, self.total)
-        key = [candidate.name, rate, steps, order]
-        losses = self.log.cached(key, lambda: self._train(tried, steps, order))
-        self.done += steps + self.trials.averaging_updates
-        self._show(self.done)
-        return search.Trial(candidate.name, rate, tried, steps, tuple(losses))
+        losses = self._train(tried, steps, order)
+        made = search.Trial(candidate.name, rate, tried, steps, tuple(losses))
+        if self.verbose:
+            end = f"held-out loss {made.loss:.4g}" if losses else "lost"
+            print(f"{candidate.name}, {steps:,} steps at {rate:.3g}: {end}")
+        return made
 
     def _train(self, peak, steps, order):
         warm = max(1, round(search.WARMUP * steps))
@@ -200,12 +185,7 @@ class _Run:
             left = (steps - step) / max(1, falling)
             if not math.isfinite(self.trials.step(peak * min((step + 1) / warm, 1.0, left))):
                 return ()
-            self._show(self.done + step + 1)
         return self.trials.judge()
-
-    def _show(self, done):
-        if self.bar:
-            self.bar.show(done)
 
 
 def _search(run, candidates, lengths):
@@ -226,16 +206,11 @@ def _search(run, candidates, lengths):
         run.trials.choose(candidate.name, lambda c=candidate: c.make(1.0))
         trials, last = made[candidate.name]
         last.extend(_second_rung(run, candidate, trials, seen[candidate.name], second))
-    if run.bar:
-        run.bar.end()
     return made
 
 
 def _second_rung(run, candidate, first, seen, steps):
-    """The best of the first rung, the start where it is not clearly worse, and the baseline.
-
-    A short run fails by chance: the baseline has another order of the data before it is given up.
-    """
+    """The best, the start, and the baseline, which a second order of the data may save."""
     factor, trials, best = search.between(seen), [], seen.best.rate
     start = candidate.start if search.keeps_start(first[0], seen.best) else best
     if candidate.is_baseline:

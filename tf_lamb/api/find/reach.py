@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any
 
 from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.core import search
@@ -49,10 +48,7 @@ def losses(
     trials: Trials, rate: float, steps: int, warm: float, first: float, target: float = -math.inf,
     order: int = 0,
 ) -> Losses:  # fmt: skip
-    """Held-out losses of a run that ends at the target, or at a loss that is not finite.
-
-    The rate is reached after `warm` steps; the first evaluation after the start is at step `first`.
-    """
+    """Held-out losses of a run to the target; the first evaluation is at step `first`."""
     trials.start(order)
     seen, look = {0: trials.look()}, first
     for step in range(1, steps + 1):
@@ -94,10 +90,7 @@ def learned(seen: Losses) -> bool:
 
 
 def fastest(run: Callable[[float, float], Run], start: float) -> list[Run]:
-    """Runs at rates twice apart, from `start` to beyond the one of the fewest steps.
-
-    `run` takes a rate, and the steps after which it is given up.
-    """
+    """Runs at rates twice apart, from `start` to beyond the one of the fewest steps."""
     made: dict[float, Run] = {}
     rate = start
     while len(made) < RATES:
@@ -119,7 +112,7 @@ def examples(base: int, length: int) -> tuple[int, int]:
 
 def short_runs(
     begin: Callable[[int], AbstractContextManager[Trials]], rate: float, base: int, large: int,
-    length: int, say: Callable[[str], None], cached: Callable[[list, Callable], Any],
+    length: int, say: Callable[[str], None],
 ) -> tuple[float, list[Run]]:  # fmt: skip
     """The target, and runs to it at two batches.
 
@@ -131,7 +124,7 @@ def short_runs(
     """
     warm = WARMUP * length * base
     with begin(base) as trials:
-        seen = _losses(cached, base, trials, rate, length, warm / base, length / EARLY)
+        seen = losses(trials, rate, length, warm / base, length / EARLY)
         if len(seen) > len(set(seen.values())) == 1:
             raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
         if max(seen) < length or not learned(seen):
@@ -142,7 +135,7 @@ def short_runs(
             )
         target = means(seen)[-1][1]
         first = Run(base, rate, 0, crossing(seen, target), length)
-        runs = _runs_at(trials, base, rate, target, warm, length, first.steps, say, cached, first)
+        runs = _runs_at(trials, base, rate, target, warm, length, first.steps, say, first)
     best = best_of(runs)
     steps = mean_steps(best) * base / large
     if FARTHER * steps < LAST:
@@ -153,7 +146,7 @@ def short_runs(
         )
     with begin(large) as trials:
         start = rate * math.sqrt(large / base)
-        more = _runs_at(trials, large, start, target, warm, FARTHER * steps, steps, say, cached)
+        more = _runs_at(trials, large, start, target, warm, FARTHER * steps, steps, say)
     if not best_of(more):
         raise ValueError(
             f"No run at batch {large:,} reaches the loss of the baseline's in {FARTHER} times its "
@@ -184,15 +177,7 @@ def of_best_rates(runs: Iterable[Run]) -> dict[int, list[Run]]:
     return {batch: best_of(each) for batch, each in by_batch.items()}
 
 
-def _losses(cached, batch, trials, rate, steps, *how):
-    """`losses`, which may have been seen before the search was killed."""
-    made = cached(
-        [batch, rate, steps, *how], lambda: list(losses(trials, rate, steps, *how).items())
-    )
-    return {step: tuple(each) for step, each in made}
-
-
-def _runs_at(trials, batch, start, target, warm, most, least, say, cached, first=None):
+def _runs_at(trials, batch, start, target, warm, most, least, say, first=None):
     """Runs at one batch: several rates, and the best with other orders of the data."""
 
     def run(rate, given_up, seed=0):
@@ -201,8 +186,7 @@ def _runs_at(trials, batch, start, target, warm, most, least, say, cached, first
         limit = math.ceil(given_up if seed else min(most, given_up))
         first_look, made = min(least, limit) / EARLY, 0
         while True:
-            how = limit, warm / batch, first_look, target, seed
-            seen = _losses(cached, batch, trials, rate, *how)
+            seen = losses(trials, rate, limit, warm / batch, first_look, target, seed)
             steps, made, ends = crossing(seen, target), made + max(seen), means(seen)
             if first_look <= 1 or not ends or steps > ends[0][0]:
                 break

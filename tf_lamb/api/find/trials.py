@@ -10,7 +10,6 @@ from typing import Any
 
 from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped, whole
-from tf_lamb.api.find.averages import RunningAverages
 from tf_lamb.api.find.checks import scaled_as
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.variables import Snapshot, variables_of
@@ -19,6 +18,7 @@ AVERAGED = 16  # batches for the running averages of batch normalization
 # Attributes of a model. seam: Keras 3.15.1, the latter two. What a step on JAX has in hand, which
 # Keras would put into the variables if a step was interrupted.
 SET_BY_FIT = ("history", "stop_training", "_jax_state", "_jax_state_synced")
+HUGE = 2.0**100
 STEPS = ("train_step", "test_step")  # methods of a model
 # What a loss tells of that no training moves.
 NO_TEST_STEP = (
@@ -42,7 +42,6 @@ class Trials:
         self.model, self.data, self.batch_size = model, data, batch_size
         self.calls = batch_size // (micro_batch_size or batch_size)
         self.seed, self.averaged = seed, averaged
-        self.tell: Callable[[int], None] | None = None  # of the examples of each step
 
     def __enter__(self) -> "Trials":
         import numpy as np
@@ -104,33 +103,6 @@ class Trials:
         *used, self._empty = self._chosen[name]
         seams.use_optimizer(self.model, *used)
 
-    def save(self, path: str) -> None:
-        """Writes the weights that runs begin with."""
-        import numpy as np
-
-        np.savez(path, *self._start.values)
-
-    def load(self, path: str) -> None:
-        """Begins runs with the weights of a file from now on; leaving restores the model's own."""
-        import numpy as np
-
-        with np.load(path) as file:
-            start = [*file.values()]
-        if [each.shape for each in start] != [each.shape for each in self._own.values]:
-            raise ValueError(
-                f"{path} holds the weights of another model: take another directory, or the model "
-                "of that search."
-            )
-        # NumPy's files know no bfloat16.
-        pairs = zip(start, self._own.values, strict=True)
-        values = [a.view(b.dtype) if a.dtype.kind == "V" else a for a, b in pairs]
-        self._start = Snapshot(self._own.variables, values)
-
-    def first_loss(self) -> float:
-        """The held-out loss of the weights that runs begin with."""
-        self._start.put_back()
-        return sum(self.judge())
-
     def start(self, order: int = 0) -> None:
         """Puts back the weights and an empty optimizer, for one of several orders of the data."""
         self._start.put_back()
@@ -146,8 +118,6 @@ class Trials:
             cut = slice(i * part, (i + 1) * part)
             micro = mapped(lambda each, cut=cut: each[cut], batch)
             loss = self._call(self.model.train_on_batch, micro)
-        if self.tell:
-            self.tell(self.batch_size)
         return loss
 
     def judge(self) -> tuple[float, ...]:
@@ -194,7 +164,7 @@ class Trials:
         taken: list[float] = []
 
         def end(epoch, logs):
-            _loss("fit", logs)  # which awaits the device
+            float(logs["loss"])  # which awaits the device
             taken.append(clock() - begun[-1])
 
         def fit(epochs, **how):
@@ -238,13 +208,7 @@ class Trials:
         if not self._averages.is_measured:
             with self._aside(0):
                 self._averages.measure(lambda: self.step(0.0))
-        trained = Snapshot(self.model.trainable_variables)
-
-        def update():
-            self.step(0.0)
-            trained.put_back()  # a schedule-free optimizer moves them at a rate of 0, too
-
-        self._averages.estimate(update, self.averaging_updates)
+        self._averages.estimate(lambda: self.step(0.0), self.averaging_updates)
 
     def _variables(self):
         """The variables of the model and of its metrics, each once."""
@@ -254,7 +218,7 @@ class Trials:
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
-        return _loss(method.__name__, method(*batch, return_dict=True))
+        return float(method(*batch, return_dict=True)["loss"])
 
 
 def _as_in_fit(step: Callable, read: Examples) -> Callable:
@@ -272,10 +236,55 @@ def _as_in_fit(step: Callable, read: Examples) -> Callable:
     return taking
 
 
-def _loss(name, logs):
-    if "loss" not in logs:
-        raise ValueError(
-            f"{name} of the model gives {', '.join(logs) or 'nothing'}, and no 'loss' to search "
-            "by: let its train_step and test_step return one."
-        )
-    return float(logs["loss"])
+def normalizations(model: Any) -> list:
+    """Its layers of batch normalization whose averages training moves."""
+    # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
+    every = model._flatten_layers()
+    return [each for each in every if hasattr(each, "moving_variance") and each.trainable]
+
+
+class RunningAverages:
+    """Running averages, estimated for the weights of now: they would lag behind a short run.
+
+    An update takes an average a to s a + (1 - s) x, with the statistic x of its batch. A layer may
+    be called several times, or in groups, so that its s is not its momentum: it is measured. Beside
+    2^100 a batch adds nothing: what is left / 2^100 is what one update keeps, s. From zero, n
+    updates give (1 - s^n) times the mean of x.
+    """
+
+    def __init__(self, model: Any):
+        layers = normalizations(model)
+        self._means = [layer.moving_mean for layer in layers]
+        self._variances = [layer.moving_variance for layer in layers]
+        self._kept: list[float] = []  # by an update, of each layer
+
+    def __bool__(self) -> bool:
+        return bool(self._means)
+
+    def measure(self, update: Callable[[], Any]) -> None:
+        """Measures what an update keeps of them; they are lost."""
+        _fill(self._variances, HUGE)
+        update()
+        self._kept = [float(each.numpy().flat[0]) / HUGE for each in self._variances]
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it is known what an update keeps."""
+        return bool(self._kept)
+
+    def estimate(self, update: Callable[[], Any], count: int) -> None:
+        """Sets them to the means over so many updates."""
+        before = Snapshot([*self._means, *self._variances])
+        _fill(before.variables, 0.0)
+        for _ in range(count):
+            update()
+        for variable, old, kept in zip(
+            before.variables, before.values, 2 * self._kept, strict=True
+        ):
+            # Nothing moved those of a layer that is called with training=False.
+            variable.assign(old if kept == 1.0 else variable.numpy() / (1 - kept**count))
+
+
+def _fill(variables, value):
+    for each in variables:
+        each.assign(0 * each.numpy() + value)

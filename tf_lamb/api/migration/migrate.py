@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_lamb.api import frontends
 from tf_lamb.api.migration import peers
-from tf_lamb.api.migration.source import Source, match
+from tf_lamb.api.migration.peers import Source, match
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
@@ -219,14 +219,11 @@ def _measuring(optimizer) -> tuple:
     if not isinstance(optimizer, MeasureNoise):
         return ()
     preconditioned = optimizer.get_config().get("preconditioned")
-    return optimizer.saved_kind, optimizer.group_names, preconditioned
+    return optimizer.saved_kind, preconditioned
 
 
 def _steps(measured, source, measuring) -> dict[str, Any]:
-    """What another measuring optimizer goes on with: AdaScale reads schedules at base steps.
-
-    The steps of an optimizer without an AdaScale are those of the base batch.
-    """
+    """What another measuring optimizer goes on with: AdaScale's schedule, at steps of the base."""
     if not isinstance(measuring, AdaScale):
         return {}
     steps = {name: value for name, value in measured.items() if name in ("step", "fraction")}
@@ -234,12 +231,7 @@ def _steps(measured, source, measuring) -> dict[str, Any]:
 
 
 def _prepared(source, optimizer, model, weights, rename, fresh):
-    """Checks a source against an optimizer and its model; raises where anything does not fit.
-
-    Returns:
-        The report, path -> slot -> array, which is empty for a variable that begins at zero, and
-        path -> array, the weights to set.
-    """
+    """The report, path -> slot -> array, path -> weight to set; raises for what does not fit."""
     family, ours = type(optimizer).__name__, optimizer.get_config()
     if source.family != family:
         raise ValueError(

@@ -1,4 +1,8 @@
-"""The peers' names for slots and arguments, and the arguments of ours with the same formula."""
+"""The state of another optimizer in our words, and whose of our variables each array is.
+
+Readers fill a `Source`. A `Peer` has the names of one package for slots and arguments. Arrays pass
+through untouched.
+"""
 
 import dataclasses
 import math
@@ -6,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.api.optimizers.addons import EXCLUSIONS, HAS, WORDS, plain
-from tf_lamb.core.patterns import exact
+from tf_lamb.api.optimizers.lamb import ADDONS_HAS
+from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
+from tf_lamb.core.patterns import exact, model_name
 
 # Their word -> ours.
 _WORDS = {
-    **WORDS, "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
+    "weight_decay_rate": "weight_decay", "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
     "adam_beta_2": "beta_2", "adam_lr_ratio": "fallback_lr_scale",
     "ns_steps": "newton_schulz_steps",
 }  # fmt: skip
@@ -55,17 +60,119 @@ class Peer:
         return tuple(name for name in self.has if name.partition(".")[0] not in arguments)
 
 
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The state of an optimizer, as a reader found it."""
+
+    origin: str  # what was read, in words
+    family: str  # the class of ours that continues it, such as "LAMB"
+    step: int
+    slots: Mapping[str, Mapping[str, Any]]  # of a variable: our name of a slot -> array
+    arguments: Mapping[str, Any]  # in our words; what the source does not say is left out
+    unsaid: tuple[str, ...] = ()  # arguments that it had and the source does not say
+    weights: Mapping[str, Any] | None = None  # by name of a variable, where the source holds them
+    # Arguments that we do not have, in its own words.
+    beyond: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Of one of ours, what there is once, by its name in a file.
+    scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_peer(cls, peer: Peer, step: int, slots, source_config, **more):
+        """Makes the source from a peer's own names; `more` are attributes as they are."""
+        arguments = peer.arguments(source_config)
+        ours = {
+            variable: {peer.slots[slot]: value for slot, value in values.items()}
+            for variable, values in slots.items()
+        }
+        unsaid = peer.unsaid(arguments)
+        found = cls(peer.title, peer.family, step, ours, arguments, unsaid)
+        return dataclasses.replace(found, **more)
+
+    def after_an_update(self) -> "Source":
+        """The source without the micro-batches of an update that has begun."""
+        slots = {variable: _of_updates(kept) for variable, kept in self.slots.items()}
+        return dataclasses.replace(self, slots=slots, scalars=_of_updates(self.scalars))
+
+
+def _of_updates(values):
+    return {k: v for k, v in values.items() if not k.startswith(("accumulator", "micro_step"))}
+
+
+def match(
+    origin: str,
+    wanted: Mapping[str, Mapping[str, tuple]],
+    found: Mapping[str, Mapping[str, Any]],
+    rename: Mapping[str, str],
+) -> dict[str, str]:
+    """Path -> name in the source, for every path that is wanted, or one error.
+
+    Names are compared as they are, then without the name of the model, which differs between a
+    functional and a subclassed model. Every part that is wanted of a path, with its shape, must be
+    there.
+    """
+    short = _short(found)
+    lookup = {short[name]: name for name in found} | {name: name for name in found}
+    result = {}
+    for path, own in _short(wanted).items():
+        name = rename.get(path) or lookup.get(path) or lookup.get(own) or ""
+        if name not in found:
+            raise ValueError(_missing(origin, path, name, wanted, found))
+        for part, own_shape in wanted[path].items():
+            if part not in found[name]:
+                raise ValueError(
+                    f"{origin} is incomplete: it has no {part!r} of {path!r}, only "
+                    f"{', '.join(found[name]) or 'nothing'}. Save it again. Nothing was changed."
+                )
+            shape = tuple(found[name][part].shape)
+            if shape != own_shape:
+                raise ValueError(
+                    f"{part!r} of {path!r} has shape {shape} in {origin}, and {own_shape} in "
+                    "this model: it is the state of another model. Build the model as it was "
+                    "trained, or name the right variable with rename. Nothing was changed."
+                )
+        result[path] = name
+    twice = [path for path, name in result.items() if list(result.values()).count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"{twice[0]!r} and {twice[1]!r} would both take {result[twice[0]]!r} of {origin}. "
+            "Say which is which with rename. Nothing was changed."
+        )
+    return result
+
+
+def _missing(origin, path, name, wanted, found):
+    """Why a variable has no counterpart, and both ways out."""
+    part, shape = next(iter(wanted[path].items()))
+    asked = f" under the name {name!r}" if name else ""
+    begins = f" If the source never updated it, pass fresh=[{path!r}]: it then begins at zero."
+    return (
+        f"{origin} holds no {part!r} of {path!r}, shape {shape}{asked}; it has "
+        f"{', '.join(map(repr, list(found)[:3]))} and so on. If the variable has another name "
+        f"there, pass rename={{{path!r}: name}}.{'' if part == 'weight' else begins} Nothing was "
+        "changed."
+    )
+
+
+def _short(names: Iterable[str]) -> dict[str, str]:
+    """Name -> the same without the name of the model."""
+    names = list(names)
+    root = model_name(names)
+    return {name: name.removeprefix(root) for name in names}
+
+
 _MOMENTS = {"m": "m", "v": "v"}
 _LARS = (
     "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "form",
     "clipnorm", "clipvalue", "global_clipnorm", *EXCLUSIONS,
 )  # fmt: skip
-ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, HAS)
+ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, ADDONS_HAS)
 # One class under one name, without its exclusion lists in the config: nothing tells them apart.
-OLDER_LAMB = Peer("LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, HAS)
+OLDER_LAMB = Peer(
+    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, ADDONS_HAS
+)
 GARDEN_LARS = Peer("Model Garden LARS", "LARS", {"momentum": "v"}, _LARS)
 KERAS_LAMB = Peer(
-    "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"}, HAS[:-1],
+    "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"}, ADDONS_HAS[:-1],
     {"weight_decay_mode": "decoupled", "exclude_from_layer_adaptation": []},
 )  # fmt: skip
 
@@ -138,10 +245,7 @@ def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any
 
 
 def changes(theirs, ours, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
-    """Argument -> its value there and here, wherever the two behave differently.
-
-    What the peer does not have is at our default there: defaults are the published formula.
-    """
+    """Argument -> its value there and here, wherever the two behave differently."""
     result = {}
     there = {k: v for k, v in defaults.items() if k not in (*unsaid, *_AROUND)} | dict(theirs)
     averaged = there.get("use_ema") and ours["use_ema"]
@@ -201,10 +305,7 @@ def check_same_slots(
     family: str, origin: str, there: Mapping[str, Mapping[str, Any]],
     here: Mapping[str, Iterable[str]], shapes: Mapping[str, tuple],
 ):  # fmt: skip
-    """Raises where a variable of Muon or SOAP has other slots there, which mean other things.
-
-    `there` and `here` have the slots, by our names, of each variable that continues.
-    """
+    """Raises where a variable of Muon or SOAP has other slots there, which mean other things."""
     differ = [path for path, slots in there.items() if named.slots_of_rule(slots) != {*here[path]}]
     if not differ:
         return

@@ -6,20 +6,12 @@ from typing import Any
 
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
-from tf_lamb.api.optimizers.settings import Patterns
 from tf_lamb.core import checks, noise
 from tf_lamb.core.rules.shared import debias
 
 
 class Rate:
-    """The rate that the inner optimizer reads: the base batch's at its own steps, times the gain.
-
-    Each frontend puts it before its framework's class of schedules.
-
-    Args:
-        outer: The `AdaScale`.
-        base: What it stands for: the variable of a number, a schedule, or a callable.
-    """
+    """What the inner optimizer reads: the base batch's rate at its own steps, times the gain."""
 
     def __init__(self, outer, base):
         super().__init__()
@@ -76,8 +68,8 @@ class AdaScale(MeasureNoise):
         scale: S, the batch over the base batch, at least 1.
         preconditioned: Whether to measure preconditioned gradients, as above. Defaults to None: for
             optimizers that have second moments.
-        groups: As for `MeasureNoise`, whose noise scales are kept too. Defaults to None.
-        smoothing: As for `MeasureNoise`; the gain has theta of its own. Defaults to 0.99.
+        smoothing: As for `MeasureNoise`, whose noise scale is kept, too; the gain has theta of its
+            own. Defaults to 0.99.
         name: Name of the optimizer. Defaults to "adascale".
 
     Raises:
@@ -104,10 +96,10 @@ class AdaScale(MeasureNoise):
 
     def __init__(
         self, inner: Any, scale: float, *, preconditioned: bool | None = None,
-        groups: Patterns = None, smoothing: float = 0.99, name: str = "adascale",
+        smoothing: float = 0.99, name: str = "adascale",
     ):  # fmt: skip
-        super().__init__(inner, groups=groups, smoothing=smoothing, name=name)
-        self.scale = scale
+        super().__init__(inner, smoothing=smoothing, name=name)
+        self.scale = checks.number("scale", scale)
         adaptive = self._second_moment_of() is not None
         self._preconditioned = adaptive
         if preconditioned is not None:
@@ -162,20 +154,6 @@ class AdaScale(MeasureNoise):
         with with_base_rate(self.inner_optimizer):
             config = super().get_config()
         return {**config, "scale": self.scale, "preconditioned": self._preconditioned}
-
-    @property
-    def scale(self) -> float:
-        """The ratio of the batch to the base batch.
-
-        Set anew in mid-run, it holds from the next time that the step is traced, which
-        `model.make_train_function(force=True)` asks for; the averages stay, for they are those of a
-        base batch.
-        """
-        return self._scale
-
-    @scale.setter
-    def scale(self, value):
-        self._scale = checks.number("scale", value)
 
     @property
     def power(self) -> float:

@@ -9,11 +9,8 @@ from typing import Any
 
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.optimizers.settings import Patterns
-from tf_lamb.api.variables import is_overwritten, names_of, path_of, step_of, unwrapped
+from tf_lamb.api.variables import is_overwritten, names_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
-from tf_lamb.core.messages import warn
-from tf_lamb.core.patterns import groups_of
 
 
 class MeasureNoise:
@@ -31,8 +28,6 @@ class MeasureNoise:
 
     Args:
         inner: An optimizer of this Keras; not yet wrapped for mixed precision.
-        groups: List of regexes, searched in the variables' paths; each makes a group that is
-            counted by itself; the first that matches counts. Defaults to None.
         smoothing: theta of the averages, which reach back over 1/(1 - theta) steps.
             Defaults to 0.99 (GPT-NeoX).
         name: Name of the optimizer. Defaults to "measured".
@@ -69,7 +64,7 @@ class MeasureNoise:
     _cond: Callable  # a branch, as the frontend has it
     _add: Callable  # name, shape, dtype, initializer -> a variable
     _state: Any = None  # name -> variable, once built
-    _members_by_group: Sequence[Sequence[int]]
+    _measured: Sequence[int]  # the positions of the variables that are measured
     _squared_norm: Callable  # in float32
     _sum_over_replicas: Callable  # of the squares of each
     _sums: Callable  # pairs of a gradient and its variable -> those whose sum is over replicas
@@ -81,13 +76,9 @@ class MeasureNoise:
     _summed: Callable  # per-replica gradients -> their sums over replicas
     _assign: Callable  # variables and values, on every replica
 
-    def __init__(
-        self, inner: Any, *, groups: Patterns = None, smoothing: float = 0.99,
-        name: str = "measured",
-    ):  # fmt: skip
+    def __init__(self, inner: Any, *, smoothing: float = 0.99, name: str = "measured"):
         self._check_inner(inner)
         self._wrap(inner, checks.text("name", name))
-        self._groups = checks.patterns("groups", groups) or ()
         self.smoothing = checks.number("smoothing", smoothing)
 
     def _check_inner(self, inner):
@@ -153,7 +144,6 @@ class MeasureNoise:
         return {
             "inner": self._serialize(self.inner_optimizer),
             "name": self.name,
-            "groups": list(self._groups) or None,
             "smoothing": self.smoothing,
         }
 
@@ -161,7 +151,7 @@ class MeasureNoise:
     def from_config(cls, config, custom_objects=None):
         """The optimizer again, of a file that has options which are gone, too."""
         config = dict(config)
-        for name, default in (("previous_gradient", False), ("averaging", "paper")):
+        for name, default in ("previous_gradient", False), ("averaging", "paper"), ("groups", None):
             if (value := config.pop(name, default)) != default:
                 raise ValueError(
                     f"{name}={value!r} is gone: take it out of the config. A model that was saved "
@@ -177,11 +167,6 @@ class MeasureNoise:
     def updates(self) -> int:
         """Steps of the inner optimizer, as a number."""
         return step_of(self.inner_optimizer)
-
-    @property
-    def group_names(self) -> tuple[str, ...]:
-        """The groups of `noise_scale`: one a pattern, and one of what matches none."""
-        return (*self._groups, "others") if self._groups else ("all",)
 
     def set_weights(self, weights):
         """See base class, which sets its own alone."""
@@ -202,15 +187,7 @@ class MeasureNoise:
             self._host.put(own, value)
 
     def _divide(self, replicas: int, may_gather: bool):
-        """Before the inner optimizer is built: counts the parts, and says who adds them up.
-
-        Args:
-            replicas: those whose gradients differ.
-            may_gather: whether replicas can add up gradients of their own.
-
-        Raises:
-            ValueError: where a step has one part.
-        """
+        """Before the inner optimizer is built: counts the parts, and says who adds them up."""
         inner, self._replicas = self.inner_optimizer, replicas
         self.micro_batches = getattr(inner, "gradient_accumulation_steps", None) or 1
         self.parts = replicas * self.micro_batches
@@ -227,19 +204,6 @@ class MeasureNoise:
         self._gathers = may_gather and isinstance(inner, Layerwise) and self.micro_batches > 1
         if self._gathers:  # before they are measured, and not again
             inner.gradients_are_gathered = True
-
-    def _members(self, variables) -> list[list[int]]:
-        """The positions of each group's variables; warns of a group that has none."""
-        measured = {i: path_of(v) for i, v in enumerate(variables) if not is_overwritten(v)}
-        paths = [*measured.values()]
-        group = dict(zip(measured, groups_of(self._groups, paths), strict=True))
-        if empty := [p for i, p in enumerate(self._groups) if i not in group.values()]:
-            warn(
-                f"No variable is left for the group {', '.join(map(repr, empty))}: it measures "
-                f"nothing. Patterns are searched in paths such as {', '.join(paths[:3])}."
-            )
-        wanted = range(len(self.group_names))
-        return [[i for i, g in group.items() if g == each] for each in wanted]
 
     def step(self, pairs: Sequence, apply: Callable, unfrozen: Sequence) -> None:
         """Measures gradients on their way to the inner optimizer, in the one order that is right.
@@ -269,20 +233,14 @@ class MeasureNoise:
         self._stepped(self._counted(counts, before))
 
     def _missing(self, variables, unfrozen):
-        """The positions of variables without a gradient, of which the update takes the sums.
-
-        A host's own optimizers leave them out; on JAX their sums stay for a later update.
-        """
+        """The positions of variables without a gradient, of which the update takes the sums."""
         if not isinstance(self.inner_optimizer, Layerwise):
             return []
         missing = self.inner_optimizer.without_gradient(variables, unfrozen)
         return list(map(self._position, missing))
 
     def _before_step(self):
-        """What is put back if the inner optimizer skips the step as a spike; None without spikes.
-
-        Called before the step is measured: its gain has to be known before it is taken.
-        """
+        """What is put back if the inner optimizer skips the step as a spike; None without."""
         inner = self.inner_optimizer
         if not (isinstance(inner, Layerwise) and inner._guard.window):
             return None
@@ -294,12 +252,7 @@ class MeasureNoise:
         return [v for name, v in self._state.items() if name not in of_parts]
 
     def _counted(self, counts, before):
-        """Whether the inner optimizer has taken the update; a spike is no longer measured then.
-
-        Args:
-            counts: what `_measure` returned.
-            before: what `_before_step` did.
-        """
+        """Whether the update was taken; a spike is no longer measured then."""
         if before is None:
             return counts
         xp, (step, *kept) = self._xp, before
@@ -320,33 +273,22 @@ class MeasureNoise:
 
     def _make_state(self, variables):
         """At the end of a build."""
-        self._members_by_group = self._members(variables)
+        self._measured = [i for i, v in enumerate(variables) if not is_overwritten(v)]
         self._state = {name: self._add(name, *kind) for name, kind in self._initial_state().items()}
-        self._measured = names_of(variables)
+        self._built_for = names_of(variables)
 
     def _initial_state(self) -> dict[str, tuple[tuple[int, ...], str, str]]:
         """Name -> shape, dtype and initializer."""
-        by_group = (len(self.group_names),)
         return {
             "micro_step": ((), "int32", "zeros"),
-            "squares": (by_group, "float32", "zeros"),  # of the micro-batches so far
-            "variance": (by_group, "float32", "zeros"),
-            "signal": (by_group, "float32", "zeros"),
+            "squares": ((1,), "float32", "zeros"),  # of the micro-batches so far
+            "variance": ((1,), "float32", "zeros"),
+            "signal": ((1,), "float32", "zeros"),
             "count": ((), "float32", "zeros"),
         }
 
     def _measure(self, gradients, summed, positions, missing):
-        """Brings the state up to this call of the optimizer.
-
-        Args:
-            gradients: of this replica.
-            summed: over the replicas, unless they are per replica; None if they were gathered.
-            positions: of their variables, among those of the build.
-            missing: of variables without a gradient, which count by what they have added up.
-
-        Returns:
-            Whether the call is an update, and a finite one.
-        """
+        """Brings the state up to this call; whether the call is an update, and a finite one."""
         xp = self._xp
         if summed is not None:
             summed = [xp.cast(g, "float32") for g in summed]
@@ -369,10 +311,7 @@ class MeasureNoise:
         return xp.logical_and(is_update, xp.isfinite(xp.sum(total)))
 
     def _gather(self, gradients, positions, missing):
-        """Has each replica add up its own gradients; at an update they get the sums over replicas.
-
-        Those of variables without a gradient, too: the update takes what they have added up.
-        """
+        """Has each replica add up its own gradients; an update finds the sums over replicas."""
         squares = self._squares(gradients, positions, self._preconditioner(positions))
         others = [self._accumulated(i) for i in missing]
         zeros = [self._xp.zeros(total.shape, total.dtype) for total in others]
@@ -380,16 +319,15 @@ class MeasureNoise:
         self.inner_optimizer.gather([*gradients, *zeros, self._replicas * squares], into)
 
     def _squares(self, gradients, positions, weigh):
-        """|g|^2 by group."""
+        """|g|^2 of all that is measured."""
         xp = self._xp
         pairs = zip(gradients, positions, strict=True)
         squares = {i: self._squared_norm(weigh(g, i)) for g, i in pairs}
-        zero = xp.zeros((), "float32")
-        members = ([i for i in group if i in squares] for group in self._members_by_group)
-        return xp.stack([sum((squares[i] for i in group), zero) for group in members])
+        known = (squares[i] for i in self._measured if i in squares)
+        return xp.stack([sum(known, xp.zeros((), "float32"))])
 
     def _squares_of_mean(self, summed, positions, missing, weigh, is_update):
-        """|mean g|^2 by group over all micro-batches; 0 before the last."""
+        """|mean g|^2 over all micro-batches; 0 before the last."""
         xp = self._xp
         if self.micro_batches == 1:
             return self._squares(self._summed(summed), positions, weigh)
@@ -403,7 +341,7 @@ class MeasureNoise:
             means = [each / self.micro_batches for each in self._summed(sums)]
             return self._squares(means, every, weigh)
 
-        return self._cond(is_update, of_mean, lambda: xp.zeros((len(self.group_names),), "float32"))
+        return self._cond(is_update, of_mean, lambda: xp.zeros((1,), "float32"))
 
     def _preconditioner(self, positions):
         """A function of a gradient and its position that gives the one that is measured."""
@@ -422,8 +360,8 @@ class MeasureNoise:
         new = noise.average(xp, kept, *moments, theta=self.smoothing, when=when)
         return new._asdict()
 
-    def noise_scale(self, batch_size: int) -> dict[str, float]:
-        """The simple noise scale in examples, of the model ("model") and of each group.
+    def noise_scale(self, batch_size: int) -> float:
+        """The simple noise scale, in examples.
 
         Args:
             batch_size: Examples of one update.
@@ -431,18 +369,10 @@ class MeasureNoise:
         Returns:
             nan where the gradient drowned in noise, or nothing was measured yet.
         """
-        scales = {
-            name: noise.noise_scale(variance, signal, batch_size)
-            for name, variance, signal in zip(self.group_names, *self._moments(), strict=True)
-        }
         variance, signal, _ = self.averages()
-        return {"model": noise.noise_scale(variance, signal, batch_size), **scales}
+        return noise.noise_scale(variance, signal, batch_size)
 
     def averages(self) -> noise.Averages:
-        """Of the model: variance and signal, and over how many steps, as numbers."""
-        variance, signal = map(sum, self._moments())
-        return noise.Averages(variance, signal, float(self._state["count"].numpy()))
-
-    def _moments(self):
-        """Variance and signal, by group."""
-        return ([float(x) for x in self._state[of].numpy()] for of in ("variance", "signal"))
+        """Variance and signal, and over how many steps, as numbers."""
+        names = ("variance", "signal", "count")
+        return noise.Averages(*(float(self._state[name].numpy().sum()) for name in names))

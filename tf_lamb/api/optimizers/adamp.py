@@ -1,12 +1,11 @@
 """The framework-independent half of AdamP: its signature, docstring and rule."""
 
 from tf_lamb.api.optimizers import settings
-from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.rules.adamp import HYPER, adamp
 
 
-@documented
+@settings.documented
 class AdamP(Layerwise):
     """AdamP, Adam that does not lengthen scale-invariant weights.
 

@@ -71,10 +71,7 @@ class Guard:
         return 0 if self.spiked is None else as_int(self.spiked)
 
     def nonfinite(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:
-        """The names of those that are not finite, as the plan has them: it may know fewer.
-
-        `finite` looks at variables, and `key` tells one from every other.
-        """
+        """The names of those that are not finite, by `finite`; `key` tells variables apart."""
         variables = self.weights if variables is None else variables
         names: dict = {}
         for known in (variables, self.weights):
@@ -84,10 +81,7 @@ class Guard:
         return [names[key(v)] for v, ok in pairs if not ok]
 
     def warn_at_end(self, steps: int, waiting: int, each: int, nonfinite: Callable[[], list]):
-        """Warns, at the end of `fit`, of what it has not trained, unless that was done.
-
-        `waiting` of `each` micro-batches are of an update that is not due yet.
-        """
+        """Warns, at the end of `fit`, of what was skipped, and of micro-batches that still wait."""
         tried = self._tried
         self._warn_if_skipped(steps, nonfinite)
         self._warn_if_spiked(steps)

@@ -5,13 +5,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_lamb.api import frontends
-from tf_lamb.api.optimizers import addons, settings
-from tf_lamb.api.optimizers.arguments import documented
+from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.rules.lamb import HYPER, lamb
 
+ADDONS_HAS = (
+    "learning_rate", "beta_1", "beta_2", "epsilon", "weight_decay", "clipnorm", "clipvalue",
+    "global_clipnorm", *settings.EXCLUSIONS,
+)  # fmt: skip
+_ADDONS_WORDS = {"weight_decay_rate": "weight_decay"}  # its word -> ours
 
-@documented
+
+@settings.documented
 class LAMB(Layerwise):
     """LAMB, layer-wise adaptive moments for large batches, as its paper writes it.
 
@@ -130,4 +135,57 @@ class LAMB(Layerwise):
         frontend = frontends.of(cls)
         if isinstance(config, (str, os.PathLike)):
             config = frontend.checkpoints().optimizer_config(config)
-        return cls(**addons.arguments(config, arguments, frontend.host))
+        return cls(**_of_addons(config, arguments, frontend.host))
+
+
+def _of_addons(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, Any]:
+    """Our arguments for a serialized `Addons>LAMB`; those that are given replace the config's."""
+    serialized = config if isinstance(config, Mapping) else {}
+    name = serialized.get("registered_name") or serialized.get("class_name")
+    theirs = serialized.get("config")
+    if name != "Addons>LAMB" or not isinstance(theirs, Mapping):
+        raise ValueError(
+            "from_addons takes a serialized optimizer such as {'class_name': 'Addons>LAMB', "
+            f"'config': {{...}}}}, or an HDF5 file with one, not {config!r}."
+        )
+    rest = {"name", "decay", "is_legacy_optimizer"}
+    if strange := sorted(k for k in theirs if _ADDONS_WORDS.get(k, k) not in {*ADDONS_HAS, *rest}):
+        raise ValueError(
+            f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out."
+        )
+    if "weight_decay_rate" in theirs and not set(settings.EXCLUSIONS) <= {*theirs, *given}:
+        raise ValueError(
+            "TensorFlow Addons before 0.16 and Model Garden, whose configs have weight_decay_rate, "
+            "do not serialize their exclusion lists. Pass both, as they were in training: "
+            "exclude_from_weight_decay=['layer_norm', 'bias'] and "
+            "exclude_from_layer_adaptation=None, for instance; None where there was none."
+        )
+    ours = {
+        str(_ADDONS_WORDS.get(key, key)): settings.plain(each)
+        for key, each in theirs.items()
+        if key not in rest
+    }
+    ours |= {"name": theirs.get("name", "LAMB"), **given}
+    # Addons takes an empty list for none given.
+    if "exclude_from_layer_adaptation" not in given:
+        ours["exclude_from_layer_adaptation"] = ours.get("exclude_from_layer_adaptation") or None
+    if (decay := theirs.get("decay")) and "learning_rate" not in given:
+        raise ValueError(
+            f"The config has decay={settings.plain(decay)!r}, which divides its rate in every "
+            f"step. Pass learning_rate={host.__name__}.optimizers.schedules.InverseTimeDecay(rate, "
+            "1, decay), or a schedule of your own."
+        )
+    if isinstance(rate := ours.get("learning_rate"), dict):
+        ours["learning_rate"] = _schedule_of(rate, host)
+    return ours
+
+
+def _schedule_of(rate, host):
+    try:
+        return host.optimizers.schedules.deserialize(rate)
+    except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"The learning_rate {rate!r} is no schedule that can be read: {reason} Pass another as "
+            "learning_rate=."
+        ) from error

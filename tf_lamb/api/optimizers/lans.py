@@ -3,7 +3,6 @@
 import dataclasses
 
 from tf_lamb.api.optimizers import settings
-from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.messages import warn
 from tf_lamb.core.rules.lans import HYPER, lans
@@ -23,7 +22,7 @@ class LANSSettings(settings.RatioSettings):
                 )
 
 
-@documented
+@settings.documented
 class LANS(Layerwise):
     """LANS, LAMB on normalized gradients with a trust ratio for each part of its Nesterov step.
 

@@ -3,7 +3,6 @@
 import dataclasses
 
 from tf_lamb.api.optimizers import settings
-from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.rules.lars import HYPER, lars
 
@@ -27,7 +26,7 @@ class LARSSettings(settings.RatioSettings):
             )
 
 
-@documented
+@settings.documented
 class LARS(Layerwise):
     """LARS, layer-wise adaptive rate scaling, as its paper writes it.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api import seams
-from tf_lamb.api.optimizers import former, named, observation
+from tf_lamb.api.optimizers import named, observation
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
@@ -100,11 +100,6 @@ class Layerwise:
         )
         return cls.settings_class(hyperparameters=own, weight_decay=decay, **arguments)
 
-    @classmethod
-    def _arguments(cls) -> set[str]:
-        """The names of its arguments besides the learning rate."""
-        return {*cls.hyper, *(each.name for each in dataclasses.fields(cls.settings_class))}
-
     def _keep_settings(self, settings: Settings, rate):
         """Keeps the settings; hyper-parameters are attributes, as in Keras."""
         self._given_rate = None if callable(rate) else rate
@@ -139,8 +134,7 @@ class Layerwise:
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The optimizer again, also of a config with arguments of before (`former.py`)."""
-        config = former.of_today(cls._arguments(), config)
+        """The optimizer again."""
         decay = config.get("weight_decay")
         if isinstance(decay, dict):
             decay = cls._schedules._Schedule._deserialize(decay, custom_objects)
@@ -270,11 +264,8 @@ class Layerwise:
                 "TrustRatios out."
             )
         fresh, self._observes = not self._observes, True
-        if self._storage:
-            if fresh:
-                self._make_shown()
-            for vector in self._storage.vectors():  # of what is frozen now, old ones would stay
-                vector.assign(observation.UNSEEN)
+        if self._storage and fresh:
+            self._make_shown()
         return fresh
 
     def trust_ratios(self) -> list[observation.Observation]:
@@ -410,12 +401,7 @@ class Layerwise:
         return kept
 
     def without_gradient(self, variables: Sequence, unfrozen: Iterable) -> list:
-        """The other variables that accumulate: the update takes their sums, too.
-
-        Args:
-            variables: those that have a gradient in this micro-batch.
-            unfrozen: those whose layers are not frozen now.
-        """
+        """The other unfrozen variables that accumulate: the update takes their sums, too."""
         if not self._storage.accumulators:
             return []
         given = self._storage.plan.frozen.union(map(self._index_of, variables))
@@ -603,12 +589,7 @@ def with_base_rate(optimizer):
 
 
 def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:
-    """Warns, at the end of `fit`, if the last steps were taken at a learning rate of 0.
-
-    Args:
-        optimizer: one of this package.
-        steps: gives the steps that it has taken; asked only where its schedule comes to 0.
-    """
+    """Warns, at the end of `fit`, if the last steps were taken at a learning rate of 0."""
     end = schedules.zero_from(optimizer._learning_rate)
     if end is None or (taken := steps()) <= end:
         return

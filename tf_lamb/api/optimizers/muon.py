@@ -3,7 +3,6 @@
 import dataclasses
 
 from tf_lamb.api.optimizers import settings
-from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.muon import HYPER, muon
@@ -24,7 +23,7 @@ class MuonSettings(settings.MatrixSettings):
         return {**super().for_rule(), "product_dtype": self.dtypes.products}
 
 
-@documented
+@settings.documented
 class Muon(Layerwise):
     """Muon, momentum orthogonalized for matrices; AdamW for everything else.
 

@@ -90,7 +90,7 @@ def of_measured(optimizer) -> State:
     scalars = dict(optimizer._state)
     for name in ("micro_step", "squares"):  # of a part of an update
         scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
-    parts = [Part(name, (), {}) for name in optimizer._measured]
+    parts = [Part(name, (), {}) for name in optimizer._built_for]
     return State(kind, scalars, parts)
 
 
@@ -136,10 +136,7 @@ def note_load(optimizer: Any) -> None:
 
 
 def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
-    """The children of a checkpoint: the state's variables by name, and none of the lists of them.
-
-    By position in a list, an average would be restored as what accumulates gradients.
-    """
+    """The children of a checkpoint: variables by name, and no lists of them, by position."""
     own = state.variables()
     known = {id(variable) for variable in own.values()}
     return own | {
@@ -184,13 +181,7 @@ def load(
     fit: Callable,
     initial: Callable[[Any, str], Any],
 ) -> list[tuple[Any, Any]]:
-    """Pairs of a variable and its value; nothing is assigned.
-
-    Args:
-        name, state: of the optimizer.
-        store: what a host has loaded; `array` reads an entry of it.
-        fit, initial: the host's.
-    """
+    """Pairs of a variable and its value in what a host has loaded; nothing is assigned."""
     keys = list(store.keys())
     kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
     has_slots = any(key.partition(":")[0].isdecimal() for key in keys)

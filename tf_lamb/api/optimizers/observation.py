@@ -51,10 +51,7 @@ def distance(ratio: float, median: float) -> float:
 
 
 def vectors(storage, vector_like) -> tuple[tuple, ...]:
-    """Of each variable a tuple of the vector that shows its ratio, where its first slot lives.
-
-    It is empty for a variable without a ratio.
-    """
+    """Of each variable a tuple of the vector that shows its ratio; empty where it has none."""
     plan, slots = storage.plan, storage.slots
     return tuple(
         (vector_like(own[0], f"{path.replace('/', '_')}_trust_ratio"),)

@@ -1,10 +1,13 @@
-"""The optimizers' arguments in both Kerases, checked once."""
+"""The optimizers' arguments in both Kerases, checked and documented once."""
 
 import ctypes
 import dataclasses
 import functools
+import inspect
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks, layouts, matrices
@@ -32,15 +35,11 @@ _OPTIONAL: dict[str, Callable] = {
 OF_HOST = (
     *_CLIPPING, "use_ema", "ema_momentum", "ema_overwrite_frequency", "loss_scale_factor",
 )  # fmt: skip
-_EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
 def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a constructor by name: the keywords that it would have to write out.
-
-    Args:
-        constructor: its `locals()`, before it has any other.
-    """
+    """All arguments of a constructor by name, of its `locals()`."""
     return {k: v for k, v in constructor.items() if k not in ("self", "__class__")}
 
 
@@ -54,15 +53,7 @@ class OwnDtypes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The constructor's arguments besides the learning rate; raises on what cannot be right.
-
-    Attributes:
-        keys: what a treatment may have.
-        layout: the plan's function for a family.
-        kinds_of_dtypes: what may have a dtype of its own.
-        hyperparameters: what the rule takes by name, checked.
-        The rest: as the constructors name and document them.
-    """
+    """The constructor's arguments besides the learning rate; raises on what cannot be right."""
 
     keys: ClassVar[tuple[str, ...]] = ("rate",)
     layout = staticmethod(layouts.slices)
@@ -93,7 +84,7 @@ class Settings:
             dtypes=checks.hyperparameter("dtypes", self.dtypes, self.kinds_of_dtypes),
             treatments=checks.treatments("treatments", self.treatments, self.keys),
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
-            **{name: checks.patterns(name, getattr(self, name)) for name in _EXCLUSIONS},
+            **{name: checks.patterns(name, getattr(self, name)) for name in EXCLUSIONS},
         )
         for name, check in _OPTIONAL.items():
             if (value := getattr(self, name)) is not None:
@@ -145,7 +136,7 @@ class Settings:
     def planning(self) -> dict[str, Any]:
         """The arguments of the plan."""
         decay = None if callable(self.weight_decay) else self.weight_decay
-        names = (*_EXCLUSIONS, "treatments", "layout")
+        names = (*EXCLUSIONS, "treatments", "layout")
         return {"weight_decay": decay, **{name: getattr(self, name) for name in names}}
 
 
@@ -205,11 +196,7 @@ _SAMPLED = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)  # steps
 
 
 def weight_decay(value, host):
-    """A number is checked, None is 0; a schedule is checked at a few steps, and is of the host.
-
-    Args:
-        host: the base class of its schedules.
-    """
+    """A number is checked, None is 0; a schedule of the host is checked at a few steps."""
     check_host("weight_decay", value, host)
     if not isinstance(value, host):
         return checks.number("weight_decay", 0.0 if value is None else value)
@@ -222,3 +209,95 @@ def undo_float32_rounding(rate, given):
     """The number that the user gave, while the variable still holds its rounding to float32."""
     is_given = given is not None and ctypes.c_float(given).value == rate
     return given if is_given else rate
+
+
+def plain(value: Any) -> Any:
+    """0.9 for 0.8999999761581421: the legacy interface keeps its arguments in float32."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+_SHARED = """
+exclude_from_weight_decay: List of regexes, searched in the variables' paths
+    (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, the scale and
+    offset of every normalization, and every other vector, such as a LayerScale or a class
+    token. Defaults to None: nothing is excluded.
+exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
+    excluded from weight decay. An empty list excludes nothing.
+treatments: Dict from a regex to a dict of what the variables that match get, for instance
+    `{"^encoder/": {"rate": 0.1}}`. Of each key the first regex that matches and has it counts.
+    Defaults to None.
+{{keys}}
+clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
+    after the gradients of replicas and micro-batches are aggregated.
+clipvalue: The largest absolute value in a gradient. Defaults to None.
+global_clipnorm: The largest norm of all gradients together. Defaults to None.
+use_ema: Whether to keep an exponential moving average of the weights.
+    Defaults to False.
+ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
+ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
+    None: at the end of `fit` only.
+loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
+    as in every optimizer of Keras. Defaults to None.
+gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
+    and `iterations` count steps. A dict from a step to the number from there on makes a batch
+    that grows, in one program: with `{0: 1, 500: 2, 900: 4}` a step takes two micro-batches from
+    step 500 on. Then the attribute of this name is the largest number, and `get_config()` has the
+    dict. Micro-batches that `fit` leaves over at its end make no step and wait for the next ones,
+    as in Keras's optimizers. Defaults to None: every batch is a step.
+dtypes: Dict of "slots" and "masters". "slots": "float32", or "bfloat16" with stochastic
+    rounding: a moment or a velocity takes 4 bytes a parameter, or 2. "masters": with "float32"
+    float16 and bfloat16 variables have a master, 4 bytes a parameter more, on which the rule
+    works. Defaults to None: slots in float32, and no masters.
+shard_update: In Keras 3 on JAX, whether each device of the data axis keeps its share of the
+    slots, masters, averages and accumulators, and computes its share of the update, with
+    the norms of unsharded variables (Xu et al., arXiv 2004.13336). Defaults to False.
+on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
+    hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
+    `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
+    and raises the framework's error, naming the variables, except where XLA compiles all of
+    a step; "propagate" takes the step. Defaults to "skip".
+on_spike: Whether to skip a step whose gradient is far longer than those before: "skip", or
+    [window, deviations], by default [128, 6.0] (OLMo). The norm of all gradients, before they
+    are clipped, is a spike if it is above the mean of the last `window` steps by more than
+    `deviations` standard deviations. It begins when half of the window is filled, with two
+    steps at least. Nothing changes then but the window, which is saved with the slots, and
+    `spiked_steps`; `gradient_norm` has the latest norm. Defaults to None: off.
+jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
+name: Name of the optimizer. Defaults to that of its class.
+"""
+_KEYS_OF_TREATMENTS = """
+    "rate": A factor, 0 or more, of the learning rate. It multiplies what the schedule, or AdaScale,
+    gives, and so all that the learning rate does: a trust ratio is as it was. 0 freezes a variable
+    as `trainable = False` does, slots and all. `tf_lamb.layer_decay` makes such a dict.
+    "slices": An axis, or [axis, blocks]: each slice, or each block of them, has a ratio of its own.
+    `{"qkv/kernel": {"slices": [-1, 3]}}` treats Q, K and V separately,
+    `{"stacked/": {"slices": 0}}` the layers of a scan.
+    "join": Whether the variables of one Keras layer that match, say a kernel and its bias, share
+    one trust ratio; by default each variable has its own.
+    "rows": The axis that is rows, a list of axes, or None for what is no matrix, where paths and
+    shapes do not tell: `{"mixer/kernel": {"rows": 0}, "in_groups": {"rows": None}}`. A bias is
+    never a matrix.
+    "depthwise": Whether it is a depthwise kernel, whose output channels are the last two axes
+    instead of the last; by default what has "depthwise" in its path is one, as Keras names it.
+"""
+_ENTRIES = {entry[1]: entry[0] for entry in re.finditer(r"^(\w+):.*(?:\n .*)*", _SHARED, re.M)}
+_KEYS = {
+    entry[1]: entry[0]
+    for entry in re.finditer(r'^ +"(\w+)": .*(?:\n +[^ "].*)*', _KEYS_OF_TREATMENTS, re.M)
+}
+
+Class = TypeVar("Class", bound=type)
+
+
+def documented(cls: Class) -> Class:
+    """Puts an entry for each argument that has none in the place of `{{shared_arguments}}`."""
+    keys = cls.settings_class.keys  # type: ignore[attr-defined]
+    if not (doc := cls.__doc__):  # python -OO
+        return cls
+    mark = "{{shared_arguments}}"
+    (indent,) = re.findall(f"^( *){re.escape(mark)}$", doc, re.M)  # Python 3.13 strips some of it
+    own = re.findall(rf"^{indent}(\w+): ", doc, re.M)
+    entries = [_ENTRIES[name] for name in inspect.signature(cls).parameters if name not in own]
+    shared = "\n".join(entries).replace("{{keys}}", "\n".join(_KEYS[key] for key in keys))
+    cls.__doc__ = doc.replace(indent + mark, textwrap.indent(shared, indent))
+    return cls

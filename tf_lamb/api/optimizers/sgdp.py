@@ -1,12 +1,11 @@
 """The framework-independent half of SGDP: its signature, docstring and rule."""
 
 from tf_lamb.api.optimizers import settings
-from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.rules.sgdp import HYPER, sgdp
 
 
-@documented
+@settings.documented
 class SGDP(Layerwise):
     """SGDP, SGD with momentum that does not lengthen scale-invariant weights.
 

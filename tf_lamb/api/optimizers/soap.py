@@ -3,7 +3,6 @@
 import dataclasses
 
 from tf_lamb.api.optimizers import settings
-from tf_lamb.api.optimizers.arguments import documented
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import as_int
 from tf_lamb.core.messages import warn
@@ -44,7 +43,7 @@ class SOAPSettings(settings.MatrixSettings):
         return dataclasses.replace(treatment, words=f"{treatment.words}, {size:,} bytes of bases")
 
 
-@documented
+@settings.documented
 class SOAP(Layerwise):
     """SOAP, Adam in the eigenbasis of Shampoo's factors for matrices; AdamW for all that is none.
 

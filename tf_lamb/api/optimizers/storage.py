@@ -30,10 +30,7 @@ class Storage:
     native: Callable = lambda variable: variable  # gives the variable that an update works on
 
     def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
-        """The variables of these positions that a step changes; `averaged` are others.
-
-        All other variables are frozen now, and the update drops their sums.
-        """
+        """The variables of these positions that a step changes; sums of the frozen are dropped."""
         own, sums = self.native, self.accumulators
         frozen = set(range(len(sums))) - self.plan.frozen.union(indices)
         return State(

@@ -14,7 +14,6 @@ from official.modeling.optimization import ema_optimizer, optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
-from tf_lamb.api.optimizers import former
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.core import checks
 from tf_lamb.model_garden.common import seams
@@ -79,9 +78,6 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     )
     trust_ratios_every: int | None = None
     divergence_report: bool = True
-
-    def _override(self, override_dict, is_strict=True):
-        super()._override(former.of_today(self.__dict__, override_dict), is_strict)
 
     def _set(self, k, v):
         is_argument = self._get_subconfig_type(k) is base_config.Config

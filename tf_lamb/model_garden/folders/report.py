@@ -93,7 +93,7 @@ def _drawn(model_dir: str, params, train, validation) -> str:
     losses = _named(train, training_loss="training")
     losses |= _named(validation, validation_loss="validation")
     rates = _named(train, learning_rate="learning rate", scaled_learning_rate="AdaScale's rate")
-    noise = {tag: curve for tag, curve in train.items() if tag.split("/")[0] == "noise_scale"}
+    noise = _named(train, noise_scale="noise scale")
     ratios = {
         tag.removeprefix("trust_ratio/"): curve
         for tag, curve in watched.items()
@@ -102,7 +102,7 @@ def _drawn(model_dir: str, params, train, validation) -> str:
     panels = [
         (losses, lambda ax: plots.lines(ax, "loss", losses)),
         (rates, lambda ax: plots.lines(ax, "learning rate", rates)),
-        (noise, lambda ax: plots.noise_scale(noise, _batch_size(params), ax)),
+        (noise, lambda ax: plots.noise_scale(noise["noise scale"], _batch_size(params), ax)),
         (ratios, lambda ax: plots.trust_ratios(ratios, ax)),
     ]
     drawing = [draw for curves, draw in panels if plots.has_points(curves)]

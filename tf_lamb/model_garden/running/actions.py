@@ -10,7 +10,6 @@ import math
 from absl import logging
 
 from tf_lamb.api.callbacks.divergence import Diagnosis
-from tf_lamb.api.callbacks.noise import scales
 from tf_lamb.api.callbacks.trust_ratios import History
 from tf_lamb.api.optimizers.guard import ADVICE
 from tf_lamb.api.optimizers.observation import observed
@@ -89,14 +88,14 @@ class NoiseScale:
 
     def __call__(self, output):
         """Adds to the output of a loop."""
-        output.update(scales(self._optimizer, self._batch_size))
+        output["noise_scale"] = self._optimizer.noise_scale(self._batch_size)
         now = self._optimizer.averages()
         # Where the run went back to a checkpoint, what was read after it is no part of these.
         self._averages = [*(each for each in self._averages if each.count < now.count), now]
 
     def advice(self) -> str:
         """The critical batch size, what the present batch costs, and a better one."""
-        critical = self._optimizer.noise_scale(self._batch_size)["model"]
+        critical = self._optimizer.noise_scale(self._batch_size)
         precision = noise.precision(self._averages, self._optimizer.smoothing)
         return noise.advice(critical, self._batch_size, precision)
 

@@ -1,1 +1,0 @@
-"""A training whose batch grows, by the public `fit` of either Keras."""

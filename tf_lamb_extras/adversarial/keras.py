@@ -1,0 +1,29 @@
+"""The layer for Keras 3."""
+
+import keras
+from keras import ops
+
+from tf_lamb.keras.layers import Normalization
+from tf_lamb_extras.adversarial import normalization
+
+
+@keras.saving.register_keras_serializable(package="tf_lamb")
+class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
+    def _add_like(self, main, name):
+        return self.add_weight(
+            shape=main.shape,
+            name=name,
+            # A copy: JAX takes no buffer twice.
+            initializer=lambda shape, dtype=None: ops.copy(ops.cast(main, dtype)),
+            regularizer=main.regularizer,
+            constraint=main.constraint,
+            trainable=main.trainable,
+            autocast=False,
+        )
+
+    def _add_late(self):
+        # seam: Keras 3.15.1. A built layer is locked; `Dense.enable_lora` opens it the same way.
+        self._tracker.unlock()
+        with self._open_name_scope():
+            self._add_auxiliary()
+        self._tracker.lock()

@@ -1,0 +1,31 @@
+"""The layer for tf_keras."""
+
+import tensorflow as tf
+import tf_keras
+
+from tf_lamb.tf_keras.layers import Normalization, known
+from tf_lamb_extras.adversarial import normalization
+
+
+@tf_keras.saving.register_keras_serializable(package="tf_lamb")
+class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
+    call = known(normalization.SplitBatchNormalization)
+
+    def _add_like(self, main, name):
+        return self.add_weight(
+            name=name,
+            shape=main.shape,
+            dtype=main.dtype,
+            initializer=lambda shape, dtype=None, **_: tf.cast(main, dtype),
+            regularizer=getattr(self, f"{name.removeprefix('auxiliary_')}_regularizer", None),
+            constraint=getattr(self, f"{name.removeprefix('auxiliary_')}_constraint", None),
+            trainable=name.endswith(("gamma", "beta")),
+            synchronization=main.synchronization,
+            aggregation=main.aggregation,
+            experimental_autocast=False,
+        )
+
+    def _add_late(self):
+        # Patterns are searched in names, which begin with those of the layers around.
+        with tf.name_scope(self.moving_mean.name.rpartition("/")[0] + "/"):
+            self._add_auxiliary()
