@@ -12,7 +12,6 @@ PLANS = {
     "bias$": {"dense/bias", "head/bias"},
     "LayerNorm": {"LayerNorm/gamma", "LayerNorm/beta"},
     "layer_norm": {"final_layer_norm/gamma", "final_layer_norm/beta"},
-    "^encoder/.*/kernel$": {"dense/kernel"},
 }
 
 

@@ -134,12 +134,6 @@ def test_a_step_that_was_traced_is_traced_anew(frontend):
     assert all(seen.trust_ratio for seen in watch.history.latest if seen.ratios)
 
 
-@every_frontend
-def test_readings_are_as_far_apart_as_was_asked(frontend):
-    trained(network(frontend, lamb(frontend)), watch := quiet(frontend, every=5), epochs=3)
-    assert (watch.history.readings, watch.history.step) == (3, 12)  # of steps 5, 10 and 12
-
-
 # --- What it leaves as it was ---
 
 
