@@ -1,6 +1,5 @@
 """norm_and_bias: the exclusions of every recipe of the field, in one word."""
 
-import keras
 import numpy as np
 import pytest
 from support.frontends import FRONTENDS, every_frontend, new_variable
@@ -45,14 +44,6 @@ def test_it_is_serialized_as_what_it_is_and_stands_among_patterns(frontend):
         config = ours.LAMB(exclude_from_weight_decay=given).get_config()
         assert config[LISTS[0]] == ([given] if isinstance(given, str) else given)
         assert ours.LAMB.from_config(config).get_config() == config
-
-
-def test_rms_normalization_has_a_scale():
-    layer = keras.layers.RMSNormalization(name="r")
-    layer.build((None, 3))
-    optimizer = FRONTENDS["keras"][1].LAMB(exclude_from_layer_adaptation="norm_and_bias")
-    optimizer.build([*layer.trainable_variables, keras.Variable(np.ones((2, 2)), name="scale")])
-    assert [t.adapt for t in optimizer.plan.treatments] == [False, True]
 
 
 @every_frontend
