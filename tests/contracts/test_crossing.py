@@ -82,17 +82,6 @@ def test_other_options_take_what_they_have_a_place_for(tmp_path, frontend, befor
 
 @every_frontend
 @uncompiled()
-def test_what_is_added_up_goes_on_in_an_update_of_as_many(tmp_path, frontend):
-    path, model, old = saved(frontend, tmp_path, count=6, gradient_accumulation_steps=4)
-    again, new = loaded(frontend, path, gradient_accumulation_steps=4)
-    for optimizer, its in ((old, model), (new, again)):
-        steps(optimizer, its, 2, start=6)
-    assert int(new.iterations) == int(old.iterations) == 2
-    assert_same(map(array, again.trainable_variables), map(array, model.trainable_variables))
-
-
-@every_frontend
-@uncompiled()
 @pytest.mark.parametrize("other", [2, None, {0: 2, 9: 4}])
 def test_what_is_added_up_is_dropped_where_it_is_not(tmp_path, frontend, other):
     path, _, _ = saved(frontend, tmp_path, count=7, gradient_accumulation_steps=4)
@@ -109,19 +98,6 @@ def test_what_is_added_up_is_dropped_where_it_is_not(tmp_path, frontend, other):
         apply(old, gradients, twin.trainable_variables)
     for one, two in zip(slots(optimizer), slots(old), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-6)
-
-
-@every_frontend
-@uncompiled()
-def test_averages_that_a_file_does_not_hold_begin_with_the_weights(tmp_path, frontend):
-    path, _, _ = saved(frontend, tmp_path)
-    model, optimizer = loaded(frontend, path, use_ema=True, ema_momentum=0.9)
-    before = [array(v) for v in model.trainable_variables]
-    optimizer.finalize_variable_values(model.trainable_variables)
-    assert_same(before, map(array, model.trainable_variables))
-    steps(optimizer, model, 1)
-    weights = [array(v) for v in model.trainable_variables]
-    assert_same(weights, [array(optimizer.state_of(i)["average"]) for i in range(4)])
 
 
 @every_frontend
@@ -235,14 +211,3 @@ def test_a_checkpoint_of_objects_crosses_by_name(tmp_path, frontend, before, aft
     if "gradient_accumulation_steps" in after:
         assert not any(array(a).any() for a in new._storage.accumulators)
         assert int(new._storage.micro_step) == 0
-
-
-@every_frontend
-@uncompiled()
-def test_a_file_of_no_steps_begins_anew(frontend):
-    model = two_layers(frontend)
-    optimizer = lamb(frontend, model)
-    steps(optimizer, model, 2)
-    FRONTENDS[frontend][1].LAMB(0.1).save_own_variables(store := {})
-    optimizer.load_own_variables(store)
-    assert not any(slot.any() for slot in slots(optimizer))

@@ -2,8 +2,8 @@
 
 import pytest
 from support.cases import assert_same
-from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of, scaled
-from support.frontends import BACKEND, FRONTENDS, array, every_frontend
+from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of
+from support.frontends import BACKEND, FRONTENDS, every_frontend
 from support.references import NAMES, Reference
 
 EVERY = [(name, "one device") for name in NAMES]
@@ -44,25 +44,6 @@ def test_a_joined_layer_decays_where_it_should(frontend, name):
         for run in runs:
             run.step(parts)
     assert_same(*(run.weights() for run in runs), tolerance=1e-6)
-
-
-@every_frontend
-def test_adascale_changes_when_the_rate_is_read_and_not_when_decay_is(frontend):
-    decay = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
-    run = Feed(frontend, scaled(frontend, 2, 2.0, inner="SGDP", own={"weight_decay": decay}))
-    for parts in gradients(5, 2):
-        run.step(parts)
-    assert run.optimizer.base_steps > 6
-    inner = run.optimizer.inner_optimizer
-    assert float(array(inner._scalars().decay)) == pytest.approx(0.5)
-
-
-@every_frontend
-def test_describe_says_schedule(frontend):
-    run = Feed(frontend, maker(frontend, "LAMB", weight_decay=falling(frontend),
-                               exclude_from_weight_decay=["bias"]))  # fmt: skip
-    run.optimizer.describe((tables := []).append)
-    assert [line.split()[2] for line in tables[0].splitlines()[1:3]] == ["schedule", "-"]
 
 
 @every_frontend

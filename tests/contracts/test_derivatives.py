@@ -10,7 +10,6 @@ from support.frontends import BACKEND
 
 from tf_lamb.core import rules, stacks
 from tf_lamb.core.rules.lars import Form
-from tf_lamb.core.rules.shared import safe_root
 
 EYES = [np.zeros((3, 3)), np.eye(3), np.zeros((4, 4)), np.eye(4)]
 # Rule -> its slots besides the first, and hyper-parameters.
@@ -70,12 +69,3 @@ def test_a_step_has_derivatives(case, at):
     by_gradient, by_weight = derivatives(case, *AT[at])
     assert np.isfinite(by_gradient).all() and np.isfinite(by_weight).all()
     assert np.any(by_gradient)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_root_is_numpys_to_the_last_bit(dtype):
-    bits = {"float32": np.uint32, "float64": np.uint64}[dtype]
-    x = np.array([0.0, -0.0, 1e-45, 1e-39, 0.3, 2.0, 1e38, np.inf], dtype)
-    np.testing.assert_array_equal(safe_root(np, x).view(bits), np.sqrt(x).view(bits))
-    with np.errstate(invalid="ignore"):
-        assert np.isnan(safe_root(np, np.array([np.nan, -1.0], dtype))).all()

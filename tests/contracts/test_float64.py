@@ -63,18 +63,6 @@ def test_a_traced_step_is_the_step(frontend, name, options):
         np.testing.assert_allclose(traced, eager, rtol=1e-9, atol=1e-12)
 
 
-@on_tensorflow
-@pytest.mark.parametrize(
-    ("around", "name"), [("MeasureNoise", "LAMB"), ("AdaScale", "LAMB"), ("AdaScale", "LARS")]
-)
-@every_frontend
-def test_a_traced_step_that_is_measured_is_the_step(frontend, around, name):
-    own = {"gradient_accumulation_steps": 2}
-    found = (weights(frontend, name, own, traced, around=around) for traced in (True, False))
-    for traced, eager in zip(*found, strict=True):
-        np.testing.assert_allclose(traced, eager, rtol=1e-6)
-
-
 DECAYS = {
     "ExponentialDecay": (0.1, 4, 0.5), "PiecewiseConstantDecay": ([2, 4], [0.1, 0.05, 0.01]),
     "PolynomialDecay": (0.1, 8, 0.01), "InverseTimeDecay": (0.1, 4, 0.5), "CosineDecay": (0.1, 8),
@@ -124,19 +112,3 @@ def test_a_schedule_is_that_of_float32(frontend, name):
     expected = rates(frontend, name)
     with precision(frontend, "float64"):
         np.testing.assert_allclose(rates(frontend, name), expected, rtol=1e-6, atol=1e-8)
-
-
-@on_tensorflow
-@every_frontend
-def test_a_traced_step_on_a_schedule(frontend):
-    """Where the default dtype is float64, as that of the variables."""
-    host, ours = FRONTENDS[frontend]
-
-    def rate():
-        return ours.schedules.Warmup(2, host.optimizers.schedules.CosineDecay(0.1, 4))
-
-    expected = weights(frontend, "LAMB", {}, False, rate)
-    with precision(frontend, "float64"):
-        found = weights(frontend, "LAMB", {}, True, rate)
-    for traced, eager in zip(found, expected, strict=True):
-        np.testing.assert_allclose(traced, eager, rtol=1e-6)

@@ -131,10 +131,3 @@ def test_the_method_refuses_a_bare_string(frontend):
 @pytest.mark.once
 def test_no_weight_decay_may_be_written_as_none(frontend):
     assert FRONTENDS[frontend][1].LAMB(weight_decay=None).get_config()["weight_decay"] == 0.0
-
-
-@every_frontend
-@pytest.mark.once
-def test_no_optimizer_has_more_than_25_arguments(frontend):
-    for name in ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP"):
-        assert len(arguments_of(getattr(FRONTENDS[frontend][1], name))) <= 25

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.cases import assert_same
 from support.feeding import START, Feed, close, gradients, maker, mean_of
-from support.frontends import BACKEND, FRONTENDS, every_frontend, uncompiled
+from support.frontends import BACKEND, FRONTENDS, every_frontend
 from support.references import NAMES, Reference
 from support.small_model import assert_same_weights, data, two_layers
 
@@ -48,18 +48,6 @@ def test_an_update_is_of_the_mean_of_its_micro_batches(frontend, name, replicas,
     run.optimizer.finalize_variable_values(run.variables)
     for key, ours in zip(START, run.weights(), strict=True):
         close(ours, averages[key], 3e-6)
-
-
-@every_frontend
-def test_one_stage_is_the_number(frontend):
-    given = (3, {0: 3}, {0: 3, 1: 3})
-    number, stage, alike = (Feed(frontend, growing(frontend, stages=each)) for each in given)
-    for parts in updates([3, 3]):
-        for run in (number, stage, alike):
-            run.step(parts)
-    for run in (stage, alike):
-        assert run.optimizer.get_config()["gradient_accumulation_steps"] == 3
-        assert_same(number.weights(), run.weights())
 
 
 def spoiled(parts, factor):
@@ -122,21 +110,6 @@ def test_it_goes_on_in_other_stages(frontend, stages):
     assert_same(run.weights(), other.weights())
 
 
-@every_frontend
-def test_it_goes_on_at_the_edge_of_a_stage(frontend):
-    run = Feed(frontend, growing(frontend))
-    *before, last = updates(COUNTS[:5])
-    for parts in before:
-        run.step(parts)
-    other = resumed(frontend, run)
-    for part in last:
-        assert step_of(other.optimizer) == 4
-        run.step([part])
-        other.step([part])
-    assert step_of(other.optimizer) == 5
-    assert_same(run.weights(), other.weights())
-
-
 class Network:
     """A small model that is trained by micro-batches of four rows, and counts its traces."""
 
@@ -182,16 +155,6 @@ def test_a_fit_is_of_larger_batches(frontend, tmp_path):
         large.train_on_batch(*(each[at : at + 4 * count] for each in data()))
         at += 4 * count
     assert_same_weights(run.model, large, 1e-6)
-
-
-@every_frontend
-@uncompiled(fits=True)
-def test_a_callback_reads_every_so_many_updates(frontend):
-    run, read = Network(frontend, Network.stages), []
-    watch = FRONTENDS[frontend][1].TrustRatios(every=2, print_fn=None)
-    watch._read_now = lambda: read.append(step_of(run.model.optimizer))
-    run.fit(0, 16, callbacks=[watch])
-    assert read == [2, 4, 6, 7]
 
 
 @every_frontend

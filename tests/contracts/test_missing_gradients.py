@@ -73,17 +73,6 @@ def test_what_was_added_up_is_applied_by_its_own_update(frontend, arguments):
 
 
 @every_frontend
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-@uncompiled()
-def test_a_variable_without_any_gradient_stays(frontend):
-    """As in one large batch: no decay, no moments."""
-    found = run(frontend, [(1.0, None)] * 4, 2)
-    one = run(frontend, [(1.0, None)] * 2)
-    np.testing.assert_array_equal(found[3][1], 2.0)
-    np.testing.assert_allclose(found[3], one[1], rtol=1e-6)
-
-
-@every_frontend
 @pytest.mark.parametrize("wrap", [None, "MeasureNoise", "LossScaleOptimizer"])
 @uncompiled()
 def test_what_is_frozen_when_the_update_comes_stays_as_it_was(frontend, wrap):
@@ -127,25 +116,6 @@ def state_of(optimizer, index):
 
 @on_tensorflow
 @every_frontend
-def test_a_layer_that_is_frozen_between_two_fits_stays(frontend):
-    """Compiled again, as Keras asks for; on JAX Keras trains all variables of the build."""
-    host, ours = FRONTENDS[frontend]
-    model = host.Sequential([host.layers.Input((3,)), host.layers.Dense(3), host.layers.Dense(1)])
-    optimizer = ours.LAMB(0.1, gradient_accumulation_steps=2, **ARGUMENTS)
-    x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
-    seen = []
-    for trainable, batches in [(True, 3), (False, 1), (True, 2)]:
-        model.layers[0].trainable = trainable
-        model.compile(optimizer, "mse")
-        model.fit(x[:batches], x[:batches, :1], batch_size=1, shuffle=False, verbose=0)
-        seen.append(model.get_weights())
-    for layer, is_still in ((0, True), (2, False)):
-        assert (seen[0][layer] == seen[1][layer]).all() == is_still
-        assert (seen[1][layer] != seen[2][layer]).any()
-
-
-@on_tensorflow
-@every_frontend
 @pytest.mark.parametrize("wrap", [pytest.param(None, marks=pytest.mark.slow), "MeasureNoise"])
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_replicas_and_graphs(frontend, wrap):
@@ -156,16 +126,6 @@ def test_replicas_and_graphs(frontend, wrap):
     steps = [[(1.0, 3.0), (2.0, last)] * 2 for last in (None, 0.0)]
     found = [run_on_two_replicas(frontend, wrap, each) for each in steps]
     np.testing.assert_allclose(*found, rtol=1e-6)
-
-
-@on_tensorflow
-@every_frontend
-def test_replicas_drop_what_is_frozen(frontend):
-    """As if none had ever added it up."""
-    steps = [[(1.0, first), (2.0, FROZEN), (1.0, 2.0), (2.0, 1.0)] for first in (3.0, FROZEN)]
-    found = [run_on_two_replicas(frontend, None, each) for each in steps]
-    np.testing.assert_array_equal(*found)
-    assert (found[0][1] != 2.0).all()
 
 
 def run_on_two_replicas(frontend, wrap, micro_batches):

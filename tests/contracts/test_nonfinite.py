@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 from oracle import Lamb, Lars
-from support.feeding import LAYOUTS, START, Feed, assert_never_been, gradients, maker
-from support.frontends import BACKEND, FRONTENDS, every_frontend, on_tensorflow
+from support.feeding import LAYOUTS, START, Feed, gradients, maker
+from support.frontends import BACKEND, every_frontend, on_tensorflow
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
@@ -18,7 +18,6 @@ BAD = {"nan": np.nan, "infinite": -np.inf, "square overflows": 1e30}
 FEW = [layout for layout in LAYOUTS if layout != "replicas"]
 COUNTS = ("skipped_steps", "micro_step")
 VOID = (*COUNTS, "iteration", "accumul")  # once a step has raised
-few_layouts = pytest.mark.parametrize("layout", FEW)
 
 
 def spoiled(parts, value=np.nan, key="bias"):
@@ -71,7 +70,7 @@ def test_a_skipped_step_has_never_been(frontend, layout, bad, traced):
     assert iterations(met) == 3
 
 
-@pytest.mark.parametrize("kind", ["LARS", "AdamP", "SGDP"])
+@pytest.mark.parametrize("kind", ["LARS", "SGDP"])
 @every_frontend
 def test_every_optimizer_skips(frontend, kind):
     run = feed(frontend, kind=kind)
@@ -81,24 +80,6 @@ def test_every_optimizer_skips(frontend, kind):
     assert run.bits(COUNTS) == before
     run.step(parts)
     assert run.bits(COUNTS) != before
-
-
-@pytest.mark.parametrize("arguments", [{"dtypes": {"slots": "bfloat16"}},
-                                       {"dtypes": {"masters": "float32"}}],
-                         ids=["bfloat16 slots", "masters"])  # fmt: skip
-@every_frontend
-def test_low_precision_skips_too(frontend, arguments):
-    met, spared = (feed(frontend, dtype="bfloat16", **arguments) for _ in range(2))
-    assert_never_been(met, spared, steps("one device"), spoiled, COUNTS)
-    assert met.optimizer.skipped_steps == 3
-
-
-@few_layouts
-@every_frontend
-def test_a_schedule_does_not_see_a_skipped_step(frontend, layout):
-    falling = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(0.1, 3, 0.0)
-    met, spared = (feed(frontend, layout, rate=falling) for _ in range(2))
-    assert_never_been(met, spared, steps(layout), spoiled, COUNTS)
 
 
 @every_frontend
@@ -130,21 +111,6 @@ def test_raise_names_the_variable_and_leaves_the_state(frontend, layout, traced)
     assert run.bits(VOID) == before
 
 
-@every_frontend
-def test_the_count_is_saved_with_the_slots(frontend):
-    run, fresh = feed(frontend), feed(frontend)
-    (parts,) = steps("one device", 1)
-    run.step(spoiled(parts))
-    run.step(parts)
-    store = {}
-    run.optimizer.save_own_variables(store)
-    fresh.optimizer.load_own_variables(store)
-    assert fresh.optimizer.skipped_steps == 1
-
-
-# --- Compiled whole, in `fit`, beside loss scaling and AdaScale ---
-
-
 @on_tensorflow
 @every_frontend
 @pytest.mark.parametrize("on_nonfinite", ["skip", "raise"])
@@ -157,19 +123,6 @@ def test_a_step_that_is_compiled_whole_skips(frontend, on_nonfinite):
     run.step(spoiled(second))
     assert run.bits(COUNTS) == before
     assert run.optimizer.skipped_steps == 1
-
-
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "one device"])
-@every_frontend
-def test_adascale_measures_no_skipped_step(frontend, layout):
-    replicas, micro = LAYOUTS[layout]
-    ours, inner = FRONTENDS[frontend][1], maker(frontend, micro=micro)
-    met, spared = (Feed(frontend, lambda: ours.AdaScale(inner(), 2.0), replicas) for _ in range(2))
-    assert_never_been(met, spared, steps(layout), spoiled, COUNTS)
-    assert met.optimizer.inner_optimizer.skipped_steps == 3
-
-
-# --- Norms; their arithmetic is `core/test_norms.py` ---
 
 
 @pytest.mark.parametrize(("weight", "gradient"), [(1e12, 1.0), (1.0, 1e-12), (1e-12, 1.0)])

@@ -14,7 +14,7 @@ from support.pages import ROOT, blocks
 
 import tf_lamb
 
-pytestmark = pytest.mark.once  # that backends agree is held by `test_steps`
+pytestmark = pytest.mark.once  # that backends agree is held by `test_optimizers`
 PAGE = ROOT / "docs" / "other_lambs.md"
 # Package -> case of its goldens -> how the page calls it.
 TITLES = {

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 from oracle import Lamb
-from support import clusters
 from support.cases import random_problem
-from support.feeding import Feed, maker
 from support.frontends import (
     FRONTENDS,
     apply,
@@ -13,11 +11,11 @@ from support.frontends import (
     dtype_of,
     every_frontend,
     new_variable,
-    on_tensorflow,
     precision,
     train,
     uncompiled,
 )
+from support.references import NAMES
 from support.small_model import fit, two_layers
 
 
@@ -30,14 +28,6 @@ def test_policies_train(frontend, policy):
     assert losses[-1] < 0.5 * losses[0]
     is_scaled = isinstance(model.optimizer, host.mixed_precision.LossScaleOptimizer)
     assert is_scaled == (policy == "mixed_float16")
-
-
-@every_frontend
-def test_slots_of_half_precision_variables_are_float32(frontend):
-    optimizer = FRONTENDS[frontend][1].LAMB(use_ema=True, gradient_accumulation_steps=2)
-    optimizer.build([new_variable(frontend, np.ones(3), "bfloat16")])
-    dtypes = {dtype_of(v) for v in optimizer.variables}
-    assert {dtype for dtype in dtypes if "int" not in dtype} == {"float32"}
 
 
 @every_frontend
@@ -107,52 +97,6 @@ def test_what_averages_overwrite_is_the_master_too(frontend, when, dtype):
 
 
 @every_frontend
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-@uncompiled()
-def test_an_average_follows_what_somebody_sets(frontend):
-    """A variable without a gradient is not stepped: its master is still that of before."""
-    optimizer = FRONTENDS[frontend][1].LAMB(
-        1e-4,
-        dtypes={"masters": "float32"},
-        use_ema=True,
-        ema_momentum=0.5,
-        gradient_accumulation_steps=2,
-    )
-    variables = [new_variable(frontend, np.ones(4), "bfloat16", path) for path in "ab"]
-    for last in (np.ones(4), None):
-        if last is None:
-            variables[1].assign(np.full(4, 3.0))
-        for _ in range(2):
-            apply(optimizer, [np.ones(4), last], variables)
-    average = array(optimizer.state_of(1)["average"])
-    np.testing.assert_allclose(average, 2.0, atol=1e-3)
-
-
-@on_tensorflow
-@every_frontend
-def test_masters_take_their_averages_on_replicas(frontend):
-    make = maker(
-        frontend,
-        "LAMB",
-        1e-4,
-        dtypes={"masters": "float32"},
-        use_ema=True,
-        ema_overwrite_frequency=5,
-    )
-    feed = Feed(frontend, make, 2, dtype="bfloat16", traced=True)
-    one = {"kernel": np.ones((2, 2)), "bias": np.ones(2)}
-    for _ in range(5):
-        feed.step([one, one])
-    for i, weight in enumerate(feed.variables):
-        kept = (weight, feed.optimizer._storage.masters[i], feed.optimizer.state_of(i)["average"])
-        copies = (feed.strategy.experimental_local_results(clusters.native(v)) for v in kept)
-        for own, master, average in zip(*(map(array, each) for each in copies), strict=True):
-            np.testing.assert_array_equal(master, average)
-            np.testing.assert_array_equal(own, master.astype(own.dtype))
-            assert (master != own.astype("float32")).any()
-
-
-@every_frontend
 @uncompiled()
 def test_bfloat16_slots_follow_float32_ones(frontend):
     random = np.random.default_rng(0)
@@ -202,7 +146,7 @@ def test_a_moment_in_bfloat16_does_not_stand_still(frontend):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("arguments", "dtype", "bytes_a_parameter"),
     [
@@ -224,25 +168,3 @@ def test_memory_is_what_the_docstring_says(frontend, name, arguments, dtype, byt
     if name == "SOAP" and slots == 4:  # its first moment is never rounded
         slots += 2
     assert sum(sizes) == 1000 * (slots + master)
-
-
-@every_frontend
-@uncompiled()
-def test_scalars_of_float64_variables_are_float64(frontend):
-    """Of averages the momentum, a bound, the threshold of clipping: float32 holds none of them."""
-    start, gradients = np.array([0.3, -0.7]), np.random.default_rng(0).normal(size=(3, 2))
-    with precision(frontend, "float64"):
-        optimizer = FRONTENDS[frontend][1].LAMB(
-            0.1, beta_1=0.0, beta_2=0.0, epsilon=0.0, bias_correction=False, global_clipnorm=0.3,
-            bounds={"trust_ratio": (0.1, 0.7)}, use_ema=True, ema_momentum=0.9,
-        )  # fmt: skip
-        variable = new_variable(frontend, start, "float64")
-        weights, average = start, None
-        for gradient in gradients:
-            apply(optimizer, [gradient], [variable])
-            ratio = np.clip(np.linalg.norm(weights) / 2**0.5, 0.1, 0.7)
-            weights = weights - 0.1 * ratio * np.sign(gradient)
-            average = weights if average is None else 0.9 * average + (1 - 0.9) * weights
-    np.testing.assert_allclose(array(variable), weights, rtol=1e-14)
-    (held,) = optimizer._model_variables_moving_average
-    np.testing.assert_allclose(array(held), average, rtol=1e-14)

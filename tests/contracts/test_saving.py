@@ -192,13 +192,3 @@ def test_a_loss_scale_of_a_file_of_before(tmp_path, monkeypatch, is_built):
         assert_goes_on(first, second)
     else:
         assert array(second.optimizer.dynamic_scale) == 64
-
-
-def test_a_loss_scale_that_is_not_built_loads_nothing(tmp_path):
-    step_by_step(scaled("keras")).save_weights(path := str(tmp_path / "saved.weights.h5"))
-    other = scaled("keras")
-    other.compile(type(other.optimizer)(FRONTENDS["keras"][1].LAMB(0.05)), "mse")
-    with pytest.warns(UserWarning, match="it has no slots yet"):
-        other.load_weights(path)
-    assert float(array(other.optimizer.learning_rate)) == pytest.approx(0.05)
-    assert int(array(other.optimizer.iterations)) == 0

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from support.frontends import BACKEND, FRONTENDS
+from support.references import NAMES
 from support.soaking import MODES, Soak
 
 pytestmark = pytest.mark.skipif(BACKEND == "torch", reason="many steps in one program")
-OPTIMIZERS = ("LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP")
 
 
 def assert_holds(frontend, name, steps, mode="plain", **arguments):
@@ -35,6 +35,6 @@ def test_nothing_is_lost_in_a_long_run(name, mode, dtype, slots):
 @pytest.mark.slow
 @pytest.mark.parametrize("frontend", FRONTENDS)
 @pytest.mark.parametrize("mode", ["plain", "accumulating"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_lost_in_a_longer_run(frontend, name, mode):
     assert_holds(frontend, name, 5000, mode, slots="bfloat16")

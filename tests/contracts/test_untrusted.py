@@ -16,9 +16,9 @@ from support.cases import assert_same
 from support.frontends import FRONTENDS, array, every_frontend, uncompiled
 from support.malformed import PACKAGE, refused
 from support.property_cases import cases
+from support.references import NAMES
 
 pytestmark = pytest.mark.once
-OPTIMIZERS = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
 LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
@@ -47,7 +47,7 @@ def test_a_malformed_argument(frontend, row):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_malformed_config(frontend, name):
     """It is checked as the arguments are."""
     cls = getattr(FRONTENDS[frontend][1], name)
@@ -71,7 +71,7 @@ def test_any_argument_is_taken_or_refused_by_us(frontend):
     @cases(25)
     @given(st.data())
     def check(data):
-        cls = getattr(FRONTENDS[frontend][1], data.draw(st.sampled_from(OPTIMIZERS)))
+        cls = getattr(FRONTENDS[frontend][1], data.draw(st.sampled_from(NAMES)))
         name = data.draw(st.sampled_from([*inspect.signature(cls).parameters]))
         value = data.draw(JUNK)
         try:
@@ -138,12 +138,12 @@ def test_a_malformed_serialized_optimizer(frontend, row, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", [*OPTIMIZERS, "AdaScale", "MeasureNoise"])
+@pytest.mark.parametrize("name", [*NAMES, "AdaScale", "MeasureNoise"])
 @every_frontend
 def test_a_saved_model_loads_in_safe_mode(frontend, name, tmp_path):
     host, room = FRONTENDS[frontend]
     model = host.Sequential([host.Input((4,)), host.layers.Dense(3)])
-    optimizer = getattr(room, name if name in OPTIMIZERS else "LAMB")(
+    optimizer = getattr(room, name if name in NAMES else "LAMB")(
         room.schedules.Warmup(10, 0.1),
         exclude_from_weight_decay=["bias"],
         gradient_accumulation_steps=2,

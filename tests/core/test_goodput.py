@@ -29,30 +29,6 @@ def test_the_examples_run(module):
 # -- seconds of a step -----------------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), positive), min_size=2, max_size=6))
-@settings(max_examples=50)
-def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
-    sizes, seconds = zip(*pairs, strict=True)
-    if len(set(sizes)) < 2:
-        return
-
-    def squares(alpha, beta):
-        return sum(((alpha + beta * b) / t - 1) ** 2 for b, t in pairs)
-
-    time = times.fit(sizes, seconds)
-    assert time.micro_batch >= 0 and time.example >= 0
-    least = squares(time.micro_batch, time.example)
-    for alpha in (0.0, 0.99, 1.01):
-        for beta in (0.0, 0.99, 1.01):
-            assert squares(time.micro_batch * alpha, time.example * beta) >= least * (1 - 1e-9)
-    step = min(seconds) / 1e3  # away from a parameter that ended at 0
-    assert squares(time.micro_batch + step, time.example) >= least * (1 - 1e-9)
-    assert squares(time.micro_batch, time.example + step / 10) >= least * (1 - 1e-9)
-    assert time.residual == pytest.approx(
-        max(abs((time.micro_batch + time.example * b) / t - 1) for b, t in pairs), abs=1e-9
-    )
-
-
 def test_the_update_is_counted_once():
     time = times.fit([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
     assert (time.micro_batch, time.example) == pytest.approx((0.05, 0.001), rel=1e-9)
@@ -69,6 +45,7 @@ def test_between_sizes_that_were_timed_the_seconds_are_on_the_line_through_them(
         [0.05, 0.06, 0.07, 0.16, 0.25]
     )
     assert time.step(8, 3) == pytest.approx(3 * 0.06 + 0.01)
+    assert time.micro_batch == 0  # the best line would be below it
     below, beyond = (time.call(at) for at in (2, 20))
     assert below == pytest.approx((time.micro_batch + 0.04) / 2)
     assert beyond == pytest.approx(0.24 + 4 * time.example)
@@ -226,23 +203,6 @@ def test_why_not_larger(given, why):
                for row in answer.rows)  # fmt: skip
 
 
-def test_without_a_bend_a_larger_batch_is_always_faster():
-    answer = plan(counts.from_runs([(32, 4800), (512, 250)]), micro_batch=4096)
-    assert answer.fastest == answer.rows[-1] and answer.fastest.batch == 4096
-    assert answer.why_not_larger.startswith("at the edge: a fit of 2 runs")
-    assert "no bend seen up to 512" in str(answer) and "noise scale inf (" in str(answer)
-    flat = plan(counts.from_runs([(32, 4800), (512, 4800)]))
-    assert flat.fastest.batch == 32 and "noise scale 0 (" in str(flat)
-
-
-@pytest.mark.parametrize("largest", [32, 512])
-def test_of_level_batches_the_smallest_is_named(largest):
-    steps, time = counts.from_runs([(32, 4800), (512, 300)]), times.StepTime(0.0, 0.001)
-    answer = plan(steps, time, micro_batch=largest)
-    assert answer.fastest.batch == answer.cheapest.batch == 32
-    assert answer.why_not_larger == "64 takes 1x as long"
-
-
 def test_the_candidates():
     """Powers of two times the baseline and what fits, where every device has an example."""
     answer = plan(micro_batch=50, devices=(1, 32), most=1700)
@@ -260,13 +220,6 @@ def test_the_candidates():
     assert [row.batch for row in plan(batches=[32], devices=(32,), examples=32, most=32).rows] == [
         32
     ]
-
-
-def test_a_batch_that_may_miss_the_deadline_is_told_of():
-    text = str(plan(deadline=0.1))
-    assert "\n1,024 may miss the deadline: it takes up to 10.6 min" in text
-    answer = plan(deadline=9.9, most=1024)
-    assert answer.by_deadline.between[1] < 9.9 and "may miss" not in str(answer)
 
 
 def test_the_text():
@@ -293,7 +246,8 @@ def test_the_text():
         (lambda: times.fit([16, 32], [1, math.nan]), "seconds must be a number"),
         (lambda: counts.from_runs([(64, 100)]), r"at two batches are needed, .*\[64.0\] alone"),
         (lambda: counts.from_runs([(64, 100), (1024, 0)]), r"Steps in runs must be .* it is 0\."),
-        (lambda: counts.from_runs([(64, 100), (1e308, 9)]), "A batch in runs must be a number in"),
+        (lambda: counts.from_runs({64: 100}), r"runs must be pairs \(batch, steps\), such as"),
+        (lambda: counts.from_runs([("64", 9)]), "A batch in runs must be a number in"),
         (
             lambda: counts.from_runs([(64, 1000), (256, 320)]).at(2049),
             "known of batch 2,049: a fit",
@@ -308,21 +262,8 @@ def test_the_text():
     ],
 )
 def test_what_is_refused(call, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((TypeError, ValueError), match=words):
         call()
-
-
-@pytest.mark.parametrize(
-    ("runs", "words"),
-    [
-        ({64: 100, 1024: 9}, r"^runs must be pairs \(batch, steps\), such as .*, not "),
-        ([("64", 100), (1024, 9)], "^A batch in runs must be a number in .*, not "),
-        ([(64, None), (1024, 9)], "^Steps in runs must be a number in .*, not "),
-    ],
-)
-def test_runs_that_are_no_pairs_of_numbers_are_refused_in_one_sentence(runs, words):
-    with pytest.raises(TypeError, match=words):
-        counts.from_runs(runs)
 
 
 def test_a_longer_run_has_the_same_noise_scale():

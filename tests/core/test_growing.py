@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes.growing import growing, multiples
+from tf_lamb.core.recipes.growing import growing
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("error")]
 
@@ -20,37 +20,12 @@ def rates(recipe):
     return recipe.schedule(schedules).value(np, np.arange(recipe.train_steps))
 
 
-def updates(relative):
-    """Steps in parts of those of the recipe, where the batch may grow without end."""
-    return np.mean(1 / multiples(np, relative, np.inf))
-
-
-def test_closed_forms_of_the_saving():
-    done = np.linspace(0, 1, 1_000_001)[:-1]
-    assert updates(1 - done) == pytest.approx(2 / 3, abs=1e-5)  # halvings of a linear decay
-    quarter = np.cos(np.pi / 2 * done)  # the bound, and what doublings make of it
-    assert np.mean(quarter) == pytest.approx(2 / np.pi, abs=1e-5)
-    halved = [2 / np.pi * np.arccos(2.0**-j) for j in range(30)]
-    parts = np.diff([*halved, 1.0])
-    assert updates(quarter) == pytest.approx(sum(p / 2**j for j, p in enumerate(parts)), abs=1e-5)
-
-
 def test_a_linear_decay_saves_a_third_and_says_so():
     grown = growing(base(epochs=1000), 64 * 2**6)
     assert grown.train_steps / 1_000_000 == pytest.approx(2 / 3 + 4**-6 / 3, abs=1e-4)
     assert "33.3% fewer; no batch that grows can save more than 1 - mean(rate / peak) = 50.0%" in (
         str(grown)
     )
-
-
-@pytest.mark.parametrize("boundaries", [(100, 300, 303), (100, 103)])
-def test_no_boundary_is_lost(boundaries):
-    """Two are in an update, or one is within the first."""
-    given = {"decay": "multi_step", "decay_rate": 0.1, "boundaries": boundaries, "optimizer": "SGD"}
-    recipe = dataclasses.replace(base(**given), train_steps=400)
-    grown = growing(recipe, 512)
-    assert grown.stages[-1].batch_size == 512
-    assert rates(grown)[-1] == pytest.approx(512 / 64 * rates(recipe)[-1])
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("LAMB", 0.5), (None, 0.5), ("SGD", 1.0)])
@@ -129,11 +104,6 @@ def test_accumulation_of_what_does_not_fit():
 def test_bad_input_is_one_sentence(given, largest, said):
     with pytest.raises((TypeError, ValueError), match=said):
         growing(base(**given), largest)
-
-
-def test_a_staged_recipe_cannot_grow():
-    with pytest.raises(TypeError, match="one stage can grow, and this is a StagedRecipe"):
-        growing(recipes.published("bert_mixed_batch"), 65536)
 
 
 @pytest.mark.parametrize("most", [4, 16, 64])

@@ -63,7 +63,3 @@ def test_an_adapted_step_has_the_length_lr_times_the_weight_norm():
 def test_debias_keeps_its_digits_in_float32(beta, t):
     exact = 1 - beta ** np.float64(t)
     assert debias(np, beta, np.float32(t)) == pytest.approx(exact, rel=3e-7)
-
-
-def test_debias_of_no_moment_is_one():
-    assert debias(np, 0, 1) == 1.0

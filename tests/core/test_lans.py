@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from oracle import Lans
 from support.cases import random_steps
 
@@ -32,14 +31,6 @@ def test_lans_is_the_oracle():
             )
 
 
-def test_the_length_of_a_gradient_is_nothing():
-    w, gradients = random_steps((4, 3))
-    plain, scaled = (
-        list(steps(w, factor * gradients, wd=0.3, epsilon=1e-30)) for factor in (1.0, 1e5)
-    )
-    np.testing.assert_allclose(scaled, plain, rtol=1e-12)
-
-
 def test_a_gradient_of_zeros_moves_what_decays_alone():
     w, _ = random_steps((4, 3))
     zeros = np.zeros((1, 4, 3))
@@ -47,15 +38,6 @@ def test_a_gradient_of_zeros_moves_what_decays_alone():
         (still,), (decayed,) = (list(steps(w, zeros, wd=wd)) for wd in (0.0, 0.3))
     np.testing.assert_array_equal(still, w)
     np.testing.assert_allclose(decayed, 0.9 * w)
-
-
-@pytest.mark.parametrize("cut", [0, 1])
-def test_a_slice_is_a_layer(cut):
-    w, gradients = random_steps((4, 3))
-    whole = list(steps(w, gradients, wd=0.3, axes=(1 - cut,)))[-1]
-    for i in range(w.shape[cut]):
-        alone = list(steps(w.take(i, cut), gradients.take(i, cut + 1), wd=0.3))[-1]
-        np.testing.assert_allclose(whole.take(i, cut), alone, rtol=1e-12)
 
 
 def test_the_ratio_on_show_is_of_the_momentum():

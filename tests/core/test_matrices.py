@@ -171,17 +171,3 @@ def test_rows_that_a_variable_cannot_have_are_refused_by_name(shape, rows, word)
         plan([("block/mixer/weight", shape)], {"mixer": rows})
     for part in (word, "block/mixer/weight", str(shape), "'mixer'", "None for what is no matrix"):
         assert part in str(refusal.value)
-
-
-def test_a_list_of_exclusions_stands_in_the_place_of_embeddings():
-    variables = [("embedding/embeddings", (10, 4)), ("logits/kernel", (6, 2))]
-    for excluded, adapted in (((), [False, True]), (["logits"], [True, False])):
-        found = plan(variables, excluded=excluded, embeddings=bool(excluded)).treatments
-        assert [t.adapt for t in found] == adapted
-        assert all(t.decay == 0.1 for t in found)
-
-
-def test_the_table_shows_rows_and_columns_and_what_is_left_to_the_others():
-    table = plan([("a/query/kernel", (12, 3, 4)), ("a/query/bias", (3, 4))]).table()
-    assert "matrix of 12 x 12" in table
-    assert "fallback: bias or normalization" in table

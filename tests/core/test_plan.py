@@ -114,11 +114,6 @@ def test_two_variables_of_one_path_answer_to_it_and_each_to_its_number():
     assert plan(TOWERS).names[1:3] == ("dense/bias#1of2", "dense/kernel#2of2")
 
 
-def test_a_number_of_another_count_is_told():
-    found = plan(TOWERS, (exact("dense/kernel#1of1"),))
-    assert "#1of1" in found.warning() and all(each.decay for each in found.treatments)
-
-
 def test_layers_of_one_path_are_joined_each_by_itself():
     def groups(paths, pattern="dense"):
         return plan(paths, unadapted=(), treatments={pattern: {"join": True}}).groups
@@ -195,11 +190,6 @@ def test_the_first_multiplier_that_matches_counts():
     rows = [line.split() for line in found.table().splitlines()]
     assert rows[0] == ["variable", "parameters", "decay", "adapted", "rate", "layer"]
     assert [row[4:] for row in rows[1:4]] == [["x", "0.5"], ["frozen"], ["x", "1"]]
-
-
-def test_a_multiplier_of_1_is_none():
-    """The plan is equal, and so is every program that is made of it."""
-    assert plan(PATHS, treatments=rates({"kernel": 1.0, ".": 1})) == plan(PATHS)
 
 
 def test_multipliers_that_cannot_be_meant_are_refused():

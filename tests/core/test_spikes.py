@@ -34,14 +34,6 @@ def test_it_is_maxtexts(window, deviations):
     assert 0 < sum(expected) < 400
 
 
-def test_a_slow_rise_is_none_and_a_leap_is():
-    noise = 1 + 0.05 * np.random.default_rng(0).normal(size=1000)
-    rise = np.linspace(1, 50, 1000) * noise
-    assert not any(judged(rise, 128, 6.0))
-    rise[700] *= 10
-    assert [i for i, spike in enumerate(judged(rise, 128, 6.0)) if spike] == [700]
-
-
 def test_what_is_not_finite_does_not_enter():
     window = np.array([0.0, 1.0, 2.0, 3.0])
     for norm in (np.nan, np.inf):

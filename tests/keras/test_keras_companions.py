@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from support.cases import assert_same
-from support.frontends import BACKEND, apply, array, new_variable, on_tensorflow, uncompiled
+from support.frontends import BACKEND, apply, array, new_variable, uncompiled
 
 import tf_lamb.keras as ours
 
@@ -115,45 +115,6 @@ def test_a_saved_multi_optimizer_goes_on_with_the_same_bits(tmp_path):
 
 @has_multi
 @uncompiled()
-def test_fit_backs_a_multi_optimizer_up(tmp_path):
-    class Stop(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            raise KeyboardInterrupt
-
-    def fit(model, *callbacks):
-        x, y = data()
-        model.fit(x, y, batch_size=ROWS, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
-        return model
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(network(multi()), ours.BackupAndRestore(tmp_path), Stop())
-    resumed = fit(network(multi()), ours.BackupAndRestore(tmp_path))
-    assert_same(state(resumed), state(fit(network(multi()))))
-
-
-@has_multi
-@on_tensorflow
-@uncompiled()
-def test_a_checkpoint_of_tensorflow_needs_to_be_told_of_the_optimizers_inside(tmp_path):
-    """Keras does not track them: news, where it does."""
-    import tensorflow as tf
-
-    def checkpoint(model, is_told):
-        inside = {"inside": list(model.optimizer.optimizers)} if is_told else {}
-        return tf.train.Checkpoint(model=model, optimizer=model.optimizer, **inside)
-
-    saved = steps(network(multi()))
-    for is_told in (False, True):
-        restored = network(multi())
-        restored.optimizer.build(restored.trainable_variables)
-        path = checkpoint(saved, is_told).save(tmp_path / "ckpt")
-        checkpoint(restored, is_told).restore(path)
-        same = [np.array_equal(*each) for each in zip(state(saved), state(restored), strict=True)]
-        assert all(same) == is_told
-
-
-@has_multi
-@uncompiled()
 def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(capsys):
     model = steps(network(multi()))
     with pytest.raises(TypeError, match="MultiOptimizer has none"):
@@ -185,28 +146,6 @@ def test_orbax_saves_in_the_middle_of_fit_and_goes_on_with_the_same_bits(make, t
     restored = load(str(tmp_path / "run"))
     assert_same(states[CUT - 1], state(restored))
     assert_same(states[-1], state(steps(restored, CUT)))
-
-
-@has_orbax
-@uncompiled()
-def test_a_sequential_model_comes_back_from_orbax_by_load_weights(tmp_path):
-    """By `load_model` nothing of it does, and Keras is silent: news, where it does."""
-
-    def sequential():
-        keras.utils.set_random_seed(0)
-        model = keras.Sequential([keras.Input((3,)), layers.Dense(2, name="body")], name="net")
-        model.compile(ours.LAMB(0.1), "mse", run_eagerly=True)
-        model.optimizer.build(model.trainable_variables)
-        return model
-
-    x, y = data()
-    orbax = keras.callbacks.OrbaxCheckpoint(str(tmp_path / "run"), save_freq=1)
-    saved, fresh = sequential(), sequential()
-    saved.fit(x, y, batch_size=ROWS, verbose=0, callbacks=[orbax])
-    lost = keras.models.load_model(str(tmp_path / "run"))
-    assert not np.allclose(lost.get_weights()[0], saved.get_weights()[0])
-    fresh.load_weights(str(tmp_path / "run"))
-    assert_same(state(saved), state(fresh))
 
 
 @uncompiled()

@@ -57,16 +57,6 @@ def test_trust_ratios_of_a_joined_layer(choice):
     fit(model)
 
 
-def test_the_state_of_another_optimizer():
-    models = [compiled(), compiled()]
-    for model in models:
-        fit(model)
-    for value in (lambda v: v, lambda v: v.value):
-        models[1].optimizer.set_weights(list(map(value, models[0].optimizer.variables)))
-        for model in models:
-            fit(model)
-
-
 @pytest.mark.parametrize("wrap", [
     lambda own: own, keras.optimizers.LossScaleOptimizer, tf_lamb.keras.MeasureNoise,
 ], ids=["alone", "scaled", "measured"])  # fmt: skip

@@ -5,8 +5,6 @@ is by far the quickest.
 """
 
 import contextlib
-import tempfile
-from unittest import mock
 
 import keras
 import numpy as np
@@ -148,30 +146,4 @@ def worker():
             optimizer = feed.step(parts)
             steps.append((optimizer.gain, optimizer.base_steps))
         seen[frontend] = {"steps": steps, "weights": [w.tolist() for w in feed.weights()]}
-    return seen
-
-
-def resumed_worker():
-    """The weights of a worker of two that goes on from what both saved between two updates.
-
-    It goes on as in a step that XLA compiles whole for GPUs, where replicas do not meet.
-    """
-    strategy, seen = tf.distribute.MultiWorkerMirroredStrategy(), {}
-    apart = mock.patch.object(type(strategy.extended), "_use_merge_call", lambda self: False)
-    micro_batches = gradients(6, 2)
-    for frontend in FRONTENDS:
-        make = maker(frontend, "LAMB", micro=2, epsilon=0.1)
-        first, second = (Feed(frontend, make, 2, traced=True, strategy=strategy) for _ in range(2))
-        for parts in micro_batches[:3]:
-            first.step(parts)
-        one, other = (
-            tf.train.Checkpoint(optimizer=feed.optimizer, variables=feed.variables)
-            for feed in (first, second)
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            other.read(one.write(f"{folder}/checkpoint")).assert_consumed()
-        with apart:
-            for parts in micro_batches[3:]:
-                second.step(parts)
-        seen[frontend] = [w.tolist() for w in second.weights()]
     return seen

@@ -92,16 +92,6 @@ def one_device(frontend, case, graph=True, **changes):
     return [copy for (copy,) in Task(frontend, case, mirrored(1), **changes).train(graph).copies()]
 
 
-def copies_of(frontend, case, counts):
-    """By how many replicas: their copies of each variable. For a process of its own."""
-    clusters.logical_devices(max(counts))
-    found = []
-    for count in counts:
-        copies = Task(frontend, case, mirrored(count)).train().copies()
-        found.append((count, [[copy.tolist() for copy in own] for own in copies]))
-    return found
-
-
 # --- MultiWorkerMirroredStrategy ---
 
 

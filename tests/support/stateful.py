@@ -87,7 +87,7 @@ def arguments(draw):
         [None, None, "clipnorm", "clipvalue", "global_clipnorm"]
     ))):  # fmt: skip
         told[clipping] = draw(st.sampled_from([0.1, 1.0]))
-    told["treatments"] = None  # others are in `test_lifecycles.py`: the plants were found by these
+    told["treatments"] = None  # not drawn: the plants were found by these draws
     if family in ("LAMB", "LANS", "LARS") and draw(st.booleans()):
         told["treatments"] = {"dense": {"join": True}}
         if family == "LARS":  # whose oracle has one decay a layer

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from support import clusters, feeding
 from support.cases import assert_same
 from support.clusters import all_reduces
 from support.feeding import Feed, close, gradients, maker, mean_of, scaled
@@ -88,17 +87,6 @@ def test_what_is_saved_between_two_updates_goes_on(frontend, before, after, save
         exactly(own, expected)
 
 
-@pytest.mark.slow
-def test_two_processes_go_on_from_what_they_saved():
-    outputs = clusters.results(feeding.resumed_worker, clusters.workers(2))
-    assert outputs[0] == outputs[1]
-    for frontend in FRONTENDS:
-        feed = Feed(frontend, maker(frontend, "LAMB", micro=2, epsilon=EPSILON))
-        for parts in gradients(6, 2):
-            feed.step([mean_of(parts)])
-        assert_same(outputs[0][frontend], feed.weights(), 1e-6)
-
-
 class Summed(Feed):
     """As in a step of the user's, who sums gradients before something is made of them."""
 
@@ -135,15 +123,4 @@ def test_whoever_sums_gradients_they_count_once(frontend, kind, change):
     for parts in gradients(4, 2):
         feed.step(parts)
         expected.step(parts)
-    assert_same(feed.weights(), expected.weights(), 1e-6)
-
-
-@every_frontend
-def test_behind_a_loss_scale_replicas_know_alike_what_has_no_gradient(frontend):
-    make = maker(frontend, "LAMB", micro=2, epsilon=EPSILON)
-    feed = Feed(frontend, lambda: with_a_loss_scale(make()), 2, traced=True)
-    expected = Feed(frontend, make)
-    for parts in gradients(4, 2):
-        feed.step([{**part, "bias": None} for part in parts])
-        expected.step([{**mean_of(parts), "bias": None}])
     assert_same(feed.weights(), expected.weights(), 1e-6)

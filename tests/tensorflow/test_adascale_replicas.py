@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from support import clusters, feeding
@@ -12,7 +11,6 @@ from support.frontends import FRONTENDS, every_frontend
 from support.noise import AdaScale, assert_noise
 from support.regression import (
     assert_fit_is_the_papers_loop,
-    assert_same_state,
     fit,
     regression,
     weights_of,
@@ -57,34 +55,6 @@ def test_fit_is_the_papers_loop(frontend, replicas, micro):
     assert_fit_is_the_papers_loop(model, micro, 2, replicas)
 
 
-class Sliced(Feed):
-    """Of an embedding of two rows, three were looked up: the second of them twice."""
-
-    def apply(self, gradients):
-        rows, bias = gradients
-        super().apply([tf.IndexedSlices(rows, tf.constant([1, 0, 1]), tf.constant([2, 2])), bias])
-
-
-@pytest.mark.parametrize("layout", ["1x4", "2x2"])
-@every_frontend
-def test_slices_are_their_dense_gradient(frontend, layout):
-    """A row that is looked up twice has the sum of both."""
-    replicas, micro = LAYOUTS[layout]
-    dense, sparse = (kind(frontend, scaled(frontend, micro), replicas) for kind in (Feed, Sliced))
-    rng = np.random.default_rng(0)
-    for _ in range(3):
-        parts, rows = [], []
-        for _ in range(replicas * micro):
-            r = rng.normal(size=(3, 2)).astype("float32") + 0.4
-            rows.append({"kernel": r, "bias": rng.normal(size=2).astype("float32")})
-            parts.append({"kernel": np.stack([r[1], r[0] + r[2]]), "bias": rows[-1]["bias"]})
-        dense.step(parts)
-        sparse.step(rows)
-        close(sparse.optimizer.gain, dense.optimizer.gain)
-    assert dense.optimizer.gain > 1
-    assert_same(sparse.weights(), dense.weights(), 1e-6)
-
-
 SETTINGS = {
     "LAMB, clipped": ("LAMB", False, {"weight_decay": 0.1, "global_clipnorm": 0.1}),
     "LAMB": ("LAMB", False, {"gradient_accumulation_steps": 2}),
@@ -126,44 +96,6 @@ def test_the_noise_scale_is_numpys(frontend):
         feed.step(parts)
     seen = feed.optimizer.noise_scale(32)
     assert_noise(seen, steps)
-
-
-@pytest.mark.parametrize("traced", [False, True])
-@every_frontend
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_none_in_the_last_micro_batch_is_measured_as_zeros(frontend, traced):
-    """The sums of its variable, over replicas, too."""
-    ours, make = FRONTENDS[frontend][1], maker(frontend, micro=2)
-    around = lambda: ours.MeasureNoise(make(), smoothing=0.9)  # noqa: E731
-    feed, steps = Feed(frontend, around, 2, traced=traced), gradients(6, 4)
-    for parts in steps:
-        feed.step([*parts[:2], *({**part, "bias": None} for part in parts[2:])])
-        for part in parts[2:]:
-            part["bias"] *= 0
-    assert_noise(feed.optimizer.noise_scale(32), steps)
-
-
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
-@every_frontend
-def test_a_checkpoint_resumes(frontend, replicas, tmp_path):
-    make = scaled(frontend, 2, inner="LAMB")
-
-    def fresh():
-        model = regression(frontend, make, replicas)
-        return model, tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-
-    model, checkpoint = fresh()
-    fit(model, epochs=2)
-    path = checkpoint.save(str(tmp_path / "ckpt"))
-    resumed, checkpoint = fresh()
-    with resumed.distribute_strategy.scope():
-        resumed.optimizer.build(resumed.trainable_variables)
-    checkpoint.restore(path).assert_existing_objects_matched()
-    one, other = resumed.optimizer, model.optimizer
-    assert one.base_steps == other.base_steps > 0
-    for each in (resumed, model):
-        fit(each, epochs=2)
-    assert_same_state(resumed, model)
 
 
 def test_sums_that_were_made_already_are_refused():

@@ -42,13 +42,6 @@ def all_compiled(monkeypatch):
     monkeypatch.setattr(namespace, "LARGE", 1)
 
 
-def test_the_frontends_are_equal(all_compiled):
-    start, gradients = random_problem(shape=(64, 32), steps=10)
-    one, _ = final_weights("keras", gradients, start)
-    other, _ = final_weights("tf_keras", gradients, start)
-    assert_close(one, other, 0)
-
-
 @every_frontend
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_compiled_eager_and_graph_are_equal(frontend, name, all_compiled):
@@ -94,13 +87,6 @@ def test_a_second_step_compiles_nothing(frontend, graph):
     assert len(programs(optimizer)) == 2
     traced = [*programs(optimizer).values(), *optimizer._update._steps.values()]
     assert [f.experimental_get_tracing_count() for f in traced] == [1, 1] + [1] * (not graph)
-
-
-@every_frontend
-def test_without_jit_nothing_is_compiled(frontend):
-    start, gradients = random_problem()
-    _, optimizer = final_weights(frontend, gradients, start, jit_compile=False)
-    assert not any(is_compiled(optimizer))
 
 
 @every_frontend

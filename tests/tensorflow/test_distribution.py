@@ -3,8 +3,6 @@
 `test_sharded.py` is its half on JAX.
 """
 
-import functools
-
 import numpy as np
 import pytest
 from support import clusters, replicas
@@ -52,16 +50,6 @@ def test_replicas_are_one_device(frontend, case):
     """Weights, slots, accumulators and averages; the copies to the last bit."""
     task = Task(frontend, case, mirrored(2)).train()
     assert_replicas_are_one_device(task.copies(), 2, one_device(frontend, case), case)
-
-
-@slow
-@pytest.mark.parametrize("case", ["LAMB", "LARS accumulated"])
-@every_frontend
-def test_many_replicas_are_one_device(frontend, case):
-    """In a process of their own, which gives back what their programs have taken."""
-    (found,) = clusters.results(functools.partial(replicas.copies_of, frontend, case, (4, 8)))
-    for count, copies in found:
-        assert_replicas_are_one_device(copies, count, one_device(frontend, case))
 
 
 @slow

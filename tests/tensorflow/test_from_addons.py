@@ -3,9 +3,7 @@
 import json
 
 import h5py
-import keras
 import pytest
-import tf_keras
 from goldens import load, problem
 from support.frontends import FRONTENDS, every_frontend
 from support.migrating import ADDONS, GARDEN
@@ -64,10 +62,3 @@ def test_the_legacy_decay_of_the_rate_is_asked_for_as_a_schedule(frontend):
         room.LAMB.from_addons(config)
     schedule = host.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5)
     assert room.LAMB.from_addons(config, learning_rate=schedule)._learning_rate is schedule
-
-
-def test_we_register_nothing_of_others():
-    for host in (keras, tf_keras):
-        ours = [name for name, cls in host.saving.get_custom_objects().items()
-                if cls.__module__.startswith("tf_lamb")]  # fmt: skip
-        assert all(name.startswith("tf_lamb>") for name in ours)

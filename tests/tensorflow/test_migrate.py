@@ -19,7 +19,6 @@ from support.migrating import ADDONS, DECAY, GARDEN, KERAS, build, renamed_model
 import tf_lamb.keras
 import tf_lamb.tf_keras
 
-FORM = {"newton_schulz_steps": 5, "update_scale": "rms", "fallback_lr_scale": 1.0}
 CLASSIC = {"trust_coefficient": 0.02, "form": {"denominator": "norm_of_sum"}}
 # Source -> golden, what is read, our class, our arguments.
 FILES = {
@@ -139,22 +138,6 @@ def test_keras_muon_goes_on():
     assert (report.step, len(report.matched)) == (SAVED, 7) and not report.changes
     assert report.unsaid == ("exclude_from_weight_decay",)
     go_on(optimizer, model, golden)
-
-
-def test_arguments_of_keras_muon_alone_are_reported():
-    model = build(keras)
-    old = keras.optimizers.Muon(2e-3, rms_rate=0.3, adam_lr_ratio=0.5, exclude_layers=["head"])
-    old.build(model.trainable_variables)
-    new = tf_lamb.keras.Muon(
-        2e-3, weight_decay=0.004, epsilon=1e-7, exclude_from_layer_adaptation=["embed", "head"]
-    )
-    report = tf_lamb.keras.migrate(old, new, model)
-    form = {**FORM, "fallback_lr_scale": 0.5}
-    assert report.changes == {"form": (form, FORM), "rms_rate": (0.3, 0.2)}
-    assert report.keep == {"form": form}
-    halved = tf_lamb.keras.Muon(**{**new.get_config(), **report.keep})
-    changes = tf_lamb.keras.migrate(old, halved, model).changes
-    assert changes == {"rms_rate": (0.3, 0.2), "adam_weight_decay": (0.004, 0.002)}
 
 
 @pytest.mark.parametrize(
@@ -301,23 +284,6 @@ def test_a_schedule_that_counted_micro_batches_is_warned_of(but):
         "LAMB: the learning rate's schedule is 4 times slower than in keras.optimizers.Lamb, which "
         "read it at micro-batches: divide its steps by 4."
     ])  # fmt: skip
-
-
-def test_a_report_reads_as_a_letter():
-    model = build(keras)
-    old = keras.optimizers.Lamb(0.02, weight_decay=0.01)
-    old.build(model.trainable_variables)
-    optimizer = tf_lamb.keras.LAMB(0.02, **DECAY)
-    text = str(tf_lamb.keras.migrate(old, optimizer, model))
-    for line in (
-        "LAMB continues keras.optimizers.Lamb after step 0.",
-        "7 of 7 variables",
-        "left as they are",
-        "weight_decay_mode: 'decoupled' there, 'update' here",
-        "LAMB(..., epsilon=1e-07, weight_decay_mode='decoupled', exclude_from_layer_adaptation=[])",
-        "the source does not hold exclude_from_weight_decay",
-    ):
-        assert line in text
 
 
 @pytest.mark.parametrize("function", [tf_lamb.migrate, tf_lamb.LAMB.from_addons])

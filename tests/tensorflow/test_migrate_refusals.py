@@ -197,20 +197,6 @@ def test_keras_muon_has_slots_and_leaves_convolutions_to_adam():
     assert len(tf_lamb.keras.migrate(old, as_there, model).matched) == 4
 
 
-def test_keras_muon_takes_biases_of_two_axes_for_matrices():
-    inputs = keras.Input((4, 6))
-    attended = keras.layers.MultiHeadAttention(2, 3, name="attention")(inputs, inputs)
-    model = keras.Model(inputs, keras.layers.Dense(3, name="dense")(attended))
-    old = keras.optimizers.Muon()
-    old.build(model.trainable_variables)
-    biases = [f"attention/{of}/bias" for of in ("query", "key", "value")]
-    as_there = tf_lamb.keras.Muon(exclude_from_layer_adaptation=["attention/"])
-    with pytest.raises(ValueError, match=r"exclude_from_.*query/kernel.* fresh=\[.*value/bias'\]"):
-        tf_lamb.keras.migrate(old, tf_lamb.keras.Muon(), model)
-    report = tf_lamb.keras.migrate(old, as_there, model, fresh=biases)
-    assert set(report.fresh) == set(biases) and "dense/kernel" in report.matched
-
-
 def test_arguments_of_migrate_that_cannot_be_right():
     old = stepped()
     model = renamed_model(tf_keras)

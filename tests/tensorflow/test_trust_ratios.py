@@ -54,49 +54,6 @@ def test_observed_before_it_is_built_in_a_replica(frontend):
     assert seen[3:] == (1, pytest.approx(5.0), pytest.approx(1.0), pytest.approx(5.0), 0)
 
 
-def traced(frontend, observe):
-    """The graph of a step and of the programs in it."""
-    optimizer = FRONTENDS[frontend][1].LAMB(0.1)
-    variables = [tf.Variable(tf.ones((4, 3)), name="kernel"), tf.Variable(tf.ones(3), name="bias")]
-    optimizer.build(variables)
-    if observe:
-        optimizer.observe_trust_ratios()
-
-    @tf.function
-    def step():
-        optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables])
-
-    graph = step.get_concrete_function().graph.as_graph_def()
-    return [node for part in (graph, *graph.library.function) for node in
-            (part.node if hasattr(part, "node") else part.node_def)]  # fmt: skip
-
-
-def count(nodes, op):
-    return sum(node.op == op for node in nodes)
-
-
-@every_frontend
-def test_unobserved_nothing_is_traced(frontend):
-    plain, watched = traced(frontend, observe=False), traced(frontend, observe=True)
-    # Two weights and their two moments; in Keras 3 the count of steps, too.
-    assert count(plain, "AssignVariableOp") == {"keras": 7, "tf_keras": 6}[frontend]
-    assert count(watched, "AssignVariableOp") == count(plain, "AssignVariableOp") + 2
-    assert count(plain, "Pack") < count(watched, "Pack")
-    assert not any("trust_ratio" in node.name for node in plain)
-
-
-@every_frontend
-def test_a_second_observed_step_compiles_nothing(frontend):
-    variables = [tf.Variable(tf.ones((4, 3)), name=f"kernel_{i}") for i in range(3)]
-    optimizer = FRONTENDS[frontend][1].LAMB(0.1)
-    optimizer.observe_trust_ratios()
-    optimizer.build(variables)
-    for _ in range(3):
-        optimizer.apply_gradients([(tf.ones((4, 3)), v) for v in variables])
-    (program,) = optimizer._update._programs.values()
-    assert program.experimental_get_tracing_count() == 1
-
-
 @every_frontend
 def test_a_checkpoint_does_not_hold_them(frontend, tmp_path):
     host, _ = FRONTENDS[frontend]

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.frontends import FRONTENDS, every_frontend, new_variable
-
-FAMILY = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
+from support.references import NAMES
 
 
 @every_frontend
-@pytest.mark.parametrize("name", [*FAMILY, "AdaScale", "MeasureNoise"])
+@pytest.mark.parametrize("name", [*NAMES, "AdaScale", "MeasureNoise"])
 def test_a_step_on_gradients_of_unknown_shape(frontend, name):
     _, ours = FRONTENDS[frontend]
     if name in ("AdaScale", "MeasureNoise"):

@@ -83,15 +83,6 @@ def test_a_traced_step_drops_as_one(layout, meets, monkeypatch):
     assert float(met.optimizer.loss_scale) == 2.0**13
 
 
-def test_a_step_that_is_compiled_whole_drops_as_one():
-    met, spared = (feed("micro-batches", traced=True, jit_compile=True) for _ in range(2))
-    for run in (met, spared):
-        run.call = tf.function(run._call, jit_compile=True)
-    assert_never_been(met, spared, steps("micro-batches", 2), spoiled, COUNTS)
-    assert counts(met) == (2, 2)
-    assert float(met.optimizer.loss_scale) == 2.0**13
-
-
 def test_the_scale_grows_with_updates_and_stays_within_one():
     run = feed("micro-batches", {"initial_scale": 4.0, "dynamic_growth_steps": 2})
     scales = []
@@ -125,27 +116,6 @@ def test_a_dynamic_scale_drops_whatever_on_nonfinite_says(on_nonfinite):
     run.step(spoiled(steps("micro-batches", 1)[0], 1))
     assert run.bits(COUNTS) == before
     assert counts(run) == (0, 1)
-
-
-@pytest.mark.parametrize("on_nonfinite", ["skip", "raise", "propagate"])
-def test_it_may_be_built_before(on_nonfinite):
-    optimizer = maker("tf_keras", "LAMB", micro=2, on_nonfinite=on_nonfinite)()
-    weight = tf.Variable([1.0, 2.0])
-    optimizer.build([weight])
-    scaled = tf_keras.mixed_precision.LossScaleOptimizer(optimizer)
-    for gradient in ([np.inf, 1.0], [1.0, 1.0]):
-        scaled.apply_gradients([(tf.constant(gradient), weight)])
-    assert weight.numpy().tolist() == [1.0, 2.0]
-    assert (optimizer.skipped_steps, float(scaled.loss_scale)) == (1, 2.0**14)
-
-
-@pytest.mark.parametrize("around", [tf_lamb.tf_keras.MeasureNoise,
-                                    lambda own: tf_lamb.tf_keras.AdaScale(own, 2.0)])  # fmt: skip
-def test_what_is_measured_is_of_updates_that_were_made(around):
-    met, spared = (feed("micro-batches", around=around) for _ in range(2))
-    assert_never_been(met, spared, steps("micro-batches"), spoiled, COUNTS)
-    assert step_of(met.optimizer) == 3
-    assert float(met.optimizer.loss_scale) == 2.0**12
 
 
 def test_the_scale_is_in_a_checkpoint_as_ever(tmp_path):
