@@ -33,7 +33,6 @@ def linear(*numbers, **given):
 EVERY = {
     **{name: lambda name=name: published(name, 4096) for name in TABLE},
     "bert_mixed_batch": lambda: published("bert_mixed_batch"),
-    "nvidia_bert": lambda: published("nvidia_bert"),
     "sqrt": scale,
     "legw": legw,
     "linear": lambda: linear(decay=(10, 20)),
@@ -53,42 +52,6 @@ def test_it_prints_its_numbers_and_its_source(name):
         assert f"{stage.learning_rate:.4g}" in text or f"{stage.learning_rate:g}" in text
         assert f"{stage.warmup_steps:,} steps" in text or "warmup steps" in text  # of a table
         assert all(line in text for line in stage.arithmetic)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_norms_and_biases_are_excluded(name):
-    recipe = EVERY[name]()
-    for stage in getattr(recipe, "stages", (recipe,)):
-        assert stage.exclude_from_layer_adaptation is None  # as for weight decay
-        if stage.model and stage.optimizer != "SGD":
-            assert stage.exclude_from_weight_decay == ("norm_and_bias",)
-
-
-def test_what_a_pattern_excludes_is_printed_as_one():
-    line = "weight decay = 0.0001, but not where a name matches 'batch_normalization|_bn/'"
-    assert line in str(published("linear_resnet50_sgd", 4096))
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_it_is_frozen_plain_and_comparable(name):
-    recipe = EVERY[name]()
-    assert recipe == EVERY[name]()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        recipe.title = "mine"
-    for stage in getattr(recipe, "stages", (recipe,)):
-        plain = (int, float, str, bool, tuple, type(None))
-        assert all(type(value) in plain for value in dataclasses.asdict(stage).values())
-        assert 0 <= stage.warmup_steps < stage.train_steps
-
-
-def test_whatever_counts_as_a_whole_number_becomes_an_int():
-    class Whole:  # as NumPy's integers are
-        def __index__(self):
-            return 8192
-
-    for name in ("untuned_lamb_bert", "linear_resnet50_sgd", "mlperf_lars"):
-        assert published(name, Whole()) == published(name, 8192)
-        assert type(published(name, Whole()).batch_size) is int
 
 
 def test_a_worked_calculation():
@@ -115,10 +78,7 @@ def test_a_worked_calculation():
     [
         (lambda: published("untuned_lamb_bert", 65536), "1 to 64 times.*65,536 is 128 times 512"),
         (lambda: published("legw_resnet50_lars", 256), "LEGW for ResNet-50 was shown.*256 is 0.5"),
-        (lambda: published("linear_resnet50_sgd", 16384), "1 to 32 times.*16,384 is 64 times 256"),
-        (lambda: legw(64), "64 is 0.5 times 128"),
         (lambda: linear(8192), "Linear scaling was shown.*1 to 32 times.*8,192 is 64 times 128"),
-        (lambda: scale(32768, 256, 1e-3, 0, epochs=90), "32,768 is 128 times 256"),
         (lambda: legw(512, 32, 1e-3, 0.36, 3996, 7), "LEGW: warmup takes 45 of 56 steps"),
     ],
 )
@@ -132,33 +92,13 @@ def test_a_batch_that_was_not_shown_warns(call, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: published("untuned_lamb", 512), "no recipe 'untuned_lamb'.*bert_mixed_batch"),
         (
-            lambda: published("untuned_lamb", 512),
-            "no recipe 'untuned_lamb'.*nvidia_bert",
+            lambda: published("bert_mixed_batch", 65536),
+            "batches of its own: leave out batch_size=65536",
         ),
-        (lambda: published("nvidia_bert", 65536), "batches of its own: leave out batch_size=65536"),
-        (lambda: published("mlperf_lars"), "batch_size must be a whole number >= 1, not None"),
-        (
-            lambda: published("untuned_lamb_bert", 0),
-            "must be a whole number >= 1, not 0",
-        ),
-        (lambda: published("untuned_lamb_bert", 512.0), "not 512.0"),
-        (lambda: published("mlperf_lamb_bert", True), "not True"),
-        (
-            lambda: published("untuned_lamb_bert", 2**31 - 1),
-            "2,147,483,647 = 0.238 steps",
-        ),
-        (
-            lambda: published("mlperf_lars", 10000),
-            "no reference point at batch 10,000; it has 1,632, 2,048, .*67,840",
-        ),
-        (lambda: scale(examples=0), "examples must be a whole"),
-        (lambda: scale(epochs=0), r"\(0, inf\), but it is 0"),
         (lambda: scale(32768, examples=1, epochs=0.3), "0.3 epochs x 1 examples / batch_size 32,7"),
         (lambda: legw(8192, warmup=0.5), "234 > 200 steps.*0.5 x 64 = 32"),
-        (lambda: scale(8192, 0), "base_batch_size must be"),
-        (lambda: scale(8192, rate=0), "base_learning_rate must be"),
-        (lambda: scale(8192, warmup=-1), r"base_warmup_epochs must be.*\[0, inf\)"),
         (lambda: scale(rule="cubic"), "rule must be one of 'sqrt', 'linear', 'legw', not 'cubic'"),
         (
             lambda: scale(decay="cosine"),
@@ -208,12 +148,6 @@ def test_the_way_of_a_momentum_recipe_is_named():
     message = str(caught.value)
     assert "write keras.optimizers.SGD(recipe.schedule(), ...)" in message
     assert "kernel_regularizer=keras.regularizers.L2(5e-05)" in message
-
-
-@pytest.mark.parametrize("wrong", ["x.png", 512])
-def test_what_is_no_recipe_is_not_drawn(wrong):
-    with pytest.raises(TypeError, match=r"plot\(ax=axes\).*savefig\('recipe.png'\)"):
-        scale().plot(wrong)
 
 
 # Schedules, and the step from which their rate is 0 for good.

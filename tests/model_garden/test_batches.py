@@ -253,8 +253,6 @@ def test_a_published_recipe_by_name():
     [
         ({"recipe": "untuned_lamb_resnet50", "global_batch_size": 512},
          "untuned_lamb_resnet50 is a recipe for ResNet-50, but this experiment trains BERT"),
-        ({"recipe": "mlperf_lamb_bert", "global_batch_size": 512},
-         "no reference point at batch 512"),
         ({"recipe": "sqrt"}, "--recipe=sqrt needs --global_batch_size"),
         ({"global_batch_size": 512 * 640},
          "warmup is longer than training, 3,125 > 1,563 steps"),

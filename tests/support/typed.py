@@ -25,7 +25,7 @@ tf_lamb.AdaScale(tf_lamb.Muon(0.02, form={"newton_schulz_steps": 5}), scale=8)
 tf_lamb.BackupAndRestore(pathlib.Path("backup"))
 seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]
 changes: dict = dict(tf_lamb.migrate("checkpoint", lamb, None).changes)
-stages: int = len(tf_lamb.recipes.published("nvidia_bert").stages)
+stages: int = len(tf_lamb.recipes.published("bert_mixed_batch").stages)
 steps: int = tf_lamb.recipes.published("mlperf_lars", 32768).warmup_steps
 text: str = tf_lamb.TrustRatios(every=10).table()
 

@@ -6,8 +6,7 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
     `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
     `_model_variables_moving_average`: Keras's `build` makes it of zeros, and `SwapEMAWeights`
         reads it.
-    `_overwrite_variables_directly_with_gradients`: it counts micro-steps by
-        `iterations`.
+    `_overwrite_variables_directly_with_gradients`: before Keras comes to constraints.
     `Variable._value`: None while `fit` on JAX has the array, which a step donates.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
     `_distribution_strategy`, `_accumulated_gradients`, `_variables`, `_trainable_variables`: used
@@ -22,29 +21,13 @@ from tf_lamb.keras import arrays, sharding
 from tf_lamb.keras.arrays import native as native
 
 
-def unfrozen(variables):
-    """Those whose layers are not frozen now; what is overwritten has no gradient to wait for."""
-    return [v for v in variables if v.trainable and not is_overwritten(v)]
-
-
-def overwrite_marked(optimizer, gradients, variables):
-    """Overwrites what a float8 layer has marked for it: with the largest of an update, as in Keras.
-
-    Returns:
-        The other gradients, and their variables.
-    """
-    others = []
-    for gradient, variable in zip(gradients, variables, strict=True):
-        if not is_overwritten(variable):
-            others.append((gradient, variable))
-            continue
-        if optimizer.gradient_accumulation_steps:
-            total = optimizer._accumulated_gradients[optimizer._get_variable_index(variable)]
-            largest, is_update = ops.maximum(gradient, total), optimizer._is_update()
-            total.assign(ops.where(is_update, ops.zeros_like(largest), largest))
-            gradient = ops.where(is_update, largest, variable.value)
-        variable.assign(gradient)
-    return [gradient for gradient, _ in others], [variable for _, variable in others]
+def check_precision(variables):
+    """Raises for float8 layers, whose scales Keras overwrites with their gradients."""
+    if marked := [path_of(v) for v in variables if is_overwritten(v)]:
+        raise ValueError(
+            f"{marked[0]} of a float8 layer is no weight that an optimizer of tf_lamb can step: "
+            "take another precision for the layer, mixed_bfloat16 say."
+        )
 
 
 def split_accumulators(optimizer):

@@ -18,7 +18,6 @@ from keras import ops
 
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.seams import use_rate
-from tf_lamb.api.variables import is_overwritten
 from tf_lamb.keras import arrays, host, processes, saved, seams
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
@@ -70,6 +69,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         if self.built or not variables:
             return
+        host.check_precision(variables)
         processes.agree_on(self, variables)
         replicas, on_tensorflow = self._replicas, keras.backend.backend() == "tensorflow"
         if on_tensorflow:
@@ -98,14 +98,11 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         variables = list(trainable_variables or self._trainable_variables)
         self._check_variables_are_known(variables)
         pairs = [*zip(*self._filter_empty_gradients(grads, variables), strict=True)]
-        # What is overwritten is no gradient: the inner optimizer gets it as it comes.
-        overwriting = [pair for pair in pairs if is_overwritten(pair[1])]
 
         def apply(pairs):
-            self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting, strict=True)))
+            self.inner_optimizer.apply(*map(list, zip(*pairs, strict=True)))
 
-        pairs = [pair for pair in pairs if not is_overwritten(pair[1])]
-        self.step(pairs, apply, host.unfrozen(self._trainable_variables))
+        self.step(pairs, apply, [v for v in self._trainable_variables if v.trainable])
 
     def _sums(self, pairs):
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":

@@ -49,6 +49,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if self.built:
             self._check_built_for(variables, self._trainable_variables_indices)
             return
+        host.check_precision(variables)
         processes.agree_on(self, variables)
         plan = self._make_plan(variables)
         if self._settings.shard_update and sharding.is_distributed():
@@ -123,15 +124,14 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         self._update.step_layer(layer, [gradient], state, scalars)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        """As in Keras, but once an update; leaves out what is frozen before its constraint."""
-        others = host.overwrite_marked(self, grads, vars)
-        pairs = self.without_frozen(list(zip(*others, strict=True)))
+        """Leaves out what is frozen, before its constraint; nothing is overwritten."""
+        pairs = self.without_frozen(list(zip(grads, vars, strict=True)))
         return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         pairs = zip(grads, trainable_variables, strict=True)
         gradients = [ops.cast(arrays.dense(g, v), arrays.compute_dtype(v.dtype)) for g, v in pairs]
-        unfrozen = host.unfrozen(self._trainable_variables)
+        unfrozen = [v for v in self._trainable_variables if v.trainable]
         missing = self.without_gradient(trainable_variables, unfrozen)
         sums = (self._storage.accumulators[self._index_of(v)] for v in missing)
         gradients += [ops.zeros(each.shape, each.dtype) for each in sums]

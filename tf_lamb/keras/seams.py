@@ -15,7 +15,7 @@ from keras import ops
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import is_overwritten, unwrapped
+from tf_lamb.api.variables import unwrapped
 from tf_lamb.keras import arrays, host
 
 
@@ -77,10 +77,7 @@ def _apply(wrapper, grads, trainable_variables=None):
         with keras.name_scope(wrapper.name):
             wrapper.build(trainable_variables)
     scale = ops.convert_to_tensor(wrapper.dynamic_scale)
-    unscaled = [
-        g if g is None or is_overwritten(v) else ops.divide(g, scale)
-        for g, v in zip(grads, trainable_variables or wrapper._trainable_variables, strict=True)
-    ]
+    unscaled = [g if g is None else ops.divide(g, scale) for g in grads]
     wrapper.inner_optimizer.apply(unscaled, trainable_variables)
 
 

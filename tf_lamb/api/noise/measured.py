@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import is_overwritten, names_of, step_of, unwrapped
+from tf_lamb.api.variables import names_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
 
 
@@ -273,7 +273,7 @@ class MeasureNoise:
 
     def _make_state(self, variables):
         """At the end of a build."""
-        self._measured = [i for i, v in enumerate(variables) if not is_overwritten(v)]
+        self._measured = range(len(variables))
         self._state = {name: self._add(name, *kind) for name, kind in self._initial_state().items()}
         self._built_for = names_of(variables)
 

@@ -15,7 +15,6 @@ from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.optimizers.storage import Storage
 from tf_lamb.api.variables import (
-    is_overwritten,
     path_of,
     root_mean_square,
     step_of,
@@ -336,7 +335,7 @@ class Layerwise:
         arrays = {
             i: self._host.array_of(variable)
             for i, variable in enumerate(variables)
-            if plan.treatments[i].adapt and i not in plan.frozen and not is_overwritten(variable)
+            if plan.treatments[i].adapt and i not in plan.frozen
         }
         known = {i: array for i, array in arrays.items() if array is not None and array.size}
         return plan.holding({i: root_mean_square(array) for i, array in known.items()})
@@ -433,8 +432,6 @@ class Layerwise:
         return self.add_variable((), dtype=self._counts, name=name)
 
     def _add_slots(self, variable, declared):
-        if is_overwritten(variable):
-            return ()
         is_double, chosen = self._dtype_of(variable) == "float64", self._settings.dtypes.slots
         return tuple(
             self.add_variable_like(

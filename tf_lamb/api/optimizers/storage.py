@@ -64,7 +64,7 @@ class Storage:
     def of(self, index: int) -> dict[str, Any]:
         """By name the slots of a variable, and its "average" if there is one."""
         names = (slot.name for slot in self.declared[index])
-        kept = dict(zip(names, self.slots[index], strict=False))  # none of what a layer overwrites
+        kept = dict(zip(names, self.slots[index], strict=True))
         return {**kept, **dict(("average", average) for average, _ in self.averaged({index}))}
 
     def once(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A tuned baseline at another batch size: everything that moves with it, in one table."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tf_lamb.core import checks
@@ -13,11 +13,6 @@ LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
 KEPT = 8  # times the baseline's batch: beyond, every optimizer lost on flights or diamonds
 SHOWN = 32  # times the baseline's batch
-# Optimizer -> where the warmup was shown; likewise the rate, and beta_2.
-WARMUP_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "SOAP"), "flights, diamonds")
-RATE_SHOWN = WARMUP_SHOWN | dict.fromkeys(("LANS", "AdamP"), "flights")
-LOST = {"LARS": "runs were lost"}  # at the rate that was moved
-BETA_2_SHOWN = dict.fromkeys(("LAMB", "AdamW", "Muon", "LANS", "AdamP"), "flights")
 # a of the law with a noise scale; read off tuned rates, where no source has one.
 EXPONENTS = {
     "LAMB": 0.5, "LANS": 0.5, "Adam": 0.75, "AdamW": 0.75, "AdamP": 0.75, "Muon": 0.75,
@@ -34,22 +29,21 @@ class Run(NamedTuple):
     steps: int
 
 
-# Setting -> its bounds, its new value at k times the batch, the rule, the source, and where it was
-# shown for which optimizer.
-MOVED: dict[str, tuple[str, Callable[..., float], str, str, Mapping[str, str]]] = {
+# Setting -> its bounds, its new value at k times the batch, the rule and its source.
+MOVED: dict[str, tuple[str, Callable[..., float], str, str]] = {
     "beta_2": (
         "[0, 1)", lambda beta, k, old, new: max(beta**k, min(beta, LEAST_BETA_2)),
-        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE, BETA_2_SHOWN,
+        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE,
     ),
     "weight_decay": (
         "[0, inf)",
         lambda decay, k, old, new: decay * old.rate * old.steps / (new.rate * new.steps),
-        "keeps rate x decay x steps", "arXiv 2505.13738", {},
+        "keeps rate x decay x steps", "arXiv 2505.13738",
     ),
-    "ema_momentum": ("[0, 1]", lambda momentum, k, *_: momentum**k, "^k", _HALF_LIFE, {}),
+    "ema_momentum": ("[0, 1]", lambda momentum, k, *_: momentum**k, "^k", _HALF_LIFE),
     "batch_norm_momentum": (
         "[0, 1)", lambda momentum, k, old, new: max(min(momentum**k, 1 - 6 / new.steps), 0.0),
-        "^k, 1 - 6/steps at most", _HALF_LIFE, {},
+        "^k, 1 - 6/steps at most", _HALF_LIFE,
     ),
 }  # fmt: skip
 
@@ -77,10 +71,9 @@ def transfer(
     Malladi et al. do, changed nothing that was measured. Every valid call returns a recipe; a
     warning says where it lies outside the measurements.
 
-    The table says on which tasks a rule was shown. At 128 times the batch it kept no result, and
-    beyond 32 times a warning says so. The exponent a is 0.5 for LAMB and LANS and 0.75 for the
-    others, read off the tuned rates of two tasks: a prediction elsewhere, and for Adam, AdamP and
-    SOAP, which have AdamW's.
+    At 128 times the batch it kept no result, and beyond 32 times a warning says so. The exponent a
+    is 0.5 for LAMB and LANS and 0.75 for the others, read off the tuned rates of two tasks: a
+    prediction elsewhere, and for Adam, AdamP and SOAP, which have AdamW's.
 
     Args:
         batch_size: The batch size to train with.
@@ -124,23 +117,22 @@ def transfer(
     steps = training(epochs, examples, batch_size, fit_steps)
     old = Run(old_batch, old_rate, training(old_epochs, examples, old_batch, fit_steps))
     k = batch_size / old_batch
-    factor, rule, *about_rate, expected = _of_rate(optimizer, batch_size, old_batch, noise_scale)
+    factor, rule, source, expected = _of_rate(optimizer, batch_size, old_batch, noise_scale)
     if (longer := epochs / old_epochs) != 1:
         factor, rule = factor * longer**-0.3, f"{rule} x {longer:.3g}^-0.3"
     new = Run(batch_size, old_rate * factor, steps)
     old_warmup = epochs_to_steps(warmup_epochs, examples, old_batch)
     warmup, how = _of_warmup(epochs_to_steps(warmup_epochs, examples, batch_size), steps, k)
-    about_warmup = how, "arXiv 1706.02677", _shown(WARMUP_SHOWN, optimizer, k)
     given = {
         "beta_2": beta_2, "weight_decay": weight_decay, "ema_momentum": ema_momentum,
         "batch_norm_momentum": batch_norm_momentum,
     }  # fmt: skip
-    moved, rows = _move(given, old, new, optimizer)
+    moved, rows = _move(given, old, new)
     rows = [
-        ("batch size", old.batch, new.batch, f"k = {k:g}", "", ""),
-        ("steps", old.steps, new.steps, "ceil(examples / batch) an epoch", "Keras's fit", ""),
-        ("learning_rate", old.rate, new.rate, rule, *about_rate),
-        ("warmup steps", old_warmup, warmup, *about_warmup),
+        ("batch size", old.batch, new.batch, f"k = {k:g}", ""),
+        ("steps", old.steps, new.steps, "ceil(examples / batch) an epoch", "Keras's fit"),
+        ("learning_rate", old.rate, new.rate, rule, source),
+        ("warmup steps", old_warmup, warmup, how, "arXiv 1706.02677"),
         *rows,
     ]
     if k > SHOWN:
@@ -169,15 +161,8 @@ def _known(optimizer):
     return optimizer
 
 
-def _shown(where, optimizer, k) -> str:
-    """Returns the tasks on which a rule was shown for an optimizer at k times the batch."""
-    if optimizer not in where or k <= 1:
-        return "not measured"
-    return where[optimizer] if k <= SHOWN else f"not beyond {SHOWN} times"
-
-
 def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
-    """Returns the rate's factor, rule, source, where it was shown, and what to expect."""
+    """Returns the rate's factor, its rule and source, and what to expect."""
     k = batch_size / old_batch
     if noise_scale is not None:
         noise = checks.number("noise_scale", noise_scale, "(0, inf)")
@@ -188,15 +173,12 @@ def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
             "loss, to a factor of two"
         )
         rule = f"x {fewer:.3g}^{power:g}, by the noise scale"
-        return fewer**power, rule, "arXiv 1812.06162", "a prediction", expected
+        return fewer**power, rule, "arXiv 1812.06162", expected
     expected = "more examples to the same loss; NoiseScale estimates how many"
     if k > KEPT:
         lost = f"a higher loss after as many examples, as in most runs beyond {KEPT} times"
         expected = f"{lost}; {expected}"
-    shown = _shown(RATE_SHOWN, optimizer, k)
-    if optimizer in LOST and k > 1:
-        shown = LOST[optimizer]
-    return math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", shown, expected
+    return math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", expected
 
 
 def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
@@ -210,20 +192,20 @@ def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
     return warmup, "as many epochs"
 
 
-def _move(given, old, new, optimizer) -> tuple[dict[str, Any], list[tuple]]:
+def _move(given, old, new) -> tuple[dict[str, Any], list[tuple]]:
     """Returns the new values of the settings that are given, and their rows of the table."""
     k, moved, rows = new.batch / old.batch, {}, []
     for name, value in given.items():
         if value is not None:
-            bounds, moving, *about, where = MOVED[name]
+            bounds, moving, *about = MOVED[name]
             moved[name] = moving(checks.number(name, value, bounds), k, old, new)
-            rows.append((name, value, moved[name], *about, _shown(where, optimizer, k)))
+            rows.append((name, value, moved[name], *about))
     return moved, rows
 
 
 def _table(rows) -> list[str]:
     """Formats the rows, numbers to the right."""
-    head = ("", "baseline", "here", "rule", "source", "shown on")
+    head = ("", "baseline", "here", "rule", "source")
     return table(
         [head, *((name, f"{old:,.6g}", f"{new:,.6g}", *about) for name, old, new, *about in rows)],
         right=(1, 2),

@@ -25,10 +25,7 @@ _SCHEDULES = {
     schedules._MultiStep: "tf_lamb_multi_step",
 }
 # Those that were published for one model, and are given by the batch alone.
-PUBLISHED = (
-    "untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lamb_bert",
-    "mlperf_lars",
-)  # fmt: skip
+PUBLISHED = ("untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lars")
 _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 
