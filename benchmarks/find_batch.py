@@ -25,7 +25,7 @@ from run_log import Log
 from tf_lamb.api.find.batch import in_turn, lasting
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
-from tf_lamb.core.goodput import time
+from tf_lamb.core.goodput import plan
 
 SMALLEST = 16
 flags.DEFINE_string("fashion", FASHION_MNIST, "Folder of Fashion-MNIST.")
@@ -55,7 +55,7 @@ def timed(make):
         trials.choose("adam", lambda: keras.optimizers.Adam())
         steps = {size: lasting(trials, size)[0] for size in sizes}
         seen = in_turn(trials, steps)
-    fit = time.fit(sizes[::2], [seen[size] for size in sizes[::2]])
+    fit = plan.fit_time(sizes[::2], [seen[size] for size in sizes[::2]])
     return {
         "residual": fit.residual,
         "between": [

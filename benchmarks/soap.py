@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import keras
 
 import tf_lamb
-from tf_lamb.core import layouts, matrices
+from tf_lamb.core import layouts
 from tf_lamb.core.rules.lamb import adamw
 from tf_lamb.core.rules.muon import orthogonalized
 from tf_lamb.core.rules.shared import norm
@@ -40,7 +40,7 @@ class _Prototype:
     def build(self, variables):
         """Makes the state for these variables."""
         paths, shapes = [v.path for v in variables], [tuple(v.shape) for v in variables]
-        found = [matrices.layout(variable) for variable in layouts.variables(paths, shapes)]
+        found = [layouts.matrix(variable) for variable in layouts.variables(paths, shapes)]
         self.views = [each.view for each in found]
         self.decayed = [not each.words.endswith("bias or normalization") for each in found]
         state = [self._state(*each) for each in zip(shapes, self.views, strict=True)]

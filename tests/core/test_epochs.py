@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_lamb.core.epochs import Epochs, Stage
+from tf_lamb.core.accumulation import Epochs, Stage
 
 CASES = {
     "one stage": ([(8, 18, 1)], 48),

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from tf_lamb.core.goodput import plan as plans
 from tf_lamb.core.goodput import steps as counts
-from tf_lamb.core.goodput import time as times
 
 pytestmark = pytest.mark.filterwarnings("error")
 ROOT = pathlib.Path(__file__).parents[2]
 positive = st.floats(1e-3, 1e3)
 
 
-@pytest.mark.parametrize("module", [times, counts, plans])
+@pytest.mark.parametrize("module", [counts, plans])
 def test_the_examples_run(module):
     ran = doctest.testmod(module)
     assert ran.attempted and not ran.failed
@@ -30,7 +29,7 @@ def test_the_examples_run(module):
 
 
 def test_the_update_is_counted_once():
-    time = times.fit([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
+    time = plans.fit_time([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
     assert (time.micro_batch, time.example) == pytest.approx((0.05, 0.001), rel=1e-9)
     assert time.residual < 1e-12
     assert time.step(64, 4) == pytest.approx(4 * 0.114 + 0.02)
@@ -40,7 +39,7 @@ def test_the_update_is_counted_once():
 
 
 def test_between_sizes_that_were_timed_the_seconds_are_on_the_line_through_them():
-    time = times.fit([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update=0.01)
+    time = plans.fit_time([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update=0.01)
     assert [time.step(at) for at in (4, 6, 8, 12, 16)] == pytest.approx(
         [0.05, 0.06, 0.07, 0.16, 0.25]
     )
@@ -134,7 +133,7 @@ def test_what_the_logs_bear():
 
 # -- the answer ------------------------------------------------------------------------------------
 
-TIME = times.StepTime(0.05, 0.001)
+TIME = plans.StepTime(0.05, 0.001)
 STEPS = counts.from_noise(1000, batch=32, steps=4800)
 
 
@@ -145,7 +144,7 @@ def plan(steps=STEPS, time=TIME, micro_batch=512, devices=(1,), price=None, **gi
 
 def test_the_table_of_one_device():
     """Of a = 50 ms once an update; 8 devices' price on one."""
-    once = times.StepTime(0.0, 0.001, update=0.05)
+    once = plans.StepTime(0.0, 0.001, update=0.05)
     rows = {r.batch: r for r in plan(time=once, batches=[32, 224, 512, 4096], price=9.6).rows}
     for batch, micro, k, updates, seconds, minutes, cost in [
         (32, 32, 1, 4800, 0.082, 6.6, 1.05), (224, 224, 1, 813, 0.274, 3.7, 0.59),
@@ -241,9 +240,12 @@ def test_the_text():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: times.fit([16, 16], [1, 1]), "two different micro-batches at least"),
-        (lambda: times.fit([16, 32], [1, 2], update=1), "update=1 s is no less than a step of 1 s"),
-        (lambda: times.fit([16, 32], [1, math.nan]), "seconds must be a number"),
+        (lambda: plans.fit_time([16, 16], [1, 1]), "two different micro-batches at least"),
+        (
+            lambda: plans.fit_time([16, 32], [1, 2], update=1),
+            "update=1 s is no less than a step of 1 s",
+        ),
+        (lambda: plans.fit_time([16, 32], [1, math.nan]), "seconds must be a number"),
         (lambda: counts.from_runs([(64, 100)]), r"at two batches are needed, .*\[64.0\] alone"),
         (lambda: counts.from_runs([(64, 100), (1024, 0)]), r"Steps in runs must be .* it is 0\."),
         (lambda: counts.from_runs({64: 100}), r"runs must be pairs \(batch, steps\), such as"),

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from tf_lamb.core.matrices import layout
+from tf_lamb.core.layouts import matrix
 from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import muon
 from tf_lamb.core.stacks import alone
@@ -75,7 +75,7 @@ def plan(variables, rows=None, excluded=(), decay=0.1, embeddings=False):
     return plan_for(
         paths, shapes, weight_decay=decay, exclude_from_layer_adaptation=excluded,
         treatments={pattern: {"rows": axes} for pattern, axes in (rows or {}).items()},
-        layout=functools.partial(layout, embeddings=embeddings),
+        layout=functools.partial(matrix, embeddings=embeddings),
     )  # fmt: skip
 
 

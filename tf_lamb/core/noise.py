@@ -71,14 +71,10 @@ def average(xp, averages, variance, signal, *, theta, mean_first=False, when=Tru
 
 
 def noise_scale(variance, signal, batch):
-    """The simple noise scale in examples, tr(Sigma)/|G|^2, of numbers; nan where it is undefined.
+    """The simple noise scale in examples, tr(Sigma)/|G|^2: of the moments of a batch of so many.
 
-    Args:
-        variance: of the gradient of a batch of `batch` examples, averaged with its sign.
-        signal: averaged with its sign. At 0 or below, noise hides the gradient altogether.
-        batch: examples.
-
-    Source: McCandlish et al., arXiv:1812.06162.
+    nan where the signal is 0 or below: noise hides the gradient altogether. Source: McCandlish et
+    al., arXiv:1812.06162.
     """
     return batch * variance / signal if signal > 0 else math.nan
 
@@ -236,12 +232,7 @@ def gain(xp, averages, scale):
 
 
 def measured(xp, averages, variance, signal, *, scale, when):
-    """The averages with the moments of one step more, and their gain, 1 up to the first step.
-
-    Args:
-        variance: of the gradient of the whole batch.
-        when: whether this step counts.
-    """
+    """The averages with the moments of one step more, and their gain, 1 up to the first step."""
     averages = average(
         xp, averages, *clipped(xp, scale * variance, signal),
         theta=smoothing(scale), mean_first=True, when=when,

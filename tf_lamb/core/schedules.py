@@ -212,11 +212,10 @@ class Warmup(Schedule):
         exponential   start (p/start)^(s/S)
         constant      start
 
-    The rate at step S + k equals `after` at step k, bit for bit, for any length of the warmup, also
-    with Keras's own schedules. `steps` counts no step of `after`.
+    The rate at step S + k equals `after` at step k, bit for bit, also with Keras's own schedules.
 
     Attributes:
-        steps: S, the length of the warmup.
+        steps: S, the length of the warmup, which counts no step of `after`.
         after: The schedule that follows: `PolynomialDecay`, `CosineDecay` or another of Keras, or
             `Stages`; or a number, a constant rate.
         kind: "linear", "polynomial", "exponential" or "constant". Defaults to "linear".

@@ -23,7 +23,7 @@ import shlex
 import yaml
 from absl import app, flags
 
-from tf_lamb.core.goodput import plan, steps, time
+from tf_lamb.core.goodput import plan, steps
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
@@ -94,11 +94,11 @@ def _steps(args, baseline, train_steps) -> steps.StepCurve:
         return steps.from_noise(args.noise_scale, baseline, train_steps)
 
 
-def _seconds(args) -> tuple[time.StepTime, int]:
+def _seconds(args) -> tuple[plan.StepTime, int]:
     """The seconds of a step, and the largest micro-batch that was timed."""
     with named("--step_seconds"):
         sizes, seconds = zip(*_pairs(args, "step_seconds") or [(1, 1.0)], strict=True)
-        return time.fit(sizes, seconds), max(sizes)
+        return plan.fit_time(sizes, seconds), max(sizes)
 
 
 def ask(params, args) -> plan.Answer:

@@ -14,7 +14,7 @@ from tf_lamb.api.find.found_batch import FoundBatch
 from tf_lamb.api.find.trials import Trials, normalizations
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
-from tf_lamb.core.goodput import plan, steps, time
+from tf_lamb.core.goodput import plan, steps
 from tf_lamb.core.recipes.recipe import micro_batches
 from tf_lamb.core.recipes.scaling import fit_steps, training
 
@@ -164,7 +164,7 @@ class _Search:
         """What trains, by the seconds of its steps, and how far they were measured."""
         self._say(f"find_batch: steps are timed at micro-batches of {', '.join(map(str, sizes))}")
         seen, update, how = self._measured(sizes)
-        return plan.Machine(time.fit([*seen], [*seen.values()], update), max(seen)), how
+        return plan.Machine(plan.fit_time([*seen], [*seen.values()], update), max(seen)), how
 
     def _measured(self, sizes):
         """The seconds by micro-batch, those of an update alone, and what ended the list."""
@@ -233,7 +233,7 @@ def _given_machine(step_seconds):
             f"{{32: 0.01, 128: 0.012}}, but it is {step_seconds!r}."
         )
     sizes = [checks.integer("A micro-batch of step_seconds", size) for size in step_seconds]
-    return plan.Machine(time.fit(sizes, [*step_seconds.values()]), max(sizes))
+    return plan.Machine(plan.fit_time(sizes, [*step_seconds.values()]), max(sizes))
 
 
 def _check_large(large, base, examples, total):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from tf_lamb.api.schedules import check_host
-from tf_lamb.core import checks, layouts, matrices
+from tf_lamb.core import checks, layouts
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.plan import Plan
 
@@ -153,7 +153,7 @@ class MatrixSettings(Settings):
 
     def planning(self):
         excluded = self.exclude_from_layer_adaptation
-        layout = functools.partial(matrices.layout, embeddings=excluded is not None)
+        layout = functools.partial(layouts.matrix, embeddings=excluded is not None)
         return super().planning() | {
             "exclude_from_layer_adaptation": excluded or (), "layout": layout,
         }  # fmt: skip

@@ -1,17 +1,87 @@
-"""Which batch, how long, what it costs: a table, and the batches to name in it."""
+"""Seconds of a step, and which batch, how long, what it costs: a table, and what to take."""
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tf_lamb.core import checks
 from tf_lamb.core.goodput.steps import StepCurve
-from tf_lamb.core.goodput.time import StepTime
 from tf_lamb.core.messages import table
 
 NEAR = 1.1  # times the least hours
 LEVEL = 1.001  # times the least of hours: no gain
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """The seconds that a step is made of, and how well they are known.
+
+        C(b) = micro_batch + example b      a micro-batch of b examples
+        T    = k C(b) + update              k micro-batches
+
+    Between sizes that were timed C is on the line through them: time bends where a cache or a
+    device is full. Source: Qiao et al., Pollux, arXiv:2008.12260, without the network.
+    """
+
+    micro_batch: float
+    example: float  # one more in a micro-batch
+    update: float = 0.0
+    residual: float = 0.0  # the largest of the fit, relative
+    timed: tuple[tuple[float, float], ...] = ()  # micro-batches and the seconds of each, in order
+
+    def call(self, size: float) -> float:
+        """C of a micro-batch; below and beyond the sizes that were timed, by the fit."""
+        points = ((0.0, self.micro_batch), *self.timed)
+        for (smaller, less), (larger, more) in itertools.pairwise(points):
+            if size <= larger:
+                return less + (more - less) * (size - smaller) / (larger - smaller)
+        largest, most = points[-1]
+        return most + self.example * (size - largest)
+
+    def step(self, size: float, accumulation: int = 1) -> float:
+        """T of micro-batches of a size."""
+        return accumulation * self.call(size) + self.update
+
+
+def fit_time(
+    micro_batches: Sequence[float], seconds: Sequence[float], update: float = 0.0
+) -> StepTime:
+    """Fits C to the seconds of measured steps, each with its update, by relative least squares.
+
+        minimize the sum of (C(b)/(t - update) - 1)^2,  micro_batch, example >= 0
+
+    Raises:
+        ValueError: if all micro-batches are of one size, or no time is left for one.
+
+    Example:
+        >>> time = fit_time([16, 64, 256], [0.066, 0.114, 0.306])
+        >>> round(time.micro_batch, 6), round(time.example, 6)
+        (0.05, 0.001)
+    """
+    sizes = [checks.number("micro_batches", size, "(0, inf)") for size in micro_batches]
+    if len(set(sizes)) < 2:
+        raise ValueError(
+            f"A fit needs two different micro-batches at least, not {sizes}: time a smaller one."
+        )
+    checks.number("update", update, "[0, inf)")
+    rest = [checks.number("seconds", t, "(0, inf)") - update for t in seconds]
+    if min(rest) <= 0:
+        raise ValueError(f"update={update:g} s is no less than a step of {min(seconds):g} s.")
+    rows = [(1 / t, size / t) for size, t in zip(sizes, rest, strict=True)]
+    xx, xy, yy = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    x, y = (sum(r[i] for r in rows) for i in (0, 1))
+    determinant = xx * yy - xy * xy
+    alpha, beta = (x * yy - y * xy) / determinant, (y * xx - x * xy) / determinant
+    if alpha < 0:
+        alpha, beta = 0.0, y / yy
+    elif beta < 0:
+        alpha, beta = x / xx, 0.0
+    residual = max(abs(alpha * r[0] + beta * r[1] - 1) for r in rows)
+    least: dict[float, float] = {}
+    for size, t in zip(sizes, rest, strict=True):
+        least[size] = min(t, least.get(size, t))
+    return StepTime(alpha, beta, update, residual=residual, timed=tuple(sorted(least.items())))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +136,7 @@ class Answer:
 
 
 def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
-    """The micro-batch and how many of them make this batch, or the next that divides evenly.
-
-    As few as memory allows, and all of one size.
-    """
+    """The micro-batch, and how few of one size make this batch, or the next that divides evenly."""
     local = batch / devices
     accumulation = math.ceil(local / largest)
     return math.ceil(local / accumulation), accumulation
@@ -90,9 +157,6 @@ def plan(
             largest that fits.
         most: The largest batch that is wanted.
         deadline: In hours.
-
-    Raises:
-        ValueError: if an argument is out of range, or no batch is left.
 
     Example:
         >>> from tf_lamb.core.goodput.steps import from_noise

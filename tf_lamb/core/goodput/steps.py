@@ -95,17 +95,11 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
-    """The hyperbola through runs at two batches or more, with one seed or more at each.
+    """The hyperbola through runs, pairs (batch, steps to the target), at two batches or more.
 
     Exact through the geometric means of two batches, else by least squares of the logarithms.
     Likely is each curve whose squares exceed the least ones by (1.645 sd)^2 at most; sd is that of
     the logarithm of a run: 0.17, as if of four runs, and then as the runs scatter.
-
-    The runs are pairs (batch, steps to the target), with rates tuned at each batch.
-
-    Raises:
-        TypeError: if they are no pairs of numbers.
-        ValueError: if all runs are of one batch, or a number is less than 1.
     """
     try:
         pairs = [(batch, steps) for batch, steps in runs]

@@ -23,12 +23,9 @@ def growing(recipe: Recipe, largest_batch: int) -> StagedRecipe:
                        names it, as by `transfer(..., optimizer="SGD")`
 
     The noise of an update then falls as it does with the smaller rate (for SGD exactly, at first
-    order). Linear decay saves a third of the updates, and a k that could be any number would save
-    1 - mean(r): both are printed. Beyond `largest_batch` the rate falls as in the recipe. Beta,
-    epsilon and weight decay stay.
-
-    Seconds are saved where the small batch leaves the machine idle, or where more machines join.
-    With micro-batches on one machine, updates and all-reduces are saved, and no seconds else.
+    order). Linear decay saves a third of the updates; a k that could be any number would save
+    1 - mean(r). Beyond `largest_batch` the rate falls as in the recipe. Beta, epsilon and weight
+    decay stay. Seconds are saved where the small batch leaves machines idle, or where more join.
 
     Args:
         recipe: The recipe of the first batch, with a rate that falls.
@@ -53,8 +50,7 @@ def growing(recipe: Recipe, largest_batch: int) -> StagedRecipe:
 
     References:
         - Meterez et al., Seesaw, https://arxiv.org/abs/2510.14717
-        - Smith et al., Don't Decay the Learning Rate, Increase the Batch Size,
-          https://arxiv.org/abs/1711.00489, for SGD
+        - Smith et al., https://arxiv.org/abs/1711.00489, for SGD
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"A recipe of one stage can grow, and this is a {type(recipe).__name__}.")

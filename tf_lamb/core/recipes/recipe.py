@@ -52,12 +52,9 @@ class AnyRecipe:
     def schedule(self: Any, schedules: Any = None) -> Any:
         """Returns the learning-rate schedule, for any optimizer of Keras.
 
-            keras.optimizers.SGD(recipe.schedule(), momentum=0.9, nesterov=True)
-
         Args:
-            schedules: The module with the schedules. Defaults to None: `tf_lamb.schedules`, those
-                of Keras 3, or of tf_keras if `TF_USE_LEGACY_KERAS` is set. To select one, pass
-                `tf_lamb.keras.schedules` or `tf_lamb.tf_keras.schedules`.
+            schedules: `tf_lamb.keras.schedules` or `tf_lamb.tf_keras.schedules`. Defaults to None:
+                `tf_lamb.schedules`, those of the Keras that `tf.keras` names.
 
         Example:
             >>> from tf_lamb.core import recipes, schedules
@@ -91,16 +88,13 @@ class AnyRecipe:
     def plot(self, *others: "AnyRecipe", over: str = "steps", ax: Any = None) -> Any:
         """Draws the learning rate, and that of other recipes in the same figure.
 
-        A jump is a vertical line. If one recipe has more than 20 times the steps (or examples) of
-        another, the horizontal axis is logarithmic, and its label shows this.
+        If one has more than 20 times the steps (or examples) of another, the horizontal axis is
+        logarithmic.
 
         Args:
             *others: Recipes to compare with, for example for other batch sizes.
             over: The horizontal axis: "steps" of the optimizer or "examples" seen.
-            ax: The matplotlib `Axes`. Defaults to None: that of a new figure.
-
-        Returns:
-            The `Axes`, for the caller to show or save.
+            ax: The matplotlib `Axes`, which is returned. Defaults to None: that of a new figure.
 
         Example:
             >>> from tf_lamb.core.recipes import published
@@ -137,10 +131,9 @@ class Recipe(AnyRecipe):
                  learning_rate decay_rate^(boundaries <= s)           multi_step
                  learning_rate                                        constant
 
-    where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop". With
-    "drop" the rate falls when warmup ends, because decay counts from step 0. A stage that ends
-    before its decay does has `decay_steps` as the divisor. None means that the source gives no
-    value: the baseline's own value, or the optimizer's default, stays.
+    where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop", so that
+    the rate falls when warmup ends. A stage that ends before its decay does has `decay_steps` as
+    the divisor. None means that the source gives no value: the optimizer's default stays.
 
     Attributes:
         title: The name of the recipe.

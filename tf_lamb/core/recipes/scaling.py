@@ -80,19 +80,17 @@ def scale(
         "linear"  x k             as many epochs   k = 32, with SGD
         "legw"    x sqrt(k)       x k epochs       k = 64
 
-    The noise of the mean gradient falls with the same root. LEGW keeps the number of warmup steps;
-    at a large k that is longer than training: then take "sqrt", and search the rate around its
-    result. Linear scaling warms up from the baseline's rate.
+    LEGW keeps the number of warmup steps; at a large k that is longer than training: then take
+    "sqrt", and search the rate around its result. Linear scaling warms up from the baseline's rate.
 
     Everything else stays as tuned, in epochs. The recipe does not contain weight decay, exclusions
-    and momentum: pass the baseline's values to `from_recipe`. `dataclasses.replace` adds them, or
-    the power or the handover of another decay. `transfer` also moves weight decay and betas.
+    and momentum: pass the baseline's values to `from_recipe`. `transfer` also moves weight decay
+    and betas.
 
     Args:
         batch_size: The batch size of training.
-        base_batch_size: The batch size of the tuned baseline.
-        base_learning_rate: Its peak learning rate.
-        base_warmup_epochs: Its warmup, in epochs; 0 for none.
+        base_batch_size, base_learning_rate, base_warmup_epochs: Those of the tuned baseline: its
+            batch, its peak rate and its warmup, 0 for none.
         examples: The size of the training set.
         epochs: Number of epochs, as in the baseline.
         rule: "sqrt", "linear" or "legw". Defaults to "sqrt".
@@ -112,10 +110,9 @@ def scale(
         (0.8, 12.8, 94)
 
     References:
-        - sqrt: Hoffer et al., Train longer, generalize better, arXiv 1705.08741; the LAMB paper,
-          arXiv 1904.00962, scales its rates in this way.
-        - linear: Goyal et al., Accurate, large minibatch SGD, arXiv 1706.02677.
-        - legw: You et al., Large-batch training for LSTM and beyond, arXiv 1901.08256.
+        - sqrt: Hoffer et al., arXiv 1705.08741; the LAMB paper, arXiv 1904.00962
+        - linear: Goyal et al., arXiv 1706.02677
+        - legw: You et al., arXiv 1901.08256
     """
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, not {rule!r}.")

@@ -1,4 +1,4 @@
-"""A tuned baseline at another batch size: everything that moves with it, in one table."""
+"""A tuned baseline at another batch size: everything that moves with it."""
 
 import math
 from collections.abc import Callable
@@ -60,16 +60,14 @@ def transfer(
         k                    batch_size / baseline_batch_size
         learning_rate        x sqrt(k); with a noise scale N,
                              x ((1 + N/baseline_batch_size) / (1 + N/batch_size))^a, which saturates
-        warmup               as many epochs; at a larger batch a tenth of training at least; a
-                             quarter at most
+        warmup               as many epochs; a tenth of training at least, a quarter at most
         beta_2               ^k, but 0.95 at least
         weight_decay         so that learning_rate x weight_decay, summed over training, is kept
         ema_momentum         ^k
         batch_norm_momentum  ^k, but 1 - 6/steps at most
 
     A setting that is not given is not part of the recipe. Epsilon stays: dividing it by sqrt(k), as
-    Malladi et al. do, changed nothing that was measured. Every valid call returns a recipe; a
-    warning says where it lies outside the measurements.
+    Malladi et al. do, changed nothing that was measured.
 
     At 128 times the batch it kept no result, and beyond 32 times a warning says so. The exponent a
     is 0.5 for LAMB and LANS and 0.75 for the others, read off the tuned rates of two tasks: a
@@ -82,14 +80,13 @@ def transfer(
         examples: The size of the training set.
         epochs: Epochs to train.
         optimizer: The name of the optimizer, which sets a. Defaults to None: any, a = 0.5.
-        warmup_epochs: The baseline's warmup, in epochs. Defaults to 0. At a larger batch there is
-            one all the same: a rate that is higher at once loses more than anything else.
+        warmup_epochs: The baseline's warmup. Defaults to 0; at a larger batch there is one all the
+            same: a rate that is higher at once loses more than anything else.
         baseline_epochs: The baseline's epochs. Defaults to None: `epochs`. For longer training the
             rate falls as the ratio of the epochs to the power -0.3.
         weight_decay, beta_2, ema_momentum: The baseline's arguments. Default to None.
         batch_norm_momentum: That of its `BatchNormalization` layers. Defaults to None.
-        noise_scale: Gradient noise scale in examples, as `NoiseScale` reports it late in training.
-            Defaults to None.
+        noise_scale: As `NoiseScale` reports it late in training. Defaults to None.
 
     Raises:
         TypeError: if an argument is not a number.
@@ -101,12 +98,10 @@ def transfer(
         (0.0283, 0.992, 1200)
 
     References:
-        - Malladi et al., On the SDEs and Scaling Rules for Adaptive Gradient Algorithms,
-          https://arxiv.org/abs/2205.10287
+        - Malladi et al., https://arxiv.org/abs/2205.10287, the square root
         - Marek et al., https://arxiv.org/abs/2507.07101, the half-life in examples
         - Bergsma et al., Power Lines, https://arxiv.org/abs/2505.13738, the decay
-        - McCandlish et al., An Empirical Model of Large-Batch Training,
-          https://arxiv.org/abs/1812.06162
+        - McCandlish et al., https://arxiv.org/abs/1812.06162, the noise scale
     """
     optimizer = _known(optimizer)
     batch_size = checks.integer("batch_size", batch_size)
