@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from support.cases import assert_same
 from support.frontends import (
-    BACKEND,
     FRONTENDS,
     apply,
     array,
@@ -184,30 +183,3 @@ def test_wrappers_know_theirs(tmp_path, frontend, wrapper):
     kind = {"MeasureNoise": "measured", "AdaScale": "adascale"}[wrapper]
     with pytest.raises(ValueError, match=f"lamb did not write this state, {kind} wrote"):
         loaded(frontend, path)
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="a checkpoint is TensorFlow's")
-@every_frontend
-@uncompiled()
-@pytest.mark.parametrize("built", [True, False])
-@pytest.mark.parametrize("after", [{"gradient_accumulation_steps": 8}, {"use_ema": True}, {}])
-@pytest.mark.parametrize(
-    "before", [{"gradient_accumulation_steps": 4}, {"use_ema": True}, {"on_nonfinite": "propagate"}]
-)
-def test_a_checkpoint_of_objects_crosses_by_name(tmp_path, frontend, before, after, built):
-    import tensorflow as tf
-
-    _, model, old = saved(frontend, tmp_path, count=14, **before)
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=old)
-    path = checkpoint.write(str(tmp_path / "checkpoint"))
-    again, new = two_layers(frontend), FRONTENDS[frontend][1].LAMB(0.1, **after)
-    if built:
-        new.build(again.trainable_variables)
-    tf.train.Checkpoint(model=again, optimizer=new).read(path).expect_partial()
-    if not built:
-        new.build(again.trainable_variables)
-    assert int(new.iterations) == int(old.iterations)
-    assert_same(slots(new), slots(old))
-    if "gradient_accumulation_steps" in after:
-        assert not any(array(a).any() for a in new._storage.accumulators)
-        assert int(new._storage.micro_step) == 0

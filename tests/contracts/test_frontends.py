@@ -17,6 +17,7 @@ from support.frontends import (
     train,
     uncompiled,
 )
+from support.pages import ROOT
 
 import tf_lamb
 from tf_lamb.api import callbacks, noise, optimizers
@@ -33,6 +34,12 @@ def faces_of(frontend, names=FACES):
 
 def arguments_of(cls):
     return set(inspect.signature(cls).parameters)
+
+
+@pytest.mark.once
+def test_the_citation_has_the_version():
+    (version,) = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert version == tf_lamb.__version__
 
 
 @on_tensorflow

@@ -5,7 +5,6 @@ Of a layer that is frozen when the update comes it takes nothing, and drops that
 
 import numpy as np
 import pytest
-from support import clusters
 from support.cases import assert_same
 from support.frontends import (
     FRONTENDS,
@@ -13,7 +12,6 @@ from support.frontends import (
     array,
     every_frontend,
     new_variable,
-    on_tensorflow,
     uncompiled,
 )
 
@@ -112,40 +110,3 @@ def state_of(optimizer, index):
     storage = optimizer._storage
     kept = storage.weights[index], storage.masters[index], *optimizer.state_of(index).values()
     return [array(each).astype("float32") for each in kept]
-
-
-@on_tensorflow
-@every_frontend
-@pytest.mark.parametrize("wrap", [pytest.param(None, marks=pytest.mark.slow), "MeasureNoise"])
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_replicas_and_graphs(frontend, wrap):
-    """The same sums in a step that is compiled, of each of two replicas.
-
-    Elements differ: a trust ratio hides the scale of a gradient whose elements are all alike.
-    """
-    steps = [[(1.0, 3.0), (2.0, last)] * 2 for last in (None, 0.0)]
-    found = [run_on_two_replicas(frontend, wrap, each) for each in steps]
-    np.testing.assert_allclose(*found, rtol=1e-6)
-
-
-def run_on_two_replicas(frontend, wrap, micro_batches):
-    import tensorflow as tf
-
-    ours, strategy = FRONTENDS[frontend][1], clusters.mirrored(2)
-    with strategy.scope():
-        optimizer = ours.LAMB(0.1, gradient_accumulation_steps=2, **ARGUMENTS)
-        if wrap:
-            optimizer = getattr(ours, wrap)(optimizer)
-        variables = [new_variable(frontend, np.full(3, w), path=p) for p, w in (("a", 1), ("b", 2))]
-        optimizer.build(variables)
-
-    def on_replica(one, other):
-        apply_some(optimizer, (one, other), variables, scale=np.array([0.01, 0.1, 1.0]))
-
-    step = tf.function(lambda *gradients: strategy.run(on_replica, gradients), autograph=False)
-    for gradients in micro_batches:
-        step(*gradients)
-    for variable in variables:
-        copies = strategy.experimental_local_results(clusters.native(variable))
-        np.testing.assert_array_equal(*map(np.asarray, copies))
-    return [array(v) for v in variables]

@@ -202,25 +202,6 @@ def test_why_not_larger(given, why):
                for row in answer.rows)  # fmt: skip
 
 
-def test_the_candidates():
-    """Powers of two times the baseline and what fits, where every device has an example."""
-    answer = plan(micro_batch=50, devices=(1, 32), most=1700)
-    found = {1: set(), 32: set()}
-    for row in answer.rows:
-        found[row.devices].add(row.batch)
-    assert found[32] == {32, 64, 128, 256, 512, 1024, 1600}
-    # 1,024 becomes 21 micro-batches of 49 examples.
-    assert found[1] == {32, 50, 64, 129, 258, 517, 1029, 1600}
-    assert f" on {answer.fastest.devices}: " in str(answer)
-    assert "network not counted" in str(answer) and "network" not in str(plan())
-    # 33 examples on two devices are 34, which the data does not have.
-    assert [row.batch for row in plan(batches=[32, 33], devices=(2,), examples=33).rows] == [32]
-    # As many devices as examples; what the limits name is still possible.
-    assert [row.batch for row in plan(batches=[32], devices=(32,), examples=32, most=32).rows] == [
-        32
-    ]
-
-
 def test_the_text():
     lines = str(plan(deadline=0.1)).splitlines()
     assert lines[0].startswith("noise scale 1,000 (500 to 2,000) from one reading")

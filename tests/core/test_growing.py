@@ -106,27 +106,6 @@ def test_bad_input_is_one_sentence(given, largest, said):
         growing(base(**given), largest)
 
 
-@pytest.mark.parametrize("most", [4, 16, 64])
-def test_the_noisy_quadratic_ends_at_the_same_loss(most):
-    """Plain SGD: the moments of every coordinate are known exactly, so there are no seeds."""
-    curvature = np.geomspace(1e-3, 1.0, 200)
-
-    def final_loss(recipe):
-        second = np.full(200, 1.0)
-        batches = np.repeat([s.batch_size for s in recipe.stages],
-                            [s.train_steps for s in recipe.stages])  # fmt: skip
-        for lr, batch in zip(rates(recipe), batches, strict=True):
-            second = (1 - lr * curvature) ** 2 * second + lr**2 * curvature * 10 / batch
-        return float(curvature @ second / 2)
-
-    recipe = base(epochs=20, batch=64, learning_rate=0.1, optimizer="SGD")
-    grown = growing(recipe, 64 * most)
-    assert grown.train_steps < 0.7 * recipe.train_steps
-    assert final_loss(grown) == pytest.approx(final_loss(recipe), rel=0.01)
-    undecayed = dataclasses.replace(recipe, decay="constant")
-    assert final_loss(undecayed) > 1.1 * final_loss(recipe)
-
-
 def test_a_stage_that_ends_with_the_warmup_rises_as_the_recipe_does():
     """The decay that follows at once is no part of it."""
     recipe = recipes.scale(1024, 256, 0.1, 5, 65536, 15, rule="linear", decay=(5, 10, 40 / 3))

@@ -18,13 +18,10 @@ FOUND = {
     ("dense/kernel", (8, 6)): (8, 6),
     ("dense/bias", (6,)): "bias",
     ("dense/temperature", (6,)): "one axis",
-    ("logits/kernel", (6, 1)): (6, 1),
     ("conv2d/kernel", (3, 3, 6, 7)): (54, 7),
     ("stem/kernel", (3, 3, 1, 32)): (9, 32),
     ("conv_lstm2d/conv_lstm_cell/recurrent_kernel", (3, 3, 5, 20)): (45, 20),
     ("layer_normalization/gamma", (8, 6)): "normalization",
-    ("rms_normalization/scale", (8, 6)): "normalization",
-    ("p_re_lu/alpha", (8, 8, 6)): "no kernel",
     ("depthwise_conv2d/kernel", (3, 3, 6, 2)): "depthwise",
     ("stem/kernel", (3, 3, 32, 1)): "one row or column",
     ("stem/depthwise_kernel", (3, 3, 6, 2)): "depthwise",
@@ -42,16 +39,13 @@ FOUND = {
     ("conv2d/lora_kernel_a", (3, 3, 6, 2)): (54, 2),
     ("multi_head_attention/query/lora_kernel_a", (12, 3, 2)): (12, 6),
     ("multi_head_attention/attention_output/lora_kernel_a", (3, 5, 2)): (15, 2),
-    ("multi_head_attention/attention_output/lora_kernel_a", (3, 5, 1)): (15, 1),
     ("mixer/lora_kernel_a", (6, 3, 2)): (18, 2),
     ("experts/up/lora_kernel_a", (3, 12, 2)): (36, 2),
     ("token_embedding/lora_embeddings_a", (8, 2)): "its name",
     # KerasHub
     ("encoder_block/self_attention/query_key_value/kernel", (12, 3, 15)): (12, 45),  # GPT-NeoX
     ("decoder_layer_0/attention/query_dense/kernel", (12, 3, 5)): (12, 15),  # Falcon
-    ("hybrid_encoder/self_attn/q_proj/kernel", (12, 3, 5)): (12, 15),  # D-FINE
     ("cross_attn/sampling_offsets/kernel", (12, 3, 4, 2)): (12, 24),
-    ("cross_attn/attention_weights/kernel", (12, 3, 4)): (12, 12),
     ("xlnet_encoder_0/rel_attn/encoding/kernel", (12, 3, 5)): (12, 15),
     ("xlnet_encoder_0/segment_encoding", (2, 3, 4)): "no kernel",
     ("sparse_moe_block/experts/gate_up_proj", (3, 16, 40)): "stack",
@@ -59,7 +53,6 @@ FOUND = {
     # Conformers have convolutions above attention, non-local blocks a convolution named as it is.
     ("non_local/query/kernel", (1, 1, 6, 8)): (6, 8),
     # Model Garden
-    ("multi_query_attention/key/kernel", (12, 4)): (12, 4),
     ("experts/intermediate/kernel", (3, 12, 20)): "stack",
     ("block_diag_feedforward/output/kernel", (2, 10, 6)): "stack",
     ("transformer/position_embedding/embeddings", (8, 12)): "its name",

@@ -229,15 +229,6 @@ def test_a_step_that_is_not_finite_changes_no_average(mean_first, bad):
     assert after == before
 
 
-def test_the_plain_mean_until_the_memory_is_full():
-    theta, averages, seen = 0.75, NOTHING, [3.0, 1.0, 4.0, 1.0, 5.0, 9.0]
-    for value in seen[:4]:
-        averages = noise.average(np, averages, value, 1.0, theta=theta, mean_first=True)
-    assert averages.variance == pytest.approx(np.mean(seen[:4]))
-    averages = noise.average(np, averages, seen[4], 1.0, theta=theta, mean_first=True)
-    assert averages.variance == pytest.approx(0.75 * np.mean(seen[:4]) + 0.25 * seen[4])
-
-
 def test_the_gain_lies_between_1_and_the_scale():
     values = [0.0, 1e-6, 1.0, 1e6]
     for variance, signal, scale in itertools.product(values, values, [1, 2, 1000]):

@@ -146,9 +146,9 @@ def test_a_pattern_is_found_where_re_finds_it(pattern):
 def test_a_preset_is_one_in_the_exclusions_alone():
     found = plan(PATHS, ("norm_and_bias",))
     assert [t.decay for t in found.treatments] == [0.1, 0.0, 0.0]
-    assert found.presets == (("norm_and_bias", 2),) and not found.unmatched
+    assert not found.unmatched
     joined = plan(PATHS, treatments={"norm_and_bias": {"join": True}})
-    assert joined.unmatched == ("norm_and_bias",) and not joined.presets
+    assert joined.unmatched == ("norm_and_bias",)
 
 
 def test_a_preset_holds_vectors_and_no_kernel():

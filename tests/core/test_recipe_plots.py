@@ -94,15 +94,6 @@ def test_a_line_and_an_entry_for_each_batch():
     assert small.plot(large, over="examples").get_xlabel() == "examples"
 
 
-def test_what_is_straight_is_drawn_so_unless_the_short_run_would_not_be_seen():
-    assert legw(128).plot(legw(2048)).get_xscale() == "linear"  # 16 times the steps
-    small, large = (recipes.published("untuned_lamb_bert", batch) for batch in (512, 32768))
-    ax = small.plot(large)
-    assert ax.get_xscale() == "log"
-    assert ax.get_xlabel().startswith("optimizer steps, logarithmic")
-    assert small.plot(large, over="examples").get_xscale() == "linear"
-
-
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[pictures\]"'):

@@ -97,7 +97,3 @@ def test_noise_is_another_for_each_element():
     for neighbours in ((one[1:], one[:-1]), (one[:, 1:], one[:, :-1])):
         a, b = (each.ravel() for each in neighbours)
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(a.size)
-
-
-def test_each_element_draws_a_noise_of_its_own():
-    assert len(np.unique(drawn((2, 3, 4)))) == 24

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from tf_lamb.keras import SOAP, Muon
+from tf_lamb.keras import Muon
 
 LAYERS = keras.layers
 
@@ -54,27 +54,6 @@ def test_convolutions_of_keras():
         "fallback: one row or column",
         "matrix of 12 x 7",
     ]
-
-
-@pytest.mark.parametrize("optimizer", [Muon, SOAP])
-def test_the_two_factors_of_lora_get_one_treatment(optimizer):
-    inputs, tokens = keras.Input((5, 12)), keras.Input((5,))
-    embedded = LAYERS.Embedding(9, 12, name="embedding")(tokens)
-    attention = LAYERS.MultiHeadAttention(3, 4, name="mha")
-    outputs = LAYERS.Conv1D(7, 3, name="conv")(attention(inputs, embedded))
-    outputs = LAYERS.EinsumDense("abc,cde->abde", (None, 3, 2), name="mixer")(outputs)
-    outputs = LAYERS.EinsumDense("abde,def->abf", (None, 8), name="expert")(outputs)
-    model = keras.Model([inputs, tokens], LAYERS.Dense(2, name="last")(outputs))
-    parts = [attention.query_dense, attention.value_dense, attention.output_dense]
-    for layer in [*model.layers, *parts]:
-        if hasattr(layer, "enable_lora"):
-            layer.enable_lora(1 if layer.name == "attention_output" else 2)
-    plan = optimizer().plan_for(model.trainable_variables)
-    adapts = dict(zip(plan.paths, (t.adapt for t in plan.treatments), strict=True))
-    first = {path: adapt for path, adapt in adapts.items() if "/lora_" in path and path[-1] == "a"}
-    assert len(first) == 8
-    assert first == {path: adapts[path[:-1] + "b"] for path in first}
-    assert [path for path, adapt in first.items() if not adapt] == ["embedding/lora_embeddings_a"]
 
 
 @pytest.mark.parametrize(

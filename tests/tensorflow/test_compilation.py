@@ -105,3 +105,12 @@ def test_small_layers_are_not_compiled_but_on_replicas(frontend, monkeypatch):
         optimizer.build([variable])
     strategy.run(lambda: optimizer.apply_gradients([(tf.ones(3), variable)]))
     assert is_compiled(optimizer) == [True]
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (0, 3), (3, 0), (7, 5), (8, 5), (19, 2), (3, 3, 4, 2)])
+def test_the_sum_over_tensorflow_is_numpys(shape):
+    """It begins with an eighth of the rows, where there are as many."""
+    x = np.random.default_rng(1).standard_normal(shape)
+    for jit_compile in (False, True):
+        total = tf.function(namespace.sum, jit_compile=jit_compile)(tf.constant(x))
+        np.testing.assert_allclose(total, np.sum(x), rtol=1e-12, atol=1e-12)

@@ -75,16 +75,6 @@ def test_a_file_goes_on_as_the_peer_did(frontend, name):
     go_on(optimizer, model, golden)
 
 
-@every_frontend
-def test_a_model_without_its_code_comes_from_the_file(frontend):
-    host, room = FRONTENDS[frontend]
-    file = str(ADDONS["files"]["hdf5"])
-    model = host.models.load_model(file, compile=False)
-    optimizer = room.LAMB.from_addons(file, jit_compile=False)
-    assert len(room.migrate(file, optimizer, model).matched) == 7
-    go_on(optimizer, model, ADDONS)
-
-
 def test_a_saved_model_is_named_by_its_folder(tmp_path):
     tf_keras.backend.clear_session()
     old = renamed_model(tf_keras)
@@ -199,31 +189,6 @@ def test_a_frontend_leads_to_the_other(here, there, family):
         averages = [optimizers[d]._model_variables_moving_average for d in (here, there)]
         for value, same in zip(*averages, strict=True):
             np.testing.assert_allclose(value.numpy(), same.numpy(), rtol=1e-6)
-
-
-@every_frontend
-def test_what_accompanies_the_slots(frontend):
-    """Averages begin with the weights, micro-steps are counted, half slots are cast."""
-    host, room = FRONTENDS[frontend]
-    model = build(host)
-    optimizer = room.LAMB(
-        0.02, **DECAY, use_ema=True, gradient_accumulation_steps=3, dtypes={"slots": "bfloat16"},
-        jit_compile=False,
-    )  # fmt: skip
-    report = room.migrate(ADDONS["files"]["checkpoint"], optimizer, model, weights=True)
-    assert int(optimizer.iterations) == SAVED
-    assert "averages    begin with the weights" in str(report)
-    plain = room.LAMB(0.02, **DECAY)
-    assert "average" in room.migrate(optimizer, plain, model).left_behind
-    averages = optimizer._model_variables_moving_average
-    for average, slots, weight in zip(
-        averages, optimizer._storage.slots, model.trainable_variables, strict=True
-    ):
-        np.testing.assert_array_equal(average.numpy(), weight.numpy())
-        expected = ADDONS["slots"]["m"][path(weight)][SAVED - 1]
-        np.testing.assert_allclose(slots[0].numpy().astype("float32"), expected, rtol=2**-8)
-    list(apply(optimizer, model, ADDONS["gradients"], range(3)))
-    assert int(optimizer.iterations) == SAVED + 1
 
 
 def test_other_names_and_fresh_variables():

@@ -30,7 +30,6 @@ PATTERNS = (
     "",
 )  # fmt: skip
 DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
-HALVES = ("float16", "bfloat16")
 PER_FRONTEND = st.lists(st.sampled_from(PATTERNS), max_size=2, unique=True)
 
 

@@ -34,27 +34,6 @@ def test_replicas_show_what_one_device_shows(frontend, case):
 
 
 @every_frontend
-def test_observed_before_it_is_built_in_a_replica(frontend):
-    """The first step of a custom loop builds the optimizer, and then the vectors."""
-    strategy = mirrored(2)
-    with strategy.scope():
-        variable = tf.Variable([3.0, 4.0])
-        optimizer = FRONTENDS[frontend][1].LAMB(0.1)
-    optimizer.observe_trust_ratios()
-    if frontend == "keras":  # whose optimizers build outside of a replica only
-        with strategy.scope():
-            optimizer.build([variable])
-
-    @tf.function
-    def run():
-        strategy.run(lambda: optimizer.apply_gradients([(tf.constant([0.0, 1.0]), variable)]))
-
-    run()
-    (seen,) = optimizer.trust_ratios()
-    assert seen[3:] == (1, pytest.approx(5.0), pytest.approx(1.0), pytest.approx(5.0), 0)
-
-
-@every_frontend
 def test_a_checkpoint_does_not_hold_them(frontend, tmp_path):
     host, _ = FRONTENDS[frontend]
     keys = []

@@ -118,20 +118,6 @@ def test_a_dynamic_scale_drops_whatever_on_nonfinite_says(on_nonfinite):
     assert counts(run) == (0, 1)
 
 
-def test_the_scale_is_in_a_checkpoint_as_ever(tmp_path):
-    first, second = (feed("micro-batches") for _ in range(2))
-    first.step(spoiled(steps("micro-batches", 1)[0], 0))
-    one, other = (
-        tf.train.Checkpoint(optimizer=run.optimizer, variables=run.variables)
-        for run in (first, second)
-    )
-    other.read(one.write(str(tmp_path / "checkpoint"))).assert_consumed()
-    assert float(second.optimizer.loss_scale) == 2.0**14
-    second.step(spoiled(steps("micro-batches", 1)[0], 0))
-    assert float(second.optimizer.loss_scale) == 2.0**13
-    assert counts(second) == (0, 2)
-
-
 def test_a_fit_in_float16_counts_updates_and_does_not_warn():
     tf_keras.utils.set_random_seed(1)
     rng = np.random.default_rng(0)

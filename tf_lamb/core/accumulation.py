@@ -43,17 +43,11 @@ def batches(stages: Stages, step: int, updates: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Updates of one batch.
+    """Updates of one batch."""
 
-    Attributes:
-        batch: Examples of an update.
-        steps: Updates.
-        calls: Calls of the training step for an update, of batch / calls examples each.
-    """
-
-    batch: int
-    steps: int
-    calls: int = 1
+    batch: int  # examples of an update
+    steps: int  # updates
+    calls: int = 1  # of the training step for an update, of batch / calls examples each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +57,10 @@ class Epochs:
     The examples are one stream, of which each update takes the next batch. An epoch is the updates
     that begin in its part of the stream, which is as long as an epoch of `fit` at the first batch:
     ceil(N / b) b of N examples.
-
-    Attributes:
-        stages: In order.
-        examples: Of a pass over the data; no batch is larger.
     """
 
     stages: tuple[Stage, ...]
-    examples: int
+    examples: int  # of a pass over the data; no batch is larger
 
     @property
     def length(self) -> int:

@@ -84,10 +84,7 @@ def averaged(xp, old, statistics, momentum):
 
 
 def why_averages_lag(momentum: float, steps: int) -> str | None:
-    """Why running averages are still what they began with after so many steps; None if not.
-
-    average = momentum^steps initial + (1 - momentum) sum of statistics
-    """
+    """Why running averages are still what they began with after so many steps; None if not."""
     left = momentum**steps
     if left < _MOST_LEFT:
         return None

@@ -36,12 +36,7 @@ def variables(
     paths: Sequence[str], shapes: Sequence[Sequence[int]], excluded: Container[int] = (),
     given: Sequence[Given] = (),
 ) -> list[Variable]:  # fmt: skip
-    """The variables of a model.
-
-    Args:
-        excluded: the positions of those that the user leaves out of layer adaptation.
-        given: of each what treatments have for it; none has any by default.
-    """
+    """The variables of a model, of which the user excludes some positions from adaptation."""
     names = numbered(paths)
     known = {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
     return [

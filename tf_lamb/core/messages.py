@@ -29,13 +29,7 @@ _CALLED = {
 
 
 def require_installed(room: str, *packages: str, extra: str) -> None:
-    """Raises, in no time, where one of the packages is not installed.
-
-    Args:
-        room: whom they are needed by, as the user knows it.
-        *packages: as they are imported.
-        extra: of this package, that brings them.
-    """
+    """Raises, in no time, where one of the packages that a room imports is not installed."""
     if lacking := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise _lack(room, lacking, extra)
 
@@ -61,12 +55,7 @@ def _lack(room: str, names: Sequence[str], extra: str, before: str = "") -> Modu
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """The lines of a table, two blanks between its columns.
-
-    Args:
-        rows: Cells, the head first.
-        right: The columns of numbers, which end where the column ends.
-    """
+    """The lines of a table, two blanks between its columns, of which some are aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -1,15 +1,12 @@
 """The noise scale of the gradients of a batch, and AdaScale's gain, which follows from it.
 
-A batch has n independent parts, replicas or micro-batches, with gradients g_i and their mean g.
-Everything here follows from two numbers, which are cheap to have:
+A batch has n independent parts, replicas or micro-batches, with gradients g_i and their mean g. All
+follows from two numbers, scalars or an array of groups of variables,
 
     local = mean of |g_i|^2        total = |g|^2
 
 and from the scale S, by how much the whole batch is larger than the base batch that training was
-tuned at. Arrays may be scalars or hold one entry for each group of variables.
-
-AdaScale's gain is how many steps of the base batch a step of the whole batch is worth. Source:
-Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
+tuned at. Source: Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
 """
 
 import itertools
@@ -28,14 +25,9 @@ class Averages(NamedTuple):
 
 
 def moments(local, total, *, parts):
-    """Unbiased variance and signal of one step; the signal may be below 0.
+    """Unbiased variance and signal of one step, of the whole batch; the signal may be below 0.
 
-        sigma^2 = (local - total) / (n - 1)
-        mu^2    = (n total - local) / (n - 1)
-
-    The variance is that of the gradient of the whole batch; of a base batch it is S times that.
-
-    Source: Johnson et al., arXiv:2007.05105, section 3.2.
+    sigma^2 = (local - total) / (n - 1),  mu^2 = (n total - local) / (n - 1)
     """
     variance = (local - total) / (parts - 1)
     signal = (parts * total - local) / (parts - 1)
@@ -241,10 +233,7 @@ def measured(xp, averages, variance, signal, *, scale, when):
 
 
 def spent(xp, step, fraction, gain, counts):
-    """tau <- tau + r if the step counts, in whole steps and the fraction of one.
-
-    Apart, so that a million steps do not swallow a fraction.
-    """
+    """tau <- tau + r if the step counts, in whole steps and the fraction, which a million keep."""
     fraction = fraction + xp.where(counts, gain, 0.0)
     whole = xp.floor(fraction)
     return step + xp.cast(whole, "int32"), fraction - whole

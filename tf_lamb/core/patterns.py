@@ -5,8 +5,7 @@ path, as those of two towers that one function built; which of them it is then b
 `dense/kernel#2of2`. A pattern is a regex, or a preset that stands in the place of one; with a `#`
 it is searched in the path with its number, too: `^dense/kernel#2of2$`.
 
-Whoever writes a regex runs it: it is searched as `re.search` finds it, by no clock. A repeat inside
-a repeat, `(a+)+$` where `a+$` would do, can try to match in more ways than anybody waits for.
+Whoever writes a regex runs it, by no clock: a repeat inside a repeat, `(a+)+$`, may never end.
 """
 
 import re
@@ -72,10 +71,9 @@ def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
 def model_name(paths: Sequence[str]) -> str:
     """The first name that all paths share, with its slash, or an empty string.
 
-    A layer of a subclassed model that makes weights before the model is called leaves the model's
-    name out of their path: beside `my_model/encoder/dense/kernel` stands `encoder/scale`, in
-    tf_keras a bare `scale`. Such paths do not speak against the name. Where several names would
-    do, it is the first in the alphabet: the order of the paths decides nothing.
+    Weights that a subclassed model's layer makes before the model is called lack it: beside
+    `my_model/encoder/dense/kernel` stands `encoder/scale`, in tf_keras a bare `scale`. Of several
+    names that would do, it is the first in the alphabet.
     """
     for root in sorted({path.partition("/")[0] for path in paths if "/" in path}):
         inside = [path.split("/") for path in paths if path.startswith(root + "/")]
@@ -133,10 +131,7 @@ def search(
 ) -> dict[str, frozenset[int]]:
     """Pattern -> the positions of the variables that it is found in, or that a preset stands for.
 
-    Args:
-        argument: whose patterns they are.
-        patterns: regexes that compile, and presets.
-        variables: the names that each answers to, its path before the others, and its shape.
+    Of each variable it is told the names that it answers to, its path first, and its shape.
     """
     found = {}
     numbers = numbered([names[0] for names, _ in variables])

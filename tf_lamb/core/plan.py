@@ -61,7 +61,6 @@ class Plan:
     treatments: tuple[Treatment, ...]
     groups: tuple[str, ...]  # variables of one group are one layer; an empty name is no group
     unmatched: tuple[str, ...]
-    presets: tuple[tuple[str, int], ...] = ()  # how many variables each stands for
     multipliers: tuple[float, ...] = ()  # of their learning rates; empty if all are 1
     follows_schedule: bool = False  # whether weight decay does
     near_zero: frozenset[int] = frozenset()  # whose trust ratio is of hardly any weight
@@ -77,10 +76,7 @@ class Plan:
         return tuple(unique(self.paths))
 
     def layers(self, indices: Iterable[int], missing: Iterable[int] = ()) -> tuple[Layer, ...]:
-        """The layers of these variables, as positions among the indices.
-
-        One with a variable that is `missing`, for it has no gradient in this micro-batch, may rest.
-        """
+        """The layers of these variables; one with a variable that has no gradient may rest."""
         members: dict = {}
         missing = set(missing)
         for position, index in enumerate(indices):
@@ -110,12 +106,9 @@ class Plan:
         )
 
     def holding(self, sizes: Mapping[int, float]) -> "Plan":
-        """The plan that knows which layers with a trust ratio are near zero.
+        """The plan that knows what is near zero, by the root mean square of what is adapted.
 
         Biases and offsets of normalizations start there everywhere, and are not named.
-
-        Args:
-            sizes: by position of what is adapted, the root mean square of its weights.
         """
         small = {i for i, size in sizes.items() if size < NEAR_ZERO}
         moving = {self.groups[i] for i in sizes if i not in small} - {""}
@@ -124,11 +117,7 @@ class Plan:
         return dataclasses.replace(self, near_zero=own)
 
     def warning_near_zero(self, excluded: Sequence[str] = ()) -> str | None:
-        """The warning for layers that are near zero, or None.
-
-        Args:
-            excluded: the patterns by which variables are not adapted now.
-        """
+        """The warning for layers that are near zero, beside what is excluded now, or None."""
         if not self.near_zero:
             return None
         small = sorted(self.near_zero)
@@ -175,8 +164,7 @@ class Plan:
         width = max(len(row[0]) for row in rows)
         rate = "{:>7}  " * len(heads)
         line = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}  {rate}{{}}".format
-        notes = (f"{preset} is {count:,} of them" for preset, count in self.presets)
-        return "\n".join([*(line(*row).rstrip() for row in rows), *notes])
+        return "\n".join(line(*row).rstrip() for row in rows)
 
     def _cells(self, treatment: Treatment, multiplier: float | None) -> tuple[str, ...]:
         decay = "schedule" if self.follows_schedule else f"{treatment.decay:g}"
@@ -206,14 +194,12 @@ def plan_for(
     Args:
         paths, shapes: of each variable, in the order of the build.
         weight_decay: the decay of those that are not excluded; None follows a schedule.
-        exclude_from_layer_adaptation: None means "as for weight decay", and an empty sequence
-            "exclude nothing".
+        exclude_from_layer_adaptation: None means "as for weight decay".
         excluded_by_identity: of each variable, whether it was excluded from weight decay as
             an object, without a pattern; no variable by default.
         treatments: pattern -> key -> value; of each key the first pattern that matches and has it
             counts. With "join" the variables of one Keras layer are one layer, unless the second
-            list of exclusions was given and holds them; of layers with one path, the k-th of each
-            variable's path belong together.
+            list of exclusions was given and holds them.
         layout: the function of a family of optimizers, `core/layouts.py`.
     """
     named = tuple(zip(aliases(paths), shapes, strict=True))
@@ -240,15 +226,14 @@ def plan_for(
         Treatment(decay=0.0 if i in undecayed else decay, **vars(layout(variable)))
         for i, variable in enumerate(variables)
     )
-    counts = {
-        (pattern, is_preset(name, pattern)): len(hits)
+    unmatched = dict.fromkeys(
+        pattern
         for name, each in found.items()
         for pattern, hits in each.items()
-    }
-    unmatched = tuple(p for (p, preset), count in counts.items() if not count and not preset)
-    presets = tuple((p, count) for (p, preset), count in counts.items() if preset)
+        if not hits and not is_preset(name, pattern)
+    )
     return Plan(
-        tuple(paths), tuple(map(tuple, shapes)), decided, groups, unmatched, presets,
+        tuple(paths), tuple(map(tuple, shapes)), decided, groups, tuple(unmatched),
         rates if any(each != 1 for each in rates) else (), weight_decay is None,
     )  # fmt: skip
 

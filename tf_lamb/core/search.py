@@ -32,21 +32,13 @@ FINALISTS = 2  # optimizers on the second rung
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A short run and how it ended.
+    """A short run and how it ended."""
 
-    Attributes:
-        optimizer: Its name.
-        rate: The candidate for the real run.
-        tried: The rate that the short run had.
-        steps: Its length.
-        losses: On blocks of the held-out examples, the same of every trial; empty: it was lost.
-    """
-
-    optimizer: str
-    rate: float
-    tried: float
+    optimizer: str  # its name
+    rate: float  # the candidate for the real run
+    tried: float  # the rate that the short run had
     steps: int
-    losses: tuple[float, ...]
+    losses: tuple[float, ...]  # on blocks of the held-out examples; empty: it was lost
 
     @property
     def loss(self) -> float:
@@ -59,9 +51,7 @@ def rungs(
 ) -> tuple[int, int]:
     """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most.
 
-    Args:
-        averaging_updates: Updates that every run takes besides, here and below; if any, the search
-            takes one more.
+    Every run takes `averaging_updates` besides, here and below; if any, the search one more.
     """
     left = max(0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, averaging_updates))
     first = min(int(left / most_steps((1, LONGER), optimizers)), total // LONGER)
@@ -70,10 +60,8 @@ def rungs(
 
 def least_budget(total: int, optimizers: int, averaging_updates: int = 0) -> float:
     """The smallest budget with which a search can be begun."""
-    return (
-        math.ceil(100 * most_steps((LEAST_STEPS, SHORTEST), optimizers, averaging_updates) / total)
-        / 100
-    )
+    least = most_steps((LEAST_STEPS, SHORTEST), optimizers, averaging_updates)
+    return math.ceil(100 * least / total) / 100
 
 
 def most_steps(lengths: tuple[int, int], optimizers: int, averaging_updates: int = 0) -> int:
@@ -111,24 +99,18 @@ def is_level(trial: Trial, best: Trial) -> bool:
 class Plateau:
     """The rates around the best that cannot be told from it.
 
-    Attributes:
-        low, high: Its ends.
-        middle: The rate between the ends, in logs; two thirds of the way up where they are more
-            than a factor of four apart; where a single trial is level, the lowest point of the
-            parabola through it and its neighbours.
-        best: The trial with the lowest loss.
-        edges: "lower", "upper", both or neither: where nothing worse was tried beyond it.
-        level: The lowest and the highest rate that was tried and cannot be told from the best.
-        worse: The rates that were tried and are worse.
+    The middle is between the ends, in logs; two thirds of the way up where they are more than a
+    factor of four apart; where a single trial is level, at the lowest point of the parabola through
+    it and its neighbours.
     """
 
     low: float
     high: float
     middle: float
     best: Trial
-    edges: tuple[str, ...]
-    level: tuple[float, float]
-    worse: tuple[float, ...]
+    edges: tuple[str, ...]  # "lower", "upper", both or neither: nothing worse was tried beyond it
+    level: tuple[float, float]  # of the rates that were tried, the ends of those that are level
+    worse: tuple[float, ...]  # the rates that were tried and are worse
 
     def __contains__(self, rate: float) -> bool:
         return self.low * 0.999 <= rate <= self.high * 1.001
@@ -172,11 +154,7 @@ def _lowest(left: Trial, best: Trial, right: Trial) -> float:
 
 
 def _end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
-    """Where the plateau ends, between the last level trial and the first that is not.
-
-    Returns:
-        The rate, by the loss over the logarithm of the rate, and whether none was worse.
-    """
+    """Where the plateau ends, by the loss over the logarithm of the rate, and if none was worse."""
     for inner, outer in itertools.pairwise(outwards):
         difference, allowed = gap_and_tolerance(outer, best)
         if difference > allowed:
@@ -232,14 +210,11 @@ def next_rate(
 
 
 def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[float | None, str]:
-    """The rate for the real run and how it was chosen; None and why where nothing was decided.
+    """The rate for the real run and how it was chosen, of the plateaus of both rungs.
 
-    Longer runs that end above shorter ones, by more than the held-out examples may err, tell
-    nothing: the rates that they had are not the best, or more steps do harm.
-
-    Args:
-        first, second: The plateaus of the two rungs.
-        baseline: The rate of the baseline at this batch, if it was a candidate.
+    None and why where nothing was decided. Longer runs that end above shorter ones, by more than
+    the held-out examples may err, tell nothing: their rates are not the best, or more steps do
+    harm. The baseline is its rate at this batch, if that was a candidate.
     """
     if not is_level(second.best, first.best):
         return None, (

@@ -294,15 +294,13 @@ def stochastically_rounded(xp, x, noise, bitcast):
 
     bfloat16 is the upper half of float32's bits, and numbers of one sign are in the order of their
     bits. Noise that is added to the lower half carries into the upper one as often as x is near to
-    the neighbour of the larger magnitude.
-
-    Infinities and NaN stay as they are. What is finite stays finite: unlike rounding to the
-    nearest, what is beyond the largest number of bfloat16 becomes that number.
+    the neighbour of the larger magnitude. Infinities and NaN stay as they are; what is beyond the
+    largest number of bfloat16 becomes that number.
 
     Args:
         x: float32.
         noise: int32, uniform from 0 to 2^16 - 1, of the shape of x.
-        bitcast: takes an array and the name of a dtype, and gives the same bits in that dtype.
+        bitcast: as for `step`.
     """
     upper = xp.right_shift(bitcast(x, "int32") + noise, 16)  # the sign comes along
     upper = xp.where((upper & 0x7FFF) > _LARGEST, upper - 1, upper)
@@ -313,12 +311,8 @@ def stochastically_rounded(xp, x, noise, bitcast):
 def rounding_noise(xp, shape, t, number, slot):
     """Uniform numbers from 0 to 2^16 - 1 in int32: another array for each step, layer and slot.
 
-    Two slots share an array of random bits, and have a half of each.
-
-    Args:
-        shape: known while tracing.
-        t, number: int32 scalars, which tell steps and layers.
-        slot: the position of the slot in its layer, a Python int.
+    `t` and `number` are scalars, `shape` and `slot` known while tracing. Two slots share an array
+    of random bits, and have a half of each.
     """
     pair, half = divmod(slot, 2)
     seed = _mixed(xp, xp.reshape(xp.cast(t, "int32"), (1,)))
@@ -328,10 +322,7 @@ def rounding_noise(xp, shape, t, number, slot):
 
 
 def _positions(xp, shape, start):
-    """Numbers the elements of an array, from the start on.
-
-    As a sum over axes, so that each of several devices that share an array numbers its own part.
-    """
+    """Numbers elements as a sum over axes: each of several devices can number its own part."""
     for axis, size in enumerate(shape):
         inner = shape[axis + 1 :]
         own = xp.arange(size, dtype="int32") * prod(inner)

@@ -81,10 +81,9 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             return self.add_variable_like(reference_variable, name, dtype)
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable of that dtype where the given one lives.
+        """Adds a variable of that dtype where the given one lives, laid out like it.
 
-        It is laid out like the given one, and in another shape on each device whole; where the
-        update is shared, a device has its share.
+        In another shape each device has it whole, but for the share of a shared update.
         """
         layout = getattr(variable, "_layout", None)
         if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
@@ -116,12 +115,6 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         deals = may_stack and sharding.devices() > 1 and (is_shared or self.gains_by_dealing)
         stacks = may_stack and (deals or (host.has_accelerator() and not is_shared))
         return update.Update(is_shared=is_shared, stacks=stacks, deals=deals, **arguments)
-
-    def update_step(self, gradient, variable, learning_rate):
-        """One step of the rule for one variable."""
-        (layer,), state = self._work([variable])
-        scalars = self._scalars()._replace(lr=learning_rate)
-        self._update.step_layer(layer, [gradient], state, scalars)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
         """Leaves out what is frozen, before its constraint; nothing is overwritten."""

@@ -28,10 +28,9 @@ def install():
 def have_loss_scales_leave_ours_alone():
     """Changes `LossScaleOptimizer` around ours; others are as ever (Keras 3.12.0 to 3.15.1).
 
-    By itself the wrapper looks at the gradients of every call and drops what is not finite, so that
-    nobody inside learns of it; under accumulation a call is a micro-batch. Here every call goes
-    through. The optimizer inside skips an update whose gradients are not finite, and counts it; the
-    scale moves by what became of the update.
+    By itself the wrapper drops a call, under accumulation a micro-batch, whose gradients are not
+    finite, and nobody inside learns of it. Here every call goes through: the optimizer inside skips
+    the update and counts it, and the scale moves by what became of the update.
 
     `build`, `apply`, `stateless_apply`, `dynamic_scale`, `step_counter`: with `stateless_apply` of
         Keras's base class, which calls `apply`.

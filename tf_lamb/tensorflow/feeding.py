@@ -6,12 +6,8 @@ import tensorflow as tf
 def dataset(batches, first, is_tried=False):
     """A dataset, whose shapes are known but for the batch, so that one program serves all sizes.
 
-    Of a generator that it is given itself, tf_keras forgets all shapes.
-
-    Args:
-        batches: A generator, which is read once.
-        first: A batch as all others, but for its size.
-        is_tried: Whether `fit` begins to read it, to build the model, and then begins anew.
+    It is of a generator, which is read once, and a first batch as all others, but for its size;
+    `is_tried` where `fit` begins to read it, to build the model, and then begins anew.
     """
     passes = iter([[first], batches] if is_tried else [batches])
     signature = tf.nest.map_structure(

@@ -29,11 +29,7 @@ def on_server_of(variable):
 
 
 def refuse_parts(variables, plan, clipnorm):
-    """A norm is of a whole variable, and `variable_partitioner` gives each server a part.
-
-    Raises:
-        ValueError: for a variable in parts that is adapted, or clipped by its own norm.
-    """
+    """Raises for a variable in parts, each on a server, that is adapted, or clipped by its norm."""
     for variable, path, treatment in zip(variables, plan.paths, plan.treatments, strict=True):
         if not hasattr(variable, "_sharded_container"):
             continue
@@ -68,12 +64,9 @@ def per_replica_variables():
 
 
 def gather(strategy, accumulators, gradients, is_update):
-    """Each replica adds its own gradients to its own accumulators, made `apart`.
+    """Each replica adds its own gradients to its own accumulators.
 
-    At an update all of these get their sum over replicas, which is the only time that it is taken.
-
-    Args:
-        is_update: a function, called where replicas meet.
+    At an update, where replicas meet, all get their sum, which is the only time that it is taken.
     """
     for accumulator, gradient in zip(accumulators, gradients, strict=True):
         accumulator.assign_add(tf.cast(gradient, accumulator.dtype))

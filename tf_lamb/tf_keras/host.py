@@ -11,14 +11,13 @@ Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
     `_serialize_hyperparameter`, and `_variable` of mixed precision's wrapper: used as tf_keras's
         own code uses them.
 
-Seams into how tf_keras saves and loads (2.20.1): HDF5 models are loaded by `class_name`, where a
-class of a package is known by its `registered_name` alone; bfloat16, which HDF5 has not, comes back
-as two bytes of nothing; `_trackable_children`, `_handle_deferred_dependencies` and
-`_sharded_variable_builders` are what a `tf.train.Checkpoint` asks of an optimizer.
+Of how it saves and loads: HDF5 models are loaded by `class_name`, where a class of a package is
+known by its `registered_name` alone; bfloat16 comes back as two bytes of nothing;
+`_trackable_children`, `_handle_deferred_dependencies` and `_sharded_variable_builders` are what a
+`tf.train.Checkpoint` asks of an optimizer.
 
-Seams into its `LossScaleOptimizer` (2.20.1), besides those in `tf_keras/seams.py`:
-    `_track_trackable`: with it the wrapper has its dynamic scale saved with the optimizer's state,
-        as "loss_scale"; the optimizer takes the scale over.
+Of its `LossScaleOptimizer`, besides those in `tf_keras/seams.py`:
+    `_track_trackable`: has the dynamic scale saved as "loss_scale"; the optimizer takes it over.
     `_is_wrapped_by_loss_scale_optimizer`: what the wrapper sets, of a fixed scale, too.
 """
 

@@ -78,19 +78,11 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def _take_loss_scale(self, scale):
         self._follow_loss_scale(seams.take_over_scale(scale), scale)
 
-    def update_step(self, gradient, variable):
-        """One step of the rule for one variable, on its replica."""
-        (layer,), state = self._work([variable])
-        self._update.step_layer(layer, [gradient], state, self._scalars())
-
     @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Applies as tf_keras does; accumulated gradients cross replicas once an update.
-
-        What is frozen is left out before tf_keras comes to its constraint.
-        """
+        """Applies as tf_keras does, but what is frozen; sums over replicas once an update."""
         pairs = host.with_all(self, list(grads_and_vars))
         unfrozen = [variable for _, variable in pairs]
         if pairs:
@@ -189,10 +181,9 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return own
 
     def aggregate_gradients(self, grads_and_vars):
-        """Aggregates as in tf_keras, but for a loss scale that asks while gradients accumulate.
+        """Aggregates as in tf_keras; while gradients accumulate, a loss scale gets n times its own.
 
-        It gets those of the replica times the number of replicas: their mean is the sum, which is
-        taken once an update.
+        Their mean is the sum, which is taken once an update.
         """
         pairs = list(grads_and_vars)
         accumulates = self.gradient_accumulation_steps and aggregates_as_tf_keras(self)

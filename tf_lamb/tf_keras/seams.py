@@ -3,11 +3,10 @@
 The first optimizer of ours that is made calls `install`; what both Kerases share is in
 `api/seams.py`.
 
-An optimizer of ours inside of tf_keras's `LossScaleOptimizer` is right once an update. By itself
-that looks at the gradients of every call, and under accumulation a call is a micro-batch: it would
-drop one of them, add 1 to `iterations` for it, move its scale, and sum gradients over replicas
-before each look. Here every call goes through. The optimizer inside skips an update whose gradients
-are not finite, on all replicas alike, and the scale moves by what became of the update.
+By itself tf_keras's `LossScaleOptimizer` looks at the gradients of every call, under accumulation
+of a micro-batch: it would drop one, count it, move its scale, and sum gradients over replicas
+before each look. Around ours every call goes through: the optimizer inside skips an update, on all
+replicas alike, and the scale moves by what became of the update.
 """
 
 import functools

@@ -80,8 +80,7 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
 
         Bn = (rho - 1)/(1/B1 - rho/B2),  rho = S1/S2
 
-    0 if rho <= 1, where the larger batch saves nothing; infinite if rho >= B2/B1, where there is no
-    bend between them.
+    0 where the larger batch saves nothing, infinite where there is no bend between them.
 
     Example:
         >>> round(two_runs((16, 4825), (2048, 102)))
@@ -161,8 +160,7 @@ def from_noise(noise: float, batch: float, steps: float) -> StepCurve:
     """The hyperbola through one run, with the last reading of the noise scale in it.
 
     Likely is Bn within a factor of two, and the run's steps as far as another seed may move them:
-    in the logs of benchmarks/steps.py 32 of 33 batches are inside. A number is given as far as
-    eight times the run's batch or the reading. Of the first or the mean reading little holds.
+    in the logs of benchmarks/steps.py 32 of 33 batches are inside.
     """
     noise = checks.number("noise", noise, "(0, inf)")
     batch = checks.number("batch", batch, "(0, inf)")
