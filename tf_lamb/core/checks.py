@@ -1,7 +1,6 @@
 """Refuse early: what a constructor can know to be wrong, in one sentence with the way out.
 
-Called by the name of the module, `checks.number(...)`: each raises, or gives the value as it is to
-be kept. Of a regex this asks whether it compiles; what it matches is the plan's business.
+Each check raises, or gives the value as it is to be kept.
 """
 
 import dataclasses
@@ -60,11 +59,7 @@ CHOICES = {
 
 
 def number(name: str, value, interval: str = "") -> float:
-    """The value as a finite float in an interval, by default that of its name, or an error.
-
-    Args:
-        interval: the ends with their brackets, such as "(0, inf)".
-    """
+    """The value as a finite float in an interval, "(0, inf)" say, by default that of its name."""
     example = ""
     if not interval:
         interval, example = RANGES[name]
@@ -156,11 +151,7 @@ OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
 
 
 def hyperparameter(name: str, value, kind):
-    """The value as its kind has it, or an error; a dict where the kind is a dataclass.
-
-    Args:
-        kind: a key of `OF_KIND`, or a dataclass whose fields are of those.
-    """
+    """The value as its kind has it, or an error; of a dict where the kind is a dataclass."""
     if kind in OF_KIND:
         return OF_KIND[kind](name, value)
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
@@ -224,11 +215,7 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
 
 
 def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Pattern -> key -> value, each value as it is to be kept, or one error.
-
-    Args:
-        keys: those that the optimizer has.
-    """
+    """Pattern -> key, one that the optimizer has -> value as it is to be kept, or one error."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -279,8 +266,7 @@ _TREATED: dict[str, Callable[[str, Any], Any]] = {
 def accumulation(name: str, value) -> int | dict[int, int]:
     """A number of micro-batches, or optimizer step -> that number from there on; or an error.
 
-    Steps come in any order, and as digits where JSON made strings of them. Where all stages have
-    as many, it is a number.
+    Steps come in any order, and as digits where JSON made strings of them.
     """
     if not isinstance(value, Mapping):
         return integer(name, value)

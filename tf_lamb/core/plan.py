@@ -123,9 +123,7 @@ class Plan:
         small = sorted(self.near_zero)
         names = ", ".join(repr(self.names[i]) for i in small[:3])
         names += f" and {len(small) - 3} more" if len(small) > 3 else ""
-        patterns = [*excluded, *dict.fromkeys(map(self._pattern_of, small))]
-        listed = ", ".join(map(repr, patterns[: len(excluded) + 3]))
-        listed += ", ..." if len(patterns) > len(excluded) + 3 else ""
+        listed = ", ".join(map(repr, [*excluded, *dict.fromkeys(map(self._pattern_of, small))]))
         return (
             f"At or near zero: {names}. A trust ratio makes a step as short as its weights are, so "
             "these move late, or never, unless others are loaded now. Let them move without one: "

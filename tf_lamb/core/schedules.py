@@ -28,8 +28,7 @@ _CHECKS: dict[Any, Callable] = {
 class Schedule:
     """Base class of schedules: fields that are checked by their types, and a value.
 
-    Lists become tuples. What stands inside a schedule is a learning rate, or a schedule: of ours,
-    or a function of the step, as the framework's own are.
+    What stands inside one is a rate, a schedule of ours, or a function of the step, as Keras's are.
     """
 
     def __post_init__(self):
@@ -221,9 +220,8 @@ class Warmup(Schedule):
         kind: "linear", "polynomial", "exponential" or "constant". Defaults to "linear".
         power: Power of a polynomial warmup. Defaults to 1.0.
         start: The rate at step 0. Defaults to 0.0.
-        handover: "continuous" starts `after` when the warmup ends, at its peak. "drop" reads
-            `after` at the absolute step, as the code of BERT and MLPerf does: the rate drops when
-            the warmup ends. Defaults to "continuous".
+        handover: "continuous" starts `after` when the warmup ends. "drop" reads it at the absolute
+            step, as the code of BERT does: the rate drops then. Defaults to "continuous".
 
     Example:
 
@@ -274,8 +272,7 @@ class Stages(Schedule):
 
     Attributes:
         lengths: Number of steps of each stage; the last stage does not end.
-        schedules: The schedule of each stage: a `Warmup`, a schedule of Keras, or a number, a
-            constant rate.
+        schedules: Of each stage: a `Warmup`, a schedule of Keras, or a number.
 
     Example:
 

@@ -17,16 +17,11 @@ def watched(xp, window, norm, *, deviations):
         s^2   = sum (x - mu)^2 / (n - 1)
         spike = norm > mu + k s,  once n + 1 is half of the window, and n is 2
 
-    The norm enters the window, whether its step is taken or not: a new level is soon none.
-
-    Args:
-        window: norms of the steps before, the latest last; one of 0 is none.
-        norm: of this step; one that is not finite does not enter.
-        deviations: k.
+    The norm enters the window, whether its step is taken or not: a new level is soon none. One that
+    is not finite does not, and one of 0 is none. The latest is the last; k are the deviations.
 
     Source: `skip_step_on_spikes` of MaxText, after OLMo-core's `SkipStepOptimizer`, which look at
-    the loss as well. Unlike MaxText, one known norm, of deviation 0, judges none: it would call a
-    smooth training's second step a spike where the window is 5 or less.
+    the loss as well. Unlike MaxText, one known norm, of deviation 0, judges none.
     """
     known = window > 0
     n = xp.sum(xp.where(known, 1.0, xp.zeros_like(window)))

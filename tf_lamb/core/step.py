@@ -139,12 +139,7 @@ def step(
 
 
 def recorder(xp, observed, assign) -> Callable | None:
-    """The function by which a rule leaves its ratio in the vectors of a layer, or None.
-
-    Args:
-        observed: of each variable of the layer, a tuple of its vector, or an empty one.
-        assign: gives a vector its value.
-    """
+    """The function by which a rule leaves its ratio in the vectors of a layer, if it has any."""
     vectors = [vector for own in observed for vector in own]
     if not vectors:
         return None
@@ -159,11 +154,9 @@ def recorder(xp, observed, assign) -> Callable | None:
 
 def summary(xp, weight_norm, update_norm, ratio, clipped):
     """The four scalars of a layer, or of all slices of a variable: three means and a count."""
-    count = prod(ratio.shape)
     clipped = xp.sum(xp.where(clipped, 1.0, 0.0))
-    if count == 1:
-        return *(xp.reshape(x, ()) for x in (weight_norm, update_norm, ratio)), clipped
-    return *(xp.sum(x) / count for x in (weight_norm, update_norm, ratio)), clipped
+    means = (xp.sum(x) / prod(ratio.shape) for x in (weight_norm, update_norm, ratio))
+    return *means, clipped
 
 
 def chosen(choose: Callable, new: Stored, old: Stored) -> Stored:
@@ -208,8 +201,6 @@ def _weight(xp, stored, wide, bitcast):
 
 def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) -> Step:
     """The states of a layer's variables, each its weight and then its slots, after the rule.
-
-    A step of its own, for the rule may be one (`core/stacks.py`).
 
     What has the shape of its variable is laid out as the rule sees it, and back; all else goes to
     the rule, and comes from it, as it is.

@@ -47,11 +47,7 @@ def split_accumulators(optimizer):
 
 
 def put(variable, value):
-    """Gives a variable the value of another, in an array of its own.
-
-    On JAX an assignment hands the array itself over, and so does a cast to the dtype that it has.
-    The next step would donate it twice.
-    """
+    """Gives a variable the value of another, in an array of its own: JAX would donate one twice."""
     variable.assign(ops.copy(ops.cast(value, variable.dtype)))
 
 
@@ -64,8 +60,8 @@ def is_deleted(variable):
 def check_model(optimizer):
     """Raises where `fit` trains another model than the optimizer was built for.
 
-    Keras hands over values, in the order of that model's variables. `fit` has taken the arrays of
-    its own model and of the optimizer by then, but those of another model are still there.
+    Keras hands over values alone. It has taken the arrays of the model and of the optimizer by
+    then, but those of another model are still there.
     """
     if not is_deleted(optimizer._iterations):
         return

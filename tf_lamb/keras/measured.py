@@ -1,14 +1,9 @@
 """MeasureNoise and AdaScale in Keras 3: an optimizer that wraps another.
 
-Seams into Keras 3 (3.12.0 to 3.15.1), as its own LossScaleOptimizer has them:
-    `_all_reduce_sum_gradients` of the inner optimizer's class: gradients reach it summed.
-    `_variables`, `_trainable_variables`, `_iterations`, `_accumulated_gradients`,
-    `_get_variable_index`: used as Keras's own optimizers use them.
-
-And of AdaScale:
-    `_learning_rate` of the inner optimizer: a number, a schedule or a callable; here a schedule
-        that reads it.
-    `_velocities` of Adam and AdamW: their second moments.
+Seams into Keras 3 (3.12.0 to 3.15.1), used as its own optimizers use them: `_variables`,
+`_trainable_variables`, `_iterations`, `_accumulated_gradients`, `_get_variable_index`, and of the
+inner optimizer `_all_reduce_sum_gradients`, for gradients reach it summed, `_learning_rate`, in the
+place of which AdaScale has a schedule that reads it, and Adam's second moments, `_velocities`.
 """
 
 import contextlib

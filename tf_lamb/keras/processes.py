@@ -35,8 +35,7 @@ def members():
 def by_chief(act):
     """Gives all processes the first one's result, or its error; none goes on before it has acted.
 
-    There it acts as if alone: with a distribution even Keras's saving makes variables, for which
-    all processes would have to come.
+    It acts as if alone: with a distribution Keras's saving makes variables, where all must come.
     """
     if len(chosen := members()) == 1:
         return act()
@@ -124,17 +123,8 @@ def _read(store, key, seconds):
 
 
 def agree_on(optimizer, variables):
-    """Raises where processes build another optimizer, or begin with other weights.
-
-    From here on each epoch's first batch is compared, too: of different sizes, the processes would
-    wait for each other for ever.
-    """
+    """Raises where processes build another optimizer, or begin with other weights."""
     agree(f"the optimizer {optimizer.name}", lambda: _facts(optimizer, variables))
-    # Nothing else of `fit` is called with a batch before the devices of all processes need it; an
-    # optimizer sees gradients alone, whose shapes are those of weights.
-    distribution = keras.distribution.distribution()
-    if len(members()) > 1 and "get_data_layout" not in vars(distribution):
-        seams.use_data_layout(distribution, _comparing(distribution.get_data_layout))
 
 
 def _facts(optimizer, variables):
@@ -148,14 +138,6 @@ def _facts(optimizer, variables):
             content = f"with the checksum {zlib.crc32(variable.numpy().tobytes()):08x}"
         texts[name] = f"{variable.dtype} {variable.shape} {content}"
     return texts
-
-
-def _comparing(get_data_layout):
-    def compared(shape):
-        agree("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})
-        return get_data_layout(shape)
-
-    return compared
 
 
 # -- what is in parts ------------------------------------------------------------------------------

@@ -34,11 +34,9 @@ def have_loss_scales_leave_ours_alone():
 
     `build`, `apply`, `stateless_apply`, `dynamic_scale`, `step_counter`: with `stateless_apply` of
         Keras's base class, which calls `apply`.
-    `save_own_variables`, `load_own_variables`: it saves and loads the variables of what is inside
-        with its own, by position, before an optimizer of ours can refuse them. Its own are the
-        first in files of before.
-    `set_weights`: of HDF5's weights it sets its own alone, though those of what is inside come with
-        them.
+    `save_own_variables`, `load_own_variables`: it saves and loads what is inside with its own, by
+        position, before ours can refuse them. Its own are the first in files of before.
+    `set_weights`: of HDF5's weights it sets its own alone.
     """
     wrapper = keras.optimizers.LossScaleOptimizer
     stepping = {
@@ -124,11 +122,6 @@ def leave_sums(optimizer):
 def use_train_step(model, train_step):
     """Trains a model with a function as its `train_step`, on JAX (Keras 3.15.1)."""
     model.train_step = types.MethodType(train_step, model)
-
-
-def use_data_layout(distribution, get_data_layout):
-    """Has `fit` ask a function for the layout of each epoch's first batch (Keras 3.15.1)."""
-    distribution.get_data_layout = get_data_layout
 
 
 def hide_shown(optimizer, wrapper):

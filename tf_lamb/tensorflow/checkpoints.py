@@ -24,13 +24,12 @@ _FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
 def read(path, paths, weights) -> Source:
-    """The source that a path leads to; raises where it holds no state of an optimizer.
+    """The source that a path leads to, with the weights of the model if they are wanted.
 
     Args:
         path: of an HDF5 file, of a checkpoint (its prefix, or one of its files), of a folder with
             checkpoints, or of a SavedModel's folder.
         paths: of the variables that are wanted; of several optimizers, theirs is taken.
-        weights: whether the weights of the model are wanted, too.
     """
     path = _FILE_OF_CHECKPOINT.sub("", os.fspath(path))
     if os.path.isfile(path):

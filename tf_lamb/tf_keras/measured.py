@@ -1,14 +1,9 @@
 """MeasureNoise and AdaScale in tf_keras: an optimizer that wraps another.
 
-Seams into tf_keras (2.20.1), as its own LossScaleOptimizer has them:
-    `aggregate_gradients` and `apply_gradients(skip_gradients_aggregation=)`, both public.
-    `_built`, `_index_dict`, `_var_key`, `_distribution_strategy`, `_variables`: used as
-        tf_keras's own optimizers use them.
-
-And of AdaScale:
-    `_learning_rate` and `_build_learning_rate` of the inner optimizer: a number or a schedule; here
-        a schedule that reads it.
-    `_velocities` of Adam and AdamW: their second moments.
+Seams into tf_keras (2.20.1), used as its own optimizers use them: `_built`, `_index_dict`,
+`_var_key`, `_distribution_strategy`, `_variables`, and of the inner optimizer `_learning_rate` and
+`_build_learning_rate`, in the place of which AdaScale has a schedule that reads the rate, and
+Adam's second moments, `_velocities`.
 """
 
 import contextlib

@@ -136,15 +136,13 @@ class Recipe(AnyRecipe):
     the divisor. None means that the source gives no value: the optimizer's default stays.
 
     Attributes:
-        title: The name of the recipe.
+        title, source: The name of the recipe, and where its numbers are from.
         batch_size: Examples in one optimizer step, over all replicas and micro-batches.
         learning_rate: The peak.
         warmup_steps: Optimizer steps of linear warmup.
         train_steps: All optimizer steps, warmup included.
         arithmetic: The calculation of the numbers above, one line each.
-        source: The source of the numbers.
-        optimizer: The name of the optimizer, such as "LAMB"; None is the baseline's own.
-        model: The model of the recipe; an empty string is any.
+        optimizer, model: Such as "LAMB"; None is the baseline's own. An empty string is any model.
         initial_learning_rate: The rate at step 0 if there is warmup.
         end_learning_rate: The rate at the last step of a polynomial decay.
         decay: "polynomial", "multi_step" or "constant".
@@ -156,13 +154,12 @@ class Recipe(AnyRecipe):
         weight_decay, exclude_from_weight_decay, exclude_from_layer_adaptation, beta_1, beta_2,
         epsilon, momentum, nesterov, trust_coefficient, global_clipnorm, ema_momentum: The
             optimizer's arguments of that name. `exclude_from_layer_adaptation=None`: as for decay.
-        label_smoothing: Label smoothing of the loss.
-        batch_norm_span: Examples that share one batch-norm statistic.
-        batch_norm_momentum: Momentum of batch normalization's running averages, for the layers.
-        sequence_length: Sequence length in tokens.
-        examples: The size of the training set, if steps were counted in epochs.
-        epochs: Number of epochs.
-        warmup_epochs: Warmup in epochs, before rounding to steps.
+        label_smoothing: Of the loss.
+        batch_norm_span, batch_norm_momentum: Examples that share one statistic of batch
+            normalization, and the momentum of its running averages.
+        sequence_length: In tokens.
+        examples, epochs, warmup_epochs: The size of the training set and the lengths in epochs, if
+            steps were counted in them.
 
     Raises:
         TypeError: if an argument is not a number.

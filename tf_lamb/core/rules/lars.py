@@ -49,9 +49,7 @@ def lars(
             Its `denominator` is that of r. "sum_of_norms" as above; "norm_of_sum": |d|;
             "norm_of_update": |v|, or what w moves by, which only "outside" knows in time.
             Its `clip` is LARC's clip mode: r <- min(r/lr, 1).
-        bounds: of r.
-        observe: None, or called with |w|, what r divides by, r and whether `clip` or a bound
-            made it another.
+        bounds, observe: of r, as for `trust_ratio`.
 
     Source: You, Gitman and Ginsburg, arXiv:1708.03888; the forms are those of Model Garden, of the
     TPU reference, of MLPerf and of LARC. Beyond the paper: the cases in which the ratio is 1.

@@ -11,19 +11,14 @@ Interval = tuple[float, float] | None  # the smallest and the largest value
 def norm(xp, x, axes=None):
     """The norm of x, flattened to a vector; over `axes` alone where they are given.
 
-    Unlike `norm(x, ord=2)` of several libraries, that of a matrix is not its spectral norm. In
-    float32 it is 0 for elements below 1e-23 and infinite beyond 1e19, for there squares are.
+    In float32 it is 0 for elements below 1e-23 and infinite beyond 1e19, for there squares are.
     """
     keepdims = axes is not None
     return safe_root(xp, xp.sum(xp.square(x), axis=axes, keepdims=keepdims))
 
 
 def safe_root(xp, x):
-    """The square root, whose derivative at 0 is finite.
-
-    There 0, the derivative of the squares before it, times infinity would be NaN in every gradient
-    through the step, whatever a `where` chooses behind it.
-    """
+    """The square root, whose derivative at 0 is finite: a gradient through the step is not NaN."""
     is_zero = x == 0
     return xp.where(is_zero, x, xp.sqrt(xp.where(is_zero, xp.ones_like(x), x)))
 
@@ -48,10 +43,7 @@ def at_least(xp, x, low):
 
 
 def safe_ratio(xp, top, bottom, otherwise=1.0):
-    """top / bottom where both are above 0, and `otherwise` elsewhere.
-
-    The inner `where` keeps a zero out of the division, so that no branch ever holds a NaN.
-    """
+    """top / bottom where both are above 0, and `otherwise` elsewhere; no branch holds a NaN."""
     positive = (top > 0) & (bottom > 0)
     return xp.where(positive, top / xp.where(positive, bottom, 1.0), otherwise)
 
@@ -101,11 +93,7 @@ def precise(xp, x, y):
 
 
 def debias(xp, beta, t):
-    """1 - beta^t, to the last digit.
-
-    Written out, the subtraction leaves float32 with five digits at t = 1 and beta = 0.999, and
-    with none in half precision.
-    """
+    """1 - beta^t, to the last digit: of the subtraction float32 has five at t = 1, beta = 0.999."""
     if beta == 0:
         return 1.0
     return -xp.expm1(t * math.log(beta))
