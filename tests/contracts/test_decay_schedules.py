@@ -1,7 +1,6 @@
 """Weight decay by a schedule, of every optimizer: against the oracle, read at optimizer steps."""
 
 import pytest
-from support.cases import assert_same
 from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of
 from support.frontends import BACKEND, FRONTENDS, every_frontend
 from support.references import NAMES, Reference
@@ -28,22 +27,6 @@ def test_every_step_decays_by_its_own(frontend, name, layout):
         for key, ours in zip(START, run.weights(), strict=True):
             own = decay if key == "kernel" else 0.0
             close(ours, references[key].step(mean[key], 0.1, own), 3e-6)
-
-
-@every_frontend
-@pytest.mark.parametrize("name", ["LAMB", "LARS"])
-def test_a_joined_layer_decays_where_it_should(frontend, name):
-    """A schedule that is constant is the number."""
-    constant = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(0.25, 1, 0.25)
-    runs = [
-        Feed(frontend, maker(frontend, name, weight_decay=decay, treatments={".": {"join": True}},
-                             exclude_from_weight_decay=["bias"]))
-        for decay in (0.25, constant)
-    ]  # fmt: skip
-    for parts in gradients(2, 1):
-        for run in runs:
-            run.step(parts)
-    assert_same(*(run.weights() for run in runs), tolerance=1e-6)
 
 
 @every_frontend

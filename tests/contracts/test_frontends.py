@@ -94,17 +94,12 @@ def test_the_example_runs(frontend, name):
 @on_jax
 @pytest.mark.parametrize(
     ("name", "shape", "own"),
-    [
+    [  # of a large matrix some quotients of SOAP's rotated gradients have few digits
         ("LAMB", (64, 32), {}),
         ("SOAP", (6, 4), {"form": {"one_sided": True}, "precondition_frequency": 3}),
     ],
 )
 def test_a_compiled_step_is_the_uncompiled_one(name, shape, own):
-    """SOAP's matrix is small: its first step divides two rotations of one gradient.
-
-    Where an entry of the rotated gradient is near 0, their quotient has few digits left. Of
-    2,048 entries some are.
-    """
     import jax
 
     make = getattr(FRONTENDS["keras"][1], name)

@@ -75,14 +75,6 @@ def test_a_frozen_layer_stays_as_it_is_given(frontend, micro):
 
 
 @every_frontend
-def test_a_step_of_frozen_variables_alone_is_refused(frontend):
-    run = Feed(frontend, maker(frontend, treatments={"bias": {"rate": 0}}))
-    ((parts,),) = gradients(1, 1)
-    with pytest.raises(ValueError, match="frozen variables alone.* bias, .* rate 0"):
-        run.step([{**parts, "kernel": None}])
-
-
-@every_frontend
 @pytest.mark.parametrize("inner", ["LARS", "LAMB"])
 def test_the_gain_of_adascale_is_as_it_was(frontend, inner):
     """A multiplier is of the rate that AdaScale gives; what is frozen is not measured."""

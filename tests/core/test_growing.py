@@ -65,17 +65,6 @@ def test_a_larger_batch_is_not_begun_for_fewer_than_four_updates():
     assert (last.batch_size, last.train_steps) == (64 * 8, 16)
 
 
-def test_it_prints_its_arithmetic():
-    text = str(growing(base(epochs=1, weight_decay=0.1), 128))
-    assert text.splitlines()[:4] == [
-        "Square-root scaling with a batch that grows: 500 + 250 = 750 steps",
-        "  batch  updates  warmup steps  examples  rate from         to",
-        "     64      500             0    32,000       0.01    0.00501",
-        "    128      250             0    32,000   0.007071  2.828e-05",
-    ]
-    assert "  weight decay = 0.1" in text.splitlines()
-
-
 def test_accumulation_of_what_does_not_fit():
     grown = growing(base(), 512)
     begins = np.cumsum([0, *(stage.train_steps for stage in grown)])

@@ -38,12 +38,3 @@ def test_a_gradient_of_zeros_moves_what_decays_alone():
         (still,), (decayed,) = (list(steps(w, zeros, wd=wd)) for wd in (0.0, 0.3))
     np.testing.assert_array_equal(still, w)
     np.testing.assert_allclose(decayed, 0.9 * w)
-
-
-def test_the_ratio_on_show_is_of_the_momentum():
-    w, gradients = random_steps((4, 3), steps=2)
-    seen, reference = [], Lans(w, lr=0.1, wd=0.3)
-    list(steps(w, gradients, wd=0.3, observe=lambda *each: seen.append(each)))
-    for shown, g in zip(seen, gradients, strict=True):
-        reference.step(g)
-        np.testing.assert_allclose(shown[:3], reference.seen, rtol=1e-12)

@@ -130,17 +130,6 @@ def test_the_noise_scale_step_by_step():
         problem.step(0.1)
 
 
-@pytest.mark.parametrize(
-    ("batch", "steps", "examples"), [(500, 5000, 2.5e6), (2000, 2000, 4e6), (8000, 1250, 1e7)]
-)
-def test_the_cost_of_a_batch(batch, steps, examples):
-    least_steps, least_examples = 1000, 2e6
-    over_steps, over_examples = noise.cost(2000, batch)
-    assert over_steps * least_steps == pytest.approx(steps)
-    assert over_examples * least_examples == pytest.approx(examples)
-    assert (over_steps - 1) * (over_examples - 1) == pytest.approx(1)
-
-
 def drawn(steps, every, theta, runs=400, dimensions=30, part=16, parts=4, scale=100.0, shared=1):
     """Readings of so many runs at once, of gradients with |G|^2 = 1 and this noise scale."""
     rng, averages, readings = np.random.default_rng(1), NOTHING, []
@@ -207,11 +196,6 @@ def test_advice_says_how_precise_it_is():
     (run,) = drawn(400, 10, 0.99, runs=1)
     assert noise.precision(run, 0.99) == f" (standard error {noise.standard_error(run, 0.99):.0%})"
     assert noise.precision(run[:2], 0.99) == ""
-
-
-def test_no_signal_gives_a_sentence_and_no_division():
-    assert math.isnan(noise.noise_scale(1.0, -0.1, 4))
-    assert "undefined" in noise.advice(math.nan, 256)
 
 
 def test_advice_names_a_better_batch():

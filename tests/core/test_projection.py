@@ -51,8 +51,3 @@ def test_the_projected_rules_are_the_oracle(rule):
         ratios = check(rule, **case)
         if case["shape"] == (6, 3):  # each view has had its turn
             assert ratios == [0.1, 1.0, 0.1, 0.1]
-
-
-@pytest.mark.parametrize("rule", [adamp, sgdp])
-def test_depthwise_kernels_have_their_channels_on_two_axes(rule):
-    check(rule, (3, 3, 2, 2), wd=0.1, nesterov=False, channel_axes=2)

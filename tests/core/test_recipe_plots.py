@@ -81,19 +81,6 @@ def test_stages_warm_up_again_and_count_examples_of_their_own():
     assert line.get_label() == "batch 65,536, then 32,768"
 
 
-def test_a_line_and_an_entry_for_each_batch():
-    large, small = legw(1024), legw(128)
-    ax = small.plot(large)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["batch 128", "batch 1,024"]
-    for recipe, line in zip((small, large), ax.lines, strict=True):
-        x, y = line.get_data()
-        np.testing.assert_array_equal(y, rates(recipe, x))
-    assert ax.get_title() == "LEGW"
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("optimizer steps", "learning rate")
-    assert ax.get_xscale() == "linear"
-    assert small.plot(large, over="examples").get_xlabel() == "examples"
-
-
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[pictures\]"'):

@@ -23,18 +23,6 @@ def test_joints_are_exact():
     assert at(stages, 0, 2, 3, 4, 6, 8) == [1.0, 0.5, 0.25, 0.0, 0.5, 1.0]
 
 
-def test_the_hand_over_of_bert_at_32k():
-    """lr 5e-3, 15,625 steps, 3,125 of them warmup: both readings, as published numbers."""
-    drop = core.Warmup(3125, core._Polynomial(0.005, 15625), handover="drop")
-    shifted = core.Warmup(3125, core._Polynomial(0.005, 12500))
-    for step, dropping, continuous in [
-        (0, 0.0, 0.0), (1000, 0.0016, 0.0016), (3124, 0.0049984, 0.0049984), (3125, 0.004, 0.005),
-        (3126, 0.00399968, 0.0049996), (10000, 0.0018, 0.00225), (15624, 3.2e-07, 4e-07),
-    ]:  # fmt: skip
-        assert at(drop, step) == pytest.approx([dropping], rel=1e-9)
-        assert at(shifted, step) == pytest.approx([continuous], rel=1e-9)
-
-
 RECIPES = {
     "untuned LAMB, BERT": ("untuned_lamb_bert", 32768),
     "untuned LAMB, ResNet-50": ("untuned_lamb_resnet50", 8192),

@@ -1,7 +1,5 @@
 """State of other optimizers goes on in ours: the steps after it are the peer's own."""
 
-import doctest
-import inspect
 import warnings
 
 import keras
@@ -13,6 +11,7 @@ from goldens import problem
 from official.modeling.optimization import lamb as garden_lamb
 from official.modeling.optimization import lars as garden_lars
 from support import migrating
+from support.examples import run_example
 from support.frontends import FRONTENDS, every_frontend, uncompiled
 from support.migrating import ADDONS, DECAY, GARDEN, KERAS, build, renamed_model
 
@@ -253,7 +252,4 @@ def test_a_schedule_that_counted_micro_batches_is_warned_of(but):
 
 @pytest.mark.parametrize("function", [tf_lamb.migrate, tf_lamb.LAMB.from_addons])
 def test_its_example_runs(function):
-    parser = doctest.DocTestParser()
-    test = parser.get_doctest(inspect.getdoc(function), {}, function.__name__, None, 0)
-    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
-    assert result.attempted and not result.failed
+    run_example(function, least=1)
