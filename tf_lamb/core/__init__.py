@@ -1,8 +1,6 @@
 """The mathematics: numbers and arrays only, with the standard library alone.
 
-Nothing here imports a framework, so every line can be run, tested and checked against its paper
-with NumPy, or with no array library at all. A recipe makes schedules of Keras and plots all the
-same: `tf_lamb/__init__.py` provides the modules for that.
+A recipe makes schedules of Keras and plots all the same: `tf_lamb/__init__.py` provides modules.
 """
 
 from collections.abc import Callable

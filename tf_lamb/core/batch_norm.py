@@ -30,11 +30,9 @@ def train(xp, x, weights: Weights, *, axis, momentum, epsilon, group_size=None):
         group_size: examples of one group; None makes the batch one group.
 
     Returns:
-        y, and the running mean and variance after all groups; as they were, where those would not
-        be finite.
+        y, and the running mean and variance after all groups, of those that are finite.
 
-    Source: Hoffer et al., arXiv:1705.08741, algorithm 1; the variance is that of the group, not
-    the estimate with one degree of freedom less.
+    Source: Hoffer et al., arXiv:1705.08741, algorithm 1, with the variance of the group itself.
     """
     shape = xp.shape(x)
     size = shape[0] if group_size is None else group_size
@@ -73,9 +71,7 @@ def normalized(xp, x, weights: Weights, axis, epsilon):
 def averaged(xp, old, statistics, momentum):
     """The running average after `a <- momentum a + (1 - momentum) statistic`, group after group.
 
-        momentum^G old + (1 - momentum) sum_k momentum^(G - 1 - k) statistics_k
-
-    in one sum: a batch may have hundreds of groups. An empty batch has none, and changes nothing.
+    In one sum: momentum^G old + (1 - momentum) sum_k momentum^(G - 1 - k) statistics_k.
     """
     groups = xp.shape(statistics)[0]
     ages = xp.arange(groups, -1, -1, dtype=statistics.dtype)

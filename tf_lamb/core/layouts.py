@@ -57,11 +57,7 @@ class Layout:
 
 
 def slices(variable: Variable) -> Layout:
-    """The layout in which each block along an axis, if the user names one, is a layer of its own.
-
-    Raises:
-        ValueError: where the variable has no such axis or blocks.
-    """
+    """The layout in which each block along an axis that the user names is a layer of its own."""
     shape, adapt = variable.shape, not variable.excluded
     if "slices" not in variable.given:
         return Layout(adapt=adapt)
@@ -131,12 +127,7 @@ def matrix(variable: Variable, embeddings: bool = False) -> Layout:
     of experts, and a kernel of three axes that is named neither as a convolution nor as attention.
     A convolution in groups has the name and the axes of one without: that, only the user knows.
 
-    Args:
-        embeddings: whether a variable with "embedding" in its path may be a matrix without the
-            user's rows.
-
-    Raises:
-        ValueError: where a variable does not have the axes that are given.
+    What has "embedding" in its path may be one where `embeddings` says so, or by the user's rows.
     """
     path, shape = variable.path, variable.shape
     if variable.excluded:

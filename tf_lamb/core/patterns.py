@@ -36,11 +36,7 @@ def unique(paths: Sequence[str]) -> list[str]:
 
 
 def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
-    """The Keras layer that each variable is joined in, or an empty name.
-
-    Raises:
-        ValueError: where it cannot be known which variables are of one layer.
-    """
+    """The Keras layer that each variable is joined in, or an empty name."""
     members = sorted(joined)
     own = [paths[i] for i in members]
     layers = [path.rpartition("/")[0] or path for path in own]
@@ -85,11 +81,9 @@ def model_name(paths: Sequence[str]) -> str:
 
 
 def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
-    """Whether it is a bias, or a scale or an offset of a normalization.
+    """Whether it is a bias, or a scale or an offset of a normalization, by what Keras names them.
 
-    An optimizer is given variables, not layers: `bias`, `gamma` and `beta` are what Keras's layers
-    name theirs, whatever the user names the layer; of what has one axis, a `scale` is RMS
-    normalization's, and all of a layer that has `norm` in its name.
+    Of what has one axis, a `scale` is RMS normalization's, and all of a layer named after a `norm`.
     """
     *layers, name = path.lower().split("/")
     if name in ("bias", "gamma", "beta"):

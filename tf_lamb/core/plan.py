@@ -186,8 +186,7 @@ def plan_for(
     """Meets the patterns with the paths, once: match, exclude, group, lay out.
 
     A pattern is searched (`re.search`) in the path of each variable, and in the path without the
-    name of the model where the variables share one: the functional `encoder/dense/kernel` and the
-    subclassed `my_model/encoder/dense/kernel` then answer `^encoder/` alike.
+    name of the model where the variables share one.
 
     Args:
         paths, shapes: of each variable, in the order of the build.

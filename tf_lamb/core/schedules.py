@@ -2,9 +2,8 @@
 
     schedule.value(xp, step)        xp: as for the rules; step: a scalar, from 0
 
-A schedule counts optimizer steps: 90 epochs are `90 * steps_per_epoch`. Past its end it keeps its
-last value. Steps that are integers are compared and subtracted as such, and only a part of a length
-becomes a real number: beyond 2^24 float32 does not hold every step.
+A schedule counts optimizer steps, and keeps its last value past its end. Steps that are integers
+are compared and subtracted as such: beyond 2^24 float32 does not hold every one.
 """
 
 import dataclasses

@@ -1,12 +1,9 @@
 """Which of the rates that were tried is best, and what that says of a longer run.
 
 A search has two rungs, which are small complete runs: all candidates in the first, the best few at
-four times the length in the second. The best rate falls with the length of training, about as
-
-    rate ~ steps^-0.3,
-
-so a candidate for the real run of T steps is tried in a run of L steps at (T/L)^0.3 times its rate.
-Here `rate` is always the candidate's, for the real run.
+four times the length in the second. The best rate falls as steps^-0.3, so a candidate for the real
+run of T steps is tried in a run of L steps at (T/L)^0.3 times its rate. Here `rate` is always the
+candidate's, for the real run.
 """
 
 import dataclasses
@@ -79,8 +76,8 @@ def short_run_rate(rate: float, steps: int, total: int) -> float:
 def gap_and_tolerance(trial: Trial, best: Trial) -> tuple[float, float]:
     """How far its loss is above the best, and how far it may be and still be level.
 
-    Level is what the held-out examples cannot tell from the best: a mean of the paired differences
-    of the blocks within two standard errors, or within 0.5% of the best loss.
+    Level is a mean of the paired differences of the blocks within two standard errors, or within
+    0.5% of the best loss.
     """
     if not trial.losses:
         return math.inf, 0.0
@@ -165,10 +162,7 @@ def _end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
 
 
 def keeps_start(start: Trial, best: Trial) -> bool:
-    """Whether the second rung begins at the start of the first: where that is not clearly worse.
-
-    A start is a rate that was tuned elsewhere, and the losses of a few steps are noisy.
-    """
+    """Whether the second rung begins at the start of the first: where that is not clearly worse."""
     difference, allowed = gap_and_tolerance(start, best)
     return difference <= CLEAR * allowed
 

@@ -98,14 +98,11 @@ def step(
     """One step of a rule for one layer, which `stacks.together` runs beside others.
 
     Args:
-        treatments, gradients, stored: of each variable of the layer.
+        treatments, gradients, stored: of each variable of the layer; returned is what to store.
         number: tells the layer from every other of the model.
         bitcast: takes an array and the name of a dtype, and gives the same bits in that dtype.
         decay: None, or the array that multiplies the decay of each treatment.
         observe: None, or what a rule with a trust ratio calls once, while it is traced.
-
-    Returns:
-        What is to be stored.
     """
     dtype = "float64" if any(each.weight.dtype == "float64" for each in stored) else "float32"
 

@@ -4,8 +4,7 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
     `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
         once an optimizer step; Keras clips before, and averages at every micro-step.
     `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
-    `_model_variables_moving_average`: Keras's `build` makes it of zeros, and `SwapEMAWeights`
-        reads it.
+    `_model_variables_moving_average`: Keras's `build` makes it; `SwapEMAWeights` reads it.
     `_overwrite_variables_directly_with_gradients`: before Keras comes to constraints.
     `Variable._value`: None while `fit` on JAX has the array, which a step donates.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,

@@ -1,10 +1,8 @@
 """Reads optimizers of the legacy Keras interface from files: `tf.train.Checkpoint` and HDF5.
 
-Seams, all in this file:
-    TensorFlow (2.15 to 2.20), the object graph of a checkpoint: `slot_variables` of an optimizer's
-        node, `full_name` of a variable. Keys hold object paths only; the names are in the graph.
-    Keras (2.15), the layout of HDF5: groups `optimizer_weights` and `model_weights`, attributes
-        `weight_names` (in pieces where they are many) and `training_config`.
+Seams, all in this file: of TensorFlow (2.15 to 2.20) the object graph of a checkpoint, which alone
+has the names, `slot_variables` of an optimizer's node and `full_name` of a variable; of Keras 2.15
+the groups and attributes of HDF5.
 """
 
 import contextlib

@@ -121,9 +121,8 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         return self.iterations
 
     def _sums(self, pairs):
-        return (
-            pairs if self._replicas == 1 else list(self.inner_optimizer.aggregate_gradients(pairs))
-        )
+        inner = self.inner_optimizer
+        return list(inner.aggregate_gradients(pairs)) if self._replicas > 1 else pairs
 
     def _position(self, variable):
         return self._index_dict[self._var_key(variable)]

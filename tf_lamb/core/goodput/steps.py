@@ -1,12 +1,9 @@
-"""Steps to the target at a batch: the hyperbola of McCandlish et al., through what was run.
+"""Steps to the target at a batch: the hyperbola of McCandlish et al., arXiv:1812.06162.
 
     S(B) = S_min (1 + Bn/B) = S_min + E_min/B        E(B) = B S(B) = E_min + S_min B
 
 The noise scale Bn = E_min/S_min is the batch that takes twice the minimum steps and twice the
-minimum examples. It is meant for rates tuned at every batch, constant or on a schedule stretched
-over the run.
-
-Source: McCandlish et al., arXiv:1812.06162.
+minimum examples, of rates tuned at every batch.
 """
 
 import dataclasses

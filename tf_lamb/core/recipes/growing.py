@@ -29,14 +29,13 @@ def growing(recipe: Recipe, largest_batch: int) -> StagedRecipe:
 
     Args:
         recipe: The recipe of the first batch, with a rate that falls.
-        largest_batch: The largest batch, in examples; at least twice that of the recipe. Where
-            `NoiseScale` reports a smaller one late in training, take that.
+        largest_batch: At least twice that of the recipe. Where `NoiseScale` reports a smaller one
+            late in training, take that.
 
     Returns:
         A `StagedRecipe`, for `fit_stages`, or for `from_recipe` and `gradient_accumulation_steps`.
 
     Raises:
-        TypeError: if `recipe` has stages, or an argument is not a number.
         ValueError: if no batch grows, or a batch is larger than all examples.
 
     Example:

@@ -185,12 +185,9 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
 
     - Decay of BERT counts from step 0, as in the authors' code: the rate drops when warmup ends.
       9/10 of the examples are sequences of 128 tokens and the rest of 512.
-    - Untuned LAMB for ResNet-50 has a weight decay of 1.5, because the trust ratio sets the length
-      of the update.
-    - MLPerf's decay steps sometimes include warmup and sometimes do not. They are read as all of
-      training, unless that would end before the mean number of epochs of the reference runs.
-    - The mixed batch has the linear decay of the paper, and NVIDIA's peaks and warmups: those of
-      the paper are unknown.
+    - MLPerf's decay steps sometimes include warmup. They are read as all of training, unless that
+      would end before the mean number of epochs of the reference runs.
+    - The mixed batch has the linear decay of the paper, and NVIDIA's peaks and warmups.
 
     Args:
         name: A name of the table.

@@ -64,11 +64,7 @@ class AnyRecipe:
         return self._rates(core.provided("schedules") if schedules is None else schedules)
 
     def arguments(self: Any, optimizer: str) -> dict[str, Any]:
-        """Returns the arguments that the recipe sets of an optimizer such as "LAMB", but the rate.
-
-        Raises:
-            ValueError: if the recipe is for another optimizer, or its stages differ in an argument.
-        """
+        """Returns the arguments that the recipe sets of an optimizer, "LAMB" say, but the rate."""
         found = []
         for stage in self.stages:
             if stage.optimizer not in (None, optimizer):
@@ -304,10 +300,8 @@ class StagedRecipe(AnyRecipe):
     """Recipes for successive stages of training, each counted from its own step 0.
 
     Attributes:
-        title: The name of the recipe.
+        title, arithmetic, source: As of a `Recipe`, for all stages.
         stages: One recipe per stage, in order; iteration over this object yields them.
-        arithmetic: Calculations for all stages, one line each.
-        source: The source of the numbers.
     """
 
     title: str
@@ -326,10 +320,7 @@ class StagedRecipe(AnyRecipe):
         return sum(stage.examples_seen for stage in self.stages)
 
     def accumulation(self, micro_batch_size: int) -> dict[int, int]:
-        """Returns the `gradient_accumulation_steps` of an optimizer, by the step they begin with.
-
-        The micro-batch of a stage, of so many examples at most, divides its batch. No stage has
-        fewer of them than the one before.
+        """Returns the `gradient_accumulation_steps` for micro-batches of so many examples at most.
 
         Example:
             >>> from tf_lamb.core.recipes import growing, scale

@@ -2,18 +2,15 @@
 
     rule(xp, g, w, *slots, lr, t, decay, adapt, axes, **hyperparameters) -> w, *slots
 
-    xp     anything with the few NumPy-named functions that rules use: `numpy` itself, `keras.ops`,
-           or `tf_lamb.tensorflow.namespace`
+    xp     `numpy`, `keras.ops` or `tf_lamb.tensorflow.namespace`
     g, w   gradient and weight; slots that are not told otherwise have their shape
     lr, t  scalars; t counts from 1
-    decay  weight decay, a Python float; an array where it follows a schedule, or where a layer's
-           variables differ in it
+    decay  a Python float; an array where it follows a schedule, or where a layer's variables differ
     adapt  whether the layer has a trust ratio, may be projected, or is a matrix; a Python bool
     axes   the axes of a norm where each slice along the others is a layer; None is all of them
 
-A rule never sees a name, a regex, a dtype or a device: the frontends cast to the compute dtype
-before it and back after it. It returns the new w and slots. A rule with a trust ratio takes
-`observe`, too (`shared.trust_ratio`).
+A rule never sees a name, a regex, a dtype or a device, and returns the new w and slots. One with a
+trust ratio takes `observe`, too (`shared.trust_ratio`).
 
 `HYPER`, beside each rule, declares its hyper-parameters: name -> kind. These are arguments of its
 optimizer, and `core.checks.OF_KIND` has the check of each kind.

@@ -112,14 +112,8 @@ def project(xp, w, g, u, *, adapt, axes, delta, wd_ratio, epsilon):
             if c < delta / sqrt(row length):  n = w/(|w| + eps);  return u - n <n, u>, wd_ratio
         return u, 1
 
-    A gradient that is orthogonal to its weight is the sign of scale invariance. The test sees the
-    gradient, the projection changes the update.
-
-    Args:
-        adapt: whether u may be projected, a Python bool; with one axis it is not.
-        axes: the axes within a channel; what is left are the channels. None is all but the last:
-            Keras keeps output channels last, PyTorch first.
-        delta, wd_ratio, epsilon: as in the paper's code.
+    A gradient that is orthogonal to its weight is the sign of scale invariance. `axes` are those
+    within a channel; None is all but the last, for Keras keeps output channels last.
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """
