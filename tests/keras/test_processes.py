@@ -47,6 +47,13 @@ def test_two_processes_are_one(cases, tmp_path):
 
 
 @pytest.mark.slow
+def test_keras_deals_out_a_dataset(tmp_path):
+    found, same = in_two(hosts.trained_on_a_dataset, str(tmp_path / "two"))
+    assert found == same
+    assert_same(found, hosts.trained_on_a_dataset(str(tmp_path / "one")), 1e-6)
+
+
+@pytest.mark.slow
 def test_weights_in_parts_on_two_processes(tmp_path):
     found, same = in_two(hosts.trained_in_parts, str(tmp_path / "two"))
     assert found == same
