@@ -275,7 +275,7 @@ class MeasureNoise:
         """At the end of a build."""
         self._measured = range(len(variables))
         self._state = {name: self._add(name, *kind) for name, kind in self._initial_state().items()}
-        self._built_for = names_of(variables)
+        self._measured_names = names_of(variables)
 
     def _initial_state(self) -> dict[str, tuple[tuple[int, ...], str, str]]:
         """Name -> shape, dtype and initializer."""

@@ -90,7 +90,7 @@ def of_measured(optimizer) -> State:
     scalars = dict(optimizer._state)
     for name in ("micro_step", "squares"):  # of a part of an update
         scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
-    parts = [Part(name, (), {}) for name in optimizer._built_for]
+    parts = [Part(name, (), {}) for name in optimizer._measured_names]
     return State(kind, scalars, parts)
 
 
