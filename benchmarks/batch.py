@@ -73,11 +73,11 @@ def validation_loss(optimizer, learning_rate, factor, seed, data):
     import tf_keras
     from official.core import task_factory, train_utils
 
-    from tf_lamb.model_garden.experiments import recipes
+    from tf_lamb.model_garden.experiments import scaling
 
     params = experiment(optimizer, learning_rate, data)
     if factor > 1:
-        _, settings = recipes.fill_in("legw", BASE * factor, params)
+        _, settings = scaling.fill_in("legw", BASE * factor, params)
         params = params.replace(**settings)
     params = params.replace(task={"train_data": {"seed": seed}})
     tf_keras.backend.clear_session()

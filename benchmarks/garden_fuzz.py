@@ -38,7 +38,6 @@ def main():
     )
     asked = parser.parse_args()
     garden_runs.PATIENCE *= asked.patience
-    garden_runs.PATIENCE_FOR_A_REFUSAL *= asked.patience
     versions = {name: importlib.metadata.version(name) for name in VERSIONS}
     begun, failed = time.monotonic(), []
     with tempfile.TemporaryDirectory() as data_folder:

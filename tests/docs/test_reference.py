@@ -21,7 +21,7 @@ ROOMS = tf_lamb._ROOMS | {"recipes", "schedules"}
 COMMANDS = [
     path.stem
     for path in sorted(ROOT.glob("tf_lamb/model_garden/*.py"))
-    if path.stem not in ("__init__", "errors")
+    if path.stem not in ("__init__", "tasks")
 ]
 
 

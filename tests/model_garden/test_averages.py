@@ -1,7 +1,6 @@
 """`trainer.optimizer_config.ema`: averages move with updates, not with micro-batches."""
 
 import contextlib
-import copy
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import tf_keras
 from official.modeling import optimization
 from support.clusters import mirrored
 from support.frontends import uncompiled
-from support.garden import build, one_device, optimizer, run, tiny, trainer_of, weights
+from support.garden import build, run, tiny
 
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.running.runner import Runner
@@ -108,30 +107,6 @@ def test_of_stock_optimizers_averages_are_model_gardens(kind):
         stock.step(gradients)
     for a, b in zip(ours.averages(), stock.averages(), strict=True):
         assert a.tobytes() == b.tobytes()
-
-
-def test_its_config_is_model_gardens():
-    own = Run(kind="sgd").optimizer
-    config = own.get_config()
-    assert (config["name"], config["average_decay"]) == ("ExponentialMovingAverage", 0.9)
-    assert type(own).from_config(copy.deepcopy(config)).get_config() == config
-
-
-def test_what_a_trainer_evaluates_is_averaged_once_a_step(records):
-    def averaged(**lamb):
-        config = tiny(records, optimizer_config={
-            "ema": {"average_decay": 0.5, "dynamic_decay": False}, **optimizer(**lamb),
-        })  # fmt: skip
-        config["task"]["train_data"]["shuffle_buffer_size"] = 1
-        trainer = trainer_of(build(config), one_device(), evaluate=True)
-        with trainer.strategy.scope():
-            trainer.train(tf.constant(3))
-            trainer.eval_begin()
-        return weights(trainer)
-
-    with uncompiled():
-        for a, b in zip(averaged(), averaged(gradient_accumulation_steps=2), strict=True):
-            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("around", ["measure_noise", "adascale"])

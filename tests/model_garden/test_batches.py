@@ -25,42 +25,15 @@ from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.experiments.recipes import settings_of_recipe
 
 
-def filled(**flags):
+def filled(config=None, path=None, **flags):
+    """What the flags make of an experiment; of a config, if one is given, that is written there."""
+    if config:
+        path.write_text(yaml.safe_dump(config))
+        flags["config_file"] = [str(path)]
     return parsing.parse(Flags(**flags))
 
 
 # Schedules.
-
-SCHEDULES = {
-    "drop": {
-        "learning_rate": {"type": "tf_lamb_polynomial", "tf_lamb_polynomial": {
-            "initial_learning_rate": 0.005, "steps": 1000, "power": 0.5}},
-        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 200, "handover": "drop"}},
-    },
-    "continuous": {
-        "learning_rate": {"type": "tf_lamb_cosine", "tf_lamb_cosine": {
-            "initial_learning_rate": 2.0, "steps": 700}},
-        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 300, "kind": "exponential",
-                                                  "start": 0.001}},
-    },
-    "multi_step": {
-        "learning_rate": {"type": "tf_lamb_multi_step", "tf_lamb_multi_step": {
-            "boundaries": [300, 600], "learning_rates": [3.2, 0.32, 0.032]}},
-        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 100, "kind": "polynomial", "power": 2.0,
-                                                  "start": 0.1, "handover": "drop"}},
-    },
-    "exponential": {
-        "learning_rate": {"type": "tf_lamb_exponential", "tf_lamb_exponential": {
-            "initial_learning_rate": 0.1, "steps": 10, "rate": 0.97}},
-        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 50, "kind": "constant",
-                                                  "start": 0.01}},
-    },
-    "constant": {
-        "learning_rate": {"type": "tf_lamb_constant", "tf_lamb_constant": {"learning_rate": 0.1}},
-        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10}},
-    },
-}  # fmt: skip
-JOINTS = {"drop": 200, "continuous": 300, "multi_step": 300, "exponential": 50, "constant": 10}
 
 
 def built(config):
@@ -69,21 +42,17 @@ def built(config):
     ).build_learning_rate()
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_learning_rate_is_the_one_of_the_core_at_each_of_a_thousand_steps(name):
-    config, steps = SCHEDULES[name], np.arange(1001.0)
-    kind = config["learning_rate"]["type"]
-    cls = getattr(schedules, f"_{kind.removeprefix('tf_lamb_').title().replace('_', '')}")
-    exact = schedules.Warmup(
-        after=cls(**config["learning_rate"][kind]), **config["warmup"]["tf_lamb"]
-    )
-    exact, rate = np.array([exact.value(np, step) for step in steps]), built(config)
-    # In float32, of which an ulp is 1.2e-7; as one vector, for a step is a third of a millisecond.
-    np.testing.assert_allclose(rate(tf.constant(steps, tf.float32)), exact, 0, 5e-7 * exact.max())
-    joint = JOINTS[name]
-    for step in (0, joint - 1, joint, joint + 1, 1000):  # as it is called in training
-        assert float(rate(step)) == pytest.approx(exact[step], abs=5e-7 * exact.max())
-    assert float(rate(joint)) == np.float32(exact[joint])
+@pytest.mark.parametrize("handover", ["drop", "continuous"])
+def test_the_learning_rate_is_the_one_of_the_core(handover):
+    decay = {"initial_learning_rate": 2.0, "steps": 1000, "power": 0.5}
+    warmup = {"steps": 200, "kind": "exponential", "start": 0.001, "handover": handover}
+    exact = schedules.Warmup(after=schedules._Polynomial(**decay), **warmup)
+    rate = built({
+        "learning_rate": {"type": "tf_lamb_polynomial", "tf_lamb_polynomial": decay},
+        "warmup": {"type": "tf_lamb", "tf_lamb": warmup},
+    })  # fmt: skip
+    for step in (0, 100, 199, 200, 201, 700, 1200):
+        assert float(rate(step)) == pytest.approx(exact.value(np, float(step)), abs=1e-6)
 
 
 def test_warmup_stands_in_front_of_model_gardens_own():
@@ -94,19 +63,17 @@ def test_warmup_stands_in_front_of_model_gardens_own():
     })  # fmt: skip
     rates = [float(schedule(step)) for step in (0, 5, 10, 60)]
     np.testing.assert_allclose(rates, [0, 0.5, 1, 0.5], atol=1e-6)
-    constant = built(
-        {
-            "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.5}},
-            "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10, "begin_step": 100}},
-        }
-    )
+    constant = built({
+        "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.5}},
+        "warmup": {"type": "tf_lamb", "tf_lamb": {"steps": 10, "begin_step": 100}},
+    })  # fmt: skip
     assert [float(constant(step)) for step in (0, 100, 105, 500)] == [0, 0, 0.25, 0.5]
 
 
 # The batch flag.
 
 
-@pytest.mark.parametrize("batch", [512, 1024, 2048, 4096, 8192, 16384, 32768])
+@pytest.mark.parametrize("batch", [512, 4096, 32768])
 @pytest.mark.parametrize(
     ("experiment", "recipe"),
     [
@@ -129,17 +96,18 @@ def test_the_batch_alone_gives_the_published_table(experiment, recipe, batch):
     assert f"{params.trainer.train_steps:,} steps" in text
 
 
+WARMED = {
+    "learning_rate": {"type": "polynomial", "polynomial": {
+        "initial_learning_rate": 0.01, "end_learning_rate": 0.001, "decay_steps": 400}},
+    "warmup": {"type": "linear", "linear": {"warmup_steps": 40}},
+}  # fmt: skip
+
+
 def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
     config = tiny(records, train_steps=400, steps_per_loop=20, summary_interval=40,
                   checkpoint_interval=200, validation_interval=100)  # fmt: skip
-    config["trainer"]["optimizer_config"] = {
-        "learning_rate": {"type": "polynomial", "polynomial": {
-            "initial_learning_rate": 0.01, "end_learning_rate": 0.001, "decay_steps": 400}},
-        "warmup": {"type": "linear", "linear": {"warmup_steps": 40}},
-    }  # fmt: skip
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(config))
-    params, text = filled(config_file=[str(path)], global_batch_size=4 * BATCH)
+    config["trainer"]["optimizer_config"] = WARMED
+    params, text = filled(config, tmp_path / "a.yaml", global_batch_size=4 * BATCH)
     trainer = params.trainer
     assert (trainer.train_steps, trainer.steps_per_loop, trainer.summary_interval) == (100, 5, 10)
     assert (trainer.checkpoint_interval, trainer.validation_interval) == (50, 25)
@@ -151,91 +119,51 @@ def test_the_yamls_own_batch_is_the_baseline(records, tmp_path):
     assert "learning rate = 0.0091 x sqrt(4) = 0.0182" in text
     assert "where warmup ends = 0.0182: initial_learning_rate = 0.029 (0.01 before)" in text
 
-    root, _ = filled(config_file=[str(path)], global_batch_size=4 * BATCH, recipe="sqrt")
-    assert root.trainer.optimizer_config.warmup.linear.warmup_steps == 10
-    # What the command line says outright, holds.
-    said, _ = filled(
-        config_file=[str(path)],
-        global_batch_size=4 * BATCH,
-        params_override="trainer.train_steps=70,runtime.num_gpus=2",
-    )
-    assert (said.trainer.train_steps, said.runtime.num_gpus) == (70, 2)
-    assert said.trainer.optimizer_config.learning_rate.polynomial.decay_steps == 70
-    assert said.task.train_data.global_batch_size == 4 * BATCH
-
 
 def test_transfer_moves_decay_beta_2_and_averages_too(records, tmp_path):
     config = tiny(records, train_steps=400)
-    config["trainer"]["optimizer_config"] |= {
+    config["trainer"]["optimizer_config"] |= WARMED | {
         "optimizer": {"type": "tf_lamb", "tf_lamb": {"weight_decay": 0.02, "beta_2": 0.99}},
-        "learning_rate": {"type": "polynomial", "polynomial": {
-            "initial_learning_rate": 0.01, "end_learning_rate": 0.001, "decay_steps": 400}},
-        "warmup": {"type": "linear", "linear": {"warmup_steps": 40}},
         "ema": {"average_decay": 0.96},
     }  # fmt: skip
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(config))
-    flags = {"config_file": [str(path)], "global_batch_size": 4 * BATCH, "recipe": "transfer"}
-    params, text = filled(**flags)
+    flags = {"global_batch_size": 4 * BATCH, "recipe": "transfer"}
+    params, text = filled(config, tmp_path / "a.yaml", **flags)
     moved = params.trainer.optimizer_config
-    lamb = moved.optimizer.tf_lamb
     assert params.trainer.train_steps == 100
     assert moved.learning_rate.polynomial.initial_learning_rate == pytest.approx(0.02)
     assert moved.warmup.linear.warmup_steps == 10  # as many epochs
-    assert lamb.weight_decay == pytest.approx(0.04)  # twice the rate, a quarter of the steps
-    assert lamb.beta_2 == pytest.approx(0.99**4)
+    assert moved.optimizer.tf_lamb.weight_decay == pytest.approx(0.04)  # twice the rate
+    assert moved.optimizer.tf_lamb.beta_2 == pytest.approx(0.99**4)
     assert moved.ema.average_decay == pytest.approx(0.96**4)
     assert all(name in text for name in ("learning_rate", "weight_decay", "beta_2", "ema_momentum"))
     # What the command line says outright, holds.
     override = "trainer.optimizer_config.optimizer.tf_lamb.weight_decay=0.5"
-    said, text = filled(**flags, params_override=override)
+    said, text = filled(config, tmp_path / "a.yaml", **flags, params_override=override)
     assert said.trainer.optimizer_config.optimizer.tf_lamb.weight_decay == 0.5
     assert "as --params_override has it" in text
-    # A warmup that is most of training is cut, and a short one is raised.
-    for steps, new in ((200, 25), (8, 10)):
-        config["trainer"]["optimizer_config"]["warmup"]["linear"]["warmup_steps"] = steps
-        path.write_text(yaml.safe_dump(config))
-        params, text = filled(**flags)
-        assert params.trainer.optimizer_config.warmup.linear.warmup_steps == new
-        assert f"warmup = {new} steps, {steps} before" in text
 
 
 @pytest.mark.parametrize(
     ("warmup", "last"),
-    [
-        ({"type": None}, 450), ({"type": "tf_lamb", "tf_lamb": {"steps": 0}}, 500),
-        ({"type": "linear", "linear": {"warmup_steps": 0}}, 500),
-    ],
-    ids=["no warmup", "ours of no steps", "theirs of no steps"],
-)  # fmt: skip
+    [({"type": None}, 450), ({"type": "linear", "linear": {"warmup_steps": 0}}, 500)],
+    ids=["no warmup", "theirs of no steps"],
+)
 def test_transfer_warms_up_where_the_experiment_does_not(tmp_path, warmup, last):
     decay = {"initial_learning_rate": 0.01, "steps": 4000}
+    rate = {"type": "tf_lamb_polynomial", "tf_lamb_polynomial": decay}
     config = {
         "task": {"train_data": {"global_batch_size": 64}},
         "trainer": {"train_steps": 4000, "optimizer_config": {
-            "learning_rate": {"type": "tf_lamb_polynomial", "tf_lamb_polynomial": decay},
-            "warmup": warmup,
-        }},
+            "learning_rate": rate, "warmup": warmup}},
     }  # fmt: skip
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(config))
-    flags = {"config_file": [str(path)], "recipe": "transfer"}
+    flags = {"config": config, "path": tmp_path / "a.yaml", "recipe": "transfer"}
     params, text = filled(**flags, global_batch_size=512)
     assert "warmup = 50 steps, 0 before" in text
     moved = params.trainer.optimizer_config
-    own = moved.warmup.get()
-    assert 50 in (getattr(own, "steps", None), getattr(own, "warmup_steps", None))
     assert moved.learning_rate.tf_lamb_polynomial.steps == last  # it ends with training
     smaller, text = filled(**flags, global_batch_size=32)
     assert smaller.trainer.optimizer_config.warmup.type == warmup["type"]
     assert "warmup = 0 steps, 0 before" in text
-
-
-def test_a_continuous_decay_still_ends_with_training():
-    params, _ = filled(experiment="lars/resnet_imagenet", global_batch_size=8192)
-    config = params.trainer.optimizer_config
-    ends = config.learning_rate.tf_lamb_polynomial.steps + config.warmup.tf_lamb.steps
-    assert ends == params.trainer.train_steps == 14075
 
 
 def test_a_published_recipe_by_name():
@@ -244,7 +172,6 @@ def test_a_published_recipe_by_name():
     )
     lars = params.trainer.optimizer_config.optimizer.tf_lars
     assert (lars.momentum, params.trainer.train_steps) == (0.94, 2267)
-    assert params.trainer.optimizer_config.learning_rate.tf_lamb_polynomial.power == 2.0
     assert "MLPerf" in text
 
 
@@ -253,7 +180,6 @@ def test_a_published_recipe_by_name():
     [
         ({"recipe": "untuned_lamb_resnet50", "global_batch_size": 512},
          "untuned_lamb_resnet50 is a recipe for ResNet-50, but this experiment trains BERT"),
-        ({"recipe": "sqrt"}, "--recipe=sqrt needs --global_batch_size"),
         ({"global_batch_size": 512 * 640},
          "warmup is longer than training, 3,125 > 1,563 steps"),
         ({"experiment": "bert/text_wiki_pretraining", "global_batch_size": 7,
@@ -288,7 +214,6 @@ def test_what_no_recipe_can_fill_in(flags, expected):
 
 def test_a_batch_is_dealt_out():
     assert batches.per_replica_batch(65536, 8, 256) == 32
-    assert batches.accumulation(65536, 8, 32) == 256
     assert batches.accumulation(65536, 8, 60) == 256
     assert batches.accumulation(96, 2, 1000) == 1
     params, text = filled(
@@ -318,21 +243,19 @@ def test_replicas_are_counted(monkeypatch):
 @pytest.fixture(scope="module")
 def in_one_piece(records):
     with uncompiled():
-        return _trained(records, one_device(), None)
+        return _trained(records, None)
 
 
-def _trained(records, strategy, accumulation):
+def _trained(records, accumulation):
     config = tiny(records, optimizer_config=optimizer(gradient_accumulation_steps=accumulation))
     config["task"]["train_data"]["shuffle_buffer_size"] = 1
-    params = build(config)
-    trainer, logs = train(params, strategy, 5)
-    return trainer, logs
+    return train(build(config), one_device(), 5)
 
 
 @pytest.mark.parametrize("accumulation", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_micro_batches_equal_the_batch(records, in_one_piece, accumulation):
     whole, whole_logs = in_one_piece
-    parts, logs = _trained(records, one_device(), accumulation)
+    parts, logs = _trained(records, accumulation)
     assert parts.global_step.numpy() == parts.optimizer.iterations.numpy() == 5
     assert logs["learning_rate"] == whole_logs["learning_rate"]
     # One sum of gradients, whatever the number of its parts.
@@ -365,8 +288,6 @@ def test_a_step_of_the_trainer_sums_replicas_once(records, precision):
         ({"trainer": {"optimizer_config": optimizer(gradient_accumulation_steps=3)}},
          "task.train_data.global_batch_size=8: A batch of 8 examples cannot be dealt out to 1 "
          "replica(s) x 3 micro-batch(es): 8 / 3 = 2.66667. Take a batch of 6"),
-        ({"runtime": {"distribution_strategy": "mirrored", "num_gpus": 5}},
-         "cannot be dealt out to 5 replica(s)"),
         ({"trainer": {"train_steps": 1}}, "warmup is longer than training"),
         ({"task": {"init_optimizer": True}}, "task.init_optimizer needs task.init_checkpoint"),
         ({"task": {"init_checkpoint": "no/such/folder"}}, "no/such/folder: there is no checkpoint"),

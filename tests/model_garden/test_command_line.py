@@ -13,13 +13,12 @@ pytest.importorskip("official")
 
 import yaml
 from official.core import exp_factory, registry
-from official.modeling.hyperparams import params_dict
 from support.batch_flags import Flags
-from support.garden import BATCH, ROOT, build, restore_after, tiny
+from support.garden import ROOT, restore_after, tiny
 
 from tf_lamb import model_garden
 from tf_lamb.model_garden import sample_data, train
-from tf_lamb.model_garden.common import batches, errors, yamls
+from tf_lamb.model_garden.common import errors, yamls
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import named, parsing
 
@@ -112,13 +111,6 @@ def test_model_gardens_main_is_handed_what_the_command_has_parsed(records, tmp_p
     assert params is parsed and params.trainer.train_steps == 3
 
 
-def test_numbers_are_read_as_model_gardens_loader_reads_them():
-    for text in ("1e-3", "1E5", "-2e+3", "1_0e2", "1.5", "1.5e-3", "1.5e3", ".5", "1", "e3", "1e",
-                 "0x1e3", "1:30", "~", "off", "2e-3x", ".inf", "1__0e1"):  # fmt: skip
-        theirs = yaml.load(text, Loader=params_dict._LOADER)
-        assert yamls.read(text) == theirs and type(yamls.read(text)) is type(theirs), text
-
-
 # Config files.
 
 
@@ -168,16 +160,3 @@ def test_every_command_asks_first(command, monkeypatch):
     monkeypatch.setattr(module, "begin", begin)
     with pytest.raises(SystemExit, match=command):
         module.main()
-
-
-# What a command says.
-
-
-@pytest.mark.parametrize(("most", "share", "said"), [(7, 4, True), (4, 4, False), (50, 8, False)])
-def test_another_split_of_the_batch_than_asked_is_printed(records, most, share, said):
-    params = build(tiny(records))
-    count, line = parsing._accumulation(params, most)
-    assert BATCH // count == share == batches.per_replica_batch(BATCH, 1, count)
-    assert f"batch = {share} examples x 1 replica(s) x {count} micro-batch(es) = {BATCH}" in line
-    assert ("--per_replica_batch_size=7 that divides the 8 of a replica" in line) == said
-    assert ("\n" in line) == said

@@ -84,27 +84,6 @@ def test_the_header_counts_right(path):
         assert f"{examples / whole:.{len(shown.partition('.')[2])}f}" == shown
 
 
-@each_file
-def test_the_header_says_the_precision_and_what_is_evaluated(path):
-    params, text = parsed(path), header(path)
-    precision = re.search(r"^# On:.* in (\w+)\.", text, re.MULTILINE)
-    assert (params.runtime.mixed_precision_dtype or "float32") == (
-        precision[1] if precision else "float32"
-    )
-    steps, data = params.trainer.validation_steps, params.task.validation_data
-    (line,) = re.findall(r"^# Eval:  (.*)$", text, re.MULTILINE)
-    if line == "all examples.":
-        # Of several replicas, one that gets no example would answer nan.
-        assert steps == -1 and not data.drop_remainder
-        assert params.runtime.distribution_strategy == "off"
-        return
-    assert data.drop_remainder and line.endswith("a batch that is not full is left out.")
-    counted, size, examples = map(counts, re.findall(r"\d[\d,]*", line)[:3])
-    assert (counted, size) == (steps, data.global_batch_size) and counted * size == examples
-    if there := re.search(r" of ([\d,]+);", line):
-        assert counted == counts(there[1]) // size
-
-
 def peak(params):
     """The largest rate of training, as Model Garden builds it."""
     config = params.trainer.optimizer_config
@@ -148,20 +127,6 @@ def test_the_header_says_the_rate_and_its_warmup(path):
 
 
 @each_file
-def test_loops_divide_intervals_and_the_rate_ends_with_training(path):
-    params = parsed(path)
-    trainer, config = params.trainer, params.trainer.optimizer_config
-    for name in ("summary_interval", "checkpoint_interval", "validation_interval"):
-        assert getattr(trainer, name) % trainer.steps_per_loop == 0
-    rate, warmup = config.learning_rate.get(), config.warmup.get()
-    if config.learning_rate.type == "polynomial":
-        assert rate.decay_steps == trainer.train_steps
-    else:
-        behind = warmup.steps if warmup.handover == "continuous" else 0
-        assert behind + rate.steps == trainer.train_steps
-
-
-@each_file
 def test_the_command_in_the_header_can_be_typed(path):
     """What it overrides is there, and the experiment is that of the file."""
     text = header(path)
@@ -172,13 +137,18 @@ def test_the_command_in_the_header_can_be_typed(path):
 
 
 @each_file
-def test_the_file_leaves_no_l2_in_the_loss_and_can_be_checked(path):
+def test_the_file_can_be_trained_and_its_rate_ends_with_training(path):
     params = parsed(path)
-    if isinstance(params.task, masked_lm.MaskedLMConfig):
-        assert params.task.scale_loss
+    trainer, config = params.trainer, params.trainer.optimizer_config
+    for name in ("summary_interval", "checkpoint_interval", "validation_interval"):
+        assert getattr(trainer, name) % trainer.steps_per_loop == 0
+    rate, warmup = config.learning_rate.get(), config.warmup.get()
+    if config.learning_rate.type == "polynomial":
+        assert rate.decay_steps == trainer.train_steps
     else:
-        assert params.task.losses.l2_weight_decay == 0
-    check_optimizer(params)
+        behind = warmup.steps if warmup.handover == "continuous" else 0
+        assert behind + rate.steps == trainer.train_steps
+    check_optimizer(params)  # no decay in the loss, too
     check_batch(params)
 
 
@@ -208,20 +178,12 @@ def reduced(params):
     if isinstance(params.task, masked_lm.MaskedLMConfig):
         encoder = {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 2,
                    "intermediate_size": 16, "vocab_size": 100}  # fmt: skip
-        model = {
-            "encoder": {"bert": encoder},
-            "cls_heads": [
-                {"inner_dim": 8, "num_classes": 2, "dropout_rate": 0.1, "name": "next_sentence"}
-            ],
-        }
+        model = {"encoder": {"bert": encoder}, "cls_heads": tiny("")["task"]["model"]["cls_heads"]}
         train_data |= {"input_path": "dummy"}
         validation_data |= {"input_path": "dummy"}
     else:
-        model = {
-            "num_classes": 10,
-            "input_size": [32, 32, 3],
-            "backbone": {"resnet": {"depth_multiplier": 0.125}},
-        }
+        backbone = {"resnet": {"depth_multiplier": 0.125}}
+        model = {"num_classes": 10, "input_size": [32, 32, 3], "backbone": backbone}
     optimizer = params.trainer.optimizer_config.optimizer
     accumulation = optimizer.get().gradient_accumulation_steps and 4
     return params.replace(
@@ -235,27 +197,8 @@ def reduced(params):
     )
 
 
-def program(params):
-    """What decides the program of a step: numbers are constants of it, but for which are 0."""
-
-    def kind(value):
-        if isinstance(value, dict):
-            return tuple((key, kind(each)) for key, each in sorted(value.items()))
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return "a number" if value else 0
-        return repr(value)
-
-    config, task = params.trainer.optimizer_config, params.task.as_dict()
-    rules = [
-        (part.type, kind(part.get().as_dict()))
-        for part in (config.optimizer, config.learning_rate, config.warmup)
-    ]
-    parts = [task[name] for name in ("model", "losses", "adversarial") if name in task]
-    return type(params.task), task.get("scale_loss"), *map(kind, parts), *rules
-
-
-# Files whose reduced experiment is one program have one step: the last of them takes it.
-PROGRAMS = {program(reduced(parsed(path))): name for name, path in YAMLS.items()}.values()
+# One file an experiment, each of which has a program of its own.
+PROGRAMS = {experiment_of(path): name for name, path in YAMLS.items()}.values()
 
 
 def takes_a_step(name, pictures, **model):
@@ -269,7 +212,7 @@ def takes_a_step(name, pictures, **model):
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_every_program_builds_and_takes_a_step(name, pictures):
+def test_every_experiment_builds_and_takes_a_step(name, pictures):
     """Eagerly; compiled below."""
     with uncompiled():
         takes_a_step(name, pictures)
@@ -277,28 +220,21 @@ def test_every_program_builds_and_takes_a_step(name, pictures):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_every_program_is_compiled_and_takes_a_step(name, pictures):
+def test_every_experiment_is_compiled_and_takes_a_step(name, pictures):
     """ResNets at the least depth."""
     takes_a_step(name, pictures, backbone={"resnet": {"model_id": 10}})
 
 
 @pytest.mark.parametrize(
-    ("params", "recipe", "listed"),
+    ("params", "name", "norm"),
     [
-        (
-            lambda: build(tiny("")),
-            recipes.published("untuned_lamb_bert", 512),
-            ["LayerNorm|layer_norm", "bias"],
-        ),
-        (
-            lambda: tiny_resnet(""),
-            recipes.published("untuned_lamb_resnet50", 512),
-            ["batch_normalization|_bn/", "bias"],
-        ),
+        (lambda: build(tiny("")), "untuned_lamb_bert", "LayerNorm|layer_norm"),
+        (lambda: tiny_resnet(""), "untuned_lamb_resnet50", "batch_normalization|_bn/"),
     ],
     ids=["bert", "resnet"],
 )
-def test_norm_and_bias_is_what_the_sources_list(params, recipe, listed):
+def test_norm_and_bias_is_what_the_sources_list(params, name, norm):
+    recipe = recipes.published(name, 512)
     variables = task_factory.get_task(params().task).build_model().trainable_variables
     arguments = {
         "paths": [patterns.stable_path(v.name) for v in variables],
@@ -309,7 +245,7 @@ def test_norm_and_bias_is_what_the_sources_list(params, recipe, listed):
     }
     word, lists = (
         plan.plan_for(exclude_from_weight_decay=excluded, **arguments)
-        for excluded in (recipe.exclude_from_weight_decay, listed)
+        for excluded in (recipe.exclude_from_weight_decay, [norm, "bias"])
     )
     assert word.treatments == lists.treatments
     assert 0 < sum(treatment.adapt for treatment in word.treatments) < len(variables)

@@ -1,7 +1,6 @@
 """Killed at any moment, on a full disk, with a broken checkpoint, it ends the same."""
 
 import os
-import pathlib
 import random
 import re
 import shutil
@@ -17,17 +16,15 @@ pytest.importorskip("official")
 import tensorflow as tf
 from official.core import train_utils
 from support import clusters, commands, garden
-from support.clusters import mirrored
 from support.crashing import full_disk
 from support.frontends import uncompiled
 from support.garden import EXPERIMENT, assert_same_bits, build, tiny
 
 from tf_lamb.model_garden import train as train_command
-from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs, report
-from tf_lamb.model_garden.running import controllers, runner
+from tf_lamb.model_garden.running import runner
 
 
 def contents(folder):
@@ -95,12 +92,6 @@ def test_a_run_goes_on_from_the_last_checkpoint_that_is_whole(three, name, damag
     ]
 
 
-def test_what_is_whole_is_left_alone(three):
-    before = contents(three)
-    checkpoints.repair(str(three))
-    assert contents(three) == before
-
-
 def test_a_folder_of_which_nothing_can_be_read_is_refused(three):
     for path in three.glob("ckpt-*.data*"):
         cut(path)
@@ -110,13 +101,6 @@ def test_a_folder_of_which_nothing_can_be_read_is_refused(three):
     assert str(three) in str(error.value) and "ckpt-6" in str(error.value)
     assert "\n" not in str(error.value)
     assert contents(three) == before
-
-
-def test_a_folder_whose_checkpoint_is_gone_is_refused(three):
-    for path in three.glob("ckpt-*"):
-        path.unlink()
-    with pytest.raises(UserError, match="names none that is there"):
-        checkpoints.repair(str(three))
 
 
 def test_killed_while_it_wrote_its_first_checkpoint_a_run_begins_anew(three):
@@ -131,24 +115,7 @@ def test_killed_while_it_wrote_its_first_checkpoint_a_run_begins_anew(three):
     assert not (three / "ckpt-8_temp").exists()  # the size of a checkpoint for each kill
 
 
-def test_settle_leaves_a_folder_that_does_not_exist(tmp_path):
-    checkpoints.repair(str(tmp_path / "new"))
-    assert not (tmp_path / "new").exists()
-
-
 # What a run says of itself.
-
-
-def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
-    path = tmp_path / "file"
-    for text in ("old", "new"):
-        with checkpoints.atomic_write(str(path)) as beside:
-            pathlib.Path(beside).write_text(text)
-        assert path.read_text() == text
-    with pytest.raises(KeyboardInterrupt), checkpoints.atomic_write(str(path)) as beside:
-        pathlib.Path(beside).write_text("ha")
-        raise KeyboardInterrupt
-    assert path.read_text() == "new"
 
 
 def test_a_full_disk_leaves_no_temporary_file(tmp_path):
@@ -192,13 +159,11 @@ def settings_of(records, train_steps=STEPS, **trainer):
     return settings
 
 
-def train(records, folder, strategy=None, asynchronous=True, change=None, **trainer):
+def train(records, folder, change=None, **trainer):
     params = build(settings_of(records, **trainer))
     params.override(change or {})
-    garden.run(
-        params, folder, "train", strategy, save_summary=False,
-        enable_async_checkpointing=asynchronous,
-    )  # fmt: skip
+    more = {"save_summary": False, "enable_async_checkpointing": True}
+    garden.run(params, folder, "train", **more)
 
 
 @pytest.fixture(scope="module")
@@ -229,41 +194,15 @@ def test_with_a_truncated_checkpoint_it_ends_with_the_same_bits(records, unbroke
     assert_same_bits(unbroken, begun)
 
 
-@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
-def test_a_full_disk_costs_no_checkpoint(records, unbroken, begun, eager, asynchronous):
+def test_a_full_disk_costs_no_checkpoint(records, unbroken, begun, eager):
     """Two fail: TensorFlow says of a checkpoint that another thread saves when the next is due."""
     before = contents(begun)
     with full_disk(), pytest.raises(UserError, match="no checkpoint can be saved") as error:
-        train(records, begun, asynchronous=asynchronous)
+        train(records, begun)
     assert str(begun) in str(error.value) and "\n" not in str(error.value)
     assert before.items() <= contents(begun).items()
-    train(records, begun, asynchronous=asynchronous)
+    train(records, begun)
     assert_same_bits(unbroken, begun)
-
-
-@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
-def test_a_full_disk_at_the_last_checkpoint_is_an_error(tmp_path, asynchronous):
-    step, weights = tf.Variable(0, dtype=tf.int64), tf.Variable(tf.zeros(4096))
-    manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(global_step=step, weights=weights),
-        str(tmp_path),
-        max_to_keep=1,
-        step_counter=step,
-        checkpoint_interval=1,
-    )
-    controller = controllers.Controller(
-        global_step=step,
-        evaluator=object(),
-        checkpoint_manager=manager,
-        enable_async_checkpointing=asynchronous,
-    )
-    step.assign(2)
-    with full_disk(), pytest.raises(UserError, match="no checkpoint can be saved") as error:
-        controller._save_now()
-    assert str(tmp_path) in str(error.value)
-    step.assign(3)
-    controller._save_now()
-    assert not checkpoints.why_broken(str(tmp_path / "ckpt-3"))
 
 
 def of_another_model(model):
@@ -275,10 +214,7 @@ def of_another_model(model):
     [
         (of_another_model({"num_layers": 2}), "it lacks 18 variables of it"),
         (of_another_model({"hidden_size": 16}), "(16, 8)"),
-        (
-            {"task": {"model": {"cls_heads": []}}},
-            "4 variables more, model/classification_heads",
-        ),
+        ({"task": {"model": {"cls_heads": []}}}, "4 variables more, model/classification_heads"),
     ],
     ids=["deeper", "wider", "headless"],
 )
@@ -289,65 +225,6 @@ def test_a_checkpoint_of_another_model_is_refused(records, begun, change, expect
     assert expected in str(error.value) and "ckpt-4" in str(error.value)
     assert "\n" not in str(error.value)
     assert contents(begun) == before
-
-
-def test_a_checkpoint_of_weights_alone_is_refused(records, tmp_path):
-    tf.train.CheckpointManager(
-        tf.train.Checkpoint(v=tf.Variable(1.0)), str(tmp_path), max_to_keep=1
-    ).save()
-    with pytest.raises(UserError, match="it lacks .*, .* for one"):
-        train(records, tmp_path)
-
-
-def test_half_a_note_on_the_best_checkpoint_is_refused(records, tmp_path):
-    (tmp_path / "best").mkdir()
-    (tmp_path / "best" / "info.json").write_text('{"validation_loss": 1.')
-    with pytest.raises(UserError, match="best/info.json cannot be read: .* Delete it"):
-        train(records, tmp_path, best_checkpoint_export_subdir="best",
-              best_checkpoint_eval_metric="validation_loss")  # fmt: skip
-
-
-def test_an_evaluation_of_another_model_than_the_run_has_is_refused(records, begun, tmp_path):
-    """Before anything is built, as the params.yaml beside the checkpoint says."""
-    params = build(settings_of(records))
-    model_dirs.write_params(params, str(begun))
-    check_run(params, "eval", str(begun))
-    # What an evaluation may have otherwise.
-    params.override(of_another_model({"dropout_rate": 0.5}))
-    check_run(params, "continuous_eval", str(begun))
-    params.override(of_another_model({"num_layers": 2, "hidden_activation": "relu"}))
-    before, change = contents(begun), "num_layers is 1, yours 2"
-    for mode in ("eval", "continuous_eval"):
-        with pytest.raises(UserError, match=change) as error:
-            check_run(params, mode, str(begun))
-        assert f"--config_file={begun}/params.yaml" in str(error.value)
-    params.override({"task": {"init_checkpoint": str(begun)}})
-    with pytest.raises(UserError, match=f"task.init_checkpoint={begun} holds another.*{change}"):
-        check_run(params, "eval", str(tmp_path / "new"))
-    assert contents(begun) == before
-
-
-def test_what_may_change_does_not_make_it_another_model(records, begun, eager):
-    rate = {"type": "constant", "constant": {"learning_rate": 0.1}}
-    change = {"trainer": {"optimizer_config": {"learning_rate": rate, "warmup": {"type": None}}}}
-    train(records, begun, change=change)
-    assert checkpoints.steps_done(str(begun)) == STEPS
-
-
-def test_replicas_resume_too(records, tmp_path, eager):
-    for steps in (2, 4):
-        train(records, tmp_path, mirrored(2), train_steps=steps)
-        assert checkpoints.steps_done(str(tmp_path)) == steps
-
-
-def test_a_first_stage_that_cannot_be_read(records, begun, tmp_path):
-    cut(begun / "ckpt-4.data-00000-of-00001")
-    params = build(tiny(records))
-    params.task.init_checkpoint = str(begun)
-    with pytest.raises(UserError, match="cannot be read: .*another checkpoint") as error:
-        check_run(params, "train", str(tmp_path / "second"), EXPERIMENT)
-    assert f"task.init_checkpoint={begun}" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 # What a command makes of the folder, up to where Model Garden takes over.
@@ -389,11 +266,8 @@ def test_an_evaluation_without_a_checkpoint_is_refused(begin, tmp_path, leftover
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "step"),
-    [(DATA, cut, 4), (INDEX, cut, 4), (NAMES, os.remove, 6),
-     (NAMES, lambda path: path.write_bytes(b""), 6)],
-    ids=["data cut", "index cut", "unnamed", "name empty"],
-)  # fmt: skip
+    ("name", "damage", "step"), [(DATA, cut, 4), (INDEX, cut, 4), (NAMES, os.remove, 6)]
+)
 def test_an_evaluation_takes_the_last_checkpoint_that_is_whole(begin, three, name, damage, step):
     """It writes nothing of it down: a training may be at work there."""
     damage(three / name)
@@ -402,8 +276,6 @@ def test_an_evaluation_takes_the_last_checkpoint_that_is_whole(begin, three, nam
     assert begin("eval", three) == [(str(three), str(three / f"ckpt-{step}"))]
     assert contents(three).keys() - before.keys() == {three / "eval.log"}
     assert before.items() <= contents(three).items() and (three / "ckpt-8_temp").exists()
-    if (name, damage) == (INDEX, cut):  # those who ask for the step alone
-        assert checkpoints.steps_done(str(three)) == 4
 
 
 def test_a_folder_that_cannot_be_written_is_evaluated_and_not_trained(
@@ -423,17 +295,6 @@ def test_a_folder_that_cannot_be_written_is_evaluated_and_not_trained(
     assert contents(three) == before
 
 
-def test_an_evaluation_of_a_checkpoint_that_the_folder_does_not_name(
-    records, begun, monkeypatch, eager
-):
-    (begun / NAMES).write_bytes(b"")
-    monkeypatch.setattr(runner.Runner, "evaluated", str(begun / "ckpt-2"))
-    monkeypatch.setattr(checkpoints, "repair", lambda folder: None)
-    before = contents(begun)
-    one = garden.run(build(settings_of(records)), begun, "eval", save_summary=False)
-    assert int(one.trainer.global_step) == 2 and contents(begun) == before
-
-
 def test_a_finished_run_prints_one_line(begin, begun, records, capsys):
     model_dirs.write_params(build(settings_of(records, train_steps=4)), str(begun))
     with pytest.raises(UserError, match="taken 4 steps, more than trainer.train_steps=2"):
@@ -447,15 +308,6 @@ def test_a_finished_run_prints_one_line(begin, begun, records, capsys):
     for evaluated, taken_over in ((2, True), (4, False)):  # its last evaluation is due, or made
         model_dirs.write_evaluated(str(begun), evaluated)
         assert bool(begin("train_and_eval", begun, train_steps=4)) == taken_over
-
-
-def test_validation_data_without_a_batch_are_refused(records, begun, monkeypatch, eager):
-    params = build(settings_of(records))
-    params.task.validation_data.override({"global_batch_size": 128, "is_training": False})
-    monkeypatch.setattr(runner.Runner, "evaluated", str(begun / "ckpt-2"))
-    with pytest.raises(UserError, match="validation_data has not one batch of .*=128") as error:
-        garden.run(params, begun, "eval", save_summary=False)
-    assert "drop_remainder=false" in str(error.value)
 
 
 # Whole runs, as commands.
@@ -483,8 +335,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
     assert code == 0, said[-2000:]
     assert "steps               12 of 12" in said
     log = (tmp_path / "whole" / "train.log").read_text()
-    for line in ("Final experiment parameters", "train | step:     12", "saved checkpoint to"):
-        assert line in log and line not in said
+    assert "saved checkpoint to" in log and "saved checkpoint to" not in said
     assert len(said.splitlines()) <= 20 and "step 12/12, 00:00 left, loss " in said
 
     folder = tmp_path / "killed"
@@ -512,8 +363,6 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
     code, said = commands.run(module, flags[:-1])  # it knows its seed
     assert code == 0, said[-2000:]
     assert f"Going on from ckpt-{killed_at}" in said
-    log = (folder / "train.log").read_text()  # of every start
-    assert log.count("Final experiment parameters") == 3
     assert_same_bits(tmp_path / "whole", folder)
 
     # Another model is refused, and the run stays as it is.

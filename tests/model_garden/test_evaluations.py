@@ -1,9 +1,6 @@
 """Every evaluation that is due is made, once, of the weights of its step."""
 
-import gc
 import json
-import logging
-import shutil
 
 import pytest
 
@@ -15,7 +12,6 @@ from support import garden
 from support.frontends import uncompiled
 from support.garden import assert_same_bits, build, tiny
 
-from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import model_dirs, report
 from tf_lamb.model_garden.running import controllers
@@ -82,23 +78,6 @@ def test_killed_and_resumed_it_has_the_evaluations_of_an_unbroken_run(records, u
     assert json.loads((tmp_path / best).read_text()) == json.loads((unbroken / best).read_text())
     expected, got = weights(unbroken / "best"), weights(tmp_path / "best")
     assert expected == got and len(got) > 20
-
-
-def test_who_evaluates_each_checkpoint_is_not_told_of_slots(records, unbroken, tmp_path):
-    shutil.copytree(unbroken, tmp_path / "run")
-    told, logger = [], logging.getLogger("tensorflow")
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())
-    logger.addHandler(handler)
-    try:
-        with uncompiled():
-            one = run(records, tmp_path / "run", mode="continuous_eval")
-        gc.collect()  # TensorFlow tells of what was not restored when it forgets the checkpoint
-    finally:
-        logger.removeHandler(handler)
-    assert list(figures(tmp_path / "run")["validation_loss"])[-1] == STEPS
-    assert not [line for line in told if "checkpoint" in line]
-    assert one.controller.is_over()
 
 
 class Steps(orbit.AbstractTrainer, orbit.AbstractEvaluator):
@@ -188,12 +167,3 @@ def test_a_continuous_evaluation_says_why_it_waits_no_more(following, monkeypatc
     assert steps.evaluated == [4] * saved and "\n" not in str(error.value)
     # Orbit's own users may say that it is over.
     controller.evaluate_continuously(timeout=60, timeout_fn=lambda: True)
-
-
-def test_a_folder_without_a_run_is_not_followed(records, tmp_path):
-    params, folder = build(tiny(records)), tmp_path / "typo"
-    with pytest.raises(UserError, match=f"{folder} holds no run to follow"):
-        check_run(params, "continuous_eval", str(folder))
-    assert not folder.exists()
-    model_dirs.write_params(params, str(folder))  # which a training writes at its start
-    check_run(params, "continuous_eval", str(folder))

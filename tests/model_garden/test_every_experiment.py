@@ -1,8 +1,5 @@
 """Our optimizers and schedules in every experiment that Model Garden registers."""
 
-import subprocess
-import sys
-
 import gin
 import pytest
 
@@ -11,7 +8,6 @@ pytest.importorskip("official")
 import yaml
 from official.core import exp_factory
 from official.modeling import hyperparams, optimization
-from support.garden import ROOT
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden.experiments import optimizers, parsing
@@ -69,21 +65,3 @@ def test_a_choice_that_is_older_than_ours_knows_ours_where_it_is_copied():
     params.trainer.optimizer_config = old
     params.override({"trainer": {"optimizer_config": SETTINGS}}, is_strict=True)
     assert params.trainer.optimizer_config.optimizer.get().beta_2 == 0.99
-
-
-@pytest.mark.slow  # a process
-def test_one_import_is_enough_after_model_gardens_own():
-    """An experiment that was configured before: a main imports its experiments, then parses gin."""
-    code = f"""
-from official.common import registry_imports
-from official.core import exp_factory
-import gin
-early = exp_factory.get_exp_config("bert/pretraining")
-gin.parse_config("import tf_lamb.model_garden.registered")
-params = exp_factory.get_exp_config("bert/pretraining")
-import yaml
-params.override(yaml.safe_load({YAML!r}), is_strict=True)
-assert params.trainer.optimizer_config.optimizer.get().beta_2 == 0.99
-assert early.trainer.optimizer_config.optimizer.type == "adamw"
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -45,8 +45,13 @@ def source(tmp_path_factory):
     return source
 
 
-def assert_finds_configs(wheel, folder):
-    with zipfile.ZipFile(wheel) as file:
+@pytest.mark.slow
+def test_a_wheel_of_an_sdist_has_the_configs_and_finds_them_by_name(source, tmp_path):
+    with tarfile.open(built("sdist", source, tmp_path)) as file:
+        file.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    folder = tmp_path / "installed"
+    with zipfile.ZipFile(built("wheel", unpacked, tmp_path)) as file:
         file.extractall(folder)
         names = file.namelist()
     assert "tf_lamb/py.typed" in names and "tf_lamb/core/rules/lamb.py" in names
@@ -59,16 +64,3 @@ def assert_finds_configs(wheel, folder):
     shipped, path = done.stdout.splitlines()
     assert set(shipped.split()) == {p.name for p in ROOT.glob("model_garden_configs/*.yaml")}
     assert path == str(folder / "tf_lamb" / "model_garden" / "configs" / "bert_small_cpu.yaml")
-
-
-@pytest.mark.slow
-def test_a_wheel_has_the_configs_and_finds_them_by_name(source, tmp_path):
-    assert_finds_configs(built("wheel", source, tmp_path), tmp_path / "installed")
-
-
-@pytest.mark.slow
-def test_so_has_a_wheel_that_is_built_from_an_sdist(source, tmp_path):
-    with tarfile.open(built("sdist", source, tmp_path)) as file:
-        file.extractall(tmp_path / "unpacked", filter="data")
-    (unpacked,) = (tmp_path / "unpacked").iterdir()
-    assert_finds_configs(built("wheel", unpacked, tmp_path), tmp_path / "installed")

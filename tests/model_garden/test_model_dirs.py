@@ -16,8 +16,8 @@ from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
 
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.experiments.schedules import jump
 from tf_lamb.model_garden.folders import model_dirs, report
-from tf_lamb.model_garden.running import jumps
 
 
 def _begun(params, model_dir):
@@ -35,7 +35,7 @@ def test_a_rate_that_jumps_where_a_run_goes_on_is_told(records, done, steps, rat
     settings["trainer"]["optimizer_config"]["learning_rate"] = decay
     settings["trainer"]["train_steps"] = 2 * steps
     config = build(settings).trainer.optimizer_config
-    said = jumps.told(before, config, done)
+    said = jump(before, config, done)
     if rates is None:
         assert said is None
         return
@@ -43,9 +43,9 @@ def test_a_rate_that_jumps_where_a_run_goes_on_is_told(records, done, steps, rat
         "The learning rate jumps from {:.3g} to {:.3g} at step 20, because learning_rate.tf_lamb_"
         "polynomial.steps was 20 and is 40".format(*rates)
     )
-    assert jumps.told(before, config, 0) is None  # nothing has been trained
+    assert jump(before, config, 0) is None  # nothing has been trained
     warmed = config.replace(warmup={"type": "linear", "linear": {"warmup_steps": 10}})
-    assert "warmup.type was None and is linear" in jumps.told(before, warmed, done)
+    assert "warmup.type was None and is linear" in jump(before, warmed, done)
 
 
 def test_a_run_may_go_on_with_more_steps(records, tmp_path):
@@ -82,20 +82,13 @@ def _ours(**fields):
         ({"trainer": {"optimizer_config": {"optimizer": {"type": "adamw"}}}}, "'tf_lamb', yours"),
         ({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}, "ema is 'not set'"),
         ({"runtime": {"mixed_precision_dtype": "float16"}}, "'not float16', yours 'float16'"),
-        (
-            _ours(dtypes={"slots": "bfloat16"}),
-            "tf_lamb.dtypes.slots is 'float32', yours 'bfloat16'",
-        ),
-        (
-            _ours(measure_noise={"enabled": True}, gradient_accumulation_steps=2),
-            "tf_lamb.measure_noise.enabled is False, yours True",
-        ),
-        (
-            _ours(adascale={"scale": 2, "base_steps": 20}, gradient_accumulation_steps=2),
-            "tf_lamb.adascale.scale is 'not set', yours 'set'",
-        ),
+        (_ours(dtypes={"slots": "bfloat16"}), "dtypes.slots is 'float32', yours 'bfloat16'"),
+        (_ours(measure_noise={"enabled": True}, gradient_accumulation_steps=2),
+         "tf_lamb.measure_noise.enabled is False, yours True"),
+        (_ours(adascale={"scale": 2, "base_steps": 20}, gradient_accumulation_steps=2),
+         "tf_lamb.adascale.scale is 'not set', yours 'set'"),
     ],
-)
+)  # fmt: skip
 def test_a_model_dir_of_another_run(records, tmp_path, change, expected):
     params = build(tiny(records))
     _begun(params, tmp_path)
@@ -133,12 +126,9 @@ sys.stdin.read()
 def test_a_second_run_in_a_folder_is_refused_while_the_first_lives(tmp_path):
     folder = tmp_path / "model"
     first = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(folder)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+        [sys.executable, "-c", HOLDS, str(folder)], cwd=ROOT, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
         assert first.stdout.readline() == "locked\n"
         with pytest.raises(UserError, match="another run trains in it") as error:
@@ -171,5 +161,5 @@ def test_the_report_reads_a_run_that_was_killed(tmp_path):
     with open(first, "ab") as file:
         file.write(b"\x10\x00\x00")  # half a record
     assert report.read_scalars(str(tmp_path)) == {"training_loss": {1: 9.0, 2: 7.0, 3: 6.0}}
-    with pytest.raises(FileNotFoundError, match="no run that has saved a checkpoint"):
+    with pytest.raises(FileNotFoundError, match="it has no checkpoint"):
         report.report(str(tmp_path))

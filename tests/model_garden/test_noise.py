@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from absl import logging
 from support.clusters import mirrored
 from support.garden import (
     build,
@@ -44,7 +43,7 @@ def test_training_ends_when_the_steps_of_the_base_batch_are_spent(records, tmp_p
     said = capsys.readouterr().out
     assert "batch 8" in said.lower() or "undefined" in said
     assert f"AdaScale: {steps} steps were worth" in said
-    assert f"Trust ratios of step {steps}" in first._trust_ratios.table()
+    assert f"Trust ratios of step {steps}" in first._trust_ratios.history.table()
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith(f"ckpt-{steps}")
     output = {}
     for action in first.controller.train_actions:
@@ -107,19 +106,3 @@ def test_shared_batch_statistics_are_known():
     layer = tf_keras.layers.BatchNormalization
     assert runner.is_synchronized(layer(synchronized=True))
     assert not runner.is_synchronized(layer())
-
-
-def test_a_loop_without_our_runner_is_warned_of_what_comes_of_nothing(records, eager, monkeypatch):
-    lamb = {
-        "gradient_accumulation_steps": 2, "trust_ratios_every": 5,
-        "adascale": {"scale": 2, "base_steps": 9},
-    }  # fmt: skip
-    trainer = trainer_of(build(tiny(records, optimizer_config=optimizer(**lamb))), mirrored(1))
-    seen = []
-    monkeypatch.setattr(logging, "warning", lambda text, *parts: seen.append(text % parts))
-    with trainer.strategy.scope():
-        for _ in range(2):
-            trainer.train(tf.constant(1))
-    (warning,) = [text for text in seen if "runner" in text]
-    for setting in ("divergence_report", "trust_ratios_every=5", "adascale.base_steps=9"):
-        assert setting in warning

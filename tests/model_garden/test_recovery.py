@@ -79,11 +79,3 @@ def test_without_a_trial_a_skipped_step_ends_it_as_it_always_did_and_says_the_wa
         run.loop(NAN, NAN, steps=1)
     with pytest.raises(RuntimeError, match="larger than the bound"):
         run.loop(1.0, 1e7, steps=1)
-
-
-def test_without_recovery_our_report_ends_it():
-    optimizer = tf_lamb.tf_keras.LAMB(0.1, jit_compile=False)
-    v = tf.Variable([1.0, NAN])
-    optimizer.build([v])
-    with pytest.raises(FloatingPointError, match="are not finite"):
-        actions.Divergence(optimizer)({"training_loss": 1.0})

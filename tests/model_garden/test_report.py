@@ -106,15 +106,13 @@ def test_a_folder_of_something_else_is_refused_and_a_damaged_one_is_not(model_di
     checkpoint = tf.train.Checkpoint(global_step=tf.Variable(35, dtype=tf.int64))
     tf.train.CheckpointManager(checkpoint, str(model_dir), max_to_keep=2).save(35)
     (model_dir / "ckpt-35.index").write_bytes(b"")  # a run would go on from the one before
-    for names in (None, ""):
-        if names is not None:
-            (model_dir / "checkpoint").write_text(names)
-        assert report.report(str(model_dir)).startswith("steps               30 of 40\n")
+    (model_dir / "checkpoint").write_text("")
+    assert report.report(str(model_dir)).startswith("steps               30 of 40\n")
     (model_dir / "params.yaml").write_text("trainer: {train_steps: 40}")  # of another program
     assert "global batch" not in report.report(str(model_dir))
     for text in ("trainer: 3", "epochs: 3"):
         (model_dir / "params.yaml").write_text(text)
-        with pytest.raises(FileNotFoundError, match="no run of the Model Garden: its params.yaml"):
+        with pytest.raises(FileNotFoundError, match="has no params.yaml with trainer"):
             report.report(str(model_dir))
 
 
@@ -124,20 +122,6 @@ def test_without_matplotlib_the_table_is_there_and_says_so(model_dir, monkeypatc
     why = "A picture of a run needs matplotlib, which this environment lacks: pip install "
     said = report.report(str(model_dir)).splitlines()
     assert said == table(model_dir, f'none: {why}".[pictures]".')
-    assert not (model_dir / "report.png").exists()
-
-
-def test_a_picture_that_cannot_be_written_is_named_in_its_line(model_dir):
-    curves(model_dir)
-    (model_dir / "report.png").mkdir()
-    said = report.report(str(model_dir)).splitlines()
-    assert len(said) == 8
-    assert said[6].startswith(f"picture             none: {model_dir}/report.png cannot be written")
-
-
-def test_a_run_without_scalars_has_no_picture(model_dir):
-    said = report.report(str(model_dir)).splitlines()
-    assert said[3] == "picture             none: TensorBoard's files hold no scalars"
     assert not (model_dir / "report.png").exists()
 
 

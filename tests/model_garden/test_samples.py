@@ -148,26 +148,9 @@ def test_other_data_in_the_folder_are_refused(written, text_file, change):
     before = hashes(folder)
     with pytest.raises(FileExistsError, match="other data or settings; use another output_dir"):
         sample_data.write(folder, **{"input": [text_file], **SMALL, **change})
-    assert hashes(folder) == before
-
-
-def test_files_of_others_are_not_overwritten(text_file, tmp_path):
-    (tmp_path / "vocab.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="has vocab.txt of other data"):
-        sample_data.write(tmp_path, input=[text_file], **SMALL)
     with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
-        sample_data.write(tmp_path / "vocab.txt", input=[text_file], **SMALL)
-    assert [p.read_text() for p in tmp_path.iterdir()] == ["mine"]
-
-
-def test_failure_while_writing_leaves_nothing(text_file, tmp_path, monkeypatch):
-    def fail(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tf.io, "TFRecordWriter", fail)
-    with pytest.raises(KeyboardInterrupt):
-        sample_data.write(tmp_path, input=[text_file], **SMALL)
-    assert not list(tmp_path.iterdir())
+        sample_data.write(folder / "vocab.txt", input=[text_file], **SMALL)
+    assert hashes(folder) == before
 
 
 def test_another_process_writes_the_same_text(written, text_file, tmp_path):
@@ -178,31 +161,14 @@ def test_another_process_writes_the_same_text(written, text_file, tmp_path):
     assert hashes(tmp_path) == hashes(written[0])
 
 
-@pytest.mark.slow
-def test_another_process_writes_the_same_pictures(digits, tmp_path):
-    done = run("sample_pictures", f"--output_dir={tmp_path}", PYTHONHASHSEED="123")
-    assert done.returncode == 0, done.stderr
-    assert f"{tmp_path}: 1437 training and 360 validation pictures of 10 classes" in done.stdout
-    assert hashes(tmp_path) == hashes(digits[0])
-
-
-def test_the_default_text_is_pythons_manual():
-    (documents,) = sample_data.read_sources(None).values()
-    assert len(documents) == len(topics.topics)
-    assert all(sentence.strip() and "\n" not in sentence for d in documents for sentence in d)
-
-
 @pytest.mark.parametrize(
     "change, error, says",
     [
         ({"input": "absent.txt"}, FileNotFoundError, "'absent.txt' matches no file"),
-        ({"input": "*.nothing"}, FileNotFoundError, r"'\*.nothing' matches no file"),
-        ({"input": []}, ValueError, "0 document"),
         ({"input": "latin1.txt"}, ValueError, "'latin1.txt' is not UTF-8"),
         ({"input": "one.txt"}, ValueError, "1 document.*put blank lines between"),
         ({"input": "invisible.txt"}, ValueError, "validation part.*no token"),
         ({"seq_length": 7}, ValueError, "seq_length must be a whole number >= 8, not 7"),
-        ({"max_predictions_per_seq": 0}, ValueError, "max_predictions_per_seq must be a whole"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_writes_nothing(
@@ -236,14 +202,6 @@ def test_help_lists_the_flags_and_an_import_is_cheap(module):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_without_scikit_learn_it_says_the_pip_line(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    line = r'needs scikit-learn, which this .* lacks: pip install "\.\[model-garden\]"'
-    with pytest.raises(ModuleNotFoundError, match=line):
-        sample_pictures.write(tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_the_yaml_trains_on_digits(name, digits, tmp_path):
@@ -251,22 +209,16 @@ def test_the_yaml_trains_on_digits(name, digits, tmp_path):
     overrides = {
         "task.train_data.input_path": folder / "train.tfrecord",
         "task.validation_data.input_path": folder / "validation.tfrecord",
-        "trainer.train_steps": 10,
-        "trainer.steps_per_loop": 5,
-        "trainer.summary_interval": 5,
-        "trainer.validation_interval": 10,
-        "trainer.optimizer_config.warmup.tf_lamb.steps": 2,
+        "trainer.train_steps": 10, "trainer.steps_per_loop": 5, "trainer.summary_interval": 5,
+        "trainer.validation_interval": 10, "trainer.optimizer_config.warmup.tf_lamb.steps": 2,
         "trainer.optimizer_config.learning_rate.tf_lamb_polynomial.steps": 8,
-    }
+    }  # fmt: skip
     done = run(
-        "train",
-        f"--experiment={name}/resnet_imagenet",
+        "train", f"--experiment={name}/resnet_imagenet",
         f"--config_file=model_garden_configs/resnet_small_{name}_cpu.yaml",
-        "--mode=train_and_eval",
-        f"--model_dir={tmp_path}",
-        "--seed=1",
+        "--mode=train_and_eval", f"--model_dir={tmp_path}", "--seed=1",
         "--params_override=" + ",".join(f"{key}={value}" for key, value in overrides.items()),
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     rows = dict(line.split("  ", 1) for line in done.stdout.splitlines() if "  " in line)
     assert rows["steps"].strip() == "10 of 10"

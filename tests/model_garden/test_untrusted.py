@@ -4,7 +4,6 @@ import functools
 import json
 
 import pytest
-import yaml
 
 pytest.importorskip("official")
 
@@ -63,10 +62,6 @@ def test_a_malformed_yaml(row, garden_refuses):
     garden_refuses(words, text.replace("TOUCH", garden_refuses.touched))
 
 
-def test_a_yaml_that_is_no_text(garden_refuses):
-    garden_refuses("given.yaml is not YAML", b"\x80\x81 a: 1")
-
-
 @every(malformed.FLAGS)
 def test_a_malformed_flag(row, garden_refuses, monkeypatch):
     flags, words = dict(row[0]), row[1]
@@ -77,13 +72,6 @@ def test_a_malformed_flag(row, garden_refuses, monkeypatch):
         override = flags["params_override"].replace("TOUCH", garden_refuses.touched)
         flags["params_override"] = override
     garden_refuses(words, **flags)
-
-
-def test_yaml_is_read_by_a_safe_loader():
-    assert issubclass(yamls._Loader, yaml.SafeLoader)
-    python = {tag for tag in yamls._Loader.yaml_constructors if "python" in (tag or "")}
-    assert python == {"tag:yaml.org,2002:python/tuple"}
-    assert not yamls._Loader.yaml_multi_constructors
 
 
 def test_a_merge_is_no_key_twice():

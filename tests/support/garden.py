@@ -13,8 +13,6 @@ from official.core import exp_factory, task_factory, train_lib, train_utils
 from official.modeling import hyperparams
 from official.modeling.hyperparams import base_config
 from support.clusters import mirrored
-from support.crashing import die_at_byte
-from support.frontends import uncompiled
 
 from tf_lamb import model_garden
 from tf_lamb.model_garden.folders import checkpoints
@@ -58,18 +56,6 @@ def write_records(folder):
             "next_sentence_labels": random.integers(0, 2, 1),
         }
         for _ in range(EXAMPLES)
-    ])  # fmt: skip
-
-
-def write_sentences(folder):
-    """For `bert/sentence_prediction`."""
-    random = np.random.default_rng(1)
-    return written(folder, [
-        {
-            "input_ids": random.integers(5, VOCABULARY, LENGTH), "segment_ids": [0] * LENGTH,
-            "input_mask": [1] * LENGTH, "label_ids": [label],
-        }
-        for label in random.integers(2, size=EXAMPLES)
     ])  # fmt: skip
 
 
@@ -210,13 +196,6 @@ def restore_after(monkeypatch):
         (distribute_utils, "get_distribution_strategy"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
-
-
-def run_until_byte(settings, model_dir, limit):
-    """In a process of its own, which dies when it writes that byte of any file."""
-    die_at_byte(limit)
-    with uncompiled():
-        run(build(settings), model_dir, "train")
 
 
 def checkpoint(model_dir):

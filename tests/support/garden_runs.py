@@ -2,12 +2,11 @@
 
 A run is a command with a YAML and flags; it may be interrupted, and go on with the same command.
 Promised is: a step of the trainer is an update, the rate is the schedule's, every evaluation that
-is due is made of the weights of its step, a run that was killed ends as one that was not, a refusal
-is one line and writes nothing, nothing hangs.
+is due is made of the weights of its step, a run that was killed ends as one that was not, micro-
+batches end where whole batches do, nothing hangs.
 """
 
 import dataclasses
-import json
 import math
 import os
 import random
@@ -20,21 +19,14 @@ import numpy as np
 import yaml
 from support import clusters, commands, processes
 
+from tf_lamb.model_garden.common.yamls import merged
 from tf_lamb.model_garden.folders import model_dirs
 
 PATIENCE = 900  # seconds; a run takes ten to thirty, on a busy machine more
-PATIENCE_FOR_A_REFUSAL = 240
-BEYOND = "beyond."  # how the names of files begin that have a bad record
 BATCH = 8
 # Without tf_soap: what gradients do not span has no determined basis, and programs differ there.
 OPTIMIZERS = ("tf_lamb", "tf_lans", "tf_lars", "tf_muon", "tf_adamp", "tf_sgdp")
-EXPERIMENTS = {
-    "lamb/bert_pretraining": "bert", "lars/resnet_imagenet": "resnet",
-    "bert/sentence_prediction": "sentences",
-}  # fmt: skip
-
-
-_FROM_A_CHECKPOINT = "--params_override=task.init_checkpoint="  # of a run before; see `check`
+EXPERIMENTS = {"lamb/bert_pretraining": "bert", "lars/resnet_imagenet": "resnet"}
 
 
 class Broken(AssertionError):
@@ -52,17 +44,12 @@ class Drawn:
     replicas: int = 1
     mode: str = "train_and_eval"
     batch: int = BATCH  # of the flags, if they say one
-    keeps_steps: bool = False  # with another batch, by a flag
     interruption: tuple = ()  # (signal's name, stage, checkpoint's step, seconds after it)
-    change: str = ""  # of `CHANGES`: how the command that resumes the run differs
-    is_refused: str = ""  # of `MISTAKES`
-    environment: dict = dataclasses.field(default_factory=dict)
     overflows: bool = False  # float16's first loss scale is too large
 
     @property
     def steps(self):
-        steps = self.settings["trainer"]["train_steps"]
-        return steps if self.keeps_steps else steps * BATCH // self.batch
+        return self.settings["trainer"]["train_steps"] * BATCH // self.batch
 
     @property
     def optimizer(self):
@@ -105,15 +92,6 @@ class Drawn:
         return bool(self.settings["task"]["train_data"].get("resume_in_order"))
 
 
-def merged(one, other):
-    """Settings in which the second holds where both say something."""
-    both = {**one, **other}
-    for key in one.keys() & other.keys():
-        if isinstance(one[key], dict) and isinstance(other[key], dict):
-            both[key] = merged(one[key], other[key])
-    return both
-
-
 # -- drawing ------------------------------------------------------------------
 
 
@@ -125,16 +103,10 @@ def _task(kind, data):
         task = garden.tiny(data["bert"])["task"]
         task["train_data"] |= {"resume_in_order": True, "shuffle_buffer_size": 100}
         return task
-    if kind == "resnet":
-        of_file = {"input_path": data["resnet"], "global_batch_size": BATCH, "seed": 1,
-                   "aug_crop": False}  # fmt: skip
-        backbone = {"type": "resnet", "resnet": {"model_id": 10, "depth_multiplier": 0.125}}
-        model = {"num_classes": 10, "input_size": [32, 32, 3], "backbone": backbone}
-        return {"model": model, "train_data": of_file, "validation_data": dict(of_file)}
-    of_file = {"input_path": data["sentences"], "global_batch_size": BATCH, "seed": 1,
-               "seq_length": garden.LENGTH}  # fmt: skip
-    encoder = garden.tiny(data["bert"])["task"]["model"]["encoder"]
-    model = {"num_classes": 2, "encoder": encoder}
+    of_file = {"input_path": data["resnet"], "global_batch_size": BATCH, "seed": 1,
+               "aug_crop": False}  # fmt: skip
+    backbone = {"type": "resnet", "resnet": {"model_id": 10, "depth_multiplier": 0.125}}
+    model = {"num_classes": 10, "input_size": [32, 32, 3], "backbone": backbone}
     return {"model": model, "train_data": of_file, "validation_data": dict(of_file)}
 
 
@@ -168,9 +140,6 @@ def draw(seed, data):
     if precision != "float32":
         runtime["mixed_precision_dtype"] = precision
     task = _task(kind, data)
-    if kind == "sentences" and replicas > 1:
-        # Its metric, tf_keras's AUC, cannot be read in half precision on replicas.
-        runtime.pop("mixed_precision_dtype", None)
     if experiment == "lamb/bert_pretraining" and precision == "float16":
         task["scale_loss"] = True
     config = {
@@ -204,8 +173,6 @@ def draw(seed, data):
     if precision == "float16" and replicas > 1:  # refused, in words of its own
         _measure_nothing(run)
     _draw_trouble(pick, run)
-    if run.is_refused and run.accumulates * run.replicas < 2:  # a mistake may take the replicas
-        _measure_nothing(run)
     return run
 
 
@@ -228,21 +195,16 @@ def _draw_more(pick, run):
             run.optimizer.pop("measure_noise", None)
             config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
             run.optimizer["adascale"] = {"scale": 2, "base_steps": end}
-    what = pick.choice(["", "", "", "batch", "batch and steps", "share", "stages", "auto warmup"])
-    if what.startswith("batch") and run.steps % 2 == 0:
+    what = pick.choice(["", "", "", "batch", "share", "stages", "auto warmup"])
+    if what == "batch" and run.steps % 2 == 0:
         run.batch = 2 * BATCH
         run.flags = [f"--global_batch_size={run.batch}", "--recipe=sqrt"]
         trainer.update(steps_per_loop=1, summary_interval=1)
-        if what == "batch and steps":
-            run.keeps_steps = True
-            run.flags.append(f"--params_override=trainer.train_steps={run.steps}")
     if what == "share":
         run.optimizer.pop("gradient_accumulation_steps", None)
         run.flags = [f"--per_replica_batch_size={pick.choice([2, 4])}"]
     if what == "stages" and run.is_exact and run.replicas == 1:
         run.stages = 2
-        if pick.random() < 0.5:  # of the first stage alone
-            run.flags = [_FROM_A_CHECKPOINT]
     if what == "auto warmup" and "adascale" not in run.optimizer:
         config["warmup"] = {"type": None}
         config["learning_rate"] = {
@@ -251,116 +213,19 @@ def _draw_more(pick, run):
         }
 
 
-# What the refusal of a mistake has to name.
-MISTAKES = {
-    "use_ema": "use_ema",
-    "learning_rate": "initial_learning_rate is -0.01",
-    "twice": "again in line",
-    "distribution_strategy": "banana",
-    "train_steps": "train_steps is 0",
-    "steps": "steps is 0|steps must be",
-    "num_gpus": "num_gpus is 8",
-    "no batch": "validation_data",
-    "no checkpoint": "holds no checkpoint to evaluate",
-    "no run": "holds no run to follow",
-    "cluster": "TF_CONFIG describes 2 workers",
-    "metric": "best_checkpoint_eval_metric='acuracy' is not known",
-    "is_training": "train_data.is_training is False",
-    "decay": "weight_decay_schedule.tf_lamb_constant.learning_rate is -0.01",
-    "class": "record 2 of .* cannot be used",
-}
-
-# Settings that resume a run otherwise, and what refuses them; nothing does if it is None.
-CHANGES = {
-    "dtypes": "dtypes.slots is",
-    "measured": "measure_noise",
-    "optimizer": "optimizer",
-    "model": "holds another model",  # in an evaluation
-    "more": None,
-}
-
-
 def _draw_trouble(pick, run):
-    """What a user gets wrong, or what happens to the run."""
+    """What happens to the run."""
     if pick.random() < 0.5:
         kind = pick.choice(["SIGKILL", "SIGKILL", "SIGINT", "SIGTERM"])
         at = pick.randint(0, run.steps - 1)
         run.interruption = (kind, pick.randint(1, run.stages), at, pick.uniform(0, 0.3))
-    config = run.settings["trainer"]["optimizer_config"]
     run.overflows = pick.random() < 0.5
-    is_plain = not run.flags and run.stages == 1 and run.is_rate_known
-    if is_plain and pick.random() < 0.15:
-        run.change = pick.choice(list(CHANGES))
-    if pick.random() < 0.35 and is_plain:
-        mistake = pick.choice(list(MISTAKES))
-        if mistake == "metric" and run.experiment == "bert/sentence_prediction":
-            mistake = "is_training"  # its results are known only after an evaluation
-        _make_mistake(mistake, run)
-    elif config["ema"] and run.precision == "float16":
-        config["ema"] = None  # refused, in words of its own
-
-
-def _make_mistake(mistake, run):
-    """One mistake in a run that has no other."""
-    run.is_refused, run.interruption, run.change, run.replicas = mistake, (), "", 1
-    run.settings["runtime"] = {"distribution_strategy": "one_device"}
-    config = run.settings["trainer"]["optimizer_config"]
-    config["ema"] = None
-    settings = {
-        "use_ema": _optimizer(config["optimizer"]["type"], {"use_ema": True}),
-        "learning_rate": _rate({"initial_learning_rate": -0.01}),
-        "distribution_strategy": {"runtime": {"distribution_strategy": "banana"}},
-        "train_steps": {"trainer": {"train_steps": 0}},
-        "steps": _rate({"steps": 0}),
-        "num_gpus": {"runtime": {"distribution_strategy": "mirrored", "num_gpus": 8}},
-        "no batch": {
-            "task": {"validation_data": {"drop_remainder": True, "global_batch_size": 1000}}
-        },
-        "metric": {
-            "trainer": {
-                "best_checkpoint_export_subdir": "best",
-                "best_checkpoint_eval_metric": "acuracy",
-            }
-        },
-        "is_training": {"task": {"train_data": {"is_training": False}}},
-        "decay": _optimizer(
-            config["optimizer"]["type"],
-            {
-                "weight_decay": 0.0,
-                "weight_decay_schedule": {
-                    "type": "tf_lamb_constant",
-                    "tf_lamb_constant": {"learning_rate": -0.01},
-                },
-            },
-        ),
-    }.get(mistake, {})
-    if mistake == "num_gpus":  # a batch of 8
-        run.optimizer.pop("gradient_accumulation_steps", None)
-    if mistake == "no batch":
-        run.mode = "train_and_eval"
-    if mistake == "no checkpoint":
-        run.mode = "eval"
-    if mistake == "no run":
-        run.mode = "continuous_eval"
-    if mistake == "cluster":
-        cluster = {"worker": clusters.addresses(2)}
-        tf_config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
-        run.environment = {"TF_CONFIG": json.dumps(tf_config)}
-    if mistake == "metric":
-        run.mode = "train_and_eval"
-    if mistake == "class":
-        data = run.settings["task"]["train_data"]
-        data["input_path"] = data["input_path"].replace("some.", BEYOND)
-    run.settings = merged(run.settings, settings)
+    if run.precision == "float16":
+        run.settings["trainer"]["optimizer_config"]["ema"] = None  # refused, in words of its own
 
 
 def _optimizer(kind, settings):
     return {"trainer": {"optimizer_config": {"optimizer": {kind: settings}}}}
-
-
-def _rate(settings):
-    rate = {"learning_rate": {"tf_lamb_polynomial": settings}}
-    return {"trainer": {"optimizer_config": rate}}
 
 
 # -- running ------------------------------------------------------------------
@@ -399,14 +264,12 @@ class Ended:
 
     code: int
     text: str
-    seconds: float
 
 
 def command(run, folder, settings=None):
     """Module and flags; the YAML is beside the folder."""
     config = folder.with_suffix(".yaml")
-    text = yaml.safe_dump(settings or run.settings)
-    config.write_text(text + text if run.is_refused == "twice" else text)
+    config.write_text(yaml.safe_dump(settings or run.settings))
     extra = "tf_lamb_extras.automatic_warmup.model_garden"
     same = [f"--mode={run.mode}", f"--model_dir={folder}", "--seed=1", *run.flags]
     same.append(f"--gin_params=import {extra}")  # which some runs need
@@ -425,11 +288,8 @@ def last_folder(run, folder):
 def go(run, folder, interruption=(), settings=None):
     """The command, from beginning to end, or until it is interrupted."""
     output = folder.with_suffix(f".{time.time_ns()}.txt")
-    begun = time.monotonic()
-    process = processes.started(
-        begin, *command(run, folder, settings), run.replicas, run.overflows, output=output,
-        **run.environment,
-    )  # fmt: skip
+    line = command(run, folder, settings)
+    process = processes.started(begin, *line, run.replicas, run.overflows, output=output)
     try:
         if interruption:
             kind, stage, step, seconds = interruption
@@ -437,12 +297,12 @@ def go(run, folder, interruption=(), settings=None):
             time.sleep(seconds)
             if process.exitcode is None:
                 os.kill(process.pid, getattr(signal, kind))
-        process.join(PATIENCE_FOR_A_REFUSAL if run.is_refused else PATIENCE)
+        process.join(PATIENCE)
         if process.exitcode is None:
             raise Broken(f"it hangs: {output.read_text()[-2000:]}")
     finally:
         process.kill()
-    return Ended(process.exitcode, output.read_text(), time.monotonic() - begun)
+    return Ended(process.exitcode, output.read_text())
 
 
 def _wait_for_step(process, folder, step):
@@ -477,89 +337,20 @@ def scalars(folder, name):
 
 def check(run, folder):
     """Runs what was drawn; returns how it ended, and raises `Broken` where a promise is."""
-    if _FROM_A_CHECKPOINT in run.flags:
-        begun = dataclasses.replace(run, stages=1, flags=[])
-        _trained(go(begun, folder / "begun"))
-        run = dataclasses.replace(run, flags=[f"{_FROM_A_CHECKPOINT}{folder / 'begun'}"])
     whole = folder / "unbroken"
     ended = go(run, whole)
-    if run.is_refused:
-        _check_refusal(ended, MISTAKES[run.is_refused])
-        if whole.exists():
-            raise Broken(f"refused, and {whole.name} was made: {ended.text[-1000:]}")
-        return f"refused for its {run.is_refused}"
     _trained(ended)
     _check_end(run, last_folder(run, whole), ended)
     if run.interruption:
         _check_interrupted(run, folder, whole)
     if run.is_run_at_once_too:
         _check_accumulation(run, folder, whole)
-    if run.stages > 1 and "adascale" not in run.optimizer:
-        _check_lengthened(run, whole)
-    if run.change:  # the last: it goes on in the folder
-        _check_changed(run, whole)
     return "trained"
 
 
 def _trained(ended):
     if ended.code:
         raise Broken(f"it ends with {ended.code}: {ended.text[-3000:]}")
-
-
-def _check_refusal(ended, words):
-    lines = [line for line in ended.text.splitlines() if re.search(words, line)]
-    if ended.code == 0 or not lines:
-        raise Broken(f"not refused for its {words}: {ended.code} {ended.text[-3000:]}")
-    ours = [line for line in ended.text.splitlines() if line.startswith("tf_lamb.model_garden.")]
-    if len(ours) != 1:
-        raise Broken(f"not refused in one line: {ended.text[-3000:]}")
-    if "Traceback" in ended.text:
-        raise Broken(f"refused with a traceback: {ended.text[-3000:]}")
-
-
-def _check_changed(run, whole):
-    """A finished run that is given another setting goes on, or refuses and stays as it is."""
-    optimizer = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
-    slots = "float32" if run.optimizer.get("dtypes") else "bfloat16"
-    measured = not run.optimizer.get("measure_noise", {}).get("enabled", False)
-    steps = 2 * run.steps
-    other = "tf_lamb" if optimizer != "tf_lamb" else "tf_lans"
-    changed = merged(run.settings, {
-        "dtypes": _optimizer(optimizer, {"dtypes": {"slots": slots}}),
-        "measured": _optimizer(optimizer, {"measure_noise": {"enabled": measured}}),
-        "optimizer": {"trainer": {"optimizer_config": {"optimizer": {
-            "type": other, other: run.optimizer, "tf_lamb": {"global_clipnorm": None},
-        }}}},
-        "model": {"task": {"model": _other_model(run)}},
-        "more": merged({"trainer": {"train_steps": steps}}, _rate({"steps": steps})),
-    }[run.change])  # fmt: skip
-    before = {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}
-    mode = "eval" if run.change == "model" else run.mode
-    ended = go(dataclasses.replace(run, mode=mode), whole, settings=changed)
-    if not (words := CHANGES[run.change]):
-        _trained(ended)
-        _check_end(dataclasses.replace(run, settings=changed), whole, ended, run.steps)
-        if "The learning rate jumps from" not in ended.text:
-            raise Broken(f"its rate jumps, and nothing is said: {ended.text[-2000:]}")
-        return
-    _check_refusal(ended, words)
-    if before != {path: path.stat().st_size for path in whole.rglob("*") if path.is_file()}:
-        raise Broken(f"refused with another {run.change}, and the folder is another")
-
-
-def _other_model(run):
-    """Settings of a model, some of whose variables are those of the run's."""
-    if EXPERIMENTS[run.experiment] == "resnet":
-        return {"backbone": {"resnet": {"model_id": 18}}}
-    return {"encoder": {"bert": {"num_layers": 2}}}
-
-
-def _check_lengthened(run, whole):
-    """The first stage is given more steps, of which the last one would see nothing."""
-    rate = "stage_1.trainer.optimizer_config.learning_rate.tf_lamb_polynomial"
-    longer = f"stage_1.trainer.train_steps={2 * run.steps},{rate}.steps={2 * run.steps}"
-    flags = [f"{run.flags[0]},{longer}"] if run.flags else [f"--params_override={longer}"]
-    _check_refusal(go(dataclasses.replace(run, flags=flags), whole), "began with ckpt-")
 
 
 def _state(folder):
@@ -592,8 +383,8 @@ def _skipped(folder):
     return sum(int(v) for n, v in state.items() if "skipped_steps" in n)
 
 
-def _check_end(run, folder, ended, before=0):
-    """Holds a run to its promises; `before` is the step at which a run of other settings ended."""
+def _check_end(run, folder, ended):
+    """Holds a run to its promises."""
     global_step, iterations = _counts(folder)
     skipped = _skipped(folder)
     end = global_step if run.may_end_early else run.steps
@@ -605,7 +396,7 @@ def _check_end(run, folder, ended, before=0):
     if not is_over and not re.search(rf"steps +{end} of {run.steps}", ended.text):
         raise Broken(f"the report does not end at step {end}: {ended.text[-1500:]}")
     for (step, tag), value in scalars(folder, "train").items():
-        if tag != "learning_rate" or skipped or step <= before:
+        if tag != "learning_rate" or skipped:
             continue
         if step < end and not value:
             raise Broken(f"rate 0 at step {step} of {run.steps}")
@@ -613,7 +404,7 @@ def _check_end(run, folder, ended, before=0):
             continue
         if not np.isclose(value, expected := _rate_at(run, step), rtol=1e-4, atol=1e-9):
             raise Broken(f"rate {value} at step {step}, not {expected}")
-    _check_evaluations(run, folder, end, before)
+    _check_evaluations(run, folder, end)
     params = model_dirs.read_params(str(folder))
     if run.averages and run.batch != BATCH:
         start = run.averages["start_step"] * run.steps / run.settings["trainer"]["train_steps"]
@@ -634,12 +425,11 @@ def due(run, end):
     return sorted({*range(interval, end + 1, interval), end})
 
 
-def _check_evaluations(run, folder, end, before):
+def _check_evaluations(run, folder, end):
     if "eval" not in run.mode:
         return
     steps = sorted({step for step, _ in scalars(folder, "validation")})
-    expected = sorted({*due(run, end), *([before] if before else [])})
-    if steps != expected:
+    if steps != (expected := due(run, end)):
         raise Broken(f"evaluated at {steps}, due at {expected}")
 
 
@@ -699,30 +489,10 @@ def write_data(folder):
     """Kind of task -> its file."""
     from support import garden
 
-    write = {
-        "bert": garden.write_records, "resnet": garden.write_pictures,
-        "sentences": garden.write_sentences,
-    }  # fmt: skip
+    write = {"bert": garden.write_records, "resnet": garden.write_pictures}
     for kind in write:
         (folder / kind).mkdir()
-    data = {kind: write[kind](folder / kind) for kind in write}
-    for path in data.values():
-        _write_beyond(path)
-    return data
-
-
-def _write_beyond(path):
-    """The same records beside them, the second with a token or label that no model here has."""
-    import tensorflow as tf
-
-    records = [record.numpy() for record in tf.data.TFRecordDataset(path)]
-    second = tf.train.Example.FromString(records[1])
-    for name in ("masked_lm_ids", "label_ids", "image/class/label"):
-        if name in second.features.feature:
-            second.features.feature[name].int64_list.value[0] = 1000
-    with tf.io.TFRecordWriter(path.replace("some.", BEYOND)) as writer:
-        for record in [records[0], second.SerializeToString(), *records[2:]]:
-            writer.write(record)
+    return {kind: write[kind](folder / kind) for kind in write}
 
 
 def summary(run):
@@ -737,5 +507,5 @@ def summary(run):
         "warmup": config["warmup"],
         "train_steps": run.steps, "loop": trainer["steps_per_loop"], "intervals": intervals,
         "mode": run.mode, **runtime, "replicas": run.replicas, "interruption": run.interruption,
-        "change": run.change, "is_refused": run.is_refused, "overflows": run.overflows,
+        "overflows": run.overflows,
     }  # fmt: skip

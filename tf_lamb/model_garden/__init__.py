@@ -21,9 +21,9 @@ def register() -> None:
     """
     require()
     from tf_lamb.model_garden.experiments import optimizers, schedules
-    from tf_lamb.model_garden.running import trainer
+    from tf_lamb.model_garden.running import runner
 
     optimizers.register_optimizers()
     schedules.register_schedules()
-    trainer.register_trainer()
+    runner.register_trainer()
     from tf_lamb.model_garden.experiments import named  # noqa: F401  (registers, with their tasks)

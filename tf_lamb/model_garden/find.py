@@ -13,8 +13,8 @@ Two things are known of it, from runs that you have seen:
     `train` without accumulation shows examples a second. The network between devices is not
     counted.
 
-The command prints a table of the batches, which to take, and the command that trains with it: the
-settings by the rules of `--recipe=transfer`, over the steps of the table.
+The command prints a table of the batches, which to take, and the command that trains with it, by
+`--recipe=transfer` over the steps of the table.
 """
 
 import math
@@ -63,27 +63,16 @@ def check_flags(args) -> None:
         )
     _steps(args, 1, 1)
     _seconds(args)
-    for name in ("batches", "devices"):
-        _integers(args, name)
 
 
-def _pairs(args, name):
-    """Reads a flag such as --runs=64:4800,1024:300."""
+def _pairs(args, name: str) -> list[tuple[int, float]]:
+    """The entries of a flag such as --runs=64:4800,1024:300."""
+    texts = getattr(args, name)
     try:
-        pairs = [text.split(":") for text in getattr(args, name)]
-        return [(int(size), float(value)) for size, value in pairs]
+        return [(int(size), float(value)) for size, value in (text.split(":") for text in texts)]
     except ValueError:
-        given = ",".join(getattr(args, name))
+        given = ",".join(texts)
         raise UserError(f"--{name}={given}: write pairs, such as 64:4800,1024:300") from None
-
-
-def _integers(args, name):
-    """Reads a flag such as --devices=1,8."""
-    try:
-        return [int(text) for text in getattr(args, name)]
-    except ValueError:
-        given = ",".join(getattr(args, name))
-        raise UserError(f"--{name}={given}: write whole numbers, such as 64,128") from None
 
 
 def _steps(args, baseline, train_steps) -> steps.StepCurve:
@@ -102,16 +91,8 @@ def _seconds(args) -> tuple[plan.StepTime, int]:
 
 
 def ask(params, args) -> plan.Answer:
-    """Plans what training takes at each batch, and which batches to name.
-
-    Args:
-        params: the experiment.
-        args: the flags, which `check_flags` has seen.
-
-    Raises:
-        UserError: where nothing can be planned.
-    """
-    from tf_lamb.model_garden.checks import experiment, records
+    """Plans what training takes at each batch, for flags that `check_flags` has seen."""
+    from tf_lamb.model_garden.checks import data, experiment
     from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
@@ -123,14 +104,16 @@ def ask(params, args) -> plan.Answer:
         )
     train_data, replicas = params.task.train_data, batches.replicas(params) or 1
     baseline = train_data.global_batch_size
-    if not (examples := args.examples or records.count_examples(train_data)):
+    if not (examples := args.examples or data.count_examples(train_data)):
         raise UserError("the examples of task.train_data cannot be counted. Write --examples=N")
     if baseline > examples:
         raise UserError(
             f"task.train_data.global_batch_size={baseline:,} is more than the {examples:,} "
             "examples of task.train_data. Take a smaller batch, or more data"
         )
-    devices = tuple(_integers(args, "devices")) or (replicas,)
+    with named("--devices and --batches are whole numbers, such as 1,8"):
+        devices, compared = tuple(map(int, args.devices)), [*map(int, args.batches)]
+    devices = devices or (replicas,)
     seconds, timed = _seconds(args)
     share = math.ceil(baseline / replicas / batches.micro_batches(params))
     micro = args.micro_batch_size or max(share, timed)
@@ -142,7 +125,7 @@ def ask(params, args) -> plan.Answer:
             plan.Machine(seconds, micro, devices, price=args.price),
             baseline=baseline,
             examples=examples,
-            batches=_integers(args, "batches") or None,
+            batches=compared or None,
             most=None if accumulates else micro * max(devices),
             deadline=args.deadline,
         )
@@ -151,6 +134,7 @@ def ask(params, args) -> plan.Answer:
 
 
 def _check(params) -> None:
+    """Raises where an experiment cannot be trained."""
     from tf_lamb.model_garden.checks import experiment
 
     experiment.check_runtime(params, evaluating=True)
@@ -159,25 +143,13 @@ def _check(params) -> None:
 
 
 def command(params, row, args) -> str:
-    """The command that trains at a row of the answer.
-
-    Args:
-        params: the baseline.
-        row: the batch, and how many devices accumulate it.
-        args: the flags that describe the baseline.
-
-    Raises:
-        UserError: where `tf_lamb.model_garden.train` would refuse it.
-    """
+    """The command that trains at a row of the answer; raises where `train` would refuse it."""
     from tf_lamb.model_garden.checks import experiment
     from tf_lamb.model_garden.common import batches
-    from tf_lamb.model_garden.experiments import parsing, recipes
+    from tf_lamb.model_garden.experiments import parsing
 
-    said = yamls.nested("trainer.train_steps", row.steps)
-    with named("the batch that was found cannot be trained"):
-        _, settings = recipes.fill_in(recipes.TRANSFER, row.batch, params, said)
     own = f"trainer.optimizer_config.optimizer.{params.trainer.optimizer_config.optimizer.type}"
-    more: dict = {}
+    more: dict = {"trainer.train_steps": row.steps}
     if row.accumulation != batches.micro_batches(params):
         more[f"{own}.gradient_accumulation_steps"] = row.accumulation
     if experiment.measures(params) and row.devices == row.accumulation == 1:
@@ -185,22 +157,26 @@ def command(params, row, args) -> str:
         more[f"{own}.measure_noise.enabled"] = False
     if batches.replicas(params) not in (None, row.devices):
         more["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": row.devices}
-    settings = yamls.merged(parsing.own(args), settings)
+    settings = parsing.own(args)
     for path, value in more.items():
         settings = yamls.merged(settings, yamls.nested(path, value))
     override = yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=10**6)
-    found = Stage(args.experiment, list(args.config_file or ()), "...", override.strip())
+    found = Stage(
+        args.experiment, list(args.config_file or ()), "...", override.strip(),
+        global_batch_size=row.batch, recipe="transfer",
+    )  # fmt: skip
     with named("the batch that was found cannot be trained", UserError):
         _check(parsing.parse(found)[0])
-    files = [f"--config_file={file}" for file in found.config_file]
     return "python -m tf_lamb.model_garden.train " + shlex.join([
-        f"--experiment={args.experiment}", *files, f"--params_override={found.params_override}",
-        "--mode=train_and_eval", f"--model_dir={found.model_dir}",
+        f"--experiment={args.experiment}", *(f"--config_file={file}" for file in found.config_file),
+        f"--global_batch_size={row.batch}", "--recipe=transfer",
+        f"--params_override={found.params_override}", "--mode=train_and_eval",
+        f"--model_dir={found.model_dir}",
     ])  # fmt: skip
 
 
 def run() -> None:
-    """Asks what the flags say, prints the answer, and writes what they name."""
+    """Asks what the flags say, prints the answer, and the command that trains so."""
     args = flags.FLAGS
     with one_line("find"):
         check_flags(args)
@@ -214,7 +190,7 @@ def run() -> None:
         print(f"To train with it: {command(params, answer.fastest, args)}")
 
 
-def _run(_):
+def _run(_) -> None:
     with Console():
         run()
 

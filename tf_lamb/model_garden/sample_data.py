@@ -149,8 +149,8 @@ def _sentences(text):
 def learn_vocab(documents):
     """Learns a WordPiece vocabulary, the same one in every process.
 
-    The trainer numbers single characters in the order of a hash table that differs between
-    processes, and breaks ties by those numbers. Special tokens are numbered before that.
+    The trainer numbers single characters in an order that differs between processes, and breaks
+    ties by those numbers. Special tokens are numbered before that.
     """
     import tokenizers
 

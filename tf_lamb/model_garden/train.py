@@ -43,7 +43,7 @@ def define_flags() -> None:
     """Model Garden's flags and ours, none of them required yet."""
     from official.common import flags as model_garden_flags
 
-    from tf_lamb.model_garden.experiments import recipes
+    from tf_lamb.model_garden.experiments import scaling
 
     model_garden_flags.define_flags()
     flags.FLAGS[
@@ -58,7 +58,7 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "recipe",
         None,
-        recipes.RECIPES,
+        scaling.RECIPES,
         "What fills in the rest: a rule that scales what the experiment says of its own batch "
         "(legw, the default, sqrt, transfer), or a published recipe.",
     )

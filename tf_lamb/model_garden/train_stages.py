@@ -16,7 +16,7 @@ to that stage only, and the start of training (`task.init_checkpoint`) to the fi
     reset   (default) the moments are zero, and bias correction starts with step 1.
     keep    the moments and the optimizer's steps come from the previous stage, and bias correction
             continues; so do the averages of the weights. The learning rate starts again in both
-            cases, and so does a `weight_decay_schedule`.
+            cases.
 
 `--largest_batch` makes stages of a single experiment, whose batch grows up to it:
 
@@ -76,27 +76,22 @@ class Stage:
         return hasattr(self, flag)
 
 
-_OF_EVERY_STAGE = (
-    "params_override", "tpu", "tf_data_service", "global_batch_size", "recipe",
-    "per_replica_batch_size",
-)  # fmt: skip
-
-
 def _stages(args) -> list[Stage]:
+    same = "params_override", "tpu", "tf_data_service", "global_batch_size", "recipe"
+    flags = {name: getattr(args, name) for name in (*same, "per_replica_batch_size")}
     stages = []
     for i, text in enumerate(args.stage, 1):
         experiment, _, files = text.partition(":")
         folder = os.path.join(args.model_dir, f"stage_{i}")
-        same = {name: getattr(args, name) for name in _OF_EVERY_STAGE}
-        stages.append(Stage(experiment, files.split(",") if files else [], folder, **same))
+        stages.append(Stage(experiment, files.split(",") if files else [], folder, **flags))
     return stages
 
 
 def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     """The stages of one experiment with a batch that grows, and the arithmetic."""
     from tf_lamb.model_garden.checks import experiment
-    from tf_lamb.model_garden.checks.records import count_examples
-    from tf_lamb.model_garden.experiments import growing, parsing
+    from tf_lamb.model_garden.checks.data import count_examples
+    from tf_lamb.model_garden.experiments import parsing, recipes
 
     override, _ = _split(parsing.own(stage))
     for path in _BEGINS:  # where the first stage begins
@@ -106,7 +101,7 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     experiment.check_optimizer(begun)
     experiment.check_batch(begun)
     examples = count_examples(begun.task.train_data)
-    arithmetic, settings = growing.grown(begun, largest_batch, stage.experiment, examples)
+    arithmetic, settings = recipes.grown(begun, largest_batch, stage.experiment, examples)
     # What flags say of the batch is in `begun`.
     of_stage = dataclasses.replace(stage, global_batch_size=None, recipe=None, begun=begun)
     root = os.path.dirname(stage.model_dir)
@@ -126,7 +121,7 @@ def _split(override: dict) -> tuple[dict, dict]:
 def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
     """The part of `--params_override` for one stage of so many, counted from 0.
 
-    Between what is for every stage and what is for this one, the stage's own settings hold.
+    Its settings outrank what is for every stage, and are outranked by what is for this one.
     """
     common, named = _split(override)
     for key, value in named.items():
@@ -142,13 +137,7 @@ def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
     """The experiments of all stages, each of which begins where the one before ends.
 
-    Args:
-        stages: in order.
-        keep_moments: whether a stage takes over the optimizer, too.
-        mode, seed: of the command.
-
-    Raises:
-        UserError: where one cannot be.
+    With `keep_moments` a stage takes over the optimizer, too.
     """
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
@@ -202,11 +191,6 @@ def _train(args, console) -> bool:
         raise UserError(
             f"--largest_batch={args.largest_batch} grows the batch of one experiment, and "
             f"{len(args.stage)} of --stage are given. Write one"
-        )
-    if args.largest_batch and args.moments == "reset":
-        raise UserError(
-            f"--largest_batch={args.largest_batch} keeps the moments, which --moments=reset would "
-            "set to zero at each larger batch. Leave --moments out"
         )
     keep_moments = bool(args.largest_batch) or args.moments == "keep"
     stages = _stages(args)

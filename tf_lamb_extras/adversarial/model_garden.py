@@ -14,11 +14,10 @@ from official.vision.ops import preprocess_ops
 
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
-from tf_lamb.model_garden import registered  # noqa: F401  (registers what this builds on)
+from tf_lamb.model_garden import registered, tasks  # noqa: F401  (registers what this builds on)
 from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.experiments import named as experiments
-from tf_lamb.model_garden.tasks import images
 from tf_lamb.tensorflow import namespace
 from tf_lamb_extras.adversarial import normalization, rules
 from tf_lamb_extras.adversarial.normalization import BY_AUXILIARY, Flag
@@ -45,7 +44,7 @@ class AdversarialConfig(hyperparams.Config):
 
 
 @dataclasses.dataclass
-class ConcurrentAdversarialConfig(images.ImageClassificationConfig):
+class ConcurrentAdversarialConfig(tasks.ImageClassificationConfig):
     """Our image classification config, with the attack."""
 
     adversarial: AdversarialConfig = dataclasses.field(default_factory=AdversarialConfig)
@@ -96,7 +95,7 @@ def _check(params):
 
 
 @task_factory.register_task_cls(ConcurrentAdversarialConfig)
-class ConcurrentAdversarialTask(images.ImageClassificationTask):
+class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
     """Our image classification task in all but what a step trains on.
 
     The parameters of tau steps ago are the variables of a model of their own, `model.stale.model`,

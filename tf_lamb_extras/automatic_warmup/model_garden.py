@@ -28,8 +28,7 @@ from tf_lamb.core import checks
 from tf_lamb.model_garden import registered  # noqa: F401  (registers what this builds on)
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.experiments import steered
-from tf_lamb.model_garden.experiments.optimizers import settings_of
+from tf_lamb.model_garden.experiments import schedules
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.tensorflow import namespace
 from tf_lamb_extras.automatic_warmup import gaussian_process
@@ -40,7 +39,7 @@ KEY = "tf_lamb_auto_warmup"
 _CONFIG = "trainer.optimizer_config"
 
 
-class Schedule(steered.Steered):
+class Schedule(schedules.Steered):
     """The learning rate, whose switch the action moves between two loops."""
 
     def __init__(self, decide_every, **settings):
@@ -98,8 +97,10 @@ class AutoWarmup:
     """
 
     def __init__(self, optimizer, model_dir, writes: bool = True):
-        self._optimizer, self._schedule = optimizer, cast(Schedule, steered.rate_of(optimizer))
-        self._schedule.is_watched = True
+        self._optimizer, self._schedule = (
+            optimizer,
+            cast(Schedule, schedules.steered_rate(optimizer)),
+        )
         self._folder, self._writes = model_dir, writes
         self._path = os.path.join(model_dir, "auto_warmup.json")
         self.warmup = AutoWUState(self._schedule.settings)
@@ -161,4 +162,4 @@ class AutoWarmup:
         return str(self.warmup)
 
 
-seams.add_learning_rates({KEY: Schedule}, {KEY: settings_of(Settings, decide_every=None)})
+seams.add_learning_rates({KEY: Schedule}, {KEY: schedules.settings_of(Settings, decide_every=None)})

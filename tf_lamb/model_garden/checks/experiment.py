@@ -5,28 +5,25 @@ params.yaml of another run.
 """
 
 import contextlib
-import math
 
 import tensorflow as tf
-from official.core import base_task, task_factory
-from official.modeling.hyperparams import base_config
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
 from tf_lamb.model_garden.checks.data import check_data
-from tf_lamb.model_garden.checks.rates import check_numbers, check_rate, is_at_least_0
+from tf_lamb.model_garden.checks.rates import check_rate, is_at_least_0
 from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError, named, unknown
-from tf_lamb.model_garden.experiments.optimizers import CLIPPINGS, OPTIMIZERS
+from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.tasks import masked_lm
-from tf_lamb.model_garden.tasks.images import check_groups
+from tf_lamb.model_garden.tasks import check_groups
 
 # seam: tf-models-official 2.20.0. What `get_distribution_strategy` knows.
 _STRATEGIES = (
     "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu", "parameter_server",
 )  # fmt: skip
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+_CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
@@ -38,18 +35,10 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
         check_optimizer(params)
         check_batch(params)
     _check_first_stage(params, model_dir)
-    masked_lm.check_heads(params.task, evaluating)
     check_data(params, training, evaluating)
-    if evaluating:
-        _check_best(params)
     if training:
-        check_loop(params.trainer, evaluating)
-        check_steps(params, model_dir)
+        _check_steps(params, model_dir)
         model_dirs.check_folder(params, model_dir, experiment, seed)
-    else:
-        if mode == "continuous_eval":
-            model_dirs.check_followed(model_dir)
-        model_dirs.check_evaluated(params, model_dir)
     check_devices(params)
 
 
@@ -86,7 +75,7 @@ def check_runtime(params, evaluating: bool) -> None:
                 "runtime.mixed_precision_dtype=float16 sums before. Write "
                 "runtime.mixed_precision_dtype=bfloat16"
             )
-        scaled = isinstance(params.task, masked_lm.MaskedLMConfig) and params.task.scale_loss
+        scaled = getattr(params.task, "scale_loss", False)
         if isinstance(params.task, MaskedLMConfig) and not scaled:
             raise UserError(
                 "runtime.mixed_precision_dtype=float16 would train without loss scaling, because "
@@ -126,11 +115,6 @@ def check_devices(params) -> None:
     TensorFlow would wait for them forever, or train on the CPU.
     """
     asked, strategy = params.runtime.num_gpus, params.runtime.distribution_strategy.lower()
-    if asked > 1 and strategy in ("off", "one_device"):
-        raise UserError(
-            f"runtime.num_gpus is {asked}, but runtime.distribution_strategy={strategy} has one "
-            "device. Write runtime.distribution_strategy=mirrored"
-        )
     # Asks no device for anything, which is left to the strategy.
     gpus = tf.config.list_physical_devices("GPU") if asked else ()
     seen = sum(len(tf.config.get_logical_device_configuration(gpu) or [gpu]) for gpu in gpus)
@@ -155,24 +139,20 @@ def check_optimizer(params) -> None:
         decay = getattr(config.optimizer.get(), name, None)
         if isinstance(decay, int | float) and not is_at_least_0(decay):
             raise UserError(f"{source}.{name} is {decay}, and it is a number of 0 or more")
-    if config.optimizer.type in OPTIMIZERS:
-        _check_ours(params, source)
-
-
-def _check_ours(params, source: str) -> None:
-    config = params.trainer.optimizer_config
+    if config.optimizer.type not in OPTIMIZERS:
+        return
     _check_left_behind(config.optimizer)
-    _check_clipping(config.optimizer.get(), source)
-    _check_decay(params)
-    schedule = config.optimizer.get().weight_decay_schedule
-    path, total = f"{source}.weight_decay_schedule", params.trainer.train_steps
-    check_numbers(schedule, path, total, "weight decay")
-    steps = config.optimizer.get().gradient_accumulation_steps
-    if isinstance(steps, base_config.Config):  # what is made of a dict
+    if not isinstance(config.optimizer.get().gradient_accumulation_steps, int | float | None):
         raise UserError(
-            f"{source}.gradient_accumulation_steps is {steps.as_dict()}, and a step here takes one "
-            "number of micro-batches. Write a number, and let train_stages --largest_batch grow "
-            "the batch"
+            f"{source}.gradient_accumulation_steps takes one number here. Write one, and let "
+            "train_stages --largest_batch grow the batch"
+        )
+    in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
+    if in_loss and (decay := config.optimizer.get().weight_decay):
+        raise UserError(
+            f"task.losses.l2_weight_decay={in_loss} decays in the loss what {source}.weight_decay="
+            f"{decay} decays too, and lengthens the gradient by it. Write "
+            "task.losses.l2_weight_decay=0"
         )
     if params.task.differential_privacy_config is not None:
         raise UserError(
@@ -189,41 +169,15 @@ def _check_left_behind(optimizer) -> None:
     """Settings belong to the type that they were written for: another type begins without them."""
     chosen = optimizer.get().as_dict()
     for other in OPTIMIZERS:
-        for key in (*_LISTS, *CLIPPINGS):
+        for key in (*_LISTS, *_CLIPPINGS):
             written = getattr(getattr(optimizer, other), key, None)
-            same = CLIPPINGS if key in CLIPPINGS else (key,)
+            same = _CLIPPINGS if key in _CLIPPINGS else (key,)
             if written and all(chosen.get(each) is None for each in same):
                 raise UserError(
                     f"trainer.optimizer_config.optimizer.type={optimizer.type} has no {key}, but "
                     f"{other}, which is not used, has {written}. Write it under {optimizer.type}, "
                     f"too, or {other}.{key}=null"
                 )
-
-
-def _check_clipping(own, source: str) -> None:
-    """Raises where two clip, of which one may be the experiment's own."""
-    given = {name: value for name in CLIPPINGS if (value := getattr(own, name)) is not None}
-    if len(given) > 1:
-        values = " and ".join(f"{name}={value}" for name, value in given.items())
-        raise UserError(
-            f"{source} has {values}, by you or by the experiment, and one alone can clip. Write "
-            f"{' or '.join(f'{source}.{name}=null' for name in given)}"
-        )
-
-
-def _check_decay(params) -> None:
-    in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
-    optimizer = params.trainer.optimizer_config.optimizer
-    chosen, name = optimizer.get(), "weight_decay"
-    decay, schedule = chosen.weight_decay, getattr(chosen, "weight_decay_schedule", None)
-    if schedule is not None and schedule.type:
-        name, decay = "weight_decay_schedule.type", schedule.type
-    if in_loss and decay:
-        raise UserError(
-            f"task.losses.l2_weight_decay={in_loss} decays in the loss what trainer."
-            f"optimizer_config.optimizer.{optimizer.type}.{name}={decay} decays too, and "
-            "lengthens the gradient by it. Write task.losses.l2_weight_decay=0"
-        )
 
 
 def check_batch(params) -> None:
@@ -274,54 +228,7 @@ def _check_first_stage(params, model_dir) -> None:
         )
 
 
-def check_loop(trainer, evaluating: bool) -> None:
-    """Raises where summaries or checkpoints cannot be had at their intervals.
-
-    They are written between two loops of steps; an evaluation ends a loop, too.
-    """
-    loop, every = trainer.steps_per_loop, trainer.checkpoint_interval
-    if not isinstance(loop, int) or loop < 1:
-        raise UserError(f"trainer.steps_per_loop is {loop}. Set it to 1 or more")
-    intervals = {"summary_interval": trainer.summary_interval}
-    ends_loops = (
-        evaluating and trainer.validation_interval and not every % trainer.validation_interval
-    )
-    if every < trainer.train_steps and not ends_loops:
-        intervals["checkpoint_interval"] = every
-    for name, interval in intervals.items():
-        if interval and interval % loop:
-            fits = math.gcd(loop, *filter(None, intervals.values()))
-            raise UserError(
-                f"trainer.{name}={interval:,} is no multiple of trainer.steps_per_loop={loop:,}. "
-                f"Write trainer.steps_per_loop={fits:,}, or another interval"
-            )
-
-
-def _check_best(params) -> None:
-    """Raises where what the best checkpoint is chosen by is no result of an evaluation."""
-    trainer = params.trainer
-    name, best = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
-    if not name or not trainer.best_checkpoint_export_subdir:
-        return
-    if best not in ("higher", "lower"):
-        raise UserError(unknown("trainer.best_checkpoint_metric_comp", best, ("higher", "lower")))
-    if (known := _results(params.task)) and name not in known:
-        raise UserError(unknown("trainer.best_checkpoint_eval_metric", name, known))
-
-
-def _results(config) -> list[str]:
-    """The names of an evaluation's results; none where they are known only after the first."""
-    try:
-        with tf.Graph().as_default():  # makes no variable on a device
-            task = task_factory.get_task(config, logging_dir=None)
-            names = [metric.name for metric in task.build_metrics(training=False)]
-    except Exception:  # which its main will have, too
-        return []
-    is_known = type(task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
-    return ["validation_loss", *names] if is_known else []
-
-
-def check_steps(params, model_dir: str) -> None:
+def _check_steps(params, model_dir: str) -> None:
     """Raises where more steps were taken than are asked for."""
     done, steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
     if done > steps:

@@ -10,8 +10,8 @@ import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory, optimizer_factory
 
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.experiments.recipes import RATES
-from tf_lamb.model_garden.experiments.steered import is_steered
+from tf_lamb.model_garden.experiments.scaling import RATES
+from tf_lamb.model_garden.experiments.schedules import is_steered
 
 _CONFIG = "trainer.optimizer_config"
 # Learning rate -> where its length stands, and the value that it keeps from then on.
@@ -30,8 +30,13 @@ def check_rate(params) -> None:
     """Raises where a learning rate is none, or is 0 before training has ended."""
     config, steps = params.trainer.optimizer_config, params.trainer.train_steps
     for part in ("learning_rate", "warmup"):
-        check_numbers(getattr(config, part), f"{_CONFIG}.{part}", steps, "a learning rate")
-    _check_warmup(params)
+        _check_numbers(getattr(config, part), f"{_CONFIG}.{part}", steps)
+    name, warm = _warmup(config)
+    if warm > steps:
+        raise UserError(
+            f"warmup is longer than training: {name}={warm:,} > trainer.train_steps={steps:,}. "
+            "Train for longer, or take a smaller batch"
+        )
     if is_steered(kind := config.learning_rate.type):
         optimizer_factory.LR_CLS[kind].check(params)
         return
@@ -40,15 +45,8 @@ def check_rate(params) -> None:
         OptimizerFactory(config).build_learning_rate()
 
 
-def check_numbers(choice, path: str, train_steps: int, what: str) -> None:
-    """Raises where a schedule lacks a number, or has one that makes it none.
-
-    Args:
-        choice: of a schedule; it may have no type.
-        path: where it stands.
-        train_steps: of the run.
-        what: follows the schedule.
-    """
+def _check_numbers(choice, path: str, train_steps: int) -> None:
+    """Raises where a learning rate or a warmup lacks a number, or has one that makes it none."""
     settings = choice.get().as_dict() if choice.get() else {}
     length, _ = _DECAYS.get(choice.type, (None, None))
     falls = choice.type in ("polynomial", "cosine", "exponential")  # others refuse it themselves
@@ -61,11 +59,12 @@ def check_numbers(choice, path: str, train_steps: int, what: str) -> None:
                 f"{train_steps}"
             )
         least = 1 if key == length else 0
-        if key in (length, "warmup_steps") and not _is_count(value, least):
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        if key in (length, "warmup_steps") and not is_count:
             raise UserError(f"{place} is {value}. Set a whole number of {least} or more")
         for number in value if isinstance(value, list | tuple) else [value]:
             if key in RATES and not is_at_least_0(number):
-                raise UserError(f"{place} is {value}, and {what} is a number of 0 or more")
+                raise UserError(f"{place} is {value}, and a learning rate is a number of 0 or more")
         if falls and key in _FACTORS and not is_at_least_0(value):
             raise UserError(f"{place} is {value}. Set a number of 0 or more")
 
@@ -75,55 +74,44 @@ def is_at_least_0(value) -> bool:
     return isinstance(value, int | float) and 0 <= value < math.inf
 
 
-def _is_count(value, least) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _check_warmup(params) -> None:
-    warmup, steps = params.trainer.optimizer_config.warmup, params.trainer.train_steps
-    length = "steps" if warmup.type == "tf_lamb" else "warmup_steps"
-    warm = getattr(warmup.get(), length, 0) if warmup.get() else 0
-    if warm > steps:
-        raise UserError(
-            f"warmup is longer than training: trainer.optimizer_config.warmup.{warmup.type}."
-            f"{length}={warm:,} > trainer.train_steps={steps:,}. Train for longer, or take a "
-            "smaller batch"
-        )
+def _warmup(config) -> tuple[str, int]:
+    """The setting of the steps of warmup, and the steps; 0 without one."""
+    kind, warmup = config.warmup.type, config.warmup.get()
+    length = "steps" if kind == "tf_lamb" else "warmup_steps"
+    return f"{_CONFIG}.warmup.{kind}.{length}", getattr(warmup, length, None) or 0
 
 
 def _check_decay(params) -> None:
+    """Raises where a decay ends before training, or Model Garden's own warmup where it has ended.
+
+    That one rises to what is left of the decay by then, which counts from step 0 on.
+    """
     config = params.trainer.optimizer_config
     kind, settings = config.learning_rate.type, config.learning_rate.get().as_dict()
-    if kind not in _DECAYS:
+    length, end_value = _DECAYS.get(kind, ("", None))
+    if not length or settings.get(end_value) or settings.get("cycle"):
         return
-    length, end_value = _DECAYS[kind]
+    if settings.get("power", 1) == 0:
+        return
     path, steps = f"{_CONFIG}.learning_rate.{kind}.{length}", settings[length]
-    if settings.get(end_value) or settings.get("cycle") or settings.get("power", 1) == 0:
-        return
-    warmup = config.warmup.get()
-    ours = config.warmup.type == "tf_lamb" and warmup.handover == "continuous"
-    before = (settings.get("offset") or 0) + (warmup.steps if ours else 0)
+    name, warm = _warmup(config)
+    ours = config.warmup.type == "tf_lamb"
+    behind = ours and config.warmup.get().handover == "continuous"
+    before = (settings.get("offset") or 0) + (warm if behind else 0)
+    zero = before + steps
     total, counted, other = _length_of(params)
-    if before + steps >= total:
-        _check_handover(config.warmup, before + steps, path)
-        return
-    raise UserError(
-        f"the learning rate would be 0 from step {before + steps:,} of {counted}={total:,} on, "
-        f"because {path} is {steps:,}{f' and begins at {before:,}' if before else ''}. Write "
-        f"{path}={total - before}, or {other}={before + steps}"
-    )
-
-
-def _check_handover(warmup, zero: int, path: str) -> None:
-    """Raises where Model Garden's own warmup, which rises to what is left of a decay, ends at 0."""
-    warm = getattr(warmup.get(), "warmup_steps", None) if warmup.get() else None
-    if not warm or warm < zero:
-        return
-    raise UserError(
-        f"warmup would lead to a learning rate of 0: {_CONFIG}.warmup.{warmup.type}.warmup_steps="
-        f"{warm:,} ends where {path} has brought the rate to 0, at step {zero:,}. Write "
-        f"warmup_steps of less than {zero:,}, or train and decay for longer"
-    )
+    if zero < total:
+        raise UserError(
+            f"the learning rate would be 0 from step {zero:,} of {counted}={total:,} on, "
+            f"because {path} is {steps:,}{f' and begins at {before:,}' if before else ''}. Write "
+            f"{path}={total - before}, or {other}={zero}"
+        )
+    if not ours and warm >= zero:
+        raise UserError(
+            f"warmup would lead to a learning rate of 0: {name}={warm:,} ends where {path} has "
+            f"brought the rate to 0, at step {zero:,}. Write warmup_steps of less than {zero:,}, "
+            "or train and decay for longer"
+        )
 
 
 def _length_of(params) -> tuple[int, str, str]:

@@ -73,8 +73,7 @@ class Console:
     Attributes:
         stream: the stderr that there was.
         path: the log, if there is one; unless a folder keeps it or there was an error, it goes.
-        bar: the line of progress, while there is one.
-        step: the step that the line of progress shows, if it was ever shown.
+        bar: the line of progress, while there is one, and `step` the last one that it has shown.
         on_stop: returns the line that Ctrl-C ends with.
     """
 
@@ -194,20 +193,13 @@ class Console:
 class ProgressBar:
     """The line of progress: an Orbit action, which is called after each loop of steps.
 
-    On a terminal one line moves. Elsewhere there are ten of it, as there are of evaluations
-    anywhere: one when another tenth of the steps is over.
-
-    Args:
-        console: where it is shown.
-        step: what tells the present step.
-        total: steps of the run; None where it only evaluates.
-        batch_size: examples of one update.
+    On a terminal one line moves. Elsewhere there are ten: one when another tenth of the steps is
+    over. `step` tells the present step; `total` is None where a run only evaluates.
     """
 
     def __init__(self, console: Console, step, total: int | None, batch_size: int):
         self._console, self._step, self._total = console, step, total
         self._batch_size = batch_size
-        self._parts: dict[str, int] = {}  # "loop", "evaluation" -> the part of the last one shown
         self._begun: float | None = None
 
     def begin(self) -> None:
@@ -216,7 +208,7 @@ class ProgressBar:
 
         self._at = self._console.step = self._step()
         self._is_terminal = self._console.stream.isatty()
-        self._first = self._part()
+        self._shown = 10 * self._at // self._total  # tenths of the steps
         # What a narrow terminal cuts off comes last.
         gauge = " |{bar:12}| " if self._is_terminal else ", "
         self._console.bar = tqdm.tqdm(
@@ -245,25 +237,17 @@ class ProgressBar:
         bar.set_description_str(", ".join(parts), refresh=False)
         bar.update(step - bar.n)
         self._at, self._begun, self._console.step = step, now, step
-        if not self._is_terminal and self._is_due("loop"):
+        if not self._is_terminal and 10 * step // self._total > self._shown:
+            self._shown = 10 * step // self._total
             self._console.say(str(bar))
 
     def evaluated(self, output):
         """Shows what an evaluation came to: an Orbit action, too."""
-        # What was made up for, before any step, is always shown.
-        if self._begun is None or self._is_due("evaluation"):
-            parts = ", ".join(
-                f"{name} {float(value):.4g}"
-                for name, value in output.items()
-                if not isinstance(value, dict) and not len(getattr(value, "shape", ()))
-            )
-            self._console.say(f"Evaluated at step {self._step():,}: {parts}")
+        parts = ", ".join(
+            f"{name} {float(value):.4g}"
+            for name, value in output.items()
+            if not isinstance(value, dict) and not len(getattr(value, "shape", ()))
+        )
+        self._console.say(f"Evaluated at step {self._step():,}: {parts}")
         if self._begun is not None:
             self._begun = time.perf_counter()
-
-    def _is_due(self, what):
-        before, self._parts[what] = self._parts.get(what, self._first), self._part()
-        return self._parts[what] > before
-
-    def _part(self):
-        return 10 * self._step() // self._total

@@ -31,11 +31,8 @@ def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None
     """Adds our keys to a choice, in every experiment; a subclass would serve its own alone.
 
     A config reads the type of a field from the annotations, and takes overrides of what is in its
-    dict. Some experiments copy one that is older than ours.
-
-    Args:
-        choice: Model Garden's class; what derives from it knows our keys, too.
-        kinds: key -> the class of its settings.
+    dict. Some experiments copy one that is older than ours. What derives from `choice` knows our
+    keys, too.
     """
     added = _ADDED.setdefault(choice, {})
     added.update(kinds)
@@ -101,10 +98,8 @@ def use_runner(runner: type, write_params) -> None:
 def hand_over(params, strategy=None, is_shown: bool = False) -> None:
     """Makes Model Garden's main run this experiment, though it reads the flags itself.
 
-    Args:
-        params: the experiment.
-        strategy: of several workers, who have met; None for one that the main makes.
-        is_shown: whether progress is shown: Orbit logs each line then, and prints none.
+    It makes a strategy, unless it is handed that of workers who have met. Where progress is shown,
+    Orbit logs its lines, and prints none.
     """
     train_utils.parse_configuration = lambda flags: params
     if strategy is not None:

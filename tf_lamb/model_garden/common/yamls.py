@@ -46,11 +46,7 @@ _Loader.add_constructor(
 
 
 def read(text: str | bytes):
-    """The values that a YAML holds: mappings, lists, texts, numbers.
-
-    Raises:
-        ValueError: with one line that says what is wrong.
-    """
+    """The values that a YAML holds, or one `ValueError` in a line that says what is wrong."""
     try:
         return yaml.load(text, Loader=_Loader)
     except UserError:
@@ -136,13 +132,8 @@ def found(path: str) -> str:
     ours = shipped()
     if path not in ours:
         hint = f". {did_you_mean(path, ours)}" if ours and not os.path.dirname(path) else ""
-        raise UserError(missing(path) + hint)
+        raise UserError(f"--config_file={path}: there is no such file{hint}")
     return ours[path]
-
-
-def missing(path: str) -> str:
-    """The error for a config file that is not there."""
-    return f"--config_file={path}: there is no such file"
 
 
 def read_file(path: str) -> dict:
@@ -152,8 +143,6 @@ def read_file(path: str) -> dict:
     else:
         import tensorflow as tf
 
-        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-            raise UserError(missing(path))
         with tf.io.gfile.GFile(path, "rb") as file:
             text = file.read()
     return mapping(text, f"--config_file={path}")

@@ -9,7 +9,7 @@ from official.modeling import optimization
 
 from tf_lamb.core import recipes
 from tf_lamb.model_garden.experiments.recipes import intervals, settings_of_recipe
-from tf_lamb.model_garden.tasks import images, masked_lm
+from tf_lamb.model_garden.tasks import ImageClassificationConfig, MaskedLMConfig
 
 
 def _trained_by(recipe: recipes.Recipe, stock: str):
@@ -23,14 +23,14 @@ def _trained_by(recipe: recipes.Recipe, stock: str):
 
 def _bert(recipe: recipes.Recipe):
     experiment = _trained_by(recipe, "bert/pretraining")
-    experiment.task = masked_lm.MaskedLMConfig(experiment.task.as_dict())
+    experiment.task = MaskedLMConfig(experiment.task.as_dict())
     experiment.task.scale_loss = True  # the stock default, false, came along
     return experiment
 
 
 def _resnet(recipe: recipes.Recipe):
     experiment = _trained_by(recipe, "resnet_imagenet")
-    experiment.task = images.ImageClassificationConfig(experiment.task.as_dict())
+    experiment.task = ImageClassificationConfig(experiment.task.as_dict())
     experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays
     return experiment
 

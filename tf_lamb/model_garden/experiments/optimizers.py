@@ -5,20 +5,16 @@ A new optimizer is one line in `OPTIMIZERS`.
 
 import dataclasses
 import functools
-import inspect
-from typing import Any
 
 import tensorflow as tf
 from official.modeling.hyperparams import base_config
-from official.modeling.optimization import ema_optimizer, optimizer_factory
-from official.modeling.optimization.configs import optimization_config, optimizer_config
+from official.modeling.optimization import ema_optimizer
+from official.modeling.optimization.configs import optimizer_config
 
 import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
-from tf_lamb.core import checks
 from tf_lamb.model_garden.common import seams
-from tf_lamb.model_garden.experiments.steered import is_steered
-from tf_lamb.tf_keras import schedules
+from tf_lamb.model_garden.experiments.schedules import settings_of
 
 
 class _InOrder(base_config.Config):
@@ -28,23 +24,6 @@ class _InOrder(base_config.Config):
         # seam: tf-models-official 2.20.0, which sorts the keys.
         for pair in override_dict.items():
             super()._override(dict([pair]), is_strict)
-
-
-def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[base_config.Config]:
-    """The arguments of a class as a class of settings: without some, and with more.
-
-    One that has no default is None here, so that an experiment may leave it to its YAML.
-    """
-    arguments = {
-        name: None if argument.default is argument.empty else argument.default
-        for name, argument in inspect.signature(cls).parameters.items()
-        if name not in without
-    }
-    fields = [(name, Any, default) for name, default in {**arguments, **more}.items()]
-    return dataclasses.make_dataclass(f"{cls.__name__}Config", fields, bases=(base,))
-
-
-CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 _AdaScale = settings_of(tf_lamb.tf_keras.AdaScale, "inner", "name", scale=None, base_steps=None)
@@ -58,20 +37,15 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     `learning_rate` is not among those: it comes from `optimizer_config.learning_rate`.
 
     Attributes:
-        weight_decay_schedule: what `weight_decay` follows instead of being a number: a choice as
-            `optimizer_config.learning_rate` is one, off without a type.
         adascale: the arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, off without a
-            scale; and `base_steps`, the steps that the base batch took, at which
-            training ends if `train_steps` does not end it before. None leaves it to those alone.
+            scale; and `base_steps`, the steps that the base batch took, at which training ends if
+            `train_steps` does not end it before. None leaves it to those alone.
         measure_noise: the arguments of `tf_lamb.tf_keras.MeasureNoise`, off unless `enabled`.
         trust_ratios_every: steps from one reading of the trust ratios to the next; None for none.
         divergence_report: whether a run that has diverged ends, before it saves a checkpoint, with
             a report of `tf_lamb.tf_keras.StopOnDivergence`.
     """
 
-    weight_decay_schedule: optimization_config.LrConfig = dataclasses.field(
-        default_factory=optimization_config.LrConfig
-    )
     adascale: _AdaScale = dataclasses.field(default_factory=_AdaScale)  # type: ignore[valid-type]
     measure_noise: _MeasureNoise = dataclasses.field(  # type: ignore[valid-type]
         default_factory=_MeasureNoise
@@ -104,7 +78,7 @@ SETTINGS = {
 
 def build(
     cls, learning_rate=0.001, adascale=None, measure_noise=None, trust_ratios_every=None,
-    divergence_report=False, weight_decay_schedule=None, **arguments,
+    divergence_report=False, **arguments,
 ):  # fmt: skip
     """An optimizer of ours, with what wraps it; the runner sees to the rest."""
     if arguments.get("use_ema") and not arguments.get("ema_overwrite_frequency"):
@@ -114,25 +88,8 @@ def build(
             f"trainer.optimizer_config.ema.average_decay={decay:g}, whose averages are evaluated "
             "and exported"
         )
-    if kind := (weight_decay_schedule or {}).get("type"):
-        if decay := arguments.get("weight_decay"):
-            raise ValueError(
-                f"weight_decay_schedule.type={kind} takes the place of weight_decay, which is "
-                f"{decay:g}, by you or by the experiment. Write weight_decay=0, or "
-                "weight_decay_schedule.type=null"
-            )
-        if is_steered(kind) or kind not in optimizer_factory.LR_CLS:
-            raise ValueError(
-                f"weight_decay_schedule.type={kind} is no schedule. Write a number as weight_decay"
-            )
-        schedule = optimizer_factory.LR_CLS[kind](**weight_decay_schedule[kind])
-        if isinstance(learning_rate, schedules.Stages):  # the rate's `warmup.tf_lamb.begin_step`
-            schedule = schedules.Stages(learning_rate.lengths, (0.0, schedule))
-        # A check before training is made in a graph, where no decay can be read.
-        arguments["weight_decay"] = schedule if tf.executing_eagerly() else 0.0
     optimizer = cls(learning_rate, **arguments)
     if trust_ratios_every is not None:
-        checks.integer("trust_ratios_every", trust_ratios_every)
         optimizer.observe_trust_ratios()  # refuses one that has none
     if divergence_report:
         starts_to_observe(optimizer)

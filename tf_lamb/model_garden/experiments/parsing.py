@@ -15,7 +15,7 @@ from official.modeling.hyperparams import base_config, oneof, params_dict
 from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean, named, unknown
 from tf_lamb.model_garden.common.yamls import at, leaves, nested
-from tf_lamb.model_garden.experiments import recipes
+from tf_lamb.model_garden.experiments import scaling
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
 # The parts without which there is no experiment; others may be null.
@@ -38,9 +38,6 @@ def parse(
         flags: Model Garden's, and `global_batch_size`, `recipe` and `per_replica_batch_size`.
         override: settings in the place of those of `--params_override`.
         begun: an experiment that was parsed, in the place of the one that flags and files name.
-
-    Raises:
-        UserError: where there is no such experiment.
     """
     params = _named(flags) if begun is None else begun.replace()
     override = own(flags) if override is None else override
@@ -90,7 +87,7 @@ def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
     _check_one(flag, "task.train_data.global_batch_size", batch, override)
     _override(params, _types(override), "--params_override")
     with named(flag):
-        line, settings = recipes.fill_in(flags.recipe or recipes.DEFAULT, batch, params, override)
+        line, settings = scaling.fill_in(flags.recipe or scaling.DEFAULT, batch, params, override)
     return [line], settings
 
 
@@ -111,6 +108,7 @@ def _types(settings: dict) -> dict:
 
 
 def _accumulation(params, most: int) -> tuple[int, str]:
+    """The micro-batches of which no replica sees more examples at once, and their arithmetic."""
     flag = f"--per_replica_batch_size={most}"
     kind = params.trainer.optimizer_config.optimizer.type
     if kind not in OPTIMIZERS:
@@ -128,16 +126,10 @@ def _accumulation(params, most: int) -> tuple[int, str]:
             )
         count = batches.accumulation(batch, replicas, most)
     share = batch // replicas // count
-    line = (
+    return count, (
         f"batch = {share:,} examples x {replicas} replica(s) x {count:,} micro-batch(es) "
         f"= {batch:,}"
     )
-    if count > 1 and share != most:
-        line += (
-            f"\n  not {most:,} examples at once: {share:,} is the largest number up to {flag} that "
-            f"divides the {batch // replicas:,} of a replica"
-        )
-    return count, line
 
 
 def experiments(collection=None, prefix="") -> Iterator[str]:

@@ -25,10 +25,9 @@ _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 @contextlib.contextmanager
 def atomic_write(path: str):
-    """A temporary name to write to, which then replaces the file.
+    """A temporary name to write to, which then replaces the file: killed, it is the old or the new.
 
-    So the file is the old one or the new one, whenever the process is killed. What an error leaves
-    of the temporary file is removed.
+    What an error leaves of the temporary file is removed.
     """
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # each worker has its own
     try:
@@ -129,12 +128,8 @@ def why_broken(checkpoint: str) -> str | None:
 def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
     """The names of a model's variables that a checkpoint lacks, and of its own that it has over.
 
-    Those that are not of the model, as an optimizer's are, do not count; neither do those of
-    layers that are yet to be built.
-
-    Args:
-        root: the `tf.train.Checkpoint` that would read it.
-        variables: the model's.
+    What is not of the model, as an optimizer's is, does not count; nor do layers that are yet to be
+    built. `root` is the `tf.train.Checkpoint` that would read it.
     """
     view, wanted = tf.train.CheckpointView(checkpoint), {id(variable) for variable in variables}
     # seam: tensorflow 2.20. Nothing public says by which name a node is saved.
@@ -147,11 +142,11 @@ def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
             seen.add(node)
             pending.append(node)
             over += [each.checkpoint_key for each in saved[node].attributes]
-    names = (name.partition("/.ATTRIBUTES/") for name in sorted(over))
-    over = [name for name, _, what in names if what == "VARIABLE_VALUE" and "/" in name]
+    end = "/.ATTRIBUTES/VARIABLE_VALUE"
+    names = (name.removesuffix(end) for name in sorted(over) if name.endswith(end))
     return (
         [variable.name for variable in missing if id(variable) in wanted],
-        [name for name in over if not name.startswith("optimizer/")],
+        [name for name in names if "/" in name and not name.startswith("optimizer/")],
     )
 
 
@@ -185,12 +180,19 @@ def last_whole(folder: str) -> str | None:
     return None
 
 
+def _why(broken: list[str]) -> str:
+    return "; ".join(broken) or "its file 'checkpoint' names none that is there"
+
+
 def repair(folder: str) -> None:
     """Points the file `checkpoint` at the newest whole checkpoint; raises if there is none.
 
     Also removes what a killed process has left of a checkpoint that it was writing.
     """
-    _remove_unfinished(folder)
+    for name in _names(folder):
+        if name.startswith(_PREFIX) and name.endswith(_UNFINISHED):
+            with contextlib.suppress(tf.errors.NotFoundError):  # another worker was faster
+                tf.io.gfile.rmtree(os.path.join(folder, name))
     if (checkpoint := last_whole(folder)) and checkpoint != latest(folder):
         _name(folder, checkpoint)
 
@@ -199,10 +201,6 @@ def _candidates(folder: str) -> list[str]:
     # The one that is named first, whatever its step: a run may have gone back to it.
     named = latest(folder)
     return [*dict.fromkeys([*([named] if named else []), *_newest_first(folder)])]
-
-
-def _why(broken: list[str]) -> str:
-    return "; ".join(broken) or "its file 'checkpoint' names none that is there"
 
 
 def _name(folder: str, checkpoint: str) -> None:
@@ -219,13 +217,6 @@ def _name(folder: str, checkpoint: str) -> None:
             tf.io.gfile.stat(path + _INDEX).mtime_nsec / 1e9 for path in oldest_first
         ],
     )
-
-
-def _remove_unfinished(folder: str) -> None:
-    for name in _names(folder):
-        if name.startswith(_PREFIX) and name.endswith(_UNFINISHED):
-            with contextlib.suppress(tf.errors.NotFoundError):  # another worker was faster
-                tf.io.gfile.rmtree(os.path.join(folder, name))
 
 
 def _names(folder: str) -> list[str]:
@@ -271,9 +262,8 @@ class Best(train_utils.BestCheckpointExporter):
 class Manager(tf.train.CheckpointManager):
     """Restores from the chief's folder, wherever it saves, and only what is of this model.
 
-    Model Garden gives every worker but the chief a fresh temporary folder to save to, and restores
-    from it as well: the chief goes on from its checkpoint, the others begin at step 0, and the job
-    dies.
+    Model Garden gives every worker but the chief a fresh folder, and restores from it as well: the
+    chief would go on from its checkpoint, and the others begin at step 0.
     """
 
     def __init__(self, *args, model_dir: str, evaluated: str | None = None, mode="train", **kwargs):
@@ -302,10 +292,9 @@ class Manager(tf.train.CheckpointManager):
             needed.append(mine.optimizer.iterations)
         missing, over = gaps(path, mine, needed)
         if missing:  # which TensorFlow would silently not restore; settings may change
-            raise UserError(self._foreign(path, lacks(missing)))
+            raise _foreign(path, lacks(missing))
         if over:
-            more = f"it holds {len(over)} variables more, {over[0]} for one"
-            raise UserError(self._foreign(path, more))
+            raise _foreign(path, f"it holds {len(over)} variables more, {over[0]} for one")
         restored = mine
         if "train" not in self._mode and not self._check_averages(path):
             restored = tf.train.Checkpoint(global_step=mine.global_step, model=mine.model)
@@ -314,7 +303,7 @@ class Manager(tf.train.CheckpointManager):
             # of which the base class has TensorFlow warn, variable by variable.
             restored.restore(path).expect_partial()
         except ValueError as error:  # of another shape
-            raise UserError(self._foreign(path, str(error))) from error
+            raise _foreign(path, str(error)) from error
         return path
 
     def _check_averages(self, path) -> bool:
@@ -330,9 +319,9 @@ class Manager(tf.train.CheckpointManager):
             )
         return asked
 
-    @staticmethod
-    def _foreign(path, reason) -> str:
-        return (
-            f"{path} is not a checkpoint of this model: {reason}. Bring back the right one, or "
-            "choose another --model_dir"
-        )
+
+def _foreign(path, reason) -> UserError:
+    return UserError(
+        f"{path} is not a checkpoint of this model: {reason}. Bring back the right one, or choose "
+        "another --model_dir"
+    )

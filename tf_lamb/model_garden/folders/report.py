@@ -11,6 +11,7 @@ from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
+_BATCH = "task.train_data.global_batch_size"
 # Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
 _ACCURACIES = {
     "masked_lm_accuracy": (
@@ -44,26 +45,18 @@ def read_scalars(folder: str) -> dict[str, dict[int, float]]:
 
 
 def report(model_dir: str) -> str:
-    """The report as text; writes its picture, report.png, into the folder.
-
-    Raises:
-        FileNotFoundError: if there is no run in the folder.
-    """
+    """The report as text; writes its picture, report.png, into the folder."""
     params = model_dirs.read_params(model_dir)
     checkpoint, of_all = checkpoints.readable(model_dir), at(params, "trainer.train_steps")
-    if params is None or checkpoint is None:
+    if checkpoint is None or not isinstance(of_all, int):
+        lack = "checkpoint" if checkpoint is None else "params.yaml with trainer.train_steps"
         raise FileNotFoundError(
-            f"--model_dir={model_dir} holds no run that has saved a checkpoint. "
-            "Name the --model_dir of tf_lamb.model_garden.train"
-        )
-    if not isinstance(of_all, int):
-        raise FileNotFoundError(
-            f"--model_dir={model_dir} holds no run of the Model Garden: its params.yaml has no "
-            "trainer.train_steps. Name the --model_dir of tf_lamb.model_garden.train"
+            f"--model_dir={model_dir} holds no run of the Model Garden: it has no {lack}. Name the "
+            "--model_dir of tf_lamb.model_garden.train"
         )
     rows = [("steps", f"{checkpoints.steps_done(model_dir):,} of {of_all:,}")]
-    if batch := _batch(params):
-        rows.append(("global batch", batch))
+    if batch := at(params, _BATCH):
+        rows.append(("global batch", _shown(batch, params)))
     train = read_scalars(os.path.join(model_dir, "train"))
     if points := train.get("training_loss"):
         (first, start), *_, (last, end) = [*points.items()] * 2
@@ -89,20 +82,17 @@ def _drawn(model_dir: str, params, train, validation) -> str:
 
     Returns where it is, or why there is none.
     """
-    watched = read_scalars(os.path.join(model_dir, "trust_ratios"))
+    watched, begin = read_scalars(os.path.join(model_dir, "trust_ratios")), "trust_ratio/"
     losses = _named(train, training_loss="training")
     losses |= _named(validation, validation_loss="validation")
     rates = _named(train, learning_rate="learning rate", scaled_learning_rate="AdaScale's rate")
     noise = _named(train, noise_scale="noise scale")
-    ratios = {
-        tag.removeprefix("trust_ratio/"): curve
-        for tag, curve in watched.items()
-        if tag.startswith("trust_ratio/")
-    }
+    ratios = {tag.removeprefix(begin): watched[tag] for tag in watched if tag.startswith(begin)}
+    batch = at(params, _BATCH) or 0
     panels = [
         (losses, lambda ax: plots.lines(ax, "loss", losses)),
         (rates, lambda ax: plots.lines(ax, "learning rate", rates)),
-        (noise, lambda ax: plots.noise_scale(noise["noise scale"], _batch_size(params), ax)),
+        (noise, lambda ax: plots.noise_scale(noise["noise scale"], batch, ax)),
         (ratios, lambda ax: plots.trust_ratios(ratios, ax)),
     ]
     drawing = [draw for curves, draw in panels if plots.has_points(curves)]
@@ -127,17 +117,12 @@ def _named(scalars, **labels: str) -> plots.Curves:
     return {label: scalars[tag] for tag, label in labels.items() if tag in scalars}
 
 
-def _batch_size(params) -> int:
-    return at(params, "task.train_data.global_batch_size") or 0
-
-
-def _batch(params) -> str:
-    batch, optimizer = _batch_size(params), "trainer.optimizer_config.optimizer"
+def _shown(batch: int, params) -> str:
+    """A batch, and the micro-batches of it."""
+    optimizer = "trainer.optimizer_config.optimizer"
     chosen = f"{optimizer}.{at(params, f'{optimizer}.type')}"
-    accumulated = at(params, f"{chosen}.gradient_accumulation_steps") or 1
-    if accumulated == 1:
-        return f"{batch:,}" if batch else ""
-    return f"{batch:,} ({batch // accumulated:,} x {accumulated} accumulated)"
+    parts = at(params, f"{chosen}.gradient_accumulation_steps") or 1
+    return f"{batch:,}" + (f" ({batch // parts:,} x {parts} accumulated)" if parts > 1 else "")
 
 
 def _share(params, what: str, answer_key: str, share_key: str) -> str:

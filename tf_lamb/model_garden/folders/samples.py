@@ -16,11 +16,7 @@ from tf_lamb.model_garden.common.console import Console
 
 
 def found(output_dir, files, settings):
-    """Returns the facts of the same data made before, and says so, or None.
-
-    Raises:
-        OSError: where the folder holds other data.
-    """
+    """Returns the facts of the same data made before, and says so, or None; refuses other data."""
     folder = pathlib.Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"output_dir {str(folder)!r} is a file; name a folder.")
@@ -40,10 +36,7 @@ def found(output_dir, files, settings):
 
 @contextlib.contextmanager
 def filled(output_dir, files, facts):
-    """Yields a folder to write the files to, which are moved on if all goes well.
-
-    `data.json` is written here, from the facts as they are in the end.
-    """
+    """Yields a folder for the files, which are moved on, with the facts, if all goes well."""
     output_dir = pathlib.Path(output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     # An error leaves nothing; a run that is killed leaves this hidden folder at most.
@@ -58,10 +51,7 @@ def filled(output_dir, files, facts):
 def run(name, write, summary):
     """Runs the command line of `write`: a flag for each argument, described in its docstring.
 
-    Args:
-      name: of the command, for its errors.
-      write: makes the data. Takes `output_dir` and keywords, and returns the facts.
-      summary: what to print in the end, to be formatted with the facts.
+    In the end it prints the summary, formatted with the facts that `write` returns.
     """
     values = {"output_dir": None, **(write.__kwdefaults__ or {})}
     for key, default in values.items():  # global, so that only a command defines them

@@ -46,19 +46,17 @@ class Divergence:
             )
         if (norm := self._optimizer.gradient_norm) is not None:
             output.update(gradient_norm=norm, spiked_steps=self._optimizer.spiked_steps)
-        loss = output.get("training_loss")
-        report = self._report(None if loss is None else float(loss))
+        loss, report = output.get("training_loss"), None
+        try:
+            loss = None if loss is None else float(loss)
+            self._diagnosis.check(self._optimizer, loss, self._model)
+        except FloatingPointError as error:
+            report = error
         if self.recovery is not None:
             self._recover(output, report)
         elif report:
             raise report
         self._skipped = self._optimizer.skipped_steps  # of the checkpoint, where it went back
-
-    def _report(self, loss):
-        try:
-            self._diagnosis.check(self._optimizer, loss, self._model)
-        except FloatingPointError as report:
-            return report
 
     def _recover(self, output, report):
         # What diverged without a word in the loss is one trial of recovery, too.
@@ -137,22 +135,12 @@ class TrustRatios:
     Args:
         optimizer: The trainer's, in whatever wrapper. Its first step must be yet to come, for a
             step that was traced does not learn to leave its ratios.
-        directory: Where TensorBoard's files go, say `MODEL_DIR/trust_ratios`; None for no files.
+        directory: Where TensorBoard's files go; None for no files.
         every: Optimizer steps from one reading to the next. Defaults to 100.
-
-    Attributes:
-        history: as there.
 
     Raises:
         TypeError: for an optimizer that has no trust ratios.
-        ValueError: for an optimizer that has trained.
-        ValueError, TypeError: for an `every` that is no whole number.
-
-    Example:
-
-        action = TrustRatios(trainer.optimizer, os.path.join(model_dir, "trust_ratios"))
-        train_lib.run_experiment(..., trainer=trainer, train_actions=[action])
-        action.close()  # reads the last step and logs the table
+        ValueError: for one that has trained, or an `every` that is no whole number.
     """
 
     def __init__(self, optimizer, directory=None, every=100):
@@ -174,13 +162,8 @@ class TrustRatios:
             self.history.read()
             self._due = step + self._every
 
-    def table(self):
-        """The latest reading as text, a line a variable, outliers first."""
-        return self.history.table()
-
     def close(self):
-        """Reads the last step, closes the files, logs the table and returns it."""
+        """Reads the last step, closes the files, and logs the table, outliers first."""
         self.history.read()
         self.history.close()
-        logging.info("%s", self.table())
-        return self.table()
+        logging.info("%s", self.history.table())

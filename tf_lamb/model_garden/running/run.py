@@ -1,29 +1,33 @@
 """A run in six steps: check, meet, take the folder, begin, have Model Garden train, end."""
 
+import importlib.metadata
+import json
 import os
 import tempfile
 
+import tensorflow as tf
 import tf_keras
 from absl import logging
+from official.common import distribute_utils
 from official.nlp import train as model_garden
+from tensorflow.python.eager import context
 
-from tf_lamb.model_garden.checks import records
+import tf_lamb.tf_keras
+from tf_lamb.model_garden.checks.data import naming_records
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs, report
-from tf_lamb.model_garden.running import runner, workers
+from tf_lamb.model_garden.running import runner
+
+PATIENCE = 300  # seconds, for a worker that has joined, until it says what it was told
+_KEY, _MOST_SHOWN = "tf_lamb/told", 5
 
 
 def run(console, params, args) -> None:
     """Trains and evaluates an experiment as the flags say; raises `UserError` where it cannot be.
 
     In this order: nothing is written before the third step, nor trained before the fifth.
-
-    Args:
-        console: the `Console` of this process; it is left to the chief.
-        params: the experiment.
-        args: the flags of `tf_lamb.model_garden.train`.
     """
     check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
     seed, evaluated, strategy = _meet(params, args)
@@ -39,7 +43,7 @@ def _meet(params, args):
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
     evaluated = _evaluated(params, args.model_dir) if args.mode == "eval" else None
-    return seed, evaluated, workers.join(params, lambda: _told(params, args, seed, evaluated))
+    return seed, evaluated, _joined(params, args, seed, evaluated)
 
 
 def _take_folder(console, params, args) -> None:
@@ -74,7 +78,7 @@ def _begin(console, params, args, seed) -> bool:
             print(report.report(args.model_dir), flush=True)
         return False
     console.on_stop = lambda: _stopped(console.step, args.model_dir)
-    model_dirs.write_run(args.model_dir, args.experiment, seed, params.task.init_checkpoint)
+    model_dirs.write_run(args.model_dir, args.experiment, seed)
     if is_chief and (latest := checkpoints.latest(args.model_dir)):
         print(f"Going on from {os.path.basename(latest)}", flush=True)
     return True
@@ -90,7 +94,7 @@ def _have_model_garden_train(console, params, args, seed, evaluated, strategy) -
               "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
     before = model_dirs.read_params(args.model_dir) if "train" in args.mode else None
     runner.install(params, console if is_chief else None, evaluated, strategy, before)
-    with records.naming_records(params):
+    with naming_records(params):
         model_garden.main(None)
 
 
@@ -104,21 +108,6 @@ def _end(params, args) -> None:
     elif args.mode == "continuous_eval" and is_chief:
         done = checkpoints.steps_done(args.model_dir)
         print(f"Training is over at step {done:,}, and so is its evaluation", flush=True)
-
-
-def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, str]:
-    """Gives what all workers of a run must be told, name -> text."""
-    begins = evaluated or checkpoints.readable(args.model_dir)
-    told = {
-        "--experiment": args.experiment,
-        "--mode": args.mode,
-        "--model_dir": args.model_dir,
-        "--seed": seed,
-        "--gin_params": args.gin_params,
-        "the checkpoint that it begins with": begins and os.path.basename(begins),
-        **dict(yamls.leaves(params.as_dict())),
-    }
-    return {name: repr(value) for name, value in told.items()}
 
 
 def _evaluated(params, model_dir: str) -> str | None:
@@ -138,3 +127,85 @@ def _stopped(step: int | None, model_dir: str) -> str:
     checkpoint = checkpoints.readable(model_dir)
     way_on = f"goes on from {checkpoint}" if checkpoint else "begins anew"
     return f"Stopped {at}. The same command {way_on}"
+
+
+# -- several workers that train one model ----------------------------------------------------------
+
+
+def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, str]:
+    """Gives what all workers of a run must be told, name -> text."""
+    begins = evaluated or checkpoints.readable(args.model_dir)
+    told = {
+        "the version of tf_lamb": tf_lamb.__version__,
+        "the version of tensorflow": tf.__version__,
+        "the version of tf-models-official": importlib.metadata.version("tf-models-official"),
+        "--experiment": args.experiment,
+        "--mode": args.mode,
+        "--model_dir": args.model_dir,
+        "--seed": seed,
+        "--gin_params": args.gin_params,
+        "the checkpoint that it begins with": begins and os.path.basename(begins),
+        **dict(yamls.leaves(params.as_dict())),
+    }
+    return {name: repr(value) for name, value in told.items()}
+
+
+def _joined(params, args, seed, evaluated) -> tf.distribute.Strategy | None:
+    """The strategy of several workers; raises, in all of them, where they were told other things.
+
+    Each reads its own flags and files. Where these differ, each would follow another schedule with
+    the gradients of all, and nothing would say so. None for one worker.
+    """
+    if batches.workers(params) < 2:
+        return None
+    runtime, told = params.runtime, _told(params, args, seed, evaluated)
+    strategy = distribute_utils.get_distribution_strategy(
+        distribution_strategy=runtime.distribution_strategy,
+        all_reduce_alg=runtime.all_reduce_alg,
+        num_gpus=runtime.num_gpus,
+    )
+    resolver = strategy.cluster_resolver
+    tasks = resolver.cluster_spec().as_dict()
+    names = [f"{job} {i}" for job in ("chief", "worker") for i, _ in enumerate(tasks.get(job, ()))]
+    if difference := _difference(names, f"{resolver.task_type} {resolver.task_id}", told):
+        raise UserError(
+            f"the workers of TF_CONFIG were told different things: {difference}. Start the same "
+            "version with the same flags and files in all of them"
+        )
+    return strategy
+
+
+def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
+    """Finds what differs, in every worker the same text; "" where nothing does."""
+    # seam: tensorflow 2.20. The store of the coordination service, of which nothing is public: a
+    # collective hangs where workers that were told different numbers of GPUs meet.
+    store, milliseconds = context.context(), 1000 * PATIENCE
+    store.set_config_key_value(f"{_KEY}/{own}", json.dumps(told))
+    try:
+        if own == names[0]:
+            texts = {
+                name: json.loads(store.get_config_key_value(f"{_KEY}/{name}", milliseconds))
+                for name in names
+            }
+            store.set_config_key_value(_KEY, json.dumps(_differences(texts)))
+        difference = json.loads(store.get_config_key_value(_KEY, 2 * milliseconds))
+        store.wait_at_barrier(_KEY, milliseconds)  # the first one ends with the store
+    except tf.errors.DeadlineExceededError as error:
+        raise UserError(
+            f"a worker of TF_CONFIG has not said within {PATIENCE} seconds what it was told: it "
+            f"has ended, or is of another version. See what it printed ({error.message})"
+        ) from error
+    return difference
+
+
+def _differences(texts: dict[str, dict[str, str]]) -> str:
+    """Each name that some have another text for; `texts` is worker -> name -> text."""
+    (first, ours), *others = texts.items()
+    found: dict[str, str] = {}
+    for other, theirs in others:
+        for name in {**ours, **theirs}:
+            one, two = ours.get(name, "not there"), theirs.get(name, "not there")
+            if one != two:
+                found.setdefault(name, f"{name} is {one} in {first}, {two} in {other}")
+    more = len(found) - _MOST_SHOWN
+    return "; ".join([*found.values()][:_MOST_SHOWN] + ([f"{more} more"] if more > 0 else []))

@@ -1,23 +1,33 @@
-"""Model Garden's runner, with what an experiment of ours needs around its training."""
+"""Model Garden's trainer and runner, with what an experiment of ours needs around its training.
+
+Under `gradient_accumulation_steps: N` an optimizer updates every N-th time it is called. This
+trainer calls it N times a step, with an N-th of the batch each time, so that steps, intervals and
+the learning rate count updates, and `task.train_data.global_batch_size` is the batch of an update,
+on a pod and on one device alike.
+
+A step whose gradients are not finite is skipped, in float16, too. `global_step` counts it; the
+optimizer's `iterations`, which the learning rate follows, does not.
+"""
 
 import os
 import pprint
 import tempfile
 
+import tensorflow as tf
 import tf_keras
 from absl import logging
-from official.core import train_lib
+from official.core import base_trainer, train_lib
 
 from tf_lamb.api.callbacks.noise import shared_statistics
 from tf_lamb.api.noise import AdaScale, MeasureNoise
 from tf_lamb.api.variables import step_of, unwrapped
-from tf_lamb.model_garden.common import seams
+from tf_lamb.model_garden.checks import data as data_checks
+from tf_lamb.model_garden.common import batches, seams
 from tf_lamb.model_garden.common.console import ProgressBar
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments import steered
+from tf_lamb.model_garden.experiments import schedules
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.running import actions, controllers, jumps
-from tf_lamb.model_garden.running.actions import TrustRatios
+from tf_lamb.model_garden.running import actions, controllers
 
 
 def measuring(optimizer):
@@ -30,6 +40,64 @@ def is_synchronized(layer):
     """Whether it is a batch normalization with statistics of all replicas together."""
     sync = tf_keras.layers.experimental.SyncBatchNormalization
     return getattr(layer, "synchronized", False) or isinstance(layer, sync)
+
+
+class Trainer(base_trainer.Trainer):
+    """Model Garden's trainer in all but how often a step calls the task's."""
+
+    def __init__(self, config, task, model, optimizer, *args, **kwargs):
+        self._micro_batches = batches.micro_batches(config)
+        super().__init__(config, task, model, optimizer, *args, **kwargs)
+        if (measured := measuring(optimizer)) is not None:
+            try:  # now, where it can still refuse
+                measured.build(model.trainable_variables)
+            except ValueError as error:
+                raise UserError(str(error)) from error
+
+    def distribute_dataset(self, dataset_or_fn, data, *args, **kwargs):
+        """See base class; the batches of training are micro-batches, and no value is beyond."""
+        if data is self.config.task.train_data and self._micro_batches > 1:
+            # Only now does a TPU say how many replicas it has.
+            replicas = self.strategy.num_replicas_in_sync
+            batches.per_replica_batch(data.global_batch_size, replicas, self._micro_batches)
+            data = data.replace(global_batch_size=data.global_batch_size // self._micro_batches)
+        if (within := data_checks.limits(self.config.task, data)) and callable(dataset_or_fn):
+            build = dataset_or_fn
+
+            def dataset_or_fn(data, input_context=None):  # which orbit asks for by its name
+                return data_checks.checked(build(data, input_context), within)
+
+        return super().distribute_dataset(dataset_or_fn, data, *args, **kwargs)
+
+    def initialize(self):
+        """See base class; an earlier stage may hand on its optimizer, too."""
+        config = self.task.task_config
+        try:
+            super().initialize()
+            if getattr(config, "init_optimizer", False):
+                path = model_dirs.checkpoint_in(config.init_checkpoint)
+                # With the model: averages, and slots of Model Garden's, are found by their weights.
+                whole = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
+                whole.read(path).expect_partial().assert_existing_objects_matched()
+        except ValueError as error:
+            raise UserError(
+                f"task.init_checkpoint={config.init_checkpoint} does not fit this model: {error}"
+            ) from error
+
+    def train_step(self, iterator):
+        """See base class; as many micro-batches as the optimizer makes one update of."""
+        if self._micro_batches == 1:
+            return super().train_step(iterator)
+
+        done = tf.identity(self.global_step)
+        step = base_trainer.Trainer.train_step
+
+        def micro_step(i):
+            step(self, iterator)
+            return [i + 1]
+
+        tf.while_loop(lambda i: i < self._micro_batches, micro_step, [0], parallel_iterations=1)
+        self.global_step.assign(done + 1)  # which each of them has counted
 
 
 class Runner(train_lib.OrbitExperimentRunner):
@@ -75,8 +143,11 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     def _build_controller(self, trainer, *args, train_actions=None, eval_actions=None, **kwargs):
         # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
-        mine = self._actions(trainer.optimizer) if trainer else []
-        evaluated: list = []
+        train_actions = [
+            *(train_actions or []),
+            *(self._actions(trainer.optimizer) if trainer else []),
+        ]
+        eval_actions = [*(eval_actions or [])]
         if self.console:
             self._progress = ProgressBar(
                 self.console,
@@ -84,26 +155,23 @@ class Runner(train_lib.OrbitExperimentRunner):
                 self.params.trainer.train_steps if trainer else None,
                 self.params.task.train_data.global_batch_size,
             )
-            mine, evaluated = [*mine, self._progress], [self._progress.evaluated]
+            train_actions.append(self._progress)
+            eval_actions.append(self._progress.evaluated)
+        chief = self.strategy.extended.should_checkpoint
         kwargs["controller_cls"] = controllers.Controller
         controller = super()._build_controller(
-            trainer,
-            *args,
-            train_actions=[*(train_actions or []), *mine],
-            eval_actions=[*(eval_actions or []), *evaluated],
-            **kwargs,
+            trainer, *args, train_actions=train_actions, eval_actions=eval_actions, **kwargs
         )
-        controller.model_dir = self.model_dir
-        controller.writes = self.strategy.extended.should_checkpoint
+        controller.model_dir, controller.writes = self.model_dir, chief
         controller.is_over = lambda: model_dirs.is_over(self.params, self.model_dir)
         controllers.let_recovery_go_first(controller)
         if self._steering:  # the controller has restored the optimizer
             self._steering.resume()
-        if trainer and self.before and self.strategy.extended.should_checkpoint:
+        if trainer and self.before and chief:
             measured, own = measuring(trainer.optimizer), self.params.trainer.optimizer_config
             counts = isinstance(measured, AdaScale)
             step = measured.base_steps if counts else step_of(trainer.optimizer)
-            if said := jumps.told(self.before, own, step):
+            if said := schedules.jump(self.before, own, step):
                 print(said, flush=True)
         return controller
 
@@ -114,24 +182,21 @@ class Runner(train_lib.OrbitExperimentRunner):
             mine.append(actions.Divergence(unwrapped(optimizer), self.trainer.model))
         if every := getattr(config, "trust_ratios_every", None):
             folder = os.path.join(self.model_dir, "trust_ratios")
-            self._trust_ratios = TrustRatios(optimizer, folder, every)
+            self._trust_ratios = actions.TrustRatios(optimizer, folder, every)
             mine.append(self._trust_ratios)
-        if rate := steered.rate_of(optimizer):
+        if rate := schedules.steered_rate(optimizer):
             chief = self.strategy.extended.should_checkpoint
             self._steering = rate.action(optimizer, self.model_dir, writes=chief)
-            mine.append(self._steering)
-            self._advisers += (self._steering,)
-        if (measured := measuring(optimizer)) is None:
-            return mine
-        if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:
-            logging.warning(shared_statistics(layers))
-        batch = self.params.task.train_data.global_batch_size
-        measuring_actions: list = [actions.NoiseScale(measured, batch)]
-        if isinstance(measured, AdaScale):
-            progress = actions.AdaScaleProgress(measured, config.adascale.base_steps)
-            measuring_actions.append(progress)
-        self._advisers += (*measuring_actions,)
-        return [*mine, *measuring_actions]
+            self._advisers = (self._steering,)
+        if (measured := measuring(optimizer)) is not None:
+            if layers := [m.name for m in self.trainer.model.submodules if is_synchronized(m)]:
+                logging.warning(shared_statistics(layers))
+            batch = self.params.task.train_data.global_batch_size
+            self._advisers += (actions.NoiseScale(measured, batch),)
+            if isinstance(measured, AdaScale):
+                steps = config.adascale.base_steps
+                self._advisers += (actions.AdaScaleProgress(measured, steps),)
+        return [*mine, *self._advisers]
 
     def run(self):
         """See base class; ends with what was measured."""
@@ -157,10 +222,20 @@ def install(params=None, shown_on=None, evaluated=None, strategy=None, before=No
         shown_on: the `Console` that shows how far it is, instead of Orbit's own lines.
         evaluated: the checkpoint that is evaluated; None for the one that the folder names.
         strategy: of several workers, who have met; None for one that Model Garden's main makes.
-        before: the params.yaml that the run in this folder had so far; None without one.
+        before: the params.yaml that the run in this folder had so far.
     """
     Runner.console, Runner.evaluated, Runner.before = shown_on, evaluated, before
     seams.use_runner(Runner, model_dirs.write_params)
     if params is not None:
         logging.info("Final experiment parameters:\n%s", pprint.pformat(params.as_dict()))
         seams.hand_over(params, strategy, is_shown=shown_on is not None)
+
+
+def register_trainer() -> None:
+    """Makes Model Garden's `train_lib` use this trainer, and the runner that belongs to it.
+
+    Unless gin is told to make another trainer, or a runner of ours is there.
+    """
+    if not issubclass(train_lib.OrbitExperimentRunner, Runner):
+        install()
+    seams.use_trainer(Trainer)

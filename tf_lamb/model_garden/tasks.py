@@ -1,4 +1,8 @@
-"""Model Garden's masked-LM task, with loss scaling and with an order of data that survives."""
+"""Model Garden's tasks, with what large batches add to them.
+
+Its masked-LM task with loss scaling and with an order of data that survives, and its image
+classification with batch normalization by groups.
+"""
 
 import dataclasses
 import functools
@@ -9,7 +13,10 @@ from absl import logging
 from official.core import base_task, task_factory
 from official.nlp.data import data_loader_factory, pretrain_dataloader
 from official.nlp.tasks import masked_lm
+from official.vision.configs import image_classification as image_configs
+from official.vision.tasks import image_classification
 
+import tf_lamb.tf_keras
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
@@ -22,9 +29,8 @@ class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
     Attributes:
         resume_in_order: whether a run that goes on from a checkpoint goes on with the batch after
             the last one that the checkpoint has seen, rather than with the first. Needs `seed`.
-            Model Garden does not save the position of the data, so the batches are read and
-            thrown away: half a second for a thousand small ones, but a restart late in a long
-            run reads everything again. Keep `global_batch_size` and the number of replicas.
+            The batches before are read and thrown away: half a second for a thousand small ones,
+            much late in a long run. Keep `global_batch_size` and the number of replicas.
         begin_example: the example that it begins with, behind those that earlier stages have seen.
     """
 
@@ -60,38 +66,15 @@ def check_order(data) -> None:
     """Raises where `resume_in_order` cannot be kept with this data config."""
     if not getattr(data, "resume_in_order", False):
         return
-    if data.seed is None:
+    if data.seed is None or data.deterministic is False:
         raise UserError(
-            "task.train_data.resume_in_order needs task.train_data.seed: set it to any number"
+            "task.train_data.resume_in_order needs task.train_data.seed, any number, and no "
+            "task.train_data.deterministic=false"
         )
-    if data.deterministic is False:
-        raise UserError("task.train_data.resume_in_order needs task.train_data.deterministic: true")
     if data.enable_tf_data_service:
         raise UserError(
             "task.train_data.resume_in_order cannot hold with enable_tf_data_service, "
             "which deals batches out in no fixed order: set one of the two to false"
-        )
-
-
-def check_heads(task, evaluating: bool) -> None:
-    """Raises where a masked-LM task has no head for its labels, or evaluates without them."""
-    if not isinstance(task, masked_lm.MaskedLMConfig):
-        return
-    # seam: tf-models-official 2.20.0, whose loss knows one name, and whose metrics `train_data`.
-    setting = "use_next_sentence_label"
-    labeled, both = getattr(task.train_data, setting, False), ("train_data", "validation_data")
-    if evaluating and getattr(task.validation_data, setting, labeled) != labeled:
-        raise UserError(
-            f"task.train_data.{setting} is {labeled}, and task.validation_data.{setting} is "
-            f"{not labeled}. Write the same for both"
-        )
-    names = [head.name for head in task.model.cls_heads or ()]
-    if labeled and "next_sentence" not in names:
-        without = ",".join(f"task.{part}.{setting}=false" for part in both)
-        raise UserError(
-            f"task.model.cls_heads has no head named next_sentence, which the labels of the next "
-            f"sentence need, but {', '.join(map(repr, names)) or 'none'}. Name one so, or write "
-            f"{without}"
         )
 
 
@@ -117,14 +100,9 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             return
         # Model Garden would leave out the last layer of the next-sentence head.
         whole = tf.train.Checkpoint(model=model)
-        missing, over = checkpoints.gaps(path, whole, model.variables)
+        missing, _ = checkpoints.gaps(path, whole, model.variables)
         if missing:
             raise ValueError(checkpoints.lacks(missing))
-        if over:
-            logging.warning(
-                "task.init_checkpoint=%s holds %d variables that this model has not, %s for one: "
-                "they are left out.", path, len(over), over[0]
-            )  # fmt: skip
         whole.read(path).expect_partial()
         logging.info("Took over the weights of %s.", path)
 
@@ -159,3 +137,47 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
 
 
 seams.add_export(MaskedLMTask)
+
+
+@dataclasses.dataclass
+class ImageClassificationConfig(image_configs.ImageClassificationTask):
+    """Model Garden's image classification config, and two fields more.
+
+    Attributes:
+        init_optimizer: as of `MaskedLMConfig`.
+        ghost_batch_size: examples that batch normalization takes together, as
+            `tf_lamb.tf_keras.GhostBatchNormalization` documents; divides what a replica sees at
+            once. None leaves Model Garden's own, over all that a replica sees.
+    """
+
+    init_optimizer: bool = False
+    ghost_batch_size: int | None = None
+
+
+@task_factory.register_task_cls(ImageClassificationConfig)
+class ImageClassificationTask(image_classification.ImageClassificationTask):
+    """Model Garden's image classification task in all but its batch normalization."""
+
+    def build_model(self):
+        """See base class; normalizes by groups where that was asked for."""
+        model = super().build_model()
+        if (size := self.task_config.ghost_batch_size) is not None:
+            tf_lamb.tf_keras.replace_batch_normalization(model, size)
+        return model
+
+
+def check_groups(params, examples: int) -> None:
+    """Raises where a replica's examples cannot be normalized by groups."""
+    size = getattr(params.task, "ghost_batch_size", None)
+    if size is None:
+        return
+    if params.task.model.norm_activation.use_sync_bn:
+        raise UserError(
+            f"task.ghost_batch_size={size} normalizes within a replica, and task.model."
+            "norm_activation.use_sync_bn over all of them: set one of the two to null or false"
+        )
+    if not isinstance(size, int) or size < 1 or examples % size:
+        raise UserError(
+            f"task.ghost_batch_size={size} does not divide the {examples:,} examples that are seen "
+            "at once. Take one that does, or another task.train_data.global_batch_size"
+        )

@@ -1,0 +1,325 @@
+"""What `--global_batch_size` does: the settings of an experiment at another batch, by a recipe.
+
+The whole curve of the learning rate is multiplied by one factor and stretched over the new number
+of steps; warmup has a length of its own. Model Garden's own warmups lead to the rate that the decay
+has when they end, for both count from step 0: of `polynomial` over 400 steps, 9/10 of its first
+rate after 40. There the factor is that of the rate where they end. What `--params_override` says of
+the number of steps or the length of warmup, the curve follows.
+
+No rate is asked of TensorFlow: a multi-worker strategy must be the first to touch a device.
+"""
+
+import dataclasses
+import math
+from fractions import Fraction
+from typing import Any
+
+from tf_lamb.core import checks, recipes, schedules
+from tf_lamb.core.recipes.scaling import nearest
+from tf_lamb.model_garden.common.yamls import at
+from tf_lamb.model_garden.experiments.recipes import intervals, published
+
+# Those that were published for one model, and are given by the batch alone.
+PUBLISHED = ("untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lars")
+DEFAULT, TRANSFER = "legw", "transfer"
+RECIPES = (DEFAULT, "sqrt", TRANSFER, *PUBLISHED)
+
+RATES = {
+    "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",
+    "start", "warmup_learning_rate",
+}  # fmt: skip
+_STEPS = {"steps", "decay_steps", "boundaries", "offset"}
+_SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
+
+
+def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
+    """The arithmetic and the settings of a recipe for an experiment at this batch.
+
+    Args:
+        name: of the recipe.
+        batch_size: examples an update.
+        params: the experiment at the batch at which it was tuned.
+        own: what `--params_override` says; it holds, whatever the recipe says.
+
+    Raises:
+        TypeError: where a number of steps is no whole number.
+        ValueError: where there is no such recipe for this model, schedule, batch or number of
+            steps, or warmup would be longer than training.
+    """
+    tuned, steps = params.trainer.train_steps, at(own, "trainer.train_steps")
+    if name in PUBLISHED:
+        text, settings = published(name, batch_size, params)
+        train_steps = settings["trainer"]["train_steps"]
+        if steps not in (None, train_steps):
+            raise ValueError(
+                f"{name} trains for {train_steps:,} steps, but --params_override says trainer."
+                f"train_steps={steps}. Leave one of them out"
+            )
+        stretch = Fraction(train_steps, tuned)
+    else:
+        if steps is not None:
+            stretch = Fraction(checks.integer("trainer.train_steps", steps), tuned)
+        else:
+            checks.integer("batch_size", batch_size)
+            stretch = Fraction(params.task.train_data.global_batch_size, batch_size)
+        text, settings = _scaled(name, batch_size, params, own, stretch)
+    trainer, config = settings["trainer"], params.trainer.optimizer_config
+    loop = at(own, "trainer.steps_per_loop")
+    trainer.update(intervals(params.trainer, trainer["train_steps"], loop))
+    adascale = getattr(config.optimizer.get(), "adascale", None)
+    if adascale is not None and adascale.base_steps:
+        steps, kind = max(nearest(adascale.base_steps * stretch), 1), config.optimizer.type
+        text += f"\n  optimizer.{kind}.adascale.base_steps = {steps:,} steps"
+        optimizer = trainer["optimizer_config"].setdefault("optimizer", {})
+        optimizer.setdefault(kind, {})["adascale"] = {"base_steps": steps}
+    if config.ema is not None and config.ema.start_step > 0:
+        steps = nearest(config.ema.start_step * stretch)
+        text += f"\n  ema.start_step = {steps:,} steps"
+        trainer["optimizer_config"].setdefault("ema", {})["start_step"] = steps
+    return text, settings
+
+
+# -- a curve, piece by piece ----------------------------------------------------------------------
+
+
+def _multiplied(schedule, factor) -> dict:
+    """The settings of a schedule that are rates, multiplied."""
+    return _each(schedule, RATES, lambda rate: rate * factor)
+
+
+def _stretched(schedule, stretch, before=0, after=0) -> dict:
+    """The settings that are steps, stretched; warmup has so many steps before, and after."""
+    return _each(schedule, _STEPS, lambda n: max(nearest((n + before) * stretch) - after, 1))
+
+
+def _each(schedule, names, change) -> dict:
+    found = {key: value for key, value in schedule.as_dict().items() if value and key in names}
+    return {k: [*map(change, v)] if isinstance(v, list) else change(v) for k, v in found.items()}
+
+
+def _largest(rate) -> float:
+    """The largest rate that the settings of a learning rate name."""
+    if rate.type not in _SCALABLE and not str(rate.type).startswith("tf_lamb_"):
+        raise ValueError(
+            f"--global_batch_size cannot scale learning_rate.type={rate.type}, only "
+            f"{', '.join(_SCALABLE)} and those of tf_lamb. Write what this batch needs into a YAML"
+        )
+    rates = [v for k, v in rate.get().as_dict().items() if k in RATES and v is not None]
+    if not rates:
+        raise ValueError(
+            f"trainer.optimizer_config.learning_rate.{rate.type} names no rate to scale. Write one "
+            "into a YAML, because a rate of --params_override holds as it is"
+        )
+    return max(max(r) if isinstance(r, list) else r for r in rates)
+
+
+def _decay(kind: str, settings: dict) -> Any:
+    """A decay of the settings, ours or Model Garden's own, as the core has it; None without one."""
+    first: Any = settings.get("initial_learning_rate")
+    try:
+        if kind == "stepwise":  # Keras's falls after its boundary
+            boundaries = tuple(step + 1 for step in settings["boundaries"])
+            return schedules._MultiStep(boundaries, settings["values"])
+        if kind == "tf_lamb_multi_step":
+            return schedules._MultiStep(**settings)
+        length: Any = settings.get("decay_steps", settings.get("steps"))
+        if kind.endswith("exponential"):
+            rate: Any = settings.get("decay_rate", settings.get("rate"))
+            staircase = bool(settings["staircase"])
+            return schedules._Exponential(first, length, min(rate, 1.0), staircase)
+        end = first * (settings["alpha"] or 0.0) if kind == "cosine" else None
+        end = settings["end_learning_rate"] if end is None else end
+        if first < end or settings.get("cycle"):  # it rises again
+            return None
+        if kind.endswith("cosine"):
+            return schedules._Cosine(first, length, end)
+        return schedules._Polynomial(first, length, end, settings["power"])
+    except (KeyError, TypeError, ValueError):  # a constant, or what the checks refuse
+        return None
+
+
+def peak(kind: str, settings: dict, step: int) -> float | None:
+    """The largest rate of a decay from a step on; None where it is not known, or rises again.
+
+    The step counts from the beginning of training, and not from the end of warmup.
+    """
+    import numpy as np
+
+    decay, step = _decay(kind, settings), step - (settings.get("offset") or 0)
+    later = [each for each in getattr(decay, "boundaries", ()) if each > step]
+    return decay and float(max(decay.value(np, each) for each in (step, *later)))
+
+
+def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
+    """The changes in a decay's settings that give it this rate at a step; its end stays."""
+    found, decay = peak(kind, settings, step), _decay(kind, settings)
+    if found is None or math.isclose(found, rate, rel_tol=1e-9):
+        return {}
+    end = getattr(decay, "end_learning_rate", 0.0)
+    if kind in ("stepwise", "tf_lamb_multi_step") or found == end:
+        raise ValueError(
+            f"warmup would end at step {step:,} with a learning rate of {found:.4g}, and not of "
+            f"{rate:.4g}, because learning_rate.{kind} has fallen by then. Train for longer, or "
+            "take a smaller batch"
+        )
+    first = end + (rate - end) * (decay.initial_learning_rate - end) / (found - end)
+    alpha = {"alpha": end / first} if "alpha" in settings else {}
+    return {"initial_learning_rate": first, **alpha}
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A learning rate over the steps, with the warmup that leads to it.
+
+    Attributes:
+        rate: the choice of a learning rate.
+        kind: the type of the warmup, and `warmup` its settings; None without one.
+        said: what `--params_override` says of the rate: it holds as it is.
+    """
+
+    rate: Any
+    kind: str | None
+    warmup: Any
+    said: dict
+
+    @property
+    def length(self) -> str:
+        """The setting that has the steps of warmup."""
+        return "steps" if self.kind == "tf_lamb" else "warmup_steps"
+
+    @property
+    def warmup_steps(self) -> int:
+        """The steps of warmup; 0 without one."""
+        return getattr(self.warmup, self.length, None) or 0
+
+    @property
+    def ends_on_decay(self) -> bool:
+        """Whether warmup rises to what is left of the decay by then, as Model Garden's own do."""
+        return self.warmup is not None and self.kind != "tf_lamb"
+
+    @property
+    def peak(self) -> float:
+        """The rate where warmup ends."""
+        largest, rate = _largest(self.rate), self.rate.get().as_dict()
+        if not self.ends_on_decay:
+            return largest
+        known = {key: self.said.get(key) if value is None else value for key, value in rate.items()}
+        return peak(self.rate.type, known, self.warmup_steps) or largest
+
+    def scaled(self, peak: float, stretch, warmup_steps: int) -> dict:
+        """The rate's settings that change: the peak, and the length behind such a warmup."""
+        rate, kind = self.rate.get(), self.rate.type
+        # Decay may end so many steps after warmup. An exponential one has a period, and no end.
+        ours = self.kind == "tf_lamb" and self.warmup.handover == "continuous"
+        behind = ours and "exponential" not in kind
+        before, after = (self.warmup_steps, warmup_steps) if behind else (0, 0)
+        found = _multiplied(rate, peak / self.peak) | _stretched(rate, stretch, before, after)
+        if self.ends_on_decay:
+            all_of_it = {**rate.as_dict(), **found, **self.said}
+            found |= with_peak(kind, all_of_it, warmup_steps, peak)
+        return found
+
+    def warmed(self, peak: float, steps: int) -> dict:
+        """The warmup's settings for another peak and so many steps."""
+        own = {**self.warmup.as_dict(), **_multiplied(self.warmup, peak / self.peak)}
+        return {"type": self.kind, self.kind: {**own, self.length: steps}}
+
+
+# -- a rule ---------------------------------------------------------------------------------------
+
+
+def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
+    """The arithmetic and the settings of a rule: the recipe of the experiment, the curve by it."""
+    config, base = params.trainer.optimizer_config, params.task.train_data.global_batch_size
+    said = at(own, f"trainer.optimizer_config.learning_rate.{config.learning_rate.type}") or {}
+    kind, warmup = config.warmup.type, config.warmup.get()
+    if kind is None and name == TRANSFER:  # which has one at a larger batch in any case
+        kind = "tf_lamb"
+        warmup = config.warmup.tf_lamb.replace(steps=0, start=0.0, handover="continuous")
+    curve = Curve(config.learning_rate, kind, warmup, said)
+    moving = _moving(config) if name == TRANSFER else {}
+    exact = params.trainer.train_steps * stretch
+    steps = nearest(exact)
+    ratio = f"{params.trainer.train_steps:,} steps x {base:,} / {batch_size:,} ="
+    if not steps:
+        raise ValueError(
+            f"nothing would be trained: {ratio} {float(exact):.3g} steps. Take a smaller batch"
+        )
+    recipe = _recipe(name, batch_size, base, steps, curve, moving)
+    own_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)  # a warmup stays one
+    place = f"warmup.{curve.kind}.{curve.length}"
+    warmup_steps = at(own, f"trainer.optimizer_config.{place}")
+    if warmup_steps is None and (warmup_steps := own_warmup) > steps:
+        raise ValueError(
+            f"{recipe.title}: warmup is longer than training, {own_warmup:,} > {steps:,} "
+            "steps. Train for longer, or take a smaller batch"
+        )
+    checks.integer(place, warmup_steps, 0)
+
+    rate = curve.scaled(recipe.learning_rate, stretch, warmup_steps)
+    found = {"learning_rate": {curve.rate.type: rate}, **_moved(config, recipe, moving)}
+    if own_warmup:
+        found["warmup"] = curve.warmed(recipe.learning_rate, own_warmup)
+    is_given = at(own, "trainer.train_steps") is not None
+    training = (
+        f"{steps:,} steps, as --params_override has it" if is_given else f"{ratio} {steps:,} steps"
+    )
+    arithmetic = recipe.arithmetic if name == TRANSFER else recipe.arithmetic[:2]
+    lines = [
+        f"{recipe.title} from batch {base:,}, at which this experiment was tuned, to "
+        f"{batch_size:,}",
+        # Nothing is known here of what counts in epochs.
+        *(line for line in arithmetic if not line.startswith(("steps ", "warmup "))),
+        *_on_the_curve(curve, rate, recipe.learning_rate),
+        f"training = {training}",
+        f"warmup = {own_warmup:,} steps, {curve.warmup_steps:,} before",
+        f"source: {recipe.source}",
+    ]
+    return "\n  ".join(lines), {
+        "task": {"train_data": {"global_batch_size": batch_size}},
+        "trainer": {"train_steps": steps, "optimizer_config": found},
+    }
+
+
+def _recipe(name, batch_size, base, steps, curve: Curve, moving: dict) -> recipes.Recipe:
+    """The rule's recipe for another batch than the base, over so many steps."""
+    examples = steps * batch_size
+    if name != TRANSFER:  # which cuts a warmup to its share of training
+        # Of a run that is long enough: what a rule says does not depend on the length.
+        examples += curve.warmup_steps * max(base, batch_size)
+    share = curve.warmup_steps * base / examples
+    of: dict = {"examples": examples, "epochs": 1}
+    if name != TRANSFER:
+        return recipes.scale(batch_size, base, curve.peak, share, rule=name, **of)
+    return recipes.transfer(batch_size, base, curve.peak, warmup_epochs=share, **of | moving)
+
+
+def _moving(config) -> dict:
+    """The settings that `transfer` moves, of an optimizer that has them."""
+    own = config.optimizer.get().as_dict()
+    found = {
+        "weight_decay": own.get("weight_decay_rate", own.get("weight_decay")),  # theirs, or ours
+        "beta_2": own.get("beta_2"),
+        "ema_momentum": config.ema.average_decay if config.ema is not None else None,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _moved(config, recipe, moving: dict) -> dict:
+    """The same settings as the recipe has them."""
+    own = {name: getattr(recipe, name) for name in moving if name != "ema_momentum"}
+    if "weight_decay" in own and hasattr(config.optimizer.get(), "weight_decay_rate"):
+        own["weight_decay_rate"] = own.pop("weight_decay")
+    found = {"optimizer": {config.optimizer.type: own}} if own else {}
+    if "ema_momentum" in moving:
+        found["ema"] = {"average_decay": recipe.ema_momentum}
+    return found
+
+
+def _on_the_curve(curve: Curve, new: dict, scaled: float) -> list[str]:
+    """The peak on a curve whose first rate is another one."""
+    name = "initial_learning_rate"
+    first, now = curve.rate.get().as_dict().get(name), new.get(name)
+    if first in (None, curve.peak) or now is None:
+        return []
+    return [f"peak, where warmup ends = {scaled:.4g}: {name} = {now:.4g} ({first:g} before)"]

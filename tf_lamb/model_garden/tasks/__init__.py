@@ -1,1 +1,0 @@
-"""Model Garden's tasks, with what large batches add to them."""
