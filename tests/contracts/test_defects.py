@@ -50,7 +50,7 @@ GUARDED = {
     "D15": [f"{GARDEN}::test_float16_trains_with_a_dynamic_loss_scale"],
     "D16": [
         f"{GARDEN}::test_d16_nothing_decays_twice",
-        "model_garden/test_configs.py::test_the_file_can_be_trained_and_its_rate_ends_with_training",
+        "model_garden/test_configs.py::test_the_file_can_be_trained_to_the_end_of_its_rate",
     ],
     "D17": ["tensorflow/test_distribution.py::test_replicas_that_are_not_compiled_are_one_device"],
     "D19": ["api/test_exclusions.py::test_the_method_of_keras_excludes_too"],

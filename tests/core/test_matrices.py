@@ -12,7 +12,7 @@ from tf_lamb.core.stacks import alone
 from tf_lamb.core.step import apply_rule
 
 # Path, shape -> (rows, columns), or a word of the reason for which it is no matrix. Models are of
-# width 12 or 16. `tests/keras` and `tests/model_garden` build the layers that these are read from.
+# width 12 or 16: the layers of Keras, which `tests/keras` builds, and of Model Garden 2.20.
 FOUND = {
     # Keras
     ("dense/kernel", (8, 6)): (8, 6),

@@ -96,19 +96,6 @@ def test_a_skipped_update_moves_no_average(accumulation):
         assert a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_of_stock_optimizers_averages_are_model_gardens(kind):
-    ours = Run(kind=kind)
-    assert isinstance(ours.optimizer, optimization.ExponentialMovingAverage)
-    stock = Run(kind=kind)
-    stock.optimizer.__class__ = optimization.ExponentialMovingAverage
-    for (gradients,) in parts(1):
-        ours.step(gradients)
-        stock.step(gradients)
-    for a, b in zip(ours.averages(), stock.averages(), strict=True):
-        assert a.tobytes() == b.tobytes()
-
-
 @pytest.mark.parametrize("around", ["measure_noise", "adascale"])
 def test_what_is_averaged_may_be_measured(around):
     """Model Garden logs the rate that averages have of the optimizer inside."""

@@ -1,6 +1,5 @@
 """Model Garden's commands before they import it: their help, and what they refuse at once."""
 
-import importlib
 import re
 import shlex
 import subprocess
@@ -148,15 +147,3 @@ def test_without_model_garden_commands_say_the_pip_line(no_model_garden, tmp_pat
     with pytest.raises(ModuleNotFoundError, match=line):
         sample_data.write(tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("command", ["train", "train_stages", "find", "report"])
-def test_every_command_asks_first(command, monkeypatch):
-    module = importlib.import_module(f"tf_lamb.model_garden.{command}")
-
-    def begin(name):
-        raise SystemExit(name)
-
-    monkeypatch.setattr(module, "begin", begin)
-    with pytest.raises(SystemExit, match=command):
-        module.main()

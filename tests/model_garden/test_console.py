@@ -3,11 +3,9 @@
 import io
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import types
 import warnings
 
@@ -190,34 +188,20 @@ def test_all_is_as_it_was_before(ends_with, tmp_path):
     assert state() == before and len(os.listdir("/proc/self/fd")) == files
 
 
-def test_the_log_of_a_run_in_a_bucket_stays_here(capfd, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Console() as console:
-        path = console.path
-        console.keep_in("gs://bucket", "train.log")
-        os.write(2, b"a line")
-    assert capfd.readouterr().out == f"Full log: {path}\n"
-    assert pathlib.Path(path).read_text() == "a line"
-
-
-@pytest.mark.parametrize(
-    ("strategy", "task", "expected"),
-    [
-        ("mirrored", {"type": "worker", "index": 1}, True),
-        ("multi_worker_mirrored", {}, True),
-        ("multi_worker_mirrored", {"type": "worker", "index": 0}, True),
-        ("multi_worker_mirrored", {"type": "worker", "index": "1"}, False),
-        ("multi_worker_mirrored", {"type": "chief", "index": 0}, True),
-    ],
-)
-def test_who_is_the_chief(strategy, task, expected, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"task": task}))
-    params = types.SimpleNamespace(runtime=types.SimpleNamespace(distribution_strategy=strategy))
-    assert batches.is_chief(params) == expected
-    if task == {"type": "worker", "index": 0}:
-        cluster = {"chief": ["a:1"]}
+def test_who_is_the_chief(monkeypatch):
+    first, second = ({"type": "worker", "index": index} for index in (0, "1"))
+    chief = {"type": "chief", "index": 0}
+    for strategy, task, cluster, expected in (
+        ("mirrored", second, {}, True),
+        ("multi_worker_mirrored", {}, {}, True),
+        ("multi_worker_mirrored", first, {}, True),
+        ("multi_worker_mirrored", second, {}, False),
+        ("multi_worker_mirrored", chief, {}, True),
+        ("multi_worker_mirrored", first, {"chief": ["a:1"]}, False),
+    ):
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-        assert not batches.is_chief(params)
+        runtime = types.SimpleNamespace(distribution_strategy=strategy)
+        assert batches.is_chief(types.SimpleNamespace(runtime=runtime)) == expected
 
 
 # The line of progress.

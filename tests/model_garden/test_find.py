@@ -3,7 +3,6 @@
 import pathlib
 import re
 import shlex
-import types
 
 import pytest
 
@@ -86,15 +85,6 @@ def test_the_command_trains_at_the_batch_for_the_steps_of_the_table(config, monk
     assert trainer.train_steps == 7
     assert trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps == 2
     assert params.task.validation_data.global_batch_size == BATCH
-
-
-def test_a_command_of_other_devices_names_them(config, records):
-    params, args = build(tiny(records)), flags(config_file=config())
-    row = types.SimpleNamespace(batch=32, steps=20, accumulation=1, devices=4, micro_batch=8)
-    runtime = trained(find.command(params, row, args)).runtime
-    assert (runtime.distribution_strategy, runtime.num_gpus) == ("mirrored", 4)
-    row.devices = 1
-    assert "mirrored" not in find.command(params, row, args)
 
 
 def test_a_stock_optimizer_accumulates_nothing(records):

@@ -198,13 +198,3 @@ def test_a_batch_that_cannot_grow(records, tmp_path, config, flags, expected):
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_task_that_hands_no_optimizer_over(tmp_path):
-    given = train_stages.Stage(
-        "bert/sentence_prediction", [], str(tmp_path / "run" / "stage_1"),
-        "trainer.train_steps=100,trainer.optimizer_config.learning_rate.polynomial.decay_steps=100,"
-        "trainer.optimizer_config.warmup.type=null",
-    )  # fmt: skip
-    with pytest.raises(UserError, match="SentencePredictionConfig cannot hand it over"):
-        prepared(given, 4096)

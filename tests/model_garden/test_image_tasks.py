@@ -60,7 +60,3 @@ def test_groups_that_cannot_be(pictures, tmp_path, size, change, expected):
     with pytest.raises(UserError) as error:
         check_run(params, "train", str(tmp_path))
     assert expected in str(error.value)
-
-
-def test_groups_that_can_be(pictures, tmp_path):
-    check_run(tiny(pictures, 4), "train", str(tmp_path))

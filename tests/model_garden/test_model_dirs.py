@@ -48,16 +48,6 @@ def test_a_rate_that_jumps_where_a_run_goes_on_is_told(records, done, steps, rat
     assert "warmup.type was None and is linear" in jump(before, warmed, done)
 
 
-def test_a_run_may_go_on_with_more_steps(records, tmp_path):
-    settings = tiny(records)
-    _begun(build(settings), tmp_path)
-    settings["trainer"] |= {"train_steps": 50, "checkpoint_interval": 7}
-    rate = {"tf_lamb_polynomial": {"initial_learning_rate": 0.01, "steps": 50}}
-    settings["trainer"]["optimizer_config"]["learning_rate"] = rate
-    check_run(build(settings), "train", str(tmp_path), EXPERIMENT, 1)
-    check_run(build(settings), "train", str(tmp_path), EXPERIMENT)
-
-
 def test_patterns_keep_their_order(records, tmp_path):
     """The first that matches counts, in a YAML and in a run from the params.yaml of another."""
     settings = tiny(records)
@@ -140,15 +130,6 @@ def test_a_second_run_in_a_folder_is_refused_while_the_first_lives(tmp_path):
         first.communicate()
     model_dirs.lock(str(folder))
     model_dirs.lock(str(folder))  # the same run, once more
-
-
-def test_a_folder_without_locks_keeps_nobody_out(monkeypatch, tmp_path):
-    def none(*_, **__):
-        raise OSError("no locks here")
-
-    monkeypatch.setattr(model_dirs.fcntl, "flock", none)
-    model_dirs.lock(str(tmp_path))
-    model_dirs.lock("gs://bucket/folder")
 
 
 def test_the_report_reads_a_run_that_was_killed(tmp_path):

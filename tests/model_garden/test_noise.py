@@ -5,22 +5,18 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 from support.clusters import mirrored
 from support.garden import (
     build,
-    one_device,
     optimizer,
     run,
     tiny,
     train,
-    trainer_of,
     weights,
 )
 
 import tf_lamb.tf_keras
 from tf_lamb.core import noise
-from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.running import actions, runner
 
 MICRO_BATCHES = 4
@@ -75,12 +71,6 @@ def test_measuring_changes_no_training(records, eager, replicas, micro_batches):
         np.testing.assert_array_equal(one, other)
 
 
-def test_one_part_is_refused_before_the_first_step(records):
-    params = build(tiny(records, optimizer_config=optimizer(adascale={"scale": 8})))
-    with pytest.raises(UserError, match="Give the inner optimizer gradient_accumulation_steps=2"):
-        trainer_of(params, one_device())
-
-
 def test_a_run_that_went_back_says_the_error_of_one_that_did_not():
     random, averages = np.random.default_rng(1), noise.Averages(0.0, 0.0, 0)
     measured = types.SimpleNamespace(
@@ -100,9 +90,3 @@ def test_a_run_that_went_back_says_the_error_of_one_that_did_not():
             averages = kept
     assert "(standard error" in straight.advice()
     assert back.advice() == straight.advice()
-
-
-def test_shared_batch_statistics_are_known():
-    layer = tf_keras.layers.BatchNormalization
-    assert runner.is_synchronized(layer(synchronized=True))
-    assert not runner.is_synchronized(layer())

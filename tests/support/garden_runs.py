@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 import yaml
-from support import clusters, commands, processes
+from support import commands, processes
 
 from tf_lamb.model_garden.common.yamls import merged
 from tf_lamb.model_garden.folders import model_dirs
@@ -41,7 +41,6 @@ class Drawn:
     settings: dict
     flags: list = dataclasses.field(default_factory=list)
     stages: int = 1  # one after another, of the same settings
-    replicas: int = 1
     mode: str = "train_and_eval"
     batch: int = BATCH  # of the flags, if they say one
     interruption: tuple = ()  # (signal's name, stage, checkpoint's step, seconds after it)
@@ -58,9 +57,7 @@ class Drawn:
 
     @property
     def is_rate_known(self):
-        rate = self.settings["trainer"]["optimizer_config"]["learning_rate"]["type"]
-        polynomial = rate == "tf_lamb_polynomial"
-        return polynomial and not self.flags and "adascale" not in self.optimizer
+        return not self.flags and "adascale" not in self.optimizer
 
     @property
     def may_end_early(self):
@@ -82,7 +79,7 @@ class Drawn:
     @property
     def is_run_at_once_too(self):
         """Whether it is compared with a run that does not accumulate."""
-        is_alone = self.replicas == self.stages == 1 and not self.flags and self.is_rate_known
+        is_alone = self.stages == 1 and self.is_rate_known
         is_plain = self.precision == "float32" and "measure_noise" not in self.optimizer
         return self.accumulates > 1 and self.is_exact and is_alone and is_plain
 
@@ -130,12 +127,8 @@ def draw(seed, data):
     averages = averages if pick.random() < 0.3 else None
     if averages:
         runtime["distribution_strategy"] = "one_device"
-    replicas = pick.choice([1, 1, 1, 2])
-    if is_measured and (accumulated or replicas > 1):
+    if is_measured and accumulated:
         own["measure_noise"] = {"enabled": True}
-    if replicas > 1:
-        # XLA compiles no step in which logical devices of a CPU meet.
-        runtime = {"distribution_strategy": "mirrored", "num_gpus": replicas, "enable_xla": False}
     precision = pick.choice(["float32", "float32", "bfloat16", "float16"])
     if precision != "float32":
         runtime["mixed_precision_dtype"] = precision
@@ -167,35 +160,25 @@ def draw(seed, data):
     }  # fmt: skip
     run = Drawn(
         experiment, {"runtime": runtime, "task": task, "trainer": trainer},
-        replicas=replicas, mode=pick.choice(["train_and_eval"] * 3 + ["train"]),
+        mode=pick.choice(["train_and_eval"] * 3 + ["train"]),
     )  # fmt: skip
     _draw_more(pick, run)
-    if precision == "float16" and replicas > 1:  # refused, in words of its own
-        _measure_nothing(run)
     _draw_trouble(pick, run)
     return run
-
-
-def _measure_nothing(run):
-    trainer = run.settings["trainer"]
-    run.optimizer.pop("measure_noise", None)
-    if run.optimizer.pop("adascale", None):  # whose steps the decay had
-        rate = trainer["optimizer_config"]["learning_rate"]
-        rate["tf_lamb_polynomial"]["steps"] = trainer["train_steps"]
 
 
 def _draw_more(pick, run):
     """Flags, stages, a rate that is found or scaled."""
     trainer = run.settings["trainer"]
-    config, loop = trainer["optimizer_config"], trainer["steps_per_loop"]
+    config = trainer["optimizer_config"]
     if pick.random() < 0.2 and config["optimizer"]["type"] not in ("tf_lans", "tf_muon"):
         steps = trainer["train_steps"]  # a step is worth 1 to 2: the first of these ends it early
         end = pick.choice([steps // 2 + 1, 2 * steps])
-        if run.accumulates * run.replicas > 1:  # else there is nothing to measure
+        if run.accumulates > 1:  # else there is nothing to measure
             run.optimizer.pop("measure_noise", None)
             config["learning_rate"]["tf_lamb_polynomial"]["steps"] = end
             run.optimizer["adascale"] = {"scale": 2, "base_steps": end}
-    what = pick.choice(["", "", "", "batch", "share", "stages", "auto warmup"])
+    what = pick.choice(["", "", "", "batch", "share", "stages"])
     if what == "batch" and run.steps % 2 == 0:
         run.batch = 2 * BATCH
         run.flags = [f"--global_batch_size={run.batch}", "--recipe=sqrt"]
@@ -203,14 +186,8 @@ def _draw_more(pick, run):
     if what == "share":
         run.optimizer.pop("gradient_accumulation_steps", None)
         run.flags = [f"--per_replica_batch_size={pick.choice([2, 4])}"]
-    if what == "stages" and run.is_exact and run.replicas == 1:
+    if what == "stages" and run.is_exact:
         run.stages = 2
-    if what == "auto warmup" and "adascale" not in run.optimizer:
-        config["warmup"] = {"type": None}
-        config["learning_rate"] = {
-            "type": "tf_lamb_auto_warmup",
-            "tf_lamb_auto_warmup": {"total_steps": run.steps, "decide_every": loop},
-        }
 
 
 def _draw_trouble(pick, run):
@@ -231,26 +208,16 @@ def _optimizer(kind, settings):
 # -- running ------------------------------------------------------------------
 
 
-def begin(module, flags, replicas, overflows):
-    """In the child: the command, on as many logical devices as it takes for GPUs."""
+def begin(module, flags, overflows):
+    """In the child: the command."""
     if overflows:
         from tf_keras.src.mixed_precision import loss_scale_optimizer
 
         loss_scale_optimizer._DEFAULT_INITIAL_SCALE = 2.0**24
-    if replicas > 1:
-        import tensorflow as tf
-        from official.common import distribute_utils
-
-        clusters.logical_devices(replicas)
-        distribute_utils.get_distribution_strategy = lambda *_, **__: clusters.mirrored(replicas)
-        listed, names = tf.config.list_physical_devices, range(replicas)
-        gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in names]
-        tf.config.list_physical_devices = lambda kind=None: gpus if kind == "GPU" else listed(kind)
-        tf.config.get_logical_device_configuration = lambda device: None
     execute = os.execv
 
     def execute_likewise(python, arguments):  # the next stage
-        again = (module, arguments[3:], replicas, overflows)
+        again = (module, arguments[3:], overflows)
         code = f"import sys; sys.path[:0] = {sys.path!r}\nfrom support import garden_runs\n"
         execute(python, [python, "-c", f"{code}garden_runs.begin(*{again!r})"])
 
@@ -270,9 +237,7 @@ def command(run, folder, settings=None):
     """Module and flags; the YAML is beside the folder."""
     config = folder.with_suffix(".yaml")
     config.write_text(yaml.safe_dump(settings or run.settings))
-    extra = "tf_lamb_extras.automatic_warmup.model_garden"
     same = [f"--mode={run.mode}", f"--model_dir={folder}", "--seed=1", *run.flags]
-    same.append(f"--gin_params=import {extra}")  # which some runs need
     if run.stages == 1:
         own = [f"--experiment={run.experiment}", f"--config_file={config}"]
         return "tf_lamb.model_garden.train", [*own, *same]
@@ -289,7 +254,7 @@ def go(run, folder, interruption=(), settings=None):
     """The command, from beginning to end, or until it is interrupted."""
     output = folder.with_suffix(f".{time.time_ns()}.txt")
     line = command(run, folder, settings)
-    process = processes.started(begin, *line, run.replicas, run.overflows, output=output)
+    process = processes.started(begin, *line, run.overflows, output=output)
     try:
         if interruption:
             kind, stage, step, seconds = interruption
@@ -323,16 +288,10 @@ def _wait_for_step(process, folder, step):
 
 def scalars(folder, name):
     """(step, tag) -> value of TensorBoard's files; the last that was written holds."""
-    import tensorflow as tf
+    from tf_lamb.model_garden.folders import report
 
-    found = {}
-    for path in sorted(folder.glob(f"{name}/events.*"), key=os.path.getmtime):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                array = tf.make_ndarray(value.tensor)
-                if array.shape == ():
-                    found[event.step, value.tag] = float(array)
-    return found
+    found = report.read_scalars(str(folder / name)).items()
+    return {(step, tag): value for tag, curve in found for step, value in curve.items()}
 
 
 def check(run, folder):
@@ -496,16 +455,7 @@ def write_data(folder):
 
 
 def summary(run):
-    """What was drawn, in a line."""
-    trainer, runtime = run.settings["trainer"], run.settings["runtime"]
-    config = trainer["optimizer_config"]
-    kind = config["optimizer"]["type"]
-    intervals = [trainer[f"{name}_interval"] for name in ("checkpoint", "validation")]
-    return {
-        "experiment": run.experiment, "flags": run.flags, "stages": run.stages, "optimizer": kind,
-        **run.optimizer, "ema": config.get("ema"), "learning_rate": config["learning_rate"],
-        "warmup": config["warmup"],
-        "train_steps": run.steps, "loop": trainer["steps_per_loop"], "intervals": intervals,
-        "mode": run.mode, **runtime, "replicas": run.replicas, "interruption": run.interruption,
-        "overflows": run.overflows,
-    }  # fmt: skip
+    """What was drawn."""
+    drawn = dataclasses.asdict(run)
+    del drawn["settings"]["task"]  # which the experiment says
+    return drawn

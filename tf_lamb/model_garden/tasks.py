@@ -73,8 +73,8 @@ def check_order(data) -> None:
         )
     if data.enable_tf_data_service:
         raise UserError(
-            "task.train_data.resume_in_order cannot hold with enable_tf_data_service, "
-            "which deals batches out in no fixed order: set one of the two to false"
+            "task.train_data.resume_in_order cannot hold with enable_tf_data_service, which deals "
+            "batches out in no fixed order: set one of the two to false"
         )
 
 

@@ -68,9 +68,8 @@ class Stage:
     global_batch_size: int | None = None
     recipe: str | None = None
     per_replica_batch_size: int | None = None
-    # Of a batch that grows: what grows, and what this stage makes of it.
-    begun: Any = None
-    settings: dict = dataclasses.field(default_factory=dict)
+    begun: Any = None  # of a batch that grows: what grows
+    settings: dict = dataclasses.field(default_factory=dict)  # what this stage makes of it
 
     def __contains__(self, flag):  # asked by Model Garden
         return hasattr(self, flag)

@@ -75,8 +75,7 @@ def check_runtime(params, evaluating: bool) -> None:
                 "runtime.mixed_precision_dtype=float16 sums before. Write "
                 "runtime.mixed_precision_dtype=bfloat16"
             )
-        scaled = getattr(params.task, "scale_loss", False)
-        if isinstance(params.task, MaskedLMConfig) and not scaled:
+        if isinstance(params.task, MaskedLMConfig) and not getattr(params.task, "scale_loss", 0):
             raise UserError(
                 "runtime.mixed_precision_dtype=float16 would train without loss scaling, because "
                 "Model Garden's own masked-LM step has none. Write task.scale_loss=true in an "

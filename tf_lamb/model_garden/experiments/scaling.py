@@ -265,12 +265,17 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         f"{steps:,} steps, as --params_override has it" if is_given else f"{ratio} {steps:,} steps"
     )
     arithmetic = recipe.arithmetic if name == TRANSFER else recipe.arithmetic[:2]
+    name, on_the_curve = "initial_learning_rate", []
+    first, now = curve.rate.get().as_dict().get(name), rate.get(name)
+    if now is not None and first not in (None, curve.peak):  # the curve begins above the peak
+        begins = f"{name} = {now:.4g} ({first:g} before)"
+        on_the_curve = [f"peak, where warmup ends = {recipe.learning_rate:.4g}: {begins}"]
     lines = [
         f"{recipe.title} from batch {base:,}, at which this experiment was tuned, to "
         f"{batch_size:,}",
         # Nothing is known here of what counts in epochs.
         *(line for line in arithmetic if not line.startswith(("steps ", "warmup "))),
-        *_on_the_curve(curve, rate, recipe.learning_rate),
+        *on_the_curve,
         f"training = {training}",
         f"warmup = {own_warmup:,} steps, {curve.warmup_steps:,} before",
         f"source: {recipe.source}",
@@ -314,12 +319,3 @@ def _moved(config, recipe, moving: dict) -> dict:
     if "ema_momentum" in moving:
         found["ema"] = {"average_decay": recipe.ema_momentum}
     return found
-
-
-def _on_the_curve(curve: Curve, new: dict, scaled: float) -> list[str]:
-    """The peak on a curve whose first rate is another one."""
-    name = "initial_learning_rate"
-    first, now = curve.rate.get().as_dict().get(name), new.get(name)
-    if first in (None, curve.peak) or now is None:
-        return []
-    return [f"peak, where warmup ends = {scaled:.4g}: {name} = {now:.4g} ({first:g} before)"]

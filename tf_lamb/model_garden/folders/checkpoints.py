@@ -238,8 +238,7 @@ def _newest_first(folder: str) -> list[str]:
 class Best(train_utils.BestCheckpointExporter):
     """Model Garden's exporter; wherever it is killed, its notes are of the checkpoint it saved.
 
-    The base class writes its notes first: killed then, it would take its next, worse checkpoint
-    for no better one.
+    The base class writes its notes first: killed then, it would take a worse checkpoint for better.
     """
 
     def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):

@@ -101,9 +101,7 @@ class NoiseScale:
 class AdaScaleProgress:
     """Adds AdaScale's gain, the steps of the base batch that were spent, and the learning rate.
 
-    Args:
-        optimizer: An `AdaScale`.
-        steps: The steps of the base batch; None if training does not end with them.
+    `steps` are those of the base batch; None if training does not end with them.
     """
 
     def __init__(self, optimizer, steps: int | None = None):

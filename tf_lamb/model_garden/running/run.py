@@ -86,14 +86,11 @@ def _begin(console, params, args, seed) -> bool:
 
 def _have_model_garden_train(console, params, args, seed, evaluated, strategy) -> None:
     """Runs Model Garden's main, which makes the strategy, the task and the trainer."""
-    is_chief, timeout = batches.is_chief(params), params.trainer.continuous_eval_timeout
     if seed is not None:
         tf_keras.utils.set_random_seed(seed)
-    if args.mode == "continuous_eval" and is_chief and timeout is not None:
-        print(f"Waiting for each checkpoint in {args.model_dir}, {timeout:,} seconds at the most "
-              "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
     before = model_dirs.read_params(args.model_dir) if "train" in args.mode else None
-    runner.install(params, console if is_chief else None, evaluated, strategy, before)
+    shown_on = console if batches.is_chief(params) else None
+    runner.install(params, shown_on, evaluated, strategy, before)
     with naming_records(params):
         model_garden.main(None)
 

@@ -112,16 +112,11 @@ class Runner(train_lib.OrbitExperimentRunner):
         trainer = self.params.trainer
         if not trainer.best_checkpoint_export_subdir or not trainer.best_checkpoint_eval_metric:
             return None
-        folder = os.path.join(self.model_dir, trainer.best_checkpoint_export_subdir)
-        try:
-            return checkpoints.Best(
-                folder, trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
-            )
-        except ValueError as error:  # its notes are damaged, or the comparison is unknown
-            raise UserError(
-                f"{os.path.join(folder, 'info.json')} cannot be read: {error}. Delete it: the next "
-                "evaluation is the best one"
-            ) from error
+        return checkpoints.Best(
+            os.path.join(self.model_dir, trainer.best_checkpoint_export_subdir),
+            trainer.best_checkpoint_eval_metric,
+            trainer.best_checkpoint_metric_comp,
+        )
 
     def _maybe_build_checkpoint_manager(self):
         # Every worker has to save, for what they sum up together; only the chief's is kept.
