@@ -38,7 +38,7 @@ from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import optimizers, parsing
 from tf_lamb.model_garden.folders import checkpoints
-from tf_lamb.model_garden.tasks import masked_lm
+from tf_lamb.model_garden.tasks import MaskedLMConfig
 
 # Registration and configuration.
 
@@ -78,7 +78,7 @@ def test_the_saved_params_give_the_same_experiment(records, tmp_path):
     again = exp_factory.get_exp_config(EXPERIMENT)
     hyperparams.override_params_dict(again, str(tmp_path / "params.yaml"), is_strict=True)
     assert again.as_dict() == params.as_dict()
-    assert type(again.task) is masked_lm.MaskedLMConfig
+    assert type(again.task) is MaskedLMConfig
     assert tf_lamb_of(again).exclude_from_layer_adaptation == []
 
 
