@@ -9,8 +9,8 @@ from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import Arrays, check_paired, source
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import step_of, unwrapped, waiting_in
-from tf_lamb.core.checks import integer
 from tf_lamb.core.accumulation import Epochs, Stage
+from tf_lamb.core.checks import integer
 from tf_lamb.core.messages import warn
 from tf_lamb.core.recipes.recipe import check_recipe
 
