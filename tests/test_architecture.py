@@ -62,6 +62,18 @@ OF_EXTRAS = {
 OF_EXTRAS_LAZILY = {"jax", "jaxlib", "numpy", "scipy", "sklearn", "threadpoolctl"}
 # room -> packages that its files import inside functions alone: the backend may be another one.
 LAZY = {"keras": {"jax", "tensorflow", "torch", "tf_lamb.tensorflow"}}
+# The files that replace what is of others, at run time.
+SEAMS = {f"{place}/seams.py" for place in ("api", "keras", "model_garden/common", "tf_keras")}
+# How the code calls what is a user's, or a framework's that it has not imported.
+OF_A_USER = {
+    "adapter", "distribution", "inner", "inner_optimizer", "layer", "model", "optimizer", "scale",
+    "variable", "wrapper",
+}  # fmt: skip
+# What a user may set, too; then what optimizers of ours alone have.
+SETTABLE = {
+    "iterations", "learning_rate", "stop_training",
+    "_early_weights", "_recipe", "_replicas", "gradients_are_gathered", "gradients_are_summed",
+}  # fmt: skip
 # What an import of a package never loads.
 HOSTS = {"jax", "keras", "official", "tensorflow", "tf_keras", "torch"}
 
@@ -219,6 +231,53 @@ def test_the_model_garden_runs_one_way():
     assert all(path.is_dir() or path.with_suffix(".py").exists() for path in paths)
     folders = {path.name for path in ROOT.joinpath("model_garden").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= set(RUN)
+
+
+@functools.cache
+def replaced(path):
+    """What a file changes that is of a framework, by an import or an alias of it, or of a user."""
+    theirs = {
+        alias.asname or alias.name.split(".")[0]
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if is_of(getattr(node, "module", None) or alias.name, HOSTS | {"gin", "orbit"})
+    }
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Assign([ast.Name(alias)], ast.Attribute() as value):
+                if words_of(value)[0] in theirs:
+                    theirs.add(alias)
+    return [
+        ast.unparse(whose)
+        for node in ast.walk(tree(path))
+        for whose, name in changed(node)
+        for words in [words_of(whose)]
+        if words[0] in theirs or (OF_A_USER.intersection(words) and name not in SETTABLE)
+    ]
+
+
+def words_of(node):
+    return re.findall(r"\w+", ast.unparse(node))
+
+
+def changed(node):
+    """(whose, name) of an attribute or an entry that a node of a tree sets or deletes."""
+    match node:
+        case ast.Attribute(whose, name, ast.Store() | ast.Del()):
+            yield whose, name
+        case ast.Subscript(ast.Name() | ast.Attribute() as whose, _, ast.Store() | ast.Del()):
+            yield whose, None
+        case ast.Call(ast.Name("setattr" | "delattr"), [whose, name, *_]):
+            yield whose, getattr(name, "value", None)
+        case ast.Call(ast.Attribute(ast.Call(ast.Name("vars"), [whose]), "update" | "pop")):
+            yield whose, None
+
+
+def test_seams_alone_replace_what_is_of_a_framework_or_of_a_user():
+    found = {path.relative_to(ROOT).as_posix(): replaced(path) for path in FILES}
+    assert all(len(found.pop(file)) > 4 for file in SEAMS)
+    assert_none(f"{file} changes {whose}" for file in found for whose in found[file])
 
 
 # -- what an import does ---------------------------------------------------------------------------

@@ -1,22 +1,46 @@
-"""What a page infers from rows: a check for each, that fails if the rows do not bear it.
+"""A sentence that infers names the rows that bear it, and a check that fails if they do not.
 
-claims.txt has the sentences, and after `<-` the name of a function of this file and the rows;
-test_claims.py holds their numbers.
+The sentences are those of `INFERRING`, with a word of `WORDS`. claims.txt has each, and after
+`<-` the name of a function of this file and the rows; test_claims.py holds their numbers.
 """
 
 import itertools
+import math
 import re
+import statistics
 
+import numpy as np
 import pytest
 from support import figures as claims
-from support.figures import figures, logs, outcomes
-from support.pages import ROOT, runs
+from support.figures import CLAIMS, figures, logs, outcomes
+from support.pages import ROOT, anchors, prose, runs
 
-from benchmarks.equivalence import against, arms, tables, to_the_loss
+from benchmarks.equivalence import again, against, arms, tables, to_the_loss, warmups
+from benchmarks.equivalence.against import VOID
 from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.language_model import report
 
 pytestmark = pytest.mark.once
+WORDS = r"\b(keep|keeps|kept|every|no|none|nothing|all|held out|too few|faster|each)\b"
+INFERRING = {  # page -> what is left out of it: definitions, links, what runs
+    "../README.md": (r"## Try it.*",),
+    "should_i.md": (r"## What an optimizer costs.*",),
+    "evidence.md": (
+        r"\*\*These runs.*?(?=## What others)", r"LEGW's own experiment.*?(?=\n\n)",
+        r"The table has.*?(?=\n\n)", r"An embedding.*?(?=\n\n)",
+    ),
+    "results.md": (r"## How to read them.*?(?=## At 32 times)", r"\[\^\w+\]: .*"),
+}  # fmt: skip
+LINES = {
+    "../README.md": 110, "should_i.md": 60, "results.md": 180, "evidence.md": 110,
+    "make_it_larger.md": 130, "performance.md": 120, "noise.md": 220, "choosing_a_batch.md": 150,
+    "growing.md": 90,
+}  # fmt: skip
+BORNE = [
+    (*claim, *said.partition(" <- ")[2].split(": ", 1))
+    for claim, said in zip(CLAIMS, claims.LINES, strict=True)
+    if " <- " in said
+]
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +112,27 @@ def the_batch_beside_the_optimizer():
             assert moved[8].worse < -base.worse, (label, name)
             assert label == "SOAP" or moved[32].worse > -base.worse, name
     assert figures()["lm"]["transfer muon 2048"] > figures()["lm_muon"]
+
+
+def transfer_keeps_none_on_diamonds():
+    """Against the own base."""
+    found = {
+        label.partition(",")[0]: own.outcome for (label, name), (own, _) in outcomes(8).items()
+        if name == "diamonds" and "`transfer`" in label
+    }  # fmt: skip
+    worse = dict.fromkeys(("Muon", "SOAP", "LAMB"), against.WORSE)
+    assert found == {"AdamW": against.UNDECIDED} | worse
+
+
+def the_arm_of_find_rate_differs():
+    """From `transfer` with Muon on Fashion-MNIST, in each of the three."""
+    (moved,) = runs("equivalence_fashion", arm="transfer muon", ratio=8, seed=1, horizon=1)
+    rate, decay, beta_1 = (moved["settings"][x] for x in ("rate", "weight_decay", "beta_1"))
+    for line in runs("equivalence_fashion", arm="find_rate muon", ratio=8):
+        assert line["found"] < rate * math.sqrt(8) / 2
+    code = (ROOT / "benchmarks" / "equivalence" / "fits.py").read_text()
+    assert 'beta_1=0.95 if spec == "muon" else 0.9, weight_decay=0.0' in code
+    assert decay > 0 and beta_1 != 0.95
 
 
 def some_keep_by_a_hair():
@@ -190,6 +235,115 @@ def only_these_keep_at_32_times():
     nothing_is_kept_at_128_times()
 
 
+def choice_by_loss_is_no_choice_by_error():
+    """On the perceptron; on Fashion-MNIST the bases are the best by both."""
+    rank = figures()["rank"]
+    assert [rank[f"fashion {spec} 1"] for spec in ("adamw", "lamb", "muon")] == [1, 1, 1]
+    assert rank["perceptron adamw 8"] > 8 and rank["perceptron adamw 1"] > 8
+    found = against.scores(runs("equivalence_perceptron"))
+    unchanged, again_tuned = (
+        statistics.mean(found[arm, 8]) for arm in ("unchanged adamw", "tuned adamw")
+    )
+    assert unchanged < again_tuned - 0.005
+    base = runs("equivalence_perceptron", arm="unchanged adamw", ratio=8)[0]["settings"]
+    points = runs("equivalence_perceptron", arm="tuned adamw", ratio=8, seed=0)
+    assert base in [line["settings"] for line in points]
+    assert against.is_void("perceptron", "unchanged adamw")
+    assert against.is_void("fashion", "tuned adamw")
+    assert not against.is_void("fashion", "transfer adamw")
+    assert not against.is_void("diamonds", "tuned adamw")
+
+
+def held_out_is_diamonds_alone():
+    """The networks of the other tasks are those on which a rule was tried before."""
+    code = {path.stem: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
+    assert "return perceptron(shape)" in code["autowarmup"]
+    assert "lambda x: text.bert" in code["steps"] and '"text": ((16,)' in code["growing"]
+    assert not [name for name, text in code.items() if "diamonds" in text]
+
+
+def what_varied_warmups_showed():
+    """On flights a longer warmup gains more than a kept rate; LAMB needs the rate, diamonds too."""
+    lost = {}
+    for line in runs("equivalence_warmups"):
+        base = against.scores(logs()[line["workload"]])[f"tuned {line['spec']}", 1]
+        key = line["workload"], line["spec"], line["ratio"], line["power"], line["warmup"]
+        lost[key] = np.mean(line["test"]) - np.mean(base)
+    adamw = {key[3:]: x for key, x in lost.items() if key[:3] == ("flights", "adamw", 32)}
+    warm, kept = adamw[0.5, 0.05] - adamw[0.5, 0.1], adamw[0.5, 0.1] - adamw[0.0, 0.1]
+    assert 0 < kept < warm
+    for ratio in warmups.RATIOS:
+        assert lost["flights", "lamb", ratio, 0.0, 0.1] > lost["flights", "lamb", ratio, 0.5, 0.1]
+        for spec in warmups.SPECS:
+            of = "diamonds", spec, ratio
+            assert lost[*of, 0.0, 0.1] > lost[*of, 0.5, 0.1]
+
+
+def soap_is_below_at_each_batch():
+    """Of flights and diamonds, below AdamW and LAMB."""
+    for name, ratio in itertools.product(tables.IN_FULL, (1, *FROZEN["ratios"])):
+        found = against.scores(logs()[name])
+        soap, *rivals = (
+            np.mean(found[f"tuned {spec}", ratio]) for spec in (against.SOAP, "adamw", "lamb")
+        )
+        assert soap < min(rivals)
+
+
+def what_was_expected():
+    """What came of the predictions on flights, and of AutoWarmup and `find_rate`."""
+    found = against.scores(logs()["flights"])
+    for spec in ("adamw", "lamb", "muon"):
+        cells = against.compared("flights", found, f"transfer {spec}", f"tuned {spec}")
+        assert 1000 * cells[8].worse > 2.5 and cells[8].outcome != against.KEEPS
+        assert cells[32].outcome == cells[128].outcome == against.WORSE
+    made = {(line["arm"], line["ratio"]) for line in logs()["flights"]}
+    for arm, spec in FROZEN["arms"].items():
+        if arm.startswith("growing"):
+            continue
+        assert (arm, 128) in made
+        cells = against.compared("flights", found, arm, f"tuned {spec}")
+        assert cells[128].outcome in (against.WORSE, "no answer")
+    assert all(math.isinf(x) for k in (32, 128) for x in found["adascale momentum", k])
+    unchanged = against.compared("flights", found, "unchanged adamw", "tuned adamw")
+    assert unchanged[8].outcome == against.UNDECIDED
+    for name in ("flights", "diamonds", "fashion"):
+        for ratio in FROZEN["ratios"]:
+            tested = against.scores(logs()[name]).get(("autowarmup lamb", ratio), [])
+            assert not [x for x in tested if math.isinf(x)]
+    assert min(figures()["apart"].values()) > 2.5
+    for mean, bound in figures()["apart_on_flights"].values():
+        assert mean < 2.5 < bound
+
+
+def what_was_not_run():
+    """Longer runs of two, and some of a third; no base of Muon on letters, none on rows."""
+    longer = {
+        name: len([line for line in runs(f"equivalence_{name}") if line["horizon"] > 1])
+        for name in FROZEN["workloads"].keys() - {"digits"}
+    }
+    assert {name for name, count in longer.items() if count} == {"flights", "diamonds", VOID}
+    assert longer[VOID] < 100 < min(longer[name] for name in tables.IN_FULL)
+    assert ("tuned muon", 1) not in against.scores(logs()["letters"])  # its points alone were run
+    assert not runs("equivalence_rows", ratio=1)
+
+
+def three_cells_came_again():
+    """Each within the interval that the log predicts."""
+    cells = again.drawn(lambda name: logs()[name])
+    assert len(cells) == 3
+    for (name, arm, ratio), lines in cells.items():
+        low, high = again.interval([line["test"] for line in lines])
+        made = runs("equivalence_again", workload=name, arm=arm, ratio=ratio)
+        assert low < np.mean([line["test"] for line in made]) < high
+
+
+def the_tables_are_written_from_the_logs():
+    """The page names the command; test_protocol.py compares it."""
+    page = (ROOT / "docs" / "results_tables.md").read_text()
+    assert "python -m benchmarks.equivalence.tables" in " ".join(page.split())
+    assert page.count("| --- |") >= 10
+
+
 def early_steps_fall_where_whole_runs_lose():
     """On flights from 64 to 1,024 Muon takes far fewer steps; at 2,048 a whole run loses."""
     assert figures()["fewer_flights"] > 8
@@ -199,6 +353,105 @@ def early_steps_fall_where_whole_runs_lose():
     assert cells[32].outcome == against.WORSE
 
 
-@pytest.mark.parametrize("check", claims.CHECKS)
+def every_rule_loses_little_at_8_times():
+    """Of the LSTM from 128 to 1,024; at 64 times each loses several times that."""
+    small, large = figures()["small"], figures()["large"]
+    assert len(small) == 5 and max(small.values()) <= 0.25
+    assert min(large.values()) > 0.9
+
+
+def muon_takes_the_fewest_steps():
+    """At every batch of the convolutional network, of letters and of flights."""
+    for name in ("muon", "muon_text", "muon_flights"):
+        assert figures()[name][1] < 100
+
+
+def no_change_carries_the_lstm():
+    """To 8,192 with the accuracy of 128."""
+    means = [mean for of in figures()["changes"].values() for mean, _ in of.values()]
+    assert len(means) == 8 and max(means) < 98.6
+
+
+def plain(text):
+    """Sentences without links, marks, tables and headings."""
+    text = re.sub(r"^(\||#|\[\^).*$|<a [^>]*></a>", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^- ", "\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)|\[\^\w+\]", lambda of: of[1] or "", text)
+    return re.sub(r"[*]", "", text)
+
+
+def sentences(page):
+    """Those of the page that infer; questions, links and words alone do not."""
+    text = prose(ROOT / "docs" / page)
+    for left_out in INFERRING[page]:
+        text = re.sub(left_out, "", text, flags=re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n", plain(text)):
+        words = " ".join(paragraph.split())
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z`\"0-9])", words):
+            is_told = len(sentence.split()) > 5 and not sentence.endswith("?")
+            if is_told and re.search(WORDS, sentence, re.IGNORECASE):
+                yield sentence
+
+
+@pytest.mark.parametrize("page", INFERRING)
+def test_a_sentence_that_infers_names_what_bears_it(page):
+    said = [plain(claim.format_map(figures())).strip(": ") for of, claim, *_ in BORNE if of == page]
+    bare = [s for s in sentences(page) if not any(s in claim or claim in s for claim in said)]
+    assert bare == [] and len(said) >= 3
+
+
+@pytest.mark.parametrize("check", sorted({check for _, _, check, _ in BORNE}))
 def test_the_rows_bear_what_is_inferred(check):
     globals()[check]()
+
+
+def test_a_claim_that_infers_names_its_rows():
+    assert all(rows for *_, rows in BORNE) and len(BORNE) > 30
+
+
+def test_what_would_be_false_is_found(monkeypatch):
+    """A way that keeps at 128 times, a way left out of a count, a search that costs nothing."""
+    cell = against.Cell(0.0, 0.0, 0.0, against.KEEPS)
+    label = "AdamW, by `transfer`"
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "outcomes", lambda _: {(label, "flights"): (cell, cell)})
+        with pytest.raises(AssertionError):
+            nothing_is_kept_at_128_times()
+        with pytest.raises(AssertionError):
+            counts_are_of_all_that_is_finished()
+    with monkeypatch.context() as patch:
+        patch.setattr(to_the_loss.Times, "search", lambda *_: 0.0)
+        with pytest.raises(AssertionError):
+            seconds_have_the_search_in_them()
+    with monkeypatch.context() as patch:
+        whole = [arms.recipes.growing]
+        patch.setattr(arms.recipes, "growing", lambda recipe, batch: whole[0](recipe, batch // 4))
+        with pytest.raises(AssertionError):
+            a_batch_that_grows_comes_to_what_is_said()
+
+
+@pytest.mark.parametrize("page", LINES)
+def test_a_page_is_as_short_as_it_may_be(page):
+    assert len((ROOT / "docs" / page).read_text().splitlines()) <= LINES[page]
+
+
+# Headings that others may link to, of pages that were cut or moved.
+KEPT = {
+    "results.md": "on-how-many-tasks-a-way-keeps-the-tuned-adamws-result "
+    "against-the-adamw-that-was-tuned-at-the-small-batch how-to-read-them a-perceptron seconds "
+    "fashion-mnist-in-part letters-in-part rows-in-part both-together run-again what-was-not-run "
+    "why-transfer-lost-on-flights soap-and-its-kin",
+    "should_i.md": "what-was-kept-and-what-was-lost lambs-rate-is-not-adams if-a-recipe-refuses "
+    "lamb-muon-or-adamw-which-optimizer-at-which-batch which-rate-at-the-larger-batch",
+    "noise.md": "what-is-a-trust-ratio-and-how-to-watch-it layers-that-start-at-or-near-zero",
+    "choosing_a_batch.md": "in-the-model-garden train-in-two-stages let-the-batch-grow",
+    "growing.md": "on-flights-the-loss-stays on-fashion-mnist-some-of-it-is-lost",
+    "make_it_larger.md": "how-far-to-trust-find_rate beside-what-needs-no-search",
+}
+
+
+@pytest.mark.parametrize("page", KEPT)
+def test_old_anchors_are_kept(page):
+    path = ROOT / "docs" / page
+    there = anchors(path) | set(re.findall(r'<a id="([^"]+)"></a>', path.read_text()))
+    assert set(KEPT[page].split()) <= there

@@ -97,6 +97,7 @@ REFUSED = {
     "weights": r"model/up/kernel is float32 \(16, 32\) with the checksum \w{8} in process 0, ",
     "epochs": "fit with BackupAndRestore: epochs is 4 in process 0, 5 in process 1",
     "examples": "steps is 4 in process 0, 2 in process 1.* as many examples as the others",
+    "batch": r"the batch: the shape of a part of it is \(8, 16\) in process 0, \(4, 16\) in proc",
     "folder": r"last epoch in the folder that they share is \[4\] in process 0, \[\] in process 1",
 }
 

@@ -24,12 +24,8 @@ from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.language_model import report
 
 # Of each line "PAGE: CLAIM", and of those that infer " <- CHECK: ROWS" after it.
-_LINES = [
-    line.partition(" <- ")
-    for line in (ROOT / "tests" / "docs" / "claims.txt").read_text().splitlines()
-]
-CLAIMS = [claim.split(": ", 1) for claim, _, _ in _LINES]
-CHECKS = sorted({rows.partition(":")[0] for _, _, rows in _LINES if rows})
+LINES = (ROOT / "tests" / "docs" / "claims.txt").read_text().splitlines()
+CLAIMS = [line.partition(" <- ")[0].split(": ", 1) for line in LINES]
 
 
 def page_of(name):
@@ -473,17 +469,21 @@ def of_seconds():
 
 def of_bases():
     """How the bases vary, and where what was chosen by loss stands by error."""
-    power, margins = {}, {}
+    power, margins, rank = {}, {}, {}
     for name, lines in logs().items():
         base = against.scores(lines)["tuned adamw", 1]
         of = tests.margin(name, base)
         margins[name] = of / statistics.stdev(base)
         power[name] = 100 * tests.power(base, of, len(base))
         power[f"{name} 8"] = 100 * tests.power(base, of, 8)
-    tried = runs("equivalence_perceptron", arm="tuned adamw", ratio=8, seed=0)
-    best = min(tried, key=lambda line: line["valid"][-1] or math.inf)
-    rank = {"adamw 8": 1 + sum((line["test"] or 1) < best["test"] for line in tried)}
+    for spec, ratio in itertools.product(("adamw", "lamb", "muon"), (1, 8)):
+        for name in ("perceptron", "fashion"):
+            tried = runs(f"equivalence_{name}", arm=f"tuned {spec}", ratio=ratio, seed=0)
+            best = min(tried, key=lambda line: line["valid"][-1] or math.inf)
+            place = 1 + sum((line["test"] or 1) < best["test"] for line in tried)
+            rank[f"{name} {spec} {ratio}"] = place
     tried = runs("equivalence_letters", arm="tuned adamw", ratio=1, seed=0)
+    rank["adamw 8"] = rank["perceptron adamw 8"]
     stuck = sum(line["valid"][-1] > 2.8 for line in tried)
     return {"power": power, "margins": margins, "rank": rank, "tried": len(tried), "stuck": stuck}
 

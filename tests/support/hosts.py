@@ -164,6 +164,7 @@ def refusals(folder):
         "weights": lambda: fit(model, data, size, f"{folder}/b"),
         "epochs": lambda: fit(model, data, size, f"{folder}/c", epochs=EPOCHS + process),
         "examples": lambda: fit(model, fewer, size, f"{folder}/d"),
+        "batch": lambda: model.fit(*data, batch_size=size // (1 + process), verbose=0),
         "folder": lambda: fit(model, data, size, f"{folder}/{process}"),
     }
     fit(compiled("plain"), data, size, f"{folder}/0")  # which the second does not look into

@@ -116,6 +116,12 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         stacks = may_stack and (deals or (host.has_accelerator() and not is_shared))
         return update.Update(is_shared=is_shared, stacks=stacks, deals=deals, **arguments)
 
+    def update_step(self, gradient, variable, learning_rate):
+        """One step of the rule for one variable."""
+        (layer,), state = self._work([variable])
+        scalars = self._scalars()._replace(lr=learning_rate)
+        self._update.step_layer(layer, [gradient], state, scalars)
+
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
         """Leaves out what is frozen, before its constraint; nothing is overwritten."""
         pairs = self.without_frozen(list(zip(grads, vars, strict=True)))

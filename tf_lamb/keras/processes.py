@@ -123,8 +123,24 @@ def _read(store, key, seconds):
 
 
 def agree_on(optimizer, variables):
-    """Raises where processes build another optimizer, or begin with other weights."""
+    """Raises where processes build another optimizer, or begin with other weights.
+
+    From here on each epoch's first batch is compared, too: of different sizes, the processes would
+    wait for each other for ever.
+    """
     agree(f"the optimizer {optimizer.name}", lambda: _facts(optimizer, variables))
+    # Nothing else of `fit` is called with a batch before the devices of all processes need it.
+    distribution = keras.distribution.distribution()
+    if len(members()) > 1 and "get_data_layout" not in vars(distribution):
+        seams.use_data_layout(distribution, _comparing(distribution.get_data_layout))
+
+
+def _comparing(get_data_layout):
+    def compared(shape):
+        agree("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})
+        return get_data_layout(shape)
+
+    return compared
 
 
 def _facts(optimizer, variables):

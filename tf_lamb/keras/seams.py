@@ -124,6 +124,11 @@ def use_train_step(model, train_step):
     model.train_step = types.MethodType(train_step, model)
 
 
+def use_data_layout(distribution, get_data_layout):
+    """Has `fit` ask a function for the layout of each epoch's first batch (Keras 3.15.1)."""
+    distribution.get_data_layout = get_data_layout
+
+
 def hide_shown(optimizer, wrapper):
     """Has what wraps an optimizer not save what is on show, which it lists (Keras 3.15.1)."""
 

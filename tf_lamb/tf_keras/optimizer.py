@@ -78,6 +78,11 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def _take_loss_scale(self, scale):
         self._follow_loss_scale(seams.take_over_scale(scale), scale)
 
+    def update_step(self, gradient, variable):
+        """One step of the rule for one variable, on its replica."""
+        (layer,), state = self._work([variable])
+        self._update.step_layer(layer, [gradient], state, self._scalars())
+
     @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
