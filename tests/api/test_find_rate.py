@@ -7,6 +7,7 @@ import random
 import sys
 from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 import scipy.sparse
@@ -19,7 +20,7 @@ from tf_lamb.api import frontends
 from tf_lamb.api.find import rate
 from tf_lamb.api.find.checks import anew
 from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.api.find.trials import Progress, Trials
 from tf_lamb.core import search as search_of
 
 EXAMPLES, WIDTH, BATCH = 1600, 8, 32
@@ -716,3 +717,17 @@ def test_it_tells_the_cost_and_each_short_run(capsys):
     cost, *runs = capsys.readouterr().out.strip().splitlines()
     assert cost.startswith("find_rate: runs of") and len(runs) == len(found.trials)
     assert runs[0].startswith(f"SGD, {found.trials[0].steps} steps at ")
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_what_is_watched_has_a_progress_bar(watched, monkeypatch, capsys):
+    """A terminal, or a notebook; a file has the lines alone."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: watched, raising=False)
+    progress = Progress(keras.Sequential(), 100, verbose=True)
+    for _ in range(3):
+        progress.add(40)
+    progress.say("a line")
+    progress.end()
+    printed = capsys.readouterr().out
+    assert "a line\n" in printed
+    assert ("99/100" in printed and "100/100" in printed) == watched

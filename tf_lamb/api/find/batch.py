@@ -11,7 +11,7 @@ from tf_lamb.api.find import reach
 from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, tuned_rate
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
-from tf_lamb.api.find.trials import Trials, normalizations
+from tf_lamb.api.find.trials import Progress, Trials, normalizations
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps
@@ -75,7 +75,8 @@ def find_batch(
             the data says how many batches it has.
         validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
             which then may not be shuffled anew for each pass.
-        verbose: Whether to print the cost beforehand, and each short run. Defaults to True.
+        verbose: Whether to print the cost beforehand, a progress bar, and each short run. Defaults
+            to True.
 
     Returns:
         A `FoundBatch`: print it.
@@ -159,10 +160,12 @@ class _Search:
     def __init__(self, model, read, own, base, large, rate, verbose):
         self.model, self.read, self.own = model, read, own
         self.base, self.large, self.rate, self.verbose = base, large, rate, verbose
+        self.progress: Progress | None = None
 
     def machine(self, sizes):
         """What trains, by the seconds of its steps, and how far they were measured."""
-        self._say(f"find_batch: steps are timed at micro-batches of {', '.join(map(str, sizes))}")
+        if self.verbose:
+            print(f"find_batch: steps are timed at micro-batches of {', '.join(map(str, sizes))}")
         seen, update, how = self._measured(sizes)
         return plan.Machine(plan.fit_time([*seen], [*seen.values()], update), max(seen)), how
 
@@ -185,7 +188,8 @@ class _Search:
         few, many = (each / (base * total) for each in of_runs)
         example = sum(machine.seconds(batch, 1) / batch for batch in (base, large)) / 2
         quick, slow = (plan.duration(each * example) for each in of_runs)
-        self._say(
+        self.progress = Progress(self.model, of_runs[1], self.verbose)
+        self.progress.say(
             f"find_batch: short runs at batch {base:,} and {large:,}, on about {few:.1f} to "
             f"at most {many:.1f} times the examples of the baseline, {quick} to {slow} of steps; "
             f"{self.read.held_out:,} are held out"
@@ -196,10 +200,12 @@ class _Search:
         check_shared(self.model, base // of_base)
         check_shared(self.model, large // calls)
         calls_of = {base: (of_base, AVERAGED), (large := large // calls * calls): (calls, 1)}
-        return reach.short_runs(
+        found = reach.short_runs(
             lambda batch: self._trials(batch, *calls_of[batch]),
-            self.rate, base, large, length, self._say,
+            self.rate, base, large, length, self.progress.say,
         )  # fmt: skip
+        self.progress.end()
+        return found
 
     @contextlib.contextmanager
     def _trials(self, batch, calls=1, averaged=1):
@@ -207,11 +213,8 @@ class _Search:
         with Trials(self.model, self.read, batch, batch // calls, averaged=averaged) as trials:
             trials.check_loss()
             trials.choose("own", lambda: anew(self.own, calls))
+            trials.tell = self.progress.add if self.progress else None
             yield trials
-
-    def _say(self, line):
-        if self.verbose:
-            print(line)
 
 
 def _given_curve(noise_scale, base, total):

@@ -17,7 +17,7 @@ from tf_lamb.api.find.checks import (
 )
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
-from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
+from tf_lamb.api.find.trials import NO_TEST_STEP, Progress, Trials
 from tf_lamb.api.variables import is_ours, unwrapped
 from tf_lamb.core import checks, search
 from tf_lamb.core.recipes.scaling import fit_steps
@@ -75,7 +75,7 @@ def find_rate(
         budget: The most that the search may cost, as a fraction of the real run's examples.
             Defaults to 0.5. Evaluations come on top.
         seed: Seed of the order of the data. Defaults to 0.
-        verbose: Whether to print the cost, and each short run. Defaults to True.
+        verbose: Whether to print the cost, a progress bar, and each short run. Defaults to True.
 
     Returns:
         A `FoundRate`: print it, and compile with its `optimizer()`.
@@ -125,16 +125,17 @@ def find_rate(
     with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
         many, averaging_updates = len(candidates), trials.averaging_updates
         lengths = _lengths(total, many, budget, averaging_updates)
-        run = _Run(trials, total, decay, verbose)
         trials.check_loss()
         most = search.most_steps(lengths, many, averaging_updates)
-        if verbose:
-            print(
-                f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
-                f"{most / total:.2f} times the {total:,} steps of the real run; "
-                f"{read.held_out:,} examples are held out"
-            )
-        made = _search(run, candidates, lengths)
+        progress = Progress(model, most * batch_size, verbose)
+        trials.tell = progress.add
+        progress.say(
+            f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
+            f"{most / total:.2f} times the {total:,} steps of the real run; "
+            f"{read.held_out:,} examples are held out"
+        )
+        made = _search(_Run(trials, total, decay, progress.say), candidates, lengths)
+        progress.end()
     of_run = {
         "batch_size": batch_size, "train_steps": total, "warmup_steps": round(WARMUP * total),
         "epochs": epochs, "examples": read.examples, "decay": decay,
@@ -165,16 +166,15 @@ def _lengths(total, many, budget, averaging_updates):
 class _Run:
     """Makes the short runs, and tells of each."""
 
-    def __init__(self, trials, total, decay, verbose):
-        self.trials, self.total, self.decay, self.verbose = trials, total, decay, verbose
+    def __init__(self, trials, total, decay, say):
+        self.trials, self.total, self.decay, self.say = trials, total, decay, say
 
     def __call__(self, candidate, rate, steps, order=0) -> search.Trial:
         tried = search.short_run_rate(rate, steps, self.total)
         losses = self._train(tried, steps, order)
         made = search.Trial(candidate.name, rate, tried, steps, tuple(losses))
-        if self.verbose:
-            end = f"held-out loss {made.loss:.4g}" if losses else "lost"
-            print(f"{candidate.name}, {steps:,} steps at {rate:.3g}: {end}")
+        end = f"held-out loss {made.loss:.4g}" if losses else "lost"
+        self.say(f"{candidate.name}, {steps:,} steps at {rate:.3g}: {end}")
         return made
 
     def _train(self, peak, steps, order):

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable
 from time import perf_counter as clock
 from typing import Any
@@ -27,6 +28,31 @@ NO_TEST_STEP = (
 )
 
 
+class Progress:
+    """The progress bar of a model's Keras, and lines below it; in a file, the lines alone."""
+
+    def __init__(self, model: Any, most: int, verbose: bool):
+        self._verbose, self._done, self._bar = verbose, 0, None
+        if verbose and (sys.stdout.isatty() or "ipykernel" in sys.modules):
+            self._bar = frontends.of(model).host.utils.Progbar(most, unit_name="example")
+
+    def add(self, examples: int) -> None:
+        """So many more are trained on; not the end, which may come before all are."""
+        if self._bar:
+            self._done = min(self._done + examples, self._bar.target - 1)
+            self._bar.update(self._done)
+
+    def say(self, line: str) -> None:
+        """Prints a line."""
+        if self._verbose:
+            print(f"\n{line}" if self._bar else line)
+
+    def end(self) -> None:
+        """It is done."""
+        if self._bar:
+            self._bar.update(self._bar.target)
+
+
 class Trials:
     """A model to be trained again and again from the weights that it has now.
 
@@ -42,6 +68,7 @@ class Trials:
         self.model, self.data, self.batch_size = model, data, batch_size
         self.calls = batch_size // (micro_batch_size or batch_size)
         self.seed, self.averaged = seed, averaged
+        self.tell: Callable[[int], None] | None = None  # of the examples of each step
 
     def __enter__(self) -> "Trials":
         import numpy as np
@@ -118,6 +145,8 @@ class Trials:
             cut = slice(i * part, (i + 1) * part)
             micro = mapped(lambda each, cut=cut: each[cut], batch)
             loss = self._call(self.model.train_on_batch, micro)
+        if self.tell:
+            self.tell(self.batch_size)
         return loss
 
     def judge(self) -> tuple[float, ...]:
