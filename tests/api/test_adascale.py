@@ -6,6 +6,7 @@ a linear regression, whose gradients NumPy knows. Replicas: `tensorflow/test_ada
 
 import math
 import os
+import warnings
 
 import keras
 import numpy as np
@@ -286,3 +287,15 @@ def test_other_precisions_are_summed_in_float32(frontend, dtype):
             "int32",
         }
         close(optimizer.gain, reference.r, 2e-6)
+
+
+@every_frontend
+def test_a_variable_without_a_gradient_counts_for_nothing(frontend):
+    feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras's own: it has no gradient
+        for parts in gradients(3, 4):
+            reference.step([{"kernel": p["kernel"]} for p in parts])
+            optimizer = feed.step([{**p, "bias": None} for p in parts])
+            close(optimizer.gain, reference.r)
+    np.testing.assert_array_equal(feed.weights()[1], START["bias"].astype("float32"))
