@@ -61,18 +61,6 @@ def averages_of(model, of=4):
     return [array(each["average"]) for each in states]
 
 
-def test_before_an_update_swap_ema_weights_evaluates_the_model():
-    """Which was given its weights after the optimizer had been built."""
-    model = compiled("keras")
-    model.optimizer.build(model.trainable_variables)
-    model.set_weights([w + 1 for w in model.get_weights()])
-    before = weights_of(model)
-    expected = model.evaluate(*data(), verbose=0)
-    swap = keras.callbacks.SwapEMAWeights()
-    assert model.evaluate(*data(), verbose=0, callbacks=[swap]) == expected
-    assert_same(weights_of(model), before)
-
-
 def test_swap_ema_weights_over_a_fit():
     """Of 8 micro-batches an update: the first epoch, of 4, has none."""
     model = compiled("keras", gradient_accumulation_steps=8)

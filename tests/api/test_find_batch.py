@@ -7,7 +7,6 @@ import pytest
 from support.examples import run_example
 from support.frontends import FRONTENDS, every_frontend
 
-import tf_lamb
 from tf_lamb.api.find import trials
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import recipes
@@ -183,33 +182,6 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_schedule_of_the_rate_or_of_decay_is_no_obstacle():
-    host, ours = FRONTENDS["keras"]
-    schedule = host.optimizers.schedules.CosineDecay(0.1, 100)
-    own = ours.SGDP(schedule, weight_decay=schedule)
-    found = search(ours, linear(host, own), noise_scale=500, baseline_learning_rate=RATE)
-    assert found.recipe().weight_decay is None
-    assert f"baseline_batch_size=16, baseline_learning_rate={RATE})" in found.script
-    compile(found.script, "code", "exec")
-
-
-def test_the_budget_of_the_code_is_enough_for_a_model_with_batch_normalization(monkeypatch):
-    host, ours = FRONTENDS["keras"]
-    model = host.Sequential([
-        host.layers.Input((WIDTH,)), host.layers.BatchNormalization(), host.layers.Dense(1)
-    ])  # fmt: skip
-    model.compile(host.optimizers.SGD(RATE), "mse")
-    found = search(ours, model, step_seconds={16: 0.026, 4096: 0.027}, noise_scale=500)
-
-    def begun(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Trials, "step", begun)
-    names = {"tf_lamb": tf_lamb, "model": model, **dict(zip("xy", quadratic(), strict=True))}
-    with pytest.raises(KeyboardInterrupt):
-        exec(found.script, names)
-
-
 class Machine:
     """Epochs of `fit` by a law: 10 ms a call, 1 ms an example, 5 ms an update; one is quicker."""
 
@@ -313,56 +285,3 @@ def test_a_baseline_that_learns_nothing_has_no_target():
 
 def test_its_example_runs():
     run_example(FRONTENDS["keras"][1].find_batch, least=6)
-
-
-def test_it_says_what_becomes_of_the_saving_in_whole_epochs():
-    """554 updates of 64 are 3 epochs, of 250 each; 16 takes 2 epochs of 1,000 in 26 ms each."""
-    host, ours = FRONTENDS["keras"]
-    lost = search(ours, linear(host), noise_scale=425)
-    assert (lost.batch_size, lost.epochs) == (64, 3)
-    assert (
-        "as the script trains: 3, 750 steps, 55.5 s; batch 16 takes 52 s: nothing is saved\n"
-        "3 epochs in place of 2: a model may overfit"
-    ) in str(lost)
-    assert str(lost).endswith("searches the rate here for 0.5 of the run at most, 27.8 s")
-    assert "<pre" in lost._repr_html_()
-    saved = search(ours, linear(host), noise_scale=425, step_seconds={16: 0.026, 256: 0.05})
-    share = 1 - saved.row.seconds * saved.recipe().train_steps / 52
-    assert f"batch 16 takes 52 s: {share:.0%} is saved" in str(saved) and share > 0.3
-    stays = search(ours, linear(host), noise_scale=1)
-    assert stays.batch_size == 16 and "whole epochs" not in str(stays)
-    assert stays.script == "# keep your run: 16 is the batch that you have tuned"
-
-
-def test_it_says_where_the_rate_cannot_be_searched():
-    host, ours = FRONTENDS["keras"]
-    idle = {"step_seconds": {16: 0.026, 4096: 0.027}}
-    short = search(ours, linear(host), noise_scale=5000, baseline_epochs=1, **idle)
-    why = f"find_rate cannot search here: {short.row.steps} steps are too few to search the rate in"
-    assert why in str(short)
-    assert short.script.endswith(f"{short.row.steps} steps are too few to search the rate in")
-    more = search(ours, linear(host), noise_scale=500, **idle)
-    assert f"for {more._budget:g} of the run" in str(more) and more._budget > 0.5
-    assert f"budget={more._budget}," in more.script
-
-
-def test_its_price_is_told_before_and_each_short_run(monkeypatch, capsys):
-    """Losses are planted: they fall with the examples since the start."""
-    host, ours = FRONTENDS["keras"]
-    model, seen, start = linear(host), [], Trials.start
-
-    def train_on_batch(x, y, return_dict):
-        seen.append(len(x))
-        return {"loss": 1.0}
-
-    def test_on_batch(x, y, return_dict):
-        return {"loss": 1 / (100 + sum(seen)) + 1e-9 * y[0, 0]}
-
-    monkeypatch.setattr(model, "train_on_batch", train_on_batch)
-    monkeypatch.setattr(model, "test_on_batch", test_on_batch)
-    monkeypatch.setattr(Trials, "start", lambda self, *of: (seen.clear(), start(self, *of)))
-    told = {**BASELINE, "baseline_epochs": 1, "large_batch_size": 64, "step_seconds": TIMES}
-    ours.find_batch(model, quadratic(4000), **told)
-    before, after = capsys.readouterr().out.split("held out")
-    # 4,000 examples, half of them in 26 ms for 16, the others in 74 ms for 64.
-    assert "of the baseline, 5.56 s to " in before and "\nbatch 64, rate" in after

@@ -83,26 +83,6 @@ def test_it_is_told_by_name_and_the_way_out_is_one(frontend, name, kind):
 
 @every_frontend
 @pytest.mark.once
-def test_a_model_is_described_by_what_its_weights_are_now(frontend):
-    import tf_lamb
-
-    host, ours = FRONTENDS[frontend]
-    model = compiled(host, ours.LAMB(0.01, exclude_from_weight_decay=EXCLUDED), "down/kernel")
-
-    def now():
-        lines = []
-        tf_lamb.describe(model, lines.append)
-        return [line for line in lines if MARK in line]
-
-    assert len(now()) == 1
-    model.optimizer.build(model.trainable_variables)
-    assert len(now()) == 1
-    model.set_weights([np.ones_like(weight) for weight in model.get_weights()])
-    assert not now()
-
-
-@every_frontend
-@pytest.mark.once
 def test_what_a_file_holds_is_not_told_of_before_its_weights_come(frontend, tmp_path):
     host, ours = FRONTENDS[frontend]
     model = compiled(host, ours.LAMB(0.01), "down/kernel")

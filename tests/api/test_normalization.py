@@ -84,16 +84,6 @@ def test_compiled_is_eager_and_so_is_its_gradient(frontend, jit):
     close([*compiled, *layer.get_weights()], eager)
 
 
-@on_tensorflow
-def test_whether_it_trains_may_be_a_tensor():
-    x = np.random.default_rng(2).normal(size=(4, 3)).astype("float32")
-    layer = built("tf_keras", x.shape, group_size=2)
-    call = tf.function(lambda training: layer(x, training=training))
-    close([call(tf.constant(False))], [evaluated(x, *weights_of(3))], rtol=2e-5, atol=5e-6)
-    expected = ghost_oracle(x, *weights_of(3), size=2, momentum=0.9)
-    close([call(tf.constant(True)), layer.moving_mean, layer.moving_variance], expected, rtol=2e-5)
-
-
 # Replacing.
 
 

@@ -90,17 +90,6 @@ def test_trust_ratios_their_median_their_range_and_the_outliers_of_the_table():
     assert list(of_label(ax, "net/far/kernel").get_ydata()) == [1, 1, 100]
 
 
-def test_names_lose_the_folders_that_all_share():
-    watch = TrustRatios(print_fn=None)
-    paths = ["net/block/one/kernel", "net/block/two/kernel", f"net/block/{'x' * 60}/kernel"]
-    watch.history.add(
-        1, [Observation(path, i, "", 1, 1.0, 1.0, i + 1.0) for i, path in enumerate(paths)]
-    )
-    labels = {line.get_label() for line in watch.plot().lines}
-    long = "..." + "x" * 38 + "/kernel"
-    assert labels == {"their median", "one/kernel", "two/kernel", long}
-
-
 @pytest.mark.parametrize("make", FULL)
 def test_axes_are_named_and_legends_cover_nothing(make):
     ax = make().plot()

@@ -77,24 +77,6 @@ def drawn(steps, seed=0):
 
 @every_frontend
 @pytest.mark.parametrize(
-    ("arguments", "slots", "layout"),
-    [({}, MATRIX, "matrix of 4 x 6, 416 bytes of bases"),
-     ({"form": {"one_sided": True}}, [*MATRIX[:4], *COUNTS], "matrix of 4 x 6, 128 bytes of bases"),
-     ({"max_precond_dim": 5}, [*MATRIX[:4], *COUNTS], "matrix of 4 x 6, 128 bytes of bases"),
-     ({"treatments": {"dense": {"rows": 1}}, "max_precond_dim": 5}, ["m", "v", *MATRIX[4:]],
-      "matrix of 6 x 4, 128 bytes of bases")],
-)  # fmt: skip
-def test_what_a_matrix_keeps_is_shown(frontend, arguments, slots, layout):
-    optimizer, _ = built(frontend, {"dense/kernel": (4, 6)}, **arguments)
-    assert names(optimizer, 1) == [slots]
-    optimizer.describe((tables := []).append)
-    assert tables[0].splitlines()[1].split("yes")[1].strip() == layout
-    sizes = [array(slot).nbytes for slot in optimizer.state_of(0).values() if slot.shape != (4, 6)]
-    assert f"{sum(sizes) - 8} bytes" in layout
-
-
-@every_frontend
-@pytest.mark.parametrize(
     ("shapes", "words"),
     [({"logits/kernel": (5, 6)}, r"max_precond_dim=4, and logits/kernel is a matrix of 5 x 6: .*"
       r"'logits/kernel' into exclude_from_layer_adaptation.* max_precond_dim to 5\."),

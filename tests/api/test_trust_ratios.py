@@ -182,15 +182,6 @@ def test_unobserved_there_is_nothing(frontend):
         optimizer.trust_ratios()
 
 
-@every_frontend
-def test_where_all_is_excluded_nothing_is_fetched(frontend):
-    optimizer = lamb(frontend, exclude_from_layer_adaptation=[".*"])
-    optimizer.observe_trust_ratios()
-    optimizer.build(network(frontend, lamb(frontend)).trainable_variables)
-    seen = optimizer.trust_ratios()
-    assert seen and not any(each.ratios for each in seen)
-
-
 # --- What is refused, and what is said ---
 
 
@@ -216,22 +207,6 @@ def test_the_table_is_printed_at_the_end(frontend):
     assert table == watch.table()
     assert re.search(r"wide/bias +- +- +excluded", table)
     assert re.search(r"wide/kernel +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+x .* 0 of 4$", table, re.M)
-
-
-@every_frontend
-def test_tensorboard_reads_it(frontend, tmp_path):
-    pytest.importorskip("tensorflow")
-    from tf_lamb.model_garden.folders.report import read_scalars
-
-    model = network(frontend, lamb(frontend))
-    trained(model, watch := quiet(frontend, directory=tmp_path / "logs", every=2))
-    scalars = read_scalars(str(tmp_path / "logs"))
-    kernel = next(seen for seen in watch.history.latest if seen.path.endswith("head/kernel"))
-    for name in ("weight_norm", "update_norm", "trust_ratio"):
-        points = scalars[f"{name}/{kernel.path}"]
-        assert list(points) == [2, 4]
-        assert points[4] == pytest.approx(getattr(kernel, name))
-    assert scalars["clipped_trust_ratios"] == {2: 0.0, 4: 0.0}
 
 
 def test_without_tensorflow_a_directory_is_refused(monkeypatch):

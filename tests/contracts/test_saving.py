@@ -127,6 +127,16 @@ def state(model):
 
 
 @every_frontend
+def test_a_config_of_other_arguments_says_what_to_do(frontend):
+    ours = FRONTENDS[frontend][1]
+    config = {**ours.LAMB().get_config(), "slot_dtype": "bfloat16"}
+    with pytest.raises(
+        TypeError, match="'slot_dtype'.* the arguments of today, .*load the weights"
+    ):
+        ours.LAMB.from_config(config)
+
+
+@every_frontend
 @pytest.mark.parametrize(
     ("saved", "loaded"),
     [

@@ -64,9 +64,9 @@ def test_the_fields_are_the_arguments_of_the_constructor(key):
             assert own[argument] == taken[argument].default, argument
 
 
-def test_an_option_and_one_of_before_are_settings(records):
+def test_options_are_settings(records):
     rates = {"^transformer/layer_0/": {"rate": 0.5}, "embeddings": {"rate": 0.0}}
-    own = optimizer(treatments=rates, slot_dtype="bfloat16")
+    own = optimizer(treatments=rates, dtypes={"slots": "bfloat16"})
     config = build(tiny(records, optimizer_config=own)).trainer.optimizer_config
     made = optimization.OptimizerFactory(config).build_optimizer(0.1).get_config()
     assert made["treatments"] == rates and made["dtypes"]["slots"] == "bfloat16"

@@ -174,8 +174,6 @@ def with_rate(**config):
          "0 from step 40 of trainer.train_steps x adascale.scale=80 on"),
         ({"learning_rate": OURS, "warmup": CONTINUOUS, **optimizer(adascale={
             "scale": 4, "base_steps": 41})}, "base_steps=40"),
-        ({"learning_rate": {"polynomial": {"power": -0.5}}}, "power is -0.5. Set a number of 0"),
-        ({"warmup": {"linear": {"warmup_steps": 2.5}}}, "linear.warmup_steps is 2.5. Set a whole"),
     ],
 )  # fmt: skip
 def test_a_rate_that_is_none_or_comes_to_0_too_early(config, expected):

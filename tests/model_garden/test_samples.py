@@ -149,14 +149,6 @@ def test_other_data_in_the_folder_are_refused(written, text_file, change):
     assert hashes(folder) == before
 
 
-def test_another_process_writes_the_same_text(written, text_file, tmp_path):
-    flags = [f"--input={text_file.parent}/*.txt", *(f"--{k}={v}" for k, v in SMALL.items())]
-    done = run("sample_data", f"--output_dir={tmp_path}", *flags, PYTHONHASHSEED="123")
-    assert done.returncode == 0, done.stderr
-    assert "training and" in done.stdout and "*** Example ***" not in done.stderr
-    assert hashes(tmp_path) == hashes(written[0])
-
-
 @pytest.mark.parametrize(
     "change, error, says",
     [
@@ -178,17 +170,6 @@ def test_bad_input_is_one_clear_error_and_writes_nothing(
     with pytest.raises(error, match=says):
         sample_data.write("out", **{"input": [text_file], **SMALL, **change})
     assert not list((tmp_path / "out").iterdir())
-
-
-@pytest.mark.parametrize("module", ["sample_pictures", "sample_data"])
-def test_help_lists_the_flags_and_an_import_is_cheap(module):
-    assert "--output_dir: local folder to write to" in run(module, "--help").stdout
-    code = (
-        f"import sys, tf_lamb.model_garden.{module}\n"
-        "heavy = {'tensorflow', 'official', 'sklearn', 'tokenizers', 'numpy'}\n"
-        "assert not heavy & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.mark.slow

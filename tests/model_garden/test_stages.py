@@ -14,8 +14,6 @@ from support import commands
 from support.frontends import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
 
-from tf_lamb.api.noise import MeasureNoise
-from tf_lamb.api.variables import unwrapped
 from tf_lamb.model_garden import train_stages
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
@@ -216,35 +214,6 @@ def test_a_stage_that_cannot_follow(files, tmp_path, change, keep, expected):
 
 def both(files, tmp_path, override):
     return [a_stage(path, tmp_path, i, params_override=override) for i, path in enumerate(files, 1)]
-
-
-def test_a_stage_is_over_with_the_steps_that_adascale_takes(files, tmp_path, capsys):
-    """Fewer than train_steps."""
-    override = (
-        "stage_1.trainer.optimizer_config.optimizer.tf_lamb.gradient_accumulation_steps=2,"
-        "stage_1.trainer.optimizer_config.optimizer.tf_lamb.adascale.scale=2,"
-        "stage_1.trainer.optimizer_config.optimizer.tf_lamb.adascale.base_steps=12"
-    )
-
-    def prepared():
-        first, _ = train_stages.prepare(both(files, tmp_path, override), False)
-        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Stage")]
-        return first, len(said)
-
-    first, left = prepared()
-    assert left == 2
-    folder = tmp_path / "stage_1"
-    trainer = trainer_of(first, one_device())
-    trainer.global_step.assign(9)
-    measuring = unwrapped(trainer.optimizer, MeasureNoise)
-    measuring.build(trainer.model.trainable_variables)
-    train_utils.serialize_config(first, str(folder))
-    for spent, expected in ((11, 2), (12, 1)):
-        measuring._state["step"].assign(spent)
-        measuring._state["fraction"].assign(0.5)
-        tf.train.CheckpointManager(trainer.checkpoint, str(folder), max_to_keep=1).save()
-        first, left = prepared()
-        assert left == expected == 2 - model_dirs.is_over(first, str(folder))
 
 
 def checkpoint_at(folder, step):

@@ -63,7 +63,7 @@ CONSTRUCTORS = [
     ("Muon", {"form": {"update_scale": 2}}, ValueError, r"update_scale'\] .* 2"),
     ("Muon", {"form": {"fallback_lr_scale": -1.0}}, ValueError, r"fallback_lr_scale'\] .* -1.0"),
     ("SOAP", {"precondition_frequency": True}, ValueError, r"precondition_frequency .* True"),
-    ("SOAP", {"form": {"one_sided": 1}}, TypeError, r"one_sided .* 1"),
+    ("SOAP", {"form": {"one_sided": 1}}, TypeError, r"one_sided.* 1"),
     ("LAMB", {"gradient_accumulation_steps": {0: 4, 500: 2}}, ValueError,
      r"gradient_accumulation_steps .* \{0: 4, 500: 2\}"),
     ("AdamP", {"gradient_accumulation_steps": {1: 2}}, ValueError,

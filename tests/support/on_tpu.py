@@ -4,7 +4,6 @@ What compiles large programs runs in a process of its own, which gives back what
 """
 
 import contextlib
-import functools
 import hashlib
 import re
 from unittest import mock
@@ -111,12 +110,6 @@ def accounts_on_a_cpu(hlo):
     ran = xla_client.XlaComputation(hlo(stage="optimized_hlo_serialized"))
     truth = _jax.hlo_module_cost_analysis(cpu.client, ran.get_hlo_module())
     return [program.flops, program.bytes_moved], [truth["flops"], truth["bytes accessed"]]
-
-
-def accounts_of_a_step(settings, experiment):
-    """The same, of a replica's step on four examples."""
-    steps = step_programs.Steps(garden.build(settings, experiment))
-    return accounts_on_a_cpu(functools.partial(steps.step, 4))
 
 
 def too_large(settings, experiment):

@@ -7,7 +7,7 @@ it becomes, as in `support/mutants.py`.
 ALL = ("tensorflow", "jax", "tf_keras")
 PLANTS = {
     "a loss scale drops in silence": (("tensorflow",), [
-        ("have_loss_scales_leave_ours_alone", "[(Layerwise,", "[(type(None),"),
+        ("install", "[(Layerwise,", "[(type(None),"),
     ]),
     "one layer of two towers": (ALL, [
         ("joined_layers", "layer if count == '1' else f'{layer}#{number}'", "layer"),

@@ -1,7 +1,5 @@
 """AdaScale and MeasureNoise with the parts of a batch on replicas: the same numbers."""
 
-import math
-
 import pytest
 import tensorflow as tf
 from support import clusters, feeding
@@ -13,7 +11,6 @@ from support.regression import (
     assert_fit_is_the_papers_loop,
     fit,
     regression,
-    weights_of,
 )
 
 # Replicas, micro-batches.
@@ -53,37 +50,6 @@ def test_fit_is_the_papers_loop(frontend, replicas, micro):
     model = regression(frontend, make, replicas)
     fit(model, batch=4 * replicas, epochs=2)
     assert_fit_is_the_papers_loop(model, micro, 2, replicas)
-
-
-SETTINGS = {
-    "LAMB, clipped": ("LAMB", False, {"weight_decay": 0.1, "global_clipnorm": 0.1}),
-    "LAMB": ("LAMB", False, {"gradient_accumulation_steps": 2}),
-    "Keras SGD": ("SGD", True, {"momentum": 0.9}),
-}
-
-
-@pytest.mark.parametrize(
-    "fits", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["steps", "fit"]
-)
-@pytest.mark.parametrize("setting", SETTINGS)
-@every_frontend
-def test_measuring_changes_no_training(frontend, setting, fits):
-    inner, host, own = SETTINGS[setting]
-    plain = maker(frontend, inner, 0.05, host, **own)
-    both = plain, lambda: FRONTENDS[frontend][1].MeasureNoise(plain())
-    if fits:
-        alone, measured = (regression(frontend, make, 2) for make in both)
-        for model in (alone, measured):
-            fit(model, epochs=2)
-        weights = weights_of(alone), weights_of(measured)
-    else:
-        alone, measured = (Feed(frontend, make, 2) for make in both)
-        for feed in (alone, measured):
-            for parts in gradients(4, 4):
-                feed.step(parts)
-        weights = alone.weights(), measured.weights()
-    assert_same(*weights)
-    assert math.isfinite(measured.optimizer.noise_scale(8))
 
 
 @every_frontend

@@ -34,20 +34,6 @@ def test_replicas_show_what_one_device_shows(frontend, case):
 
 
 @every_frontend
-def test_a_checkpoint_does_not_hold_them(frontend, tmp_path):
-    host, _ = FRONTENDS[frontend]
-    keys = []
-    for watch in ([], [quiet(frontend)]):
-        host.backend.clear_session()
-        model = toy_model(frontend, optimizer_of(frontend, "LAMB"), run_eagerly=True)
-        watching.train(model, np.ones((4, 2)), np.ones((4, 2)), *watch, batch_size=4, epochs=1)
-        path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "c"))
-        keys.append({key for key, _ in tf.train.list_variables(path)})
-        keys[-1] |= {len(model.optimizer.variables)}
-    assert keys[0] == keys[1]
-
-
-@every_frontend
 def test_tensorboard_has_the_histograms(frontend, tmp_path):
     model = toy_model(frontend, optimizer_of(frontend, "LAMB clipped"), run_eagerly=True)
     watching.fit(model, frontend, quiet(frontend, directory=str(tmp_path)), 3)

@@ -68,11 +68,7 @@ def whole(batch: Any) -> tuple:
 
 
 def source(name: str, data: Any) -> "Arrays | Batches":
-    """What reads the data of an argument: arrays in a tuple, or batches; raises for other data.
-
-    Arrays are `(x, y)` or `(x, y, sample_weight)`, or lists and dicts of them, or inputs alone.
-    Batches are of a `PyDataset`, `Sequence`, `tf.data.Dataset` or `DataLoader`, or a list.
-    """
+    """What reads the data of an argument: arrays in a tuple, or batches; raises for other data."""
     is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
     if is_array or isinstance(data, dict):
         raise TypeError(

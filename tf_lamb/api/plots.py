@@ -1,7 +1,4 @@
-"""Plots of recipes, and of a training over its steps: what callbacks have seen, or TensorBoard's.
-
-A curve is a dict, step -> value; curves are a dict of them by name.
-"""
+"""Plots of recipes, and of a training over its steps; curves are a dict, name -> step -> value."""
 
 import base64
 import html
@@ -21,11 +18,8 @@ from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, batch
 def given_or_new(what: str, axes=None, rows: int = 1, shown: bool = True) -> Sequence[Any]:
     """The axes to draw in, one below the other: those that are given, or those of a new figure.
 
-    Args:
-        what: is drawn, for whom matplotlib is not installed.
-        axes: An `Axes`, or where there are several rows, as many of them; None for a new figure.
-        rows: How many there are.
-        shown: Whether the new figure is one of pyplot, which notebooks show, or only for a file.
+    It is one of pyplot, which notebooks show, if it is to be `shown`. `what` is drawn, for the
+    error where matplotlib is not installed.
     """
     messages.require_installed(f"A picture of {what}", "matplotlib", extra="pictures")
     if axes is not None:

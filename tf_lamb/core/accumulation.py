@@ -15,10 +15,7 @@ def largest(steps: int | Stages | None) -> int | None:
 
 
 def count(xp: Any, stages: Stages, step: Any) -> Any:
-    """The micro-batches of the update after `step` others: a scalar, in one program for all stages.
-
-    K = K_i  where  t_i <= t < t_i+1
-    """
+    """The micro-batches K_i of the update after `step` others, t_i <= step < t_i+1: a scalar."""
     result, *later = stages.values()
     for start, each in zip(list(stages)[1:], later, strict=True):
         result = xp.where(step >= start, each, result)

@@ -1,7 +1,4 @@
-"""Refuse early: what a constructor can know to be wrong, in one sentence with the way out.
-
-Each check raises, or gives the value as it is to be kept.
-"""
+"""Checks of arguments: each raises one sentence with the way out, or gives the value to keep."""
 
 import dataclasses
 import functools
@@ -264,15 +261,12 @@ _TREATED: dict[str, Callable[[str, Any], Any]] = {
 
 
 def accumulation(name: str, value) -> int | dict[int, int]:
-    """A number of micro-batches, or optimizer step -> that number from there on; or an error.
-
-    Steps come in any order, and as digits where JSON made strings of them.
-    """
+    """Micro-batches of a step, or step -> their number from there on, in order; or an error."""
     if not isinstance(value, Mapping):
         return integer(name, value)
     stages = {}
     for step, count in value.items():
-        step = int(step) if isinstance(step, str) and step.isdecimal() else step
+        step = int(step) if isinstance(step, str) and step.isdecimal() else step  # of JSON
         step = integer(f"A step in {name}", step, least=0)
         stages[step] = integer(f"{name}[{step}]", count)
     stages = dict(sorted(stages.items()))

@@ -123,10 +123,7 @@ def search(
     patterns: Iterable[str],
     variables: Sequence[tuple[Sequence[str], Sequence[int]]],
 ) -> dict[str, frozenset[int]]:
-    """Pattern -> the positions of the variables that it is found in, or that a preset stands for.
-
-    Of each variable it is told the names that it answers to, its path first, and its shape.
-    """
+    """Pattern -> positions of the variables in whose names it is found, or that a preset means."""
     found = {}
     numbers = numbered([names[0] for names, _ in variables])
     for pattern in patterns:

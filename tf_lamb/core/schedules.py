@@ -69,10 +69,7 @@ def _flat(xp, step, rate):
 
 
 def _end(schedule):
-    """The step from which a decay keeps its last rate, and that rate; None if it has no end.
-
-    A decay of ours, or one of either Keras by its name: none is imported here.
-    """
+    """The step from which a decay, ours or Keras's, keeps its last rate, and that rate; or None."""
     if isinstance(schedule, (_Polynomial, _Cosine)):
         return schedule.steps, schedule.end_learning_rate
     kind = type(schedule)

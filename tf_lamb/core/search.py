@@ -46,10 +46,7 @@ class Trial:
 def rungs(
     total: int, optimizers: int, budget: float, averaging_updates: int = 0
 ) -> tuple[int, int]:
-    """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most.
-
-    Every run takes `averaging_updates` besides, here and below; if any, the search one more.
-    """
+    """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most."""
     left = max(0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, averaging_updates))
     first = min(int(left / most_steps((1, LONGER), optimizers)), total // LONGER)
     return first, first * LONGER
@@ -62,7 +59,7 @@ def least_budget(total: int, optimizers: int, averaging_updates: int = 0) -> flo
 
 
 def most_steps(lengths: tuple[int, int], optimizers: int, averaging_updates: int = 0) -> int:
-    """The most steps that a search takes."""
+    """The most steps that a search takes; every run takes `averaging_updates` besides."""
     first, second = (averaging_updates + each for each in lengths)
     every = first * FIRST * optimizers + second * SECOND * min(optimizers, FINALISTS)
     return every + (averaging_updates > 0)
@@ -138,15 +135,12 @@ def plateau(trials: Iterable[Trial]) -> Plateau | None:
 
 
 def _lowest(left: Trial, best: Trial, right: Trial) -> float:
-    """The rate at the lowest point of the parabola through three losses, over log rate.
-
-    A side that rises more than four times as much as the other is a cliff: it counts as four times.
-    """
+    """The rate at the lowest point of the parabola through three losses, over log rate."""
     a, b = (math.log(each.rate / best.rate) for each in (left, right))
     rises = [each.loss - best.loss for each in (left, right)]
     if math.isinf(min(rises)):  # both were lost
         return best.rate
-    up, down = (min(rise, 4 * min(rises)) for rise in rises)
+    up, down = (min(rise, 4 * min(rises)) for rise in rises)  # beyond it is a cliff
     return best.rate * math.exp((up * b**2 - down * a**2) / (2 * (up * b - down * a)))
 
 
@@ -248,14 +242,7 @@ def _beyond(found, level):
 
 
 def choose(best: Mapping[str, Trial]) -> tuple[str, str]:
-    """The optimizer to take and why, of the best trial of each: the first of those that are level.
-
-    Example:
-        >>> best = {"LAMB": Trial("LAMB", 0.01, 0.02, 32, (0.5, 0.7)),
-        ...         "Muon": Trial("Muon", 0.02, 0.04, 32, (0.3, 0.5))}
-        >>> choose(best)
-        ('Muon', 'the lowest held-out loss')
-    """
+    """The optimizer to take and why, of the best trial of each: the first that is level."""
     lowest = min(best, key=lambda name: best[name].loss)
     first = next(name for name in best if is_level(best[name], best[lowest]))
     if first == lowest:

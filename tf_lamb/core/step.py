@@ -283,12 +283,7 @@ def stochastically_rounded(xp, x, noise, bitcast):
     bfloat16 is the upper half of float32's bits, and numbers of one sign are in the order of their
     bits. Noise that is added to the lower half carries into the upper one as often as x is near to
     the neighbour of the larger magnitude. Infinities and NaN stay as they are; what is beyond the
-    largest number of bfloat16 becomes that number.
-
-    Args:
-        x: float32.
-        noise: int32, uniform from 0 to 2^16 - 1, of the shape of x.
-        bitcast: as for `step`.
+    largest number of bfloat16 becomes that number. The noise is that of `rounding_noise`.
     """
     upper = xp.right_shift(bitcast(x, "int32") + noise, 16)  # the sign comes along
     upper = xp.where((upper & 0x7FFF) > _LARGEST, upper - 1, upper)

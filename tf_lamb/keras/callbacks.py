@@ -1,7 +1,4 @@
-"""The callbacks of Keras 3: the framework-independent half of each, before its base class.
-
-The backup is one file, which a rename puts in the place of the last one.
-"""
+"""The callbacks of Keras 3: the framework-independent half of each, before its base class."""
 
 import contextlib
 import math

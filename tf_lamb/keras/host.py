@@ -30,10 +30,7 @@ def check_precision(variables):
 
 
 def split_accumulators(optimizer):
-    """Gives the sums of an optimizer that is built a part for each of its replicas.
-
-    The first part is the sum so far.
-    """
+    """Gives each replica a part of a built optimizer's sums; the first is the sum so far."""
     sums = optimizer._storage.accumulators
     for i, old in enumerate(sums):
         variable = optimizer._trainable_variables[i]

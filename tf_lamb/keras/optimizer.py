@@ -81,10 +81,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             return self.add_variable_like(reference_variable, name, dtype)
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable of that dtype where the given one lives, laid out like it.
-
-        In another shape each device has it whole, but for the share of a shared update.
-        """
+        """Adds a variable of that dtype where another lives; in its shape, laid out like it."""
         layout = getattr(variable, "_layout", None)
         if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
             shape = (self._replicas, *variable.shape)

@@ -21,12 +21,7 @@ from tf_lamb.keras import arrays, host
 
 @functools.cache
 def install():
-    """Replaces what is of the whole process, in this order and once; no import does so."""
-    have_loss_scales_leave_ours_alone()
-
-
-def have_loss_scales_leave_ours_alone():
-    """Changes `LossScaleOptimizer` around ours; others are as ever (Keras 3.12.0 to 3.15.1).
+    """Changes `LossScaleOptimizer` around ours, once; others are as ever (Keras 3.12.0 to 3.15.1).
 
     By itself the wrapper drops a call, under accumulation a micro-batch, whose gradients are not
     finite, and nobody inside learns of it. Here every call goes through: the optimizer inside skips

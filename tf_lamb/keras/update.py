@@ -185,11 +185,8 @@ class Update(step.Update):
             for layer in plan
         ]
         dealt = functools.partial(sharding.dealt, is_shared=self.is_shared) if self.deals else None
-        if self.stacks:
-            stacks.together(arrays, steps, dealt)
-        else:
-            for each in steps:
-                stacks.alone(arrays, each)
+        for own in [steps] if self.stacks else [[each] for each in steps]:
+            stacks.together(arrays, own, dealt)
         for average, stored in state.averages:
             self._average(average, stored, scalars, choice)
 

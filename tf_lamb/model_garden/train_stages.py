@@ -118,10 +118,7 @@ def _split(override: dict) -> tuple[dict, dict]:
 
 
 def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
-    """The part of `--params_override` for one stage of so many, counted from 0.
-
-    Its settings outrank what is for every stage, and are outranked by what is for this one.
-    """
+    """The part of `--params_override` for a stage, from 0; its settings outrank those for all."""
     common, named = _split(override)
     for key, value in named.items():
         if not 1 <= int(key.removeprefix("stage_")) <= count:
@@ -134,10 +131,7 @@ def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
 
 
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
-    """The experiments of all stages, each of which begins where the one before ends.
-
-    With `keep_moments` a stage takes over the optimizer, too.
-    """
+    """The experiments of all stages, each of which begins where the one before ends."""
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
     from tf_lamb.model_garden.folders import checkpoints, model_dirs

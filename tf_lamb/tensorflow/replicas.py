@@ -64,10 +64,7 @@ def per_replica_variables():
 
 
 def gather(strategy, accumulators, gradients, is_update):
-    """Each replica adds its own gradients to its own accumulators.
-
-    At an update, where replicas meet, all get their sum, which is the only time that it is taken.
-    """
+    """Each replica adds its gradients to its own accumulators, of which an update takes the sum."""
     for accumulator, gradient in zip(accumulators, gradients, strict=True):
         accumulator.assign_add(tf.cast(gradient, accumulator.dtype))
     if strategy.num_replicas_in_sync == 1:

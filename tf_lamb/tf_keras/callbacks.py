@@ -1,7 +1,4 @@
-"""The callbacks of tf_keras: the framework-independent half of each, before its base class.
-
-The backup is tf_keras's, whose checkpoints no kill breaks, if read with care.
-"""
+"""The callbacks of tf_keras: the framework-independent half of each, before its base class."""
 
 import os
 

@@ -24,12 +24,7 @@ from tf_lamb.tf_keras import host
 
 @functools.cache
 def install():
-    """Replaces what is of the whole process, in this order and once; no import does so."""
-    have_loss_scales_leave_ours_alone()
-
-
-def have_loss_scales_leave_ours_alone():
-    """From now on `LossScaleOptimizerV3` of tf_keras 2.20.1 around ours; others are as ever.
+    """Changes `LossScaleOptimizerV3` of tf_keras 2.20.1 around ours, once; others are as ever.
 
     `save_own_variables`, `load_own_variables`: with them it saves and loads what is inside, by
         position, before an optimizer of ours can refuse it. From the first of ours on, it does so

@@ -12,7 +12,7 @@ from support.examples import run_example
 from support.frontends import on_tensorflow
 
 import tf_lamb.keras
-from tf_lamb_extras.adversarial import ConcurrentAdversarial, checks, step
+from tf_lamb_extras.adversarial import ConcurrentAdversarial
 
 if keras.backend.backend() not in ("tensorflow", "jax"):
     pytest.skip("it trains on TensorFlow and JAX", allow_module_level=True)
@@ -306,22 +306,6 @@ def test_data_that_cannot_be():
         training.fit(np.zeros((4, 4, 4, 1)), verbose=0)
     with pytest.raises(ValueError, match=r"input_range is \(0, 1\)"):
         training.fit(np.full((4, 4, 4, 1), 200, "uint8"), np.zeros((4, 2)), verbose=0)
-
-
-@pytest.mark.parametrize(
-    ("pixels", "bounds"), [((-0.1, 1), (0, 1)), ((0, 1.2), (0, 1)), ((0, 1), (0, 255))]
-)
-def test_pixels_a_little_beyond_the_range_or_lost_in_it_warn(pixels, bounds):
-    with pytest.warns(UserWarning, match="input_range is"):
-        checks.check_pixels(*pixels, bounds)
-
-
-def test_only_images_that_can_be_had_again_are_looked_at():
-    images = np.zeros((100, 4, 4, 1))
-    assert step.some_images(images).shape == (64, 4, 4, 1)
-    generator = (images for _ in range(1))
-    assert step.some_images(generator) is None
-    assert next(generator) is images
 
 
 def test_the_example_runs():

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from support import frontends
-from support.crashing import full_disk
 from support.examples import run_example
 from support.frontends import BACKEND, FRONTENDS, array, as_compiled, every_frontend, on_tensorflow
 
 from tf_lamb_extras import automatic_warmup
-from tf_lamb_extras.automatic_warmup.callback import Kept
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState
 from tf_lamb_extras.automatic_warmup.gaussian_process import MinimumTest
 
@@ -185,28 +183,6 @@ def test_the_example_runs():
 
 
 # --- weights ---
-
-
-def test_one_state_is_kept_and_found_again_by_another_process(tmp_path):
-    file = tmp_path / "state.json"
-    # A scalar is what `.numpy()` of a TensorFlow variable without axes is: no array.
-    arrays = [np.arange(3, dtype="float32"), np.int64(7), np.array(8), np.ones((2, 2), "float16")]
-    like = [0 * array for array in arrays]
-    kept = Kept(file)
-    for step in (4, 8):
-        kept.keep(step, arrays)
-        kept.drop(but=step)
-    assert [path.name for path in tmp_path.iterdir()] == ["state.json.8.weights"]
-    assert kept.at(8, like) is arrays
-    assert Kept(file).at(4, like) is None
-    assert Kept(file).at(8, like[:2]) is None  # of another model
-    for one, other in zip(Kept(file).at(8, like), arrays, strict=True):
-        np.testing.assert_array_equal(one, other)
-    with full_disk(), pytest.raises(OSError, match="large"):
-        kept.keep(9, [np.zeros(4096)])
-    assert [path.name for path in tmp_path.iterdir()] == ["state.json.8.weights"]
-    kept.drop()
-    assert not list(tmp_path.iterdir())
 
 
 @every_frontend

@@ -1,7 +1,6 @@
 """AutoWarmup in Model Garden: its trainer, its runner, its checkpoints."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from official.core import task_factory, train_lib
 from support.clusters import mirrored
 from support.garden import build, optimizer, run, tiny, trainer_of
 
-import tf_lamb.tf_keras
 from tf_lamb import model_garden
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
@@ -21,7 +19,7 @@ from tf_lamb.model_garden.experiments import schedules
 from tf_lamb.model_garden.running import runner
 from tf_lamb_extras.automatic_warmup import gaussian_process
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState
-from tf_lamb_extras.automatic_warmup.model_garden import KEY, AutoWarmup, Schedule
+from tf_lamb_extras.automatic_warmup.model_garden import KEY, AutoWarmup
 
 STEPS = 24
 
@@ -57,17 +55,6 @@ def state(folder):
 
 
 PEAK = 1e-3 * 1000 ** (2 / 12)  # of the first: no epoch that ends lower has a lower rate
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_its_warmup_and_switches(
-    records, eager, tmp_path, finds_it_at_8, capsys
-):
-    run(params_of(records, train_steps=6), tmp_path, "train")
-    run(params_of(records, train_steps=10), tmp_path, "train")
-    assert "after 8 of 24 steps" in capsys.readouterr().out
-    assert state(tmp_path)["switch"] == pytest.approx([8, PEAK])
-    assert [at for at, _ in state(tmp_path)["points"]] == [0.5, 2.5, 4.5, 6.5]
 
 
 @pytest.mark.slow
@@ -157,20 +144,6 @@ def test_what_sets_the_rate_too_is_refused(records, tmp_path, config, says):
     params.trainer.optimizer_config.override(config)
     with pytest.raises(UserError, match=says):
         check_run(params, "train", str(tmp_path / "new"))
-
-
-def test_it_forgets_what_was_undone(tmp_path):
-    """Model Garden's recovery went back."""
-    schedule = Schedule(decide_every=100, total_steps=1000)
-    lamb = tf_lamb.tf_keras.LAMB(schedule, jit_compile=False)
-    warmup = AutoWarmup(lamb, str(tmp_path), writes=False)
-    warmup.resume()
-    for step in (10, 20):
-        lamb.iterations.assign(step)
-        warmup({"training_loss": 1.0})
-    lamb.iterations.assign(10)
-    warmup({"training_loss": math.nan})
-    assert [at for at, _ in warmup.warmup.points] == [pytest.approx(4.5)]
 
 
 def test_a_run_that_goes_on_with_it_jumps_nowhere(records):

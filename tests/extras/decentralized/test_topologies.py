@@ -33,16 +33,6 @@ def test_the_worked_matrices():
     assert matrix_of("ring", 2).tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
-def test_a_grid_by_hand():
-    """Two columns and three rows: a corner has two neighbours, a middle one three."""
-    grid = matrix_of("grid", 6)
-    third, quarter = 1 / 3, 1 / 4
-    np.testing.assert_allclose(grid[0], [5 / 12, third, quarter, 0, 0, 0], rtol=1e-15)
-    np.testing.assert_allclose(grid[2], [quarter, 0, quarter, quarter, quarter, 0], rtol=1e-15)
-    # A prime number stands in one row.
-    np.testing.assert_allclose(matrix_of("grid", 3)[1], [third, third, third], rtol=1e-15)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 7, 8, 12, 16, 17])
 @pytest.mark.parametrize("name", rules.TOPOLOGIES)
 def test_every_matrix_is_doubly_stochastic_and_what_is_exchanged(name, workers):

@@ -231,7 +231,6 @@ def small(frontend, *middle, activation=None, kernel=None, axis=-1):
 def test_what_cannot_be_in_integers(frontend):
     host, ours = FRONTENDS[frontend]
     layers = host.layers
-    refused(TypeError, "fixed_point takes a model, not", fixed_point, object())
     plain = host.Sequential([host.Input((2,)), layers.BatchNormalization(name="n")], name="plain")
     text = "plain has no BatchNormalization followed by a QuantizedReLU: n is left, an output of"
     refused(ValueError, text, fixed_point, plain)
@@ -244,8 +243,6 @@ def test_what_cannot_be_in_integers(frontend):
             fixed_point, model, (0, 2 * 10**9))  # fmt: skip
     named = functools.partial(fixed_point, model, (0, 9))
     refused(ValueError, "accumulators names 'nrom', which", named, accumulators={"nrom": (1, 0, 9)})
-    refused(TypeError, "accumulators['norm'] must be (step", named, accumulators={"norm": (0, 9)})
-    refused(ValueError, "the step must be above 0, not 0", named, accumulators={"norm": (0, 0, 9)})
     with_range = functools.partial(fixed_point, input_range=(0, 9))
     refused(ValueError, "because sum before it has an activation", with_range,
             small(frontend, activation="relu"))  # fmt: skip
@@ -255,21 +252,3 @@ def test_what_cannot_be_in_integers(frontend):
     refused(ValueError, "sum: the kernel is on no grid", with_range, small(frontend, kernel=uneven))
     wide = small(frontend, kernel=np.full((2, 2), 2.0**14 + 1))
     refused(ValueError, "norm, channel 0: int32 would overflow", fixed_point, wide, (0, 60_000))
-
-
-@every_frontend
-def test_another_axis_or_a_second_call_is_no_pair(frontend):
-    host, ours = FRONTENDS[frontend]
-    layers = host.layers
-    inputs = host.Input((3, 3))
-    y = layers.Dense(3, name="sum")(inputs)
-    y = ours.QuantizedReLU(4)(layers.BatchNormalization(axis=1, name="norm")(y))
-    refused(ValueError, "norm normalizes another axis than that of sum's", fixed_point,
-            host.Model(inputs, y), (0, 9))  # fmt: skip
-    inner = host.Model(inputs, y, name="inner")
-    outer = host.Sequential([host.Input((3, 3)), inner])
-    refused(ValueError, "norm is left, inside another layer", fixed_point, outer, (0, 9))
-    norm = layers.BatchNormalization(name="twice")
-    y = ours.QuantizedReLU(4)(norm(norm(inputs)))
-    refused(ValueError, "twice is left, which is called 2 times", fixed_point,
-            host.Model(inputs, y), (0, 9))  # fmt: skip

@@ -219,20 +219,6 @@ def test_the_model_and_the_optimizer_stay_as_they_are():
     model.train_on_batch(np.ones((8, 60)), np.ones((8, 32)))
 
 
-def test_mixed_precision_keeps_float32_weights():
-    whole = ask(dense())
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        model = dense()
-    finally:
-        keras.config.set_dtype_policy("float32")
-    half = ask(model)
-    assert half.fits and half.memory.weights == whole.memory.weights
-    # float16 comes with a loss scale, which is part of the optimizer.
-    assert half.memory.slots > whole.memory.slots
-    assert half.work.bytes_moved != whole.work.bytes_moved
-
-
 def test_micro_batches_make_one_update():
     """Keras's optimizer accumulates, so a step of `fit` is a micro-batch of an update."""
     model = dense()
@@ -263,20 +249,6 @@ class Subclass(keras.Model):
         return {"a": self.second(self.first(x["one"])), "b": self.first(x["two"])}
 
 
-@pytest.mark.parametrize(
-    ("loss", "shape", "dtype"),
-    [
-        ("kl_divergence", (64, 5), "float32"),
-        (keras.losses.MeanSquaredError(), (64, 5), "float32"),
-        (SPARSE, (64,), "int32"),
-        (keras.losses.Circle(), (64,), "int32"),
-    ],
-)
-def test_keras_is_asked_which_targets_a_loss_takes(loss, shape, dtype):
-    target = shapes.targets_of(loss, jax.ShapeDtypeStruct((64, 5), "float32"))
-    assert (target.shape, target.dtype) == (shape, dtype)
-
-
 def test_structures_and_a_model_that_is_built_by_the_shapes():
     model = Subclass()
     report = ask(
@@ -287,15 +259,6 @@ def test_structures_and_a_model_that_is_built_by_the_shapes():
     )
     assert report.fits and report.memory.weights == 4 * (4 * 8 + 8 + 8 * 2 + 2)
     assert model.first.built and not model.compiled
-
-
-def test_dtypes_come_from_the_model_or_from_the_shapes():
-    read, tokens = shapes.inputs, keras.Input((16,), dtype="int32", name="tokens")
-    tokens = keras.Model(tokens, layers.Embedding(4, 2)(tokens))
-    assert read({"tokens": (None, 16)}, tokens, 8)["tokens"].dtype == "int32"
-    assert read(((8, 16), "uint8"), tokens).dtype == "uint8"
-    assert read([(8, 16), ((8, 4), "int8")], Subclass())[1].dtype == "int8"
-    assert read(keras.KerasTensor((8, 60), "bfloat16"), dense()).dtype == "bfloat16"
 
 
 def built_elsewhere():

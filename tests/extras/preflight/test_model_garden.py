@@ -106,13 +106,6 @@ def test_on_a_cpu_the_same_road_says_what_xla_says_of_the_program_that_runs():
     assert ours == pytest.approx(truth, rel=0.1)
 
 
-@pytest.mark.slow
-def test_on_a_cpu_it_says_so_of_a_whole_step(records):
-    ask = functools.partial(on_tpu.accounts_of_a_step, settings_of(records), EXPERIMENT)
-    ((ours, truth),) = clusters.results(ask)
-    assert ours == pytest.approx(truth, rel=0.1)
-
-
 def check_accumulation(found):
     assert (found["micro_batches"], found["examples_a_replica"]) == (2, 2)
     memory = found["memory"]
@@ -128,33 +121,6 @@ def test_accumulation_is_in_the_report(records, monkeypatch):
     monkeypatch.setattr(compiler, "compile_hlo", lambda hlo, device: program)
     settings = settings_of(records, gradient_accumulation_steps=2)
     check_accumulation(on_tpu.small(settings, EXPERIMENT))
-
-
-def test_it_says_what_it_compiles(records, monkeypatch):
-    """With programs that are nothing but their number of examples."""
-    monkeypatch.setattr(step_programs.Steps, "step", lambda steps, examples: examples)
-    monkeypatch.setattr(step_programs.Steps, "update", lambda steps: 0)
-
-    def compile_(examples, device):
-        if (needed := examples * 2.0**30) > SMALL.chip.memory:
-            raise compiler.TooLarge(needed, SMALL.chip.memory)
-        return compiler.Program(0, 0, 0, int(needed), 1.0, 1.0, ())
-
-    monkeypatch.setattr(compiler, "compile_hlo", compile_)
-    events = []
-    say = lambda text, end="": events.append(text.split(" ...")[0])  # noqa: E731
-    found = frontend.ask(experiment(records), SMALL, EXPERIMENT, say=say)
-    compiled = [text for text in events if text.startswith("compiling")]
-    assert 3 < len(compiled) <= 5
-    assert compiled[:2] == ["compiling 4 examples", "compiling the update alone"]
-    assert found.largest == 15
-
-
-@pytest.mark.slow
-def test_accumulation_is_in_the_report_of_a_program(records):
-    settings = settings_of(records, gradient_accumulation_steps=2)
-    (found,) = clusters.results(functools.partial(on_tpu.small, settings, EXPERIMENT))
-    check_accumulation(found)
 
 
 @pytest.mark.slow

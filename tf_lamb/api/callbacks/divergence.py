@@ -30,18 +30,10 @@ class Diagnosis:
         self._step = self._skipped = self._skipped_before = 0
 
     def add(self, step, skipped, loss, broken, observations, untrained=False):
-        """Adds a reading.
+        """Adds a reading; returns the report, if training has diverged, else None.
 
-        Args:
-            step: Optimizer steps taken.
-            skipped: Steps skipped so far.
-            loss: Loss of the present epoch, or None.
-            broken: Paths of the variables that are not finite.
-            observations: Observations of the optimizer; empty if it has no trust ratios.
-            untrained: Whether no optimizer trains any of the variables that are not finite.
-
-        Returns:
-            The report, if training has diverged; else None.
+        `broken` are the paths of the variables that are not finite, and `untrained` says that no
+        optimizer trains any of them; the loss is of the present epoch.
         """
         if step != self._step or skipped < self._skipped:  # a step was taken; another run began
             self._skipped_before = skipped

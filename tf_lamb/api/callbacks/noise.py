@@ -124,17 +124,13 @@ class NoiseScale(Callback):
             print(self.advice())
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the noise scale over the steps, and the batch size.
+        """Draws the noise scale over the steps, and the batch size; returns the matplotlib `Axes`.
 
         Args:
-            axes: A matplotlib `Axes`. Defaults to None: that of a new figure.
-
-        Returns:
-            The `Axes`. The caller shows or saves it.
+            axes: The `Axes` to draw in. Defaults to None: that of a new figure.
 
         Raises:
             ValueError: before the first noise scale.
-            ModuleNotFoundError: if matplotlib is not installed.
         """
         curve = dict(zip(*self.history.values(), strict=True))
         return plots.noise_scale(curve, self.batch_size, axes)

@@ -140,15 +140,13 @@ class TrustRatios(Callback):
     TensorBoard gets the scalars `weight_norm/PATH`, `update_norm/PATH` and `trust_ratio/PATH`, the
     histograms `weight_norms`, `update_norms` and `trust_ratios` over all layers, and the scalar
     `clipped_trust_ratios`. When training ends, the callback prints a table, with the ratio farthest
-    from the median first.
+    from the median first. `plot()` draws the ratios over the steps.
 
     A variable that is excluded from layer adaptation has no ratio; the table marks it. Variables
     that `treatments` join share a ratio, and each of them shows it. For a variable that
     `treatments` slice, the callback reports the means over its slices. With gradient
     accumulation a step is an update. The optimizer may be inside a wrapper such as
     `LossScaleOptimizer`.
-
-    `plot()` draws the ratios over the steps.
 
     Args:
         directory: Folder for TensorBoard's files, for example "logs/trust_ratios". Defaults to
@@ -219,19 +217,14 @@ class TrustRatios(Callback):
         return self.history.table()
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws median and range of all layers' ratios over the steps, and three single layers.
-
-        These three layers have the ratios farthest from the median in the latest reading.
+        """Draws median and range of all layers' ratios, and the three layers that end farthest.
 
         Args:
-            axes: A matplotlib `Axes`. Defaults to None: that of a new figure.
-
-        Returns:
-            The `Axes`. The caller shows or saves it.
+            axes: The matplotlib `Axes` to draw in, which is returned. Defaults to None: that of a
+                new figure.
 
         Raises:
             ValueError: before the first trust ratio.
-            ModuleNotFoundError: if matplotlib is not installed.
         """
         return plots.trust_ratios(self.history.curves(), axes)
 

@@ -278,10 +278,7 @@ def seconds_of_steps(trials: Trials, sizes: list[int]) -> tuple[dict[int, float]
 
 
 def seconds_of_update(trials: Trials, size: int, whole: float) -> float:
-    """Of an update alone, from trials that accumulate and the seconds of a call that does not.
-
-    update = (whole - mean) k/(k - 1),  with the mean of the k calls of an update
-    """
+    """Seconds of an update alone: (whole - mean) k/(k - 1), with the mean of its k calls."""
     k, (steps, _) = trials.calls, lasting(trials, size)
     return max(0.0, (whole - in_turn(trials, {size: steps})[size]) * k / (k - 1))
 

@@ -24,10 +24,6 @@ class Examples:
         blocks: The held-out examples, in `BLOCKS` batches of one size.
         is_py_dataset: Whether it is one, whose inputs alone `fit` of Keras 3 leaves in a tuple.
         written: The data as a line of code has them.
-
-    Raises:
-        TypeError: if the data can be read only once.
-        ValueError: if it holds too few examples, or their number is not known.
     """
 
     def __init__(

@@ -60,35 +60,23 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundRate:
-    """What `find_rate` found. Print it, `plot()` it, train with `optimizer()`.
+    """What `find_rate` found. Print it, `plot()` it, train with `optimizer()`."""
 
-    Attributes:
-        optimizer_name: The best of the optimizers that were tried.
-        why_optimizer: Why it was taken.
-        answers: Name -> `Answer`, of the optimizers on the second rung.
-        batch_size, train_steps, warmup_steps, epochs, examples: Of the run that it is for.
-        calls: Micro-batches of an update.
-        data: As a line of code has them.
-        trials: Every short run, a `Trial` each.
-        cost: Examples that the search trained on, over those of the real run.
-        wrapped: Puts an optimizer into what scales the loss of this model, if anything does.
-    """
-
-    optimizer_name: str
-    why_optimizer: str
-    answers: dict[str, Answer]
-    batch_size: int
+    optimizer_name: str  # the best of those that were tried
+    why_optimizer: str  # it was taken
+    answers: dict[str, Answer]  # by name, of the optimizers on the second rung
+    batch_size: int  # of the run that it is for, to `decay`
     train_steps: int
     warmup_steps: int
     epochs: float
     examples: int
     decay: str
-    calls: int
-    data: str
-    trials: tuple[search.Trial, ...]
-    cost: float
+    calls: int  # micro-batches of an update
+    data: str  # as a line of code has them
+    trials: tuple[search.Trial, ...]  # every short run
+    cost: float  # examples that the search trained on, over those of the real run
     candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)
-    wrapped: Callable[[Any], Any] = dataclasses.field(repr=False)
+    wrapped: Callable[[Any], Any] = dataclasses.field(repr=False)  # by what scales the loss
     schedules: Any = dataclasses.field(repr=False)
 
     @property
@@ -155,10 +143,7 @@ class FoundRate:
         )
 
     def optimizer(self) -> Any:
-        """The optimizer for the real run, with its schedule: for `model.compile`.
-
-        Where the model has a `LossScaleOptimizer`, in one like it.
-        """
+        """The optimizer for the real run, with its schedule and loss scale, for `compile`."""
         recipe, counted = self.recipe(), self._candidate.counted
         steps = {name: counted * getattr(recipe, name) for name in ("warmup_steps", "train_steps")}
         schedule = dataclasses.replace(recipe, **steps).schedule(self.schedules)
@@ -231,11 +216,7 @@ class FoundRate:
         return table(rows, right=(1, 2, 3, 4))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draws held-out loss over learning rate, a line an optimizer and a rung.
-
-        Returns:
-            The matplotlib `Axes`: `ax`, or that of a new figure.
-        """
+        """Draws held-out loss over learning rate; returns the `Axes`, `ax` or a new figure's."""
         return plots.rates(self, ax)
 
     def _repr_html_(self) -> str:

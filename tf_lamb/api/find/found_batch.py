@@ -17,30 +17,19 @@ from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundBatch:
-    """What `find_batch` found. Print it, train with `script` or `recipe()`.
+    """What `find_batch` found. Print it, train with `script` or `recipe()`."""
 
-    Attributes:
-        answer: Steps, hours and cost at each batch, and the batches to name.
-        runs: Every short run, a `Run` each.
-        target: The held-out loss that they ran to, or None.
-        timed: How far the seconds of a step were measured.
-        baseline_epochs, examples: Of the baseline.
-        cost: Examples that the short runs trained on, over those of the baseline.
-        normalizes: Whether the model has batch normalization, which `find_rate` takes time for.
-        data: As a line of code has them.
-    """
-
-    answer: Answer
-    runs: tuple[reach.Run, ...]
-    target: float | None
-    timed: str
+    answer: Answer  # steps, hours and cost at each batch, and the batches to name
+    runs: tuple[reach.Run, ...]  # every short run
+    target: float | None  # the held-out loss that they ran to
+    timed: str  # how far the seconds of a step were measured
     baseline_epochs: float
-    examples: int
-    cost: float
+    examples: int  # of an epoch
+    cost: float  # examples that the short runs trained on, over those of the baseline
     optimizer: Any = dataclasses.field(repr=False)
     learning_rate: float
-    normalizes: bool
-    data: str
+    normalizes: bool  # whether there is batch normalization, which `find_rate` takes time for
+    data: str  # as a line of code has them
 
     @property
     def row(self) -> Row:

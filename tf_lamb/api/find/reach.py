@@ -24,21 +24,14 @@ LEAST_STEPS = 4  # at the large batch, where nothing bends
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A short run.
-
-    Attributes:
-        batch, rate, seed: Of it.
-        steps: To the target, between two evaluations; infinite where it did not arrive.
-        made: Its steps.
-        loss: The mean of its last losses.
-    """
+    """A short run to the target."""
 
     batch: int
     rate: float
     seed: int
-    steps: float
-    made: int
-    loss: float = math.inf
+    steps: float  # to the target, between two evaluations; infinite where it did not arrive
+    made: int  # steps in all
+    loss: float = math.inf  # the mean of its last ones
 
 
 Losses = dict[int, tuple[float, ...]]  # step -> those of the held-out blocks
@@ -114,13 +107,10 @@ def short_runs(
     begin: Callable[[int], AbstractContextManager[Trials]], rate: float, base: int, large: int,
     length: int, say: Callable[[str], None],
 ) -> tuple[float, list[Run]]:  # fmt: skip
-    """The target, and runs to it at two batches.
+    """The target, and runs to it at two batches; raises where there is nothing to compare.
 
     `begin` gives the trials of a batch, with an optimizer. The first run, of `length` steps at the
     base batch and the rate that was tuned there, sets the target.
-
-    Raises:
-        ValueError: if nothing is learned, or no run at the large batch reaches the target.
     """
     warm = WARMUP * length * base
     with begin(base) as trials:

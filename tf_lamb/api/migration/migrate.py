@@ -20,36 +20,20 @@ from tf_lamb.core.messages import warn
 
 @dataclasses.dataclass(frozen=True)
 class MigrationReport:
-    """The outcome of a migration; `print` shows it as text.
+    """The outcome of a migration; `print` shows it as text."""
 
-    Attributes:
-        origin: where the state came from.
-        optimizer: the class that continues it.
-        step: the step that it continues after.
-        matched: path of a variable -> its name in the source.
-        fresh: paths that begin at zero, as they were asked to.
-        left_over: names that the source has state for and the optimizer has not.
-        left_behind: what else the source keeps and the optimizer has no place for, by its name in a
-            file.
-        averages: how averaged weights (`use_ema`) go on; empty where the optimizer has none.
-        changes: argument -> its value there and here; the next steps differ by these.
-        keep: the arguments that would keep the behaviour.
-        unsaid: arguments that the source does not hold, to be checked by eye.
-        weights: how many weights were set, or None where they were left as they are.
-    """
-
-    origin: str
-    optimizer: str
-    step: int
-    matched: Mapping[str, str]
-    fresh: tuple[str, ...]
-    left_over: tuple[str, ...]
-    left_behind: tuple[str, ...]
-    averages: str
-    changes: Mapping[str, tuple[Any, Any]]
-    keep: Mapping[str, Any]
-    unsaid: tuple[str, ...]
-    weights: int | None
+    origin: str  # where the state came from
+    optimizer: str  # the class that continues it
+    step: int  # that it continues after
+    matched: Mapping[str, str]  # path of a variable -> its name in the source
+    fresh: tuple[str, ...]  # paths that begin at zero, as they were asked to
+    left_over: tuple[str, ...]  # names that the source has state for and the optimizer has not
+    left_behind: tuple[str, ...]  # what else has no place in the optimizer, by its name in a file
+    averages: str  # how averaged weights (`use_ema`) go on; empty where the optimizer has none
+    changes: Mapping[str, tuple[Any, Any]]  # argument -> its value there, and here
+    keep: Mapping[str, Any]  # the arguments that would keep the behaviour
+    unsaid: tuple[str, ...]  # arguments that the source does not hold, to be checked by eye
+    weights: int | None  # how many were set; None where they were left as they are
 
     def __str__(self):
         renamed = [f"{path} (there {name})" for path, name in self.matched.items() if path != name]

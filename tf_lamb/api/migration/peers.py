@@ -104,12 +104,7 @@ def match(
     found: Mapping[str, Mapping[str, Any]],
     rename: Mapping[str, str],
 ) -> dict[str, str]:
-    """Path -> name in the source, for every path that is wanted, or one error.
-
-    Names are compared as they are, then without the name of the model, which differs between a
-    functional and a subclassed model. Every part that is wanted of a path, with its shape, must be
-    there.
-    """
+    """Path -> name in the source, with the model's name or without, of every path; or one error."""
     short = _short(found)
     lookup = {short[name]: name for name in found} | {name: name for name in found}
     result = {}

@@ -1,8 +1,4 @@
-"""MeasureNoise: an optimizer, with an eye on the noise of its gradients.
-
-It wraps another one, sees the gradients on their way to it, and keeps what
-`tf_lamb.core.noise` makes of them.
-"""
+"""MeasureNoise: an optimizer that sees gradients on their way to another, and keeps their noise."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -208,11 +204,8 @@ class MeasureNoise:
     def step(self, pairs: Sequence, apply: Callable, unfrozen: Sequence) -> None:
         """Measures gradients on their way to the inner optimizer, in the one order that is right.
 
-        Args:
-            pairs: of a gradient of this replica and its variable.
-            apply: takes pairs, with sums over replicas where those are not gathered, and has the
-                inner optimizer step.
-            unfrozen: the variables whose layers are not frozen now.
+        Pairs are of a gradient of this replica and its variable; `apply` has the inner optimizer
+        step, and takes them with sums over replicas where those are not gathered.
         """
         pairs = self._without_frozen(pairs)
         gradients = [self._dense(*pair) for pair in pairs]
@@ -361,13 +354,9 @@ class MeasureNoise:
         return new._asdict()
 
     def noise_scale(self, batch_size: int) -> float:
-        """The simple noise scale, in examples.
+        """The simple noise scale, in examples, where an update has `batch_size` of them.
 
-        Args:
-            batch_size: Examples of one update.
-
-        Returns:
-            nan where the gradient drowned in noise, or nothing was measured yet.
+        It is nan where the gradient drowned in noise, or nothing was measured yet.
         """
         variance, signal, _ = self.averages()
         return noise.noise_scale(variance, signal, batch_size)

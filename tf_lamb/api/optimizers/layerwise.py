@@ -134,11 +134,16 @@ class Layerwise:
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The optimizer again."""
-        decay = config.get("weight_decay")
-        if isinstance(decay, dict):
-            decay = cls._schedules._Schedule._deserialize(decay, custom_objects)
-            config = {**config, "weight_decay": decay}
-        made = super().from_config(config, custom_objects)  # type: ignore[misc]
+        config = dict(config)  # in which Keras puts the schedule that it makes
+        if isinstance(decay := config.get("weight_decay"), dict):
+            config["weight_decay"] = cls._schedules._Schedule._deserialize(decay, custom_objects)
+        try:
+            made = super().from_config(config, custom_objects)  # type: ignore[misc]
+        except TypeError as error:
+            raise TypeError(
+                f"{error}: if the config is of another version, make the optimizer with the "
+                "arguments of today, which CHANGELOG lists, and load the weights."
+            ) from error
         made._is_from_config = True
         return made
 
@@ -298,19 +303,14 @@ class Layerwise:
 
     @property
     def gradient_norm(self) -> float | None:
-        """The norm of all gradients of the latest step that was finite; waits for the device.
-
-        None without `on_spike`, and before the first step.
-        """
+        """The norm of all gradients of the latest finite step, or None; needs `on_spike`."""
         norms = self._guard.norms
         return None if norms is None else float(value_of(norms)[-1]) or None
 
     def nonfinite_weights(self, model: Any = None) -> list[str]:
-        """The paths of the weights that are not finite: waits for the device.
+        """The paths of the weights of a model that are not finite: waits for the device.
 
-        Args:
-            model: All weights of it are looked at. Defaults to None: those that this optimizer
-                trains, without what layers keep by themselves, such as moving averages.
+        Without a model it looks at what this optimizer trains, and not at moving averages.
         """
         weights = None if model is None else model.weights
         return self._guard.nonfinite(self._host.which_are_finite, self._var_key, weights)

@@ -35,10 +35,7 @@ class State(NamedTuple):
     parts: Sequence[Part]  # of each variable of the build, in its order
 
     def variables(self) -> dict[str, Any]:
-        """By the position of what it accompanies and by its own name, for a checkpoint of objects.
-
-        Layers that nobody named have other names in the next model.
-        """
+        """By position of what it accompanies and own name: layers may get other names."""
         kept = {f"{slot}:{i}": v for i, p in enumerate(self.parts) for slot, v in p.kept.items()}
         return {**self.scalars, **kept}
 

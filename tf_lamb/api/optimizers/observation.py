@@ -12,26 +12,16 @@ class Observation(NamedTuple):
     Numbers are None where the variable has no ratio, and before its first step. A layer of several
     variables is reported under each of them; where each slice of a variable is a layer, the
     numbers are the means over its slices.
-
-    Attributes:
-        path: the variable; with its number where others have its path, too.
-        layer: equal for the variables that share a ratio.
-        joined: the name of the layer, if the variable shares it.
-        ratios: how many the variable has: 1, the number of its slices, or 0 if it is excluded.
-        weight_norm: |w|, before the step.
-        update_norm: |u|, what the ratio divides by.
-        trust_ratio: the ratio, within its bounds.
-        clipped: how many ratios a bound made other than they were.
     """
 
-    path: str
-    layer: int
-    joined: str
-    ratios: int
-    weight_norm: float | None = None
-    update_norm: float | None = None
-    trust_ratio: float | None = None
-    clipped: int = 0
+    path: str  # with its number where other variables have it, too
+    layer: int  # equal for the variables that share a ratio
+    joined: str  # the name of the layer, if the variable shares it
+    ratios: int  # how many the variable has: 1, the number of its slices, or 0 if it is excluded
+    weight_norm: float | None = None  # |w|, before the step
+    update_norm: float | None = None  # |u|, what the ratio divides by
+    trust_ratio: float | None = None  # within its bounds
+    clipped: int = 0  # how many ratios a bound made other than they were
 
 
 UNSEEN = (-1.0, -1.0, -1.0, -1.0)  # a vector before its variable's first step

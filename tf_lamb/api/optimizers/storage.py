@@ -11,10 +11,7 @@ from tf_lamb.core.step import Slot, State, Stored
 
 @dataclasses.dataclass
 class Storage:
-    """The arrays beside each variable, in the order of the build, and those that there are once.
-
-    It is a plain object: no framework tracks what it holds, or restores it by its position.
-    """
+    """The arrays beside each variable, in build order, and those there are once, all untracked."""
 
     plan: Plan  # of the build
     declared: Sequence[Sequence[Slot]]  # of each variable

@@ -1,6 +1,7 @@
 """Seconds of a step, and which batch, how long, what it costs: a table, and what to take."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -49,15 +50,7 @@ def fit_time(
 ) -> StepTime:
     """Fits C to the seconds of measured steps, each with its update, by relative least squares.
 
-        minimize the sum of (C(b)/(t - update) - 1)^2,  micro_batch, example >= 0
-
-    Raises:
-        ValueError: if all micro-batches are of one size, or no time is left for one.
-
-    Example:
-        >>> time = fit_time([16, 64, 256], [0.066, 0.114, 0.306])
-        >>> round(time.micro_batch, 6), round(time.example, 6)
-        (0.05, 0.001)
+    The sum of (C(b)/(t - update) - 1)^2 is the least with micro_batch, example >= 0.
     """
     sizes = [checks.number("micro_batches", size, "(0, inf)") for size in micro_batches]
     if len(set(sizes)) < 2:
@@ -168,10 +161,7 @@ def plan(
     """
     _check(machine, baseline, examples, most, deadline)
     base = steps.at(baseline) * baseline
-
-    def why_not(batch):
-        return _why_not(batch, steps, examples, most)
-
+    why_not = functools.partial(_why_not, steps=steps, examples=examples, most=most)
     wanted, beyond = _wanted(batches, baseline, machine, why_not)
     made, kept, left_out = set(), set(), {}
     for devices, batch in itertools.product(machine.devices, wanted):

@@ -99,10 +99,7 @@ def patterns(data) -> Iterator:
 
 
 def count_examples(data) -> int | None:
-    """The records in the TFRecord files of a data config; None where they are not on this machine.
-
-    Their lengths alone are read.
-    """
+    """The records in a data config's TFRecord files, by their lengths; None without the files."""
     try:
         files = [file for pattern in patterns(data) for file in input_reader.match_files(pattern)]
     except ValueError:  # nothing matches
@@ -288,10 +285,7 @@ def _check_all(params, part: str, files: list[str]) -> None:
 
 @contextlib.contextmanager
 def naming_records(params) -> Iterator[None]:
-    """Makes an error of the data name the file and the record that it comes from.
-
-    A run without an error pays nothing; after one, all files are read.
-    """
+    """Makes an error of the data name its file and record, for which all files are then read."""
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:

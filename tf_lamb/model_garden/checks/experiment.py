@@ -109,10 +109,7 @@ def measures(params) -> str | None:
 
 
 def check_devices(params) -> None:
-    """Raises where the GPUs that a run names are not there.
-
-    TensorFlow would wait for them forever, or train on the CPU.
-    """
+    """Raises where the GPUs of a run are not there: TensorFlow would wait, or take the CPU."""
     asked, strategy = params.runtime.num_gpus, params.runtime.distribution_strategy.lower()
     # Asks no device for anything, which is left to the strategy.
     gpus = tf.config.list_physical_devices("GPU") if asked else ()

@@ -69,21 +69,16 @@ class Console:
     With --verbosity=1 stderr stays as it is, and there is no log. An error shows the last of the
     log. Ctrl-C and SIGTERM end the process with one line and exit status 130, wherever it is: what
     is written is safe from a kill.
-
-    Attributes:
-        stream: the stderr that there was.
-        path: the log, if there is one; unless a folder keeps it or there was an error, it goes.
-        bar: the line of progress, while there is one, and `step` the last one that it has shown.
-        on_stop: returns the line that Ctrl-C ends with.
     """
 
-    bar: Any = None
-    step: int | None = None
-    path = ""
+    stream: Any  # the stderr that there was
+    bar: Any = None  # the line of progress, while there is one
+    step: int | None = None  # the last one that it has shown
+    path = ""  # of the log, if any; unless a folder keeps it or there was an error, it goes
     _is_kept = False
 
     def __init__(self):
-        self.on_stop = lambda: "Stopped."
+        self.on_stop = lambda: "Stopped."  # the line that Ctrl-C ends with
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -122,10 +117,7 @@ class Console:
         self.path = path
 
     def keep_in(self, folder: str, name: str) -> None:
-        """Keeps the log as a file of this folder, which may have one; that of a bucket stays here.
-
-        A descriptor is of local files.
-        """
+        """Keeps the log as a file of this folder; that of a bucket stays on this machine."""
         if not self.path:
             return
         if "://" not in folder:

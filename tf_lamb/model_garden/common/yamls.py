@@ -1,7 +1,4 @@
-"""YAML from anywhere, read without executing anything.
-
-Model Garden's own loader makes Python functions of `!!python/name`.
-"""
+"""YAML from anywhere, executing nothing: Model Garden's loader makes code of `!!python/name`."""
 
 import os
 import pathlib

@@ -1,7 +1,4 @@
-"""Our experiments: Model Garden's, with our optimizers and the numbers of a published recipe.
-
-To import this file registers them, beside the stock ones.
-"""
+"""Our experiments, which an import registers: Model Garden's, with published recipes."""
 
 from official.common import registry_imports  # noqa: F401  (registers those)
 from official.core import exp_factory

@@ -1,7 +1,4 @@
-"""The optimizers as Model Garden sees them: their arguments as settings, each under its key.
-
-A new optimizer is one line in `OPTIMIZERS`.
-"""
+"""The optimizers as Model Garden sees them: their arguments as settings, each under its key."""
 
 import dataclasses
 import functools
@@ -102,10 +99,7 @@ def build(
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
-    """Model Garden's averages, `trainer.optimizer_config.ema`, which move only with `iterations`.
-
-    They do not move at a micro-batch that accumulates, nor where an update is skipped.
-    """
+    """Model Garden's averages, which wait at a micro-batch and at a step that is skipped."""
 
     @property
     def learning_rate(self):

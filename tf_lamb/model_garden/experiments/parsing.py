@@ -32,12 +32,8 @@ def parse(
 ) -> tuple[config_definitions.ExperimentConfig, str]:
     """The experiment that flags describe, and the arithmetic of its batch, to be printed.
 
-    `--params_override` wins, and a recipe follows it. A flag that contradicts it is refused.
-
-    Args:
-        flags: Model Garden's, and `global_batch_size`, `recipe` and `per_replica_batch_size`.
-        override: settings in the place of those of `--params_override`.
-        begun: an experiment that was parsed, in the place of the one that flags and files name.
+    `--params_override`, or `override`, wins, and a recipe follows it. A flag that contradicts it is
+    refused. `begun` stands in the place of the experiment that flags and files name.
     """
     params = _named(flags) if begun is None else begun.replace()
     override = own(flags) if override is None else override

@@ -1,7 +1,4 @@
-"""A recipe as the settings of an experiment, and an experiment as a recipe, whose batch may grow.
-
-Settings are nested dicts, as a YAML holds them; an experiment's config is overridden with them.
-"""
+"""A recipe as nested settings of an experiment, and an experiment as a recipe that may grow."""
 
 import dataclasses
 import math
@@ -54,10 +51,7 @@ def _plain(fields: dict) -> dict:
 
 
 def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
-    """Loops and intervals of so many steps, at the shares of training that a trainer has them.
-
-    `loop` is the steps of a loop, where they are given.
-    """
+    """Loops and intervals of so many steps, at the shares of training that a trainer has them."""
     share = train_steps / trainer.train_steps
     every = loop or max(round(trainer.steps_per_loop * share), 1)
     found = {"steps_per_loop": every}

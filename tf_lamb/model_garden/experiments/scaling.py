@@ -35,16 +35,8 @@ _SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
 def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
     """The arithmetic and the settings of a recipe for an experiment at this batch.
 
-    Args:
-        name: of the recipe.
-        batch_size: examples an update.
-        params: the experiment at the batch at which it was tuned.
-        own: what `--params_override` says; it holds, whatever the recipe says.
-
-    Raises:
-        TypeError: where a number of steps is no whole number.
-        ValueError: where there is no such recipe for this model, schedule, batch or number of
-            steps, or warmup would be longer than training.
+    `params` are the experiment at the batch at which it was tuned. What `--params_override` says,
+    `own`, holds, whatever the recipe says. Raises where there is no such recipe for this run.
     """
     tuned, steps = params.trainer.train_steps, at(own, "trainer.train_steps")
     if name in PUBLISHED:
@@ -169,18 +161,12 @@ def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A learning rate over the steps, with the warmup that leads to it.
+    """A learning rate over the steps, with the warmup that leads to it."""
 
-    Attributes:
-        rate: the choice of a learning rate.
-        kind: the type of the warmup, and `warmup` its settings; None without one.
-        said: what `--params_override` says of the rate: it holds as it is.
-    """
-
-    rate: Any
-    kind: str | None
-    warmup: Any
-    said: dict
+    rate: Any  # the choice of a learning rate
+    kind: str | None  # the type of the warmup; None without one
+    warmup: Any  # its settings
+    said: dict  # what `--params_override` says of the rate: it holds as it is
 
     @property
     def length(self) -> str:

@@ -27,10 +27,7 @@ from tf_lamb.tf_keras import schedules
 
 
 def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[base_config.Config]:
-    """The arguments of a class as a class of settings: without some, and with more.
-
-    One that has no default is None here, so that an experiment may leave it to its YAML.
-    """
+    """The arguments of a class as settings, without some, with more; None if without a default."""
     arguments = {
         name: None if argument.default is argument.empty else argument.default
         for name, argument in inspect.signature(cls).parameters.items()
@@ -65,10 +62,7 @@ def register_schedules() -> None:
 
 
 class Steered(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Base class of a rate that an action moves between two loops, as an extra may bring one.
-
-    `seams.add_learning_rates` makes it known to every experiment.
-    """
+    """Base of a rate that an action moves between loops; `seams.add_learning_rates` adds it."""
 
     @classmethod
     def check(cls, params) -> None:
@@ -99,10 +93,7 @@ def steered_rate(optimizer) -> Steered | None:
 
 
 def jump(before: dict, config, step: float) -> str | None:
-    """The line on a rate that jumps where a run goes on, and on the settings that make it; or None.
-
-    The run had the params.yaml `before`, and goes on with another optimization config.
-    """
+    """The line on a rate that jumps where a run goes on from the params.yaml `before`, or None."""
     parts = {part: yamls.at(before, f"trainer.optimizer_config.{part}") for part in _PARTS}
     changed = [line for part in _PARTS for line in _changes(part, parts[part], config)]
     kinds = yamls.at(parts, "learning_rate.type"), config.learning_rate.type

@@ -25,10 +25,7 @@ _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 @contextlib.contextmanager
 def atomic_write(path: str):
-    """A temporary name to write to, which then replaces the file: killed, it is the old or the new.
-
-    What an error leaves of the temporary file is removed.
-    """
+    """A temporary name to write to, which then replaces the file, or after an error is removed."""
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # each worker has its own
     try:
         yield temporary
@@ -158,10 +155,7 @@ def lacks(missing: list[str]) -> str:
 def last_whole(folder: str) -> str | None:
     """The newest checkpoint that can be read to its end; None where none was ever finished.
 
-    Warns where it is not the one that the folder names; writes nothing.
-
-    Raises:
-        UserError: where there were checkpoints, and none can be read.
+    Warns where the folder names another; raises where there were checkpoints, and none can be read.
     """
     broken: list[str] = []
     named = latest(folder)
@@ -236,10 +230,7 @@ def _newest_first(folder: str) -> list[str]:
 
 
 class Best(train_utils.BestCheckpointExporter):
-    """Model Garden's exporter; wherever it is killed, its notes are of the checkpoint it saved.
-
-    The base class writes its notes first: killed then, it would take a worse checkpoint for better.
-    """
+    """Model Garden's exporter, but its notes come after the checkpoint: a kill breaks neither."""
 
     def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
         """See base class."""

@@ -22,11 +22,7 @@ _locked: dict[str, IO] = {}  # by path, open as long as this process trains ther
 
 
 def lock(model_dir: str) -> None:
-    """Keeps other runs out of a folder for as long as this process lives; raises where one is in.
-
-    The lock is the system's, which takes it back from a process that ends. A bucket has none, and
-    neither have some file systems: there nobody is kept out.
-    """
+    """Keeps other runs out of a folder while this process lives, where a file can be locked."""
     path = os.path.join(os.path.realpath(model_dir), _LOCK_FILE)
     if "://" in model_dir or path in _locked:
         return
@@ -111,10 +107,7 @@ def checkpoint_in(path: str) -> str | None:
 
 
 def is_over(params, model_dir: str, mode: str = "train") -> bool:
-    """Whether nothing is left to do here: no step, and no evaluation that a kill prevented.
-
-    AdaScale may end training before `train_steps`.
-    """
+    """Whether no step is left, which AdaScale may say early, and no evaluation is missed."""
     done = checkpoints.steps_done(model_dir)
     if mode == "train_and_eval" and read_evaluated(model_dir) != done:
         return False
@@ -126,10 +119,7 @@ def is_over(params, model_dir: str, mode: str = "train") -> bool:
 
 
 def _steps_of_adascale(model_dir: str) -> float:
-    """The steps of the base batch that the last checkpoint is worth; 0 where nothing counts them.
-
-    By names, in whatever AdaScale is wrapped: it keeps integer steps and a fraction.
-    """
+    """The base batch's steps that the last checkpoint is worth, by names; 0 where none counts."""
     end = "/.ATTRIBUTES/VARIABLE_VALUE"
     reader = checkpoints.reader(model_dir)
     for name in reader.get_variable_to_shape_map() if reader else ():
@@ -140,10 +130,7 @@ def _steps_of_adascale(model_dir: str) -> float:
 
 
 def check_folder(params, model_dir: str, experiment: str | None, seed: int | None) -> None:
-    """Raises where this experiment cannot train in this folder.
-
-    A folder without a checkpoint has nothing to lose.
-    """
+    """Raises where this experiment cannot train in this folder; without a checkpoint it can."""
     if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
         raise UserError(f"--model_dir={model_dir} is a file. Name a folder")
     if not checkpoints.is_begun(model_dir):
@@ -205,10 +192,7 @@ def check_handed_over(params, model_dir: str, successor: str) -> None:
 
 
 def _identity(params: dict) -> dict:
-    """The settings that a checkpoint depends on: its variables, and the unit of its steps.
-
-    All else may change between two starts: steps, intervals, data, learning rate, devices.
-    """
+    """The settings that a checkpoint's variables and steps depend on; all others may change."""
     same = "task.model", "task.train_data.global_batch_size"
     return {**{path: at(params, path) for path in same}, **_state(params)}
 

@@ -26,10 +26,7 @@ _ACCURACIES = {
 
 
 def read_scalars(folder: str) -> dict[str, dict[int, float]]:
-    """The scalars in TensorBoard's event files: tag -> step -> value.
-
-    A run that was killed and resumed leaves several files, which may overlap: the later one wins.
-    """
+    """The scalars in event files, tag -> step -> value; where files overlap, the later one wins."""
     if not tf.io.gfile.isdir(folder):
         return {}
     files = event_accumulator.EventAccumulator(
@@ -78,10 +75,7 @@ def report(model_dir: str) -> str:
 
 
 def _drawn(model_dir: str, params, train, validation) -> str:
-    """Draws what there is of loss, learning rate, noise scale and trust ratios, as report.png.
-
-    Returns where it is, or why there is none.
-    """
+    """Draws loss, rate, noise scale and trust ratios, and says where, or why there is none."""
     watched, begin = read_scalars(os.path.join(model_dir, "trust_ratios")), "trust_ratio/"
     losses = _named(train, training_loss="training")
     losses |= _named(validation, validation_loss="validation")

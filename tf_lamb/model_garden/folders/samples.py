@@ -49,10 +49,7 @@ def filled(output_dir, files, facts):
 
 
 def run(name, write, summary):
-    """Runs the command line of `write`: a flag for each argument, described in its docstring.
-
-    In the end it prints the summary, formatted with the facts that `write` returns.
-    """
+    """Runs `write` as a command, a flag for each documented argument, and prints the summary."""
     values = {"output_dir": None, **(write.__kwdefaults__ or {})}
     for key, default in values.items():  # global, so that only a command defines them
         define = flags.DEFINE_integer if isinstance(default, int) else flags.DEFINE_string

@@ -19,17 +19,11 @@ from tf_lamb.tensorflow.summaries import Writer
 
 
 class Divergence:
-    """Ends a run that has diverged, before its checkpoint is saved.
+    """Ends a run that has diverged, before its checkpoint is saved; see `StopOnDivergence`.
 
     Adds the number of skipped steps; with `on_spike` the latest norm of the gradient and the number
-    of spikes, too. See `tf_lamb.tf_keras.StopOnDivergence`.
-
-    Args:
-        optimizer: One of this package, without its wrappers.
-        model: All of its weights are looked at; None for those that the optimizer has.
-        patience: Steps skipped in a row that make a divergence.
-        recovery: Model Garden's action that goes back to the last checkpoint, as often as
-            `trainer.recovery_max_trials` says. The run ends when it gives up. None for none.
+    of spikes, too. `recovery` is Model Garden's action that goes back to the last checkpoint, as
+    often as `trainer.recovery_max_trials` says: the run ends when it gives up.
     """
 
     def __init__(self, optimizer, model=None, patience: int = 20, recovery=None):
@@ -73,12 +67,7 @@ class Divergence:
 
 
 class NoiseScale:
-    """Adds the simple noise scale, in examples. See `tf_lamb.tf_keras.NoiseScale`.
-
-    Args:
-        optimizer: A `MeasureNoise` or an `AdaScale`.
-        batch_size: Examples of one update.
-    """
+    """Adds the simple noise scale, in examples; see `tf_lamb.tf_keras.NoiseScale`."""
 
     def __init__(self, optimizer, batch_size: int):
         self._optimizer, self._batch_size = optimizer, batch_size
@@ -99,10 +88,7 @@ class NoiseScale:
 
 
 class AdaScaleProgress:
-    """Adds AdaScale's gain, the steps of the base batch that were spent, and the learning rate.
-
-    `steps` are those of the base batch; None if training does not end with them.
-    """
+    """Adds AdaScale's gain, its rate, and steps of the base batch, which end a run at `steps`."""
 
     def __init__(self, optimizer, steps: int | None = None):
         self._optimizer, self._steps = optimizer, steps
@@ -129,16 +115,6 @@ class TrustRatios:
 
     A reading is of the last step of a loop, and `every` is rounded up to whole loops
     (`trainer.steps_per_loop`).
-
-    Args:
-        optimizer: The trainer's, in whatever wrapper. Its first step must be yet to come, for a
-            step that was traced does not learn to leave its ratios.
-        directory: Where TensorBoard's files go; None for no files.
-        every: Optimizer steps from one reading to the next. Defaults to 100.
-
-    Raises:
-        TypeError: for an optimizer that has no trust ratios.
-        ValueError: for one that has trained, or an `every` that is no whole number.
     """
 
     def __init__(self, optimizer, directory=None, every=100):

@@ -40,16 +40,11 @@ class Controller(orbit.Controller):
 
     Evaluations are due at the multiples of their interval, and at the end, wherever the run was
     resumed. One that a kill prevented is made up for.
-
-    Attributes:
-        model_dir: the folder that remembers which evaluation was the last; None for none.
-        writes: whether this process writes into it.
-        is_over: tells whether the last checkpoint in it is that of the end; None for unknown.
     """
 
-    model_dir: str | None = None
-    writes = False
-    is_over: Callable[[], bool] | None = None
+    model_dir: str | None = None  # the folder that remembers which evaluation was the last
+    writes = False  # whether this process writes into it
+    is_over: Callable[[], bool] | None = None  # whether its last checkpoint is that of the end
 
     def _is_spent(self):
         progress = (a for a in self.train_actions if isinstance(a, actions.AdaScaleProgress))
@@ -87,10 +82,7 @@ class Controller(orbit.Controller):
         return output
 
     def evaluate_continuously(self, steps=-1, timeout=None, timeout_fn=None):
-        """See base class; ends with the last checkpoint of training, or with why it waits no more.
-
-        The base class asks `timeout_fn` first when the timeout has passed, and then waits on.
-        """
+        """See base class; ends with the last checkpoint of training, or says why."""
         folder, seen, is_over = self.checkpoint_manager.directory, None, False
         output, since = None, time.monotonic()
         while True:

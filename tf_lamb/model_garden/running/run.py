@@ -148,11 +148,7 @@ def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, st
 
 
 def _joined(params, args, seed, evaluated) -> tf.distribute.Strategy | None:
-    """The strategy of several workers; raises, in all of them, where they were told other things.
-
-    Each reads its own flags and files. Where these differ, each would follow another schedule with
-    the gradients of all, and nothing would say so. None for one worker.
-    """
+    """The strategy of several workers, None of one; raises in all where their settings differ."""
     if batches.workers(params) < 2:
         return None
     runtime, told = params.runtime, _told(params, args, seed, evaluated)

@@ -227,10 +227,7 @@ def install(params=None, shown_on=None, evaluated=None, strategy=None, before=No
 
 
 def register_trainer() -> None:
-    """Makes Model Garden's `train_lib` use this trainer, and the runner that belongs to it.
-
-    Unless gin is told to make another trainer, or a runner of ours is there.
-    """
+    """Makes `train_lib` use this trainer and its runner, unless gin is told of another trainer."""
     if not issubclass(train_lib.OrbitExperimentRunner, Runner):
         install()
     seams.use_trainer(Trainer)
