@@ -518,10 +518,47 @@ def test_what_is_watched_has_a_progress_bar(watched, monkeypatch, capsys):
     """A terminal, or a notebook; a file has the lines alone."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: watched, raising=False)
     progress = Progress(keras.Sequential(), 100, verbose=True)
-    for _ in range(3):
-        progress.add(40)
+    progress.add(120)
     progress.say("a line")
     progress.end()
     printed = capsys.readouterr().out
     assert "a line\n" in printed
     assert ("100/100" in printed) == watched
+
+
+def test_a_model_without_a_loss_in_its_logs_is_refused():
+    class Silent(keras.Sequential):
+        def test_step(self, *given):
+            logs = super().test_step(*given)
+            return {"accuracy": 1.0} if isinstance(logs, dict) else ({"accuracy": 1.0}, logs[1])
+
+    model = Silent([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="gives accuracy, and no 'loss'"):
+        search(FRONTENDS["keras"][1], model)
+
+
+def test_an_optimizer_that_keeps_weights_is_judged_by_its_own():
+    """As a schedule-free one does: it moves them at a rate of 0, too."""
+    layers = keras.layers
+
+    class Keeping(keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            self.first = [self.add_variable_from_reference(v, "first") for v in variables]
+            for first, variable in zip(self.first, variables, strict=True):
+                first.assign(variable)
+
+        def update_step(self, gradient, variable, learning_rate):
+            first = self.first[self._get_variable_index(variable)]
+            self.assign(variable, first - learning_rate * gradient)
+
+    model = keras.Sequential([layers.Input((WIDTH,)), layers.BatchNormalization(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with Trials(model, Examples(data()), BATCH) as trials:
+        trials.choose("Keeping", lambda: Keeping(1.0))
+        trials.start()
+        trials.step(0.1)
+        weights = [np.array(w) for w in model.trainable_variables]
+        trials.judge()
+        assert_equal(weights, [np.array(w) for w in model.trainable_variables])

@@ -101,7 +101,7 @@ def has_points(curves: Curves) -> bool:
 
 
 def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
-    """The noise scale, and the batch beside it."""
+    """Draws the noise scale over the steps, and the batch as a line."""
     label = "noise scale"
     if unknown := sum(not math.isfinite(value) for value in curve.values()):
         label += f" (undefined in {unknown} of {len(curve)} readings)"

@@ -36,11 +36,6 @@ def names_of(variables) -> list[str]:
     return unique([path_of(v) for v in variables])
 
 
-def is_overwritten(variable) -> bool:
-    """Whether its "gradient" is its next value, such as the scales of Keras's float8 layers."""
-    return getattr(variable, "overwrite_with_gradient", False)
-
-
 def variables_of(optimizer) -> list:
     """Its variables; those of tf_keras's wrappers and legacy optimizers are a method."""
     variables = optimizer.variables

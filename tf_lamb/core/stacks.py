@@ -21,7 +21,7 @@ def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
 
     Args:
         dealt: of a function that is given stacks, a function that returns the same, and has each
-            device work on its share of the members; None where there is one device.
+            device work on its share of the members; None where each works on all of them.
     """
     returned: list = [None] * len(steps)
     answers: dict[int, Any] = dict.fromkeys(range(len(steps)))

@@ -15,14 +15,19 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
 import keras
 from keras import ops
 
-from tf_lamb.api.variables import is_overwritten, path_of
+from tf_lamb.api.variables import path_of
 from tf_lamb.keras import arrays, sharding
 from tf_lamb.keras.arrays import native as native
 
 
+def unfrozen(variables):
+    """Those whose layers are not frozen now."""
+    return [v for v in variables if v.trainable]
+
+
 def check_precision(variables):
     """Raises for float8 layers, whose scales Keras overwrites with their gradients."""
-    if marked := [path_of(v) for v in variables if is_overwritten(v)]:
+    if marked := [path_of(v) for v in variables if getattr(v, "overwrite_with_gradient", False)]:
         raise ValueError(
             f"{marked[0]} of a float8 layer is no weight that an optimizer of tf_lamb can step: "
             "take another precision for the layer, mixed_bfloat16 say."

@@ -97,7 +97,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         def apply(pairs):
             self.inner_optimizer.apply(*map(list, zip(*pairs, strict=True)))
 
-        self.step(pairs, apply, [v for v in self._trainable_variables if v.trainable])
+        self.step(pairs, apply, host.unfrozen(self._trainable_variables))
 
     def _sums(self, pairs):
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":

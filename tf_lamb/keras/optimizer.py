@@ -127,7 +127,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     def _backend_apply_gradients(self, grads, trainable_variables):
         pairs = zip(grads, trainable_variables, strict=True)
         gradients = [ops.cast(arrays.dense(g, v), arrays.compute_dtype(v.dtype)) for g, v in pairs]
-        unfrozen = [v for v in self._trainable_variables if v.trainable]
+        unfrozen = host.unfrozen(self._trainable_variables)
         missing = self.without_gradient(trainable_variables, unfrozen)
         sums = (self._storage.accumulators[self._index_of(v)] for v in missing)
         gradients += [ops.zeros(each.shape, each.dtype) for each in sums]

@@ -13,7 +13,7 @@ Seams into Keras 3 (3.15.1), all in this file:
 
 import keras
 
-from tf_lamb.api.variables import is_overwritten, unwrapped
+from tf_lamb.api.variables import unwrapped
 from tf_lamb.core.messages import warn
 from tf_lamb.keras import host, seams, sharding
 from tf_lamb.keras.measured import MeasuringOptimizer
@@ -71,11 +71,7 @@ def per_replica(model: keras.Model) -> keras.Model:
             f"{type(model).__name__} has a train_step of its own, which per_replica() would put "
             "aside: take the gradients apart in there, or leave per_replica() out."
         )
-    if overwritten := [v.path for v in model.trainable_variables if is_overwritten(v)]:
-        raise ValueError(
-            f"{overwritten[0]} of a float8 layer is overwritten by every replica with a value of "
-            "its own: leave per_replica() out, or the layer in another precision."
-        )
+    host.check_precision(model.trainable_variables)
     inner = unwrapped(model.optimizer, LayerwiseOptimizer)
     if not isinstance(inner, LayerwiseOptimizer):
         raise ValueError(

@@ -35,10 +35,21 @@ class Stages(schedules.Stages, _Schedule): ...
 
 
 # Of recipes, and of Model Garden's settings; users take Keras's own.
-_Constant, _Polynomial, _Cosine, _Exponential, _MultiStep = (
-    _registered(type(own.__name__, (own, _Schedule), {"__module__": __name__}))
-    for own in (
-        schedules._Constant, schedules._Polynomial, schedules._Cosine, schedules._Exponential,
-        schedules._MultiStep,
-    )
-)  # fmt: skip
+@_registered
+class _Constant(schedules._Constant, _Schedule): ...
+
+
+@_registered
+class _Polynomial(schedules._Polynomial, _Schedule): ...
+
+
+@_registered
+class _Cosine(schedules._Cosine, _Schedule): ...
+
+
+@_registered
+class _Exponential(schedules._Exponential, _Schedule): ...
+
+
+@_registered
+class _MultiStep(schedules._MultiStep, _Schedule): ...

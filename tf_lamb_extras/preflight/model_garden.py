@@ -55,7 +55,7 @@ def define_flags() -> None:
 def ask(params, topology: roofline.Topology, name: str, *, largest_batch=True, say=print) -> Report:
     """The report on an experiment, which it calls by this name.
 
-    What takes long is said as by `print`: before it with `end=""`, and then what came of it.
+    `say` works as `print`: before what takes long with `end=""`, and then with what came of it.
     """
     # In this order: what needs no framework, what needs no model, and the rest.
     from tf_lamb.model_garden.checks.experiment import check_optimizer, check_runtime

@@ -193,7 +193,7 @@ class Trials:
         taken: list[float] = []
 
         def end(epoch, logs):
-            float(logs["loss"])  # which awaits the device
+            _loss("fit", logs)  # which awaits the device
             taken.append(clock() - begun[-1])
 
         def fit(epochs, **how):
@@ -237,7 +237,13 @@ class Trials:
         if not self._averages.is_measured:
             with self._aside(0):
                 self._averages.measure(lambda: self.step(0.0))
-        self._averages.estimate(lambda: self.step(0.0), self.averaging_updates)
+        trained = Snapshot(self.model.trainable_variables)
+
+        def update():
+            self.step(0.0)
+            trained.put_back()  # a schedule-free optimizer moves them at a rate of 0, too
+
+        self._averages.estimate(update, self.averaging_updates)
 
     def _variables(self):
         """The variables of the model and of its metrics, each once."""
@@ -247,7 +253,7 @@ class Trials:
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
-        return float(method(*batch, return_dict=True)["loss"])
+        return _loss(method.__name__, method(*batch, return_dict=True))
 
 
 def _as_in_fit(step: Callable, read: Examples) -> Callable:
@@ -263,6 +269,15 @@ def _as_in_fit(step: Callable, read: Examples) -> Callable:
         return step(*state, data)
 
     return taking
+
+
+def _loss(name, logs):
+    if "loss" not in logs:
+        raise ValueError(
+            f"{name} of the model gives {', '.join(logs) or 'nothing'}, and no 'loss' to search "
+            "by: let its train_step and test_step return one."
+        )
+    return float(logs["loss"])
 
 
 def normalizations(model: Any) -> list:

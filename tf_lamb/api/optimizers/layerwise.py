@@ -47,7 +47,7 @@ class Layerwise:
     settings_class: type[Settings] = Settings
     takes_gain = True  # AdaScale's; not where the length of a gradient is nothing
     gains_by_xla = True  # on TensorFlow, on one device; not where it is decompositions
-    gains_by_dealing = False  # matrices to devices that have all state whole; others always do
+    gains_by_dealing = False  # matrices out to devices that keep all state; by shares all gain
     gradients_are_summed = False  # over replicas, by what measures them on their way here
     gradients_are_gathered = False  # into the accumulators, likewise
     _xp: Any  # the frontend's array namespace,
