@@ -42,7 +42,9 @@ def machine():
 
 
 def commit():
-    """Of the checkout, and whether it has changes."""
+    """Of the checkout, and whether it has changes; $COMMIT where there is none."""
+    if told := os.environ.get("COMMIT"):
+        return told
     here = str(pathlib.Path(__file__).parent)
     git = ["git", "-C", here, "describe", "--always", "--dirty"]
     return subprocess.run(git, capture_output=True, text=True).stdout.strip()
