@@ -1,6 +1,6 @@
 """AdamP: Adam that does not lengthen scale-invariant weights."""
 
-from tf_lamb.core.rules.shared import debias, decayed, project, safe_root
+from tf_lamb.core.rules.shared import debias, decayed, project, root
 
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float, "delta": float, "wd_ratio": float,
@@ -27,8 +27,8 @@ def adamp(
     """
     m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
-    root = safe_root(xp, v / debias(xp, beta_2, t)) + epsilon
-    u = (beta_1 * m + (1 - beta_1) * g if nesterov else m) / root
+    d = root(xp, v / debias(xp, beta_2, t)) + epsilon
+    u = (beta_1 * m + (1 - beta_1) * g if nesterov else m) / d
     u, rho = project(
         xp, w, g, u, adapt=adapt, axes=axes, delta=delta, wd_ratio=wd_ratio, epsilon=epsilon
     )

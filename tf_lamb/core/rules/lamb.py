@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tf_lamb.core.rules.shared import Interval, decayed, estimate, safe_root, trust_ratio
+from tf_lamb.core.rules.shared import Interval, decayed, estimate, root, trust_ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def lamb(
     m_hat, v_hat = m, v
     if bias_correction:
         m_hat, v_hat = estimate(xp, m, beta_1, t), estimate(xp, v, beta_2, t)
-    u = m_hat / (safe_root(xp, v_hat) + epsilon)
+    u = m_hat / (root(xp, v_hat) + epsilon)
     if weight_decay_mode == "update":
         u = decayed(u, decay, w)
     ratio = trust_ratio(xp, w, u, adapt=adapt, axes=axes, bounds=bounds, observe=observe)

@@ -1,6 +1,6 @@
 """LANS: LAMB on normalized gradients, with a trust ratio for each part of its Nesterov step."""
 
-from tf_lamb.core.rules.shared import decayed, estimate, norm, safe_root, trust_ratio
+from tf_lamb.core.rules.shared import decayed, estimate, norm, root, trust_ratio
 
 HYPER = {"beta_1": float, "beta_2": float, "epsilon": float}
 
@@ -30,7 +30,7 @@ def lans(
 
     m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
-    d = safe_root(xp, estimate(xp, v, beta_2, t)) + epsilon
+    d = root(xp, estimate(xp, v, beta_2, t)) + epsilon
     um, ug = decayed(estimate(xp, m, beta_1, t) / d, decay, w), decayed(g / d, decay, w)
     of_momentum, of_gradient = (
         trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=shown)

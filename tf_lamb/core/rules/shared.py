@@ -13,14 +13,16 @@ def norm(xp, x, axes=None):
 
     In float32 it is 0 for elements below 1e-23 and infinite beyond 1e19, for there squares are.
     """
-    keepdims = axes is not None
-    return safe_root(xp, xp.sum(xp.square(x), axis=axes, keepdims=keepdims))
+    squares = xp.sum(xp.square(x), axis=axes, keepdims=axes is not None)
+    return xp.where(squares > 0, root(xp, squares), squares)
 
 
-def safe_root(xp, x):
-    """The square root, whose derivative at 0 is finite: a gradient through the step is not NaN."""
-    is_zero = x == 0
-    return xp.where(is_zero, x, xp.sqrt(xp.where(is_zero, xp.ones_like(x), x)))
+def root(xp, x):
+    """The square root, whose derivative at 0 is finite: a gradient through the step is not NaN.
+
+    There it is 3e-19, far below any epsilon.
+    """
+    return xp.sqrt(x + 1e-37)
 
 
 def within(xp, x, bounds):
@@ -63,7 +65,9 @@ def trust_ratio(xp, w, u, *, adapt, axes=None, bounds=None, observe=None):
         return within(xp, 1.0, of_ratio)
     w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
     phi = within(xp, w_norm, of_norm)
-    free = xp.where(w_norm > 0, safe_ratio(xp, phi, u_norm), 1.0)  # phi may be bounded up from 0
+    free = safe_ratio(xp, phi, u_norm)
+    if of_norm:  # phi may be bounded up from 0
+        free = xp.where(w_norm > 0, free, 1.0)
     ratio = within(xp, free, of_ratio)
     if observe:
         observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(free, ratio))

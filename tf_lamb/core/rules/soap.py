@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from tf_lamb.core.rules.lamb import adamw
-from tf_lamb.core.rules.shared import branch, debias, decayed, norm, precise, safe_root
+from tf_lamb.core.rules.shared import branch, debias, decayed, norm, precise, root
 from tf_lamb.core.stacks import transposed
 
 
@@ -71,7 +71,7 @@ def soap(
     new_m = xp.where(begins, m, beta_1 * m + (1 - beta_1) * g)
     g_inside, m_inside, *squares = yield products, (g, new_m, *bases), of
     new_v = xp.where(begins, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
-    (u,) = yield out_of_bases, (m_inside / (safe_root(xp, new_v) + epsilon), *bases), of
+    (u,) = yield out_of_bases, (m_inside / (root(xp, new_v) + epsilon), *bases), of
     new_w = w - lr * c * u
     new_w = xp.where(begins, w, decayed(new_w, decay, -lr * new_w))
 
