@@ -13,9 +13,10 @@ round, their median, those of 50 steps that are waited for one by one, and the m
 held. What an optimizer adds is its median less that of "gradients", which keeps them and takes no
 step. `torch.*` updates the variables of BERT alone, eagerly.
 
-Modes: "step" is the whole training step; "update" is the update alone, twenty times inside of one
-compiled loop, so that no call counts; "sweep" is the whole step at batches of 16 to 32,768, beyond
---micro by adding up gradients: a line of it has seconds by batch.
+Modes: "step" is the whole training step; "update" is the update alone, --steps times inside of one
+compiled loop behind one pass for its gradients, which those of "gradients" show; "sweep" is the
+whole step at batches of 16 to 32,768, beyond --micro by adding up gradients: a line of it has
+seconds by batch.
 """
 
 import functools
@@ -51,20 +52,16 @@ def lamb(**own):
     return tf_lamb.keras.LAMB(1e-3, weight_decay=0.01, **own)
 
 
-def muon(**own):
+def of_matrices(name, **own):
     import tf_lamb.keras
 
-    return tf_lamb.keras.Muon(
-        1e-3, weight_decay=0.01, exclude_from_layer_adaptation=["embeddings", "head"], **own
-    )
+    excluded = ["embeddings", "head"]
+    make = getattr(tf_lamb.keras, name)
+    return make(1e-3, weight_decay=0.01, exclude_from_layer_adaptation=excluded, **own)
 
 
-def soap(**own):
-    import tf_lamb.keras
-
-    return tf_lamb.keras.SOAP(
-        1e-3, weight_decay=0.01, exclude_from_layer_adaptation=["embeddings", "head"], **own
-    )
+muon = functools.partial(of_matrices, "Muon")
+soap = functools.partial(of_matrices, "SOAP")
 
 
 def optax_lamb():

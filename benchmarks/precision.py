@@ -31,14 +31,15 @@ TUNED = {  # ratio to the base batch, and the settings of "tuned muon" in the wo
 }
 
 
-@functools.wraps(tf_lamb.Muon)
-def float32(*args, **own):
-    return tf_lamb.Muon(*args, **own, dtypes={"products": "float32"})
+def _muon(products):
+    @functools.wraps(tf_lamb.Muon)
+    def make(*args, **own):
+        return tf_lamb.Muon(*args, **own, dtypes={"products": products})
+
+    return make
 
 
-@functools.wraps(tf_lamb.Muon)
-def bfloat16(*args, **own):
-    return tf_lamb.Muon(*args, **own, dtypes={"products": "bfloat16"})
+float32, bfloat16 = map(_muon, WAYS)
 
 
 def wanted(name: str, seeds: int) -> list[Run]:
