@@ -6,7 +6,15 @@ import keras
 import numpy as np
 import pytest
 from support.cases import random_steps
-from support.frontends import FRONTENDS, array, every_frontend, new_variable, train, uncompiled
+from support.frontends import (
+    FRONTENDS,
+    array,
+    dtype_of,
+    every_frontend,
+    new_variable,
+    train,
+    uncompiled,
+)  # fmt: skip
 
 STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/kernel": (4, 6),
            "query/kernel": (4, 2, 3), "tall/kernel": (6, 4), "dense/bias": (6,)}  # fmt: skip
@@ -74,6 +82,36 @@ def test_products_in_bfloat16_come_near_those_in_float32(frontend):
     assert np.any(moved[1] != moved[0])
     singular = np.linalg.svd(moved[1], compute_uv=False)
     assert np.all((singular > 0.6) & (singular < 1.3))
+
+
+@every_frontend
+@uncompiled()
+def test_soaps_products_in_bfloat16_come_near_those_in_float32(frontend):
+    w, gradients = random_steps((6, 6), steps=4)
+    moved = []
+    for dtype in ("float32", "bfloat16"):
+        optimizer = FRONTENDS[frontend][1].SOAP(0.1, dtypes={"products": dtype})
+        each = [{"dense/kernel": g} for g in gradients]
+        *_, last = train(frontend, optimizer, {"dense/kernel": w}, each)
+        moved.append(w - last["dense/kernel"])
+        assert {str(dtype_of(slot)) for slot in optimizer.state_of(0).values()} == {"float32"}
+    assert 0 < np.abs(moved[1] - moved[0]).max() < 0.1 * np.abs(moved[0]).max()
+
+
+@every_frontend
+def test_what_is_left_open_follows_the_device(frontend):
+    ours = FRONTENDS[frontend][1]
+
+    def on(accelerated, optimizer):
+        rule = optimizer._settings.for_rule(accelerated)
+        return rule["product_dtype"], getattr(rule["form"], "renewal", None)
+
+    assert on(True, ours.Muon()) == ("bfloat16", None)
+    assert on(False, ours.Muon()) == (None, None)
+    assert on(True, ours.Muon(dtypes={"products": "float32"})) == (None, None)
+    assert on(True, ours.SOAP()) == (None, "cholesky")
+    assert on(False, ours.SOAP()) == (None, None)
+    assert on(True, ours.SOAP(form={"renewal": "qr"})) == (None, "qr")
 
 
 @every_frontend

@@ -17,10 +17,7 @@ pytestmark = pytest.mark.once
 
 def noise_scale():
     watch = NoiseScale(batch_size=2048)
-    watch.history = {
-        "step": [10, 20, 30],
-        "noise_scale": [math.nan, 50.0, 4000.0],
-    }
+    watch.history = {"step": [10, 20, 30], "noise_scale": [math.nan, 50.0, 4000.0]}
     return watch
 
 

@@ -4,10 +4,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from support.frontends import (
-    BACKEND,
-    array,
-)
+from support.frontends import BACKEND, array
 
 from tf_lamb.core import step
 

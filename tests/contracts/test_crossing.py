@@ -5,14 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from support.cases import assert_same
-from support.frontends import (
-    FRONTENDS,
-    apply,
-    array,
-    every_frontend,
-    new_variable,
-    uncompiled,
-)
+from support.frontends import FRONTENDS, apply, array, every_frontend, new_variable, uncompiled
 from support.small_model import functional, two_layers
 
 SHAPES = [(3, 4), (4,), (4, 2), (2,)]

@@ -6,14 +6,7 @@ Of a layer that is frozen when the update comes it takes nothing, and drops that
 import numpy as np
 import pytest
 from support.cases import assert_same
-from support.frontends import (
-    FRONTENDS,
-    apply,
-    array,
-    every_frontend,
-    new_variable,
-    uncompiled,
-)
+from support.frontends import FRONTENDS, apply, array, every_frontend, new_variable, uncompiled
 
 ARGUMENTS = {"weight_decay": 0.1, "epsilon": 0.1}
 FROZEN = "frozen"

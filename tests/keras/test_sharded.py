@@ -48,7 +48,14 @@ CASES = {
     "AdamP": ("AdamP", {}),
     "Muon": ("Muon", {}),
     # A side that gradients do not span has no determined basis.
-    "SOAP": ("SOAP", {"form": {"one_sided": True}, "precondition_frequency": 2, "epsilon": 1.0}),
+    "SOAP": (
+        "SOAP",
+        {
+            "form": {"one_sided": True, "renewal": "cholesky"},
+            "precondition_frequency": 2,
+            "epsilon": 1.0,
+        },
+    ),  # fmt: skip
 }
 
 

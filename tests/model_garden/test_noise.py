@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.clusters import mirrored
-from support.garden import (
-    build,
-    optimizer,
-    run,
-    tiny,
-    train,
-    weights,
-)
+from support.garden import build, optimizer, run, tiny, train, weights
 
 import tf_lamb.tf_keras
 from tf_lamb.core import noise

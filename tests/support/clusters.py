@@ -28,8 +28,7 @@ def mirrored(replicas):
     if replicas == 1:
         return tf.distribute.OneDeviceStrategy("CPU:0")
     return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(replicas)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+        [f"CPU:{i}" for i in range(replicas)], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
 
 

@@ -27,7 +27,8 @@ CASES = {
                                   "global_clipnorm": 0.1, "use_ema": True}),
     "AdamP": ("AdamP", {}),
     # A side that gradients do not span has no determined basis, and eight rows hardly span eight.
-    "SOAP": ("SOAP", {"form": {"one_sided": True}, "precondition_frequency": 2, "epsilon": 1.0}),
+    "SOAP": ("SOAP", {"form": {"one_sided": True, "renewal": "cholesky"},
+                      "precondition_frequency": 2, "epsilon": 1.0}),  # fmt: skip
 }  # fmt: skip
 
 

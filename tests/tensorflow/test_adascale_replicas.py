@@ -7,11 +7,7 @@ from support.cases import assert_same
 from support.feeding import Feed, close, gradients, maker, scaled
 from support.frontends import FRONTENDS, every_frontend
 from support.noise import AdaScale, assert_noise
-from support.regression import (
-    assert_fit_is_the_papers_loop,
-    fit,
-    regression,
-)
+from support.regression import assert_fit_is_the_papers_loop, fit, regression
 
 # Replicas, micro-batches.
 LAYOUTS = {"1x4": (1, 4), "4x1": (4, 1), "2x2": (2, 2)}

@@ -119,9 +119,7 @@ def is_preset(argument: str, pattern: str) -> bool:
 
 
 def search(
-    argument: str,
-    patterns: Iterable[str],
-    variables: Sequence[tuple[Sequence[str], Sequence[int]]],
+    argument: str, patterns: Iterable[str], variables: Sequence[tuple[Sequence[str], Sequence[int]]]
 ) -> dict[str, frozenset[int]]:
     """Pattern -> positions of the variables in whose names it is found, or that a preset means."""
     found = {}

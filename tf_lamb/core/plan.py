@@ -9,15 +9,7 @@ from itertools import repeat
 from typing import Any
 
 from tf_lamb.core import layouts
-from tf_lamb.core.patterns import (
-    PRESETS,
-    aliases,
-    exact,
-    is_preset,
-    joined_layers,
-    search,
-    unique,
-)
+from tf_lamb.core.patterns import PRESETS, aliases, exact, is_preset, joined_layers, search, unique
 
 # A smaller root mean square of weights is near it: 0.02 is usual, 1e-6 to 1e-4 a LayerScale's.
 NEAR_ZERO = 1e-3

@@ -84,6 +84,7 @@ class Update:
     refusal: str | None  # raised, with names, where a gradient is not finite; None raises nothing
     assign: Callable  # gives a weight or a slot its new value: in Keras 3 the user may override it
     deviations: float  # by which the norm of a spike is above the mean of those before
+    stacks: bool  # matrices of one shape are worked on as one array
 
     def mean(self, xp, total, scalars: Scalars):
         """The mean gradient of an update's micro-batches, whose sum is given."""

@@ -26,9 +26,7 @@ from tf_lamb.keras.callbacks import (
     TrustRatios,
 )
 from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, SOAP, AdamP, AdaScale, MeasureNoise, Muon
-from tf_lamb.keras.layers import (
-    GhostBatchNormalization,
-)
+from tf_lamb.keras.layers import GhostBatchNormalization
 from tf_lamb.keras.replicas import per_replica as per_replica
 
 # What both Kerases have; `per_replica` is of this one alone.

@@ -78,7 +78,13 @@ def check_model(optimizer):
 
 
 def has_accelerator():
-    """Whether the backend, JAX or torch, computes on something else than a CPU."""
+    """Whether steps run on something else than a CPU."""
+    if keras.backend.backend() == "tensorflow":
+        from tf_lamb.tensorflow import namespace
+
+        return namespace.has_accelerator()
+    if sharding.is_distributed():
+        return not sharding.is_on_cpus()
     if keras.backend.backend() == "jax":
         import jax
 

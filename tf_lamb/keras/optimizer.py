@@ -110,8 +110,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         # A stack of matrices that are split over devices in several ways would be gathered.
         may_stack = not sharding.is_split(self._trainable_variables)
         deals = may_stack and sharding.devices() > 1 and (is_shared or self.gains_by_dealing)
-        stacks = may_stack and (deals or (host.has_accelerator() and not is_shared))
-        return update.Update(is_shared=is_shared, stacks=stacks, deals=deals, **arguments)
+        arguments["stacks"] = may_stack and (deals or (arguments["stacks"] and not is_shared))
+        return update.Update(is_shared=is_shared, deals=deals, **arguments)
 
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""

@@ -112,6 +112,11 @@ def replicated(rank):
     return TensorLayout([None] * rank, keras.distribution.distribution().device_mesh)
 
 
+def is_on_cpus():
+    """Whether the devices are processors; those to compile for may be none of this machine."""
+    return "cpu" in str(keras.distribution.distribution().device_mesh.devices.flat[0]).lower()
+
+
 def devices():
     """How many the data axis has; 1 without a distribution."""
     return data_axis("")[2] if is_distributed() else 1

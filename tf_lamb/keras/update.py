@@ -42,7 +42,6 @@ class Update(step.Update):
     """Applies one rule to many variables."""
 
     is_shared: bool = False  # each device works on its share of the variables
-    stacks: bool = False  # matrices of one shape are worked on as one array
     deals: bool = False  # each device works on some of them
 
     # In the order in which they run:

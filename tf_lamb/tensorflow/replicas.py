@@ -21,10 +21,7 @@ def on_server_of(variable):
         yield
         return
     # By name: in a branch of a `tf.cond` the variable is an argument, which lies nowhere yet.
-    with (
-        tf.compat.v1.colocate_with(None, ignore_existing=True),
-        tf.device(variable.device),
-    ):
+    with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device(variable.device):
         yield
 
 

@@ -80,8 +80,6 @@ class Update(step.Update):
 
     jit_compile: bool  # by XLA, the programs of large layers
     gains: bool  # by that, on one device
-    # Matrices of one shape are worked on as one array.
-    stacks: bool = dataclasses.field(default_factory=namespace.has_accelerator)
     assign: Callable = _assign
 
     def __post_init__(self):

@@ -31,9 +31,7 @@ from tf_lamb.tf_keras.family import (
     MeasureNoise,
     Muon,
 )
-from tf_lamb.tf_keras.layers import (
-    GhostBatchNormalization,
-)
+from tf_lamb.tf_keras.layers import GhostBatchNormalization
 
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",

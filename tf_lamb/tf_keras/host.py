@@ -25,6 +25,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.optimizers import named
+from tf_lamb.tensorflow.namespace import has_accelerator as has_accelerator
 from tf_lamb.tensorflow.summaries import fetch as fetch
 from tf_lamb.tensorflow.update import array_of as array_of_native
 from tf_lamb.tensorflow.update import dense, finite_variables

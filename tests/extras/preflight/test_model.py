@@ -13,6 +13,7 @@ import pytest
 from keras import distribution as distributions
 
 import tf_lamb.keras
+from tf_lamb.keras import host
 
 if keras.backend.backend() != "jax":
     pytest.skip("Keras trains on a TPU by JAX alone", allow_module_level=True)
@@ -99,6 +100,13 @@ def test_a_slice_of_any_size_and_memory_by_hand(topology, replicas):
     assert 0 < report.work.update_bytes <= report.work.bytes_moved
     assert f"on {topology}: {replicas // 2:,} chips" in str(report)
     assert report.as_dict()["hours"] == pytest.approx(10 * report.bounds.step / 3600)
+
+
+def test_a_step_is_traced_for_the_devices_that_it_is_compiled_for():
+    assert not host.has_accelerator()
+    for devices, accelerated in ((TPUS, True), (distributions.list_devices(), False)):
+        with STRATEGIES["data"](devices).scope():
+            assert host.has_accelerator() is accelerated
 
 
 def test_model_parallelism_divides_the_weights_and_changes_the_collectives():

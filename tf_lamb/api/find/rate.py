@@ -7,14 +7,7 @@ from typing import Any
 
 from tf_lamb.api import frontends
 from tf_lamb.api.data import check_paired
-from tf_lamb.api.find.checks import (
-    accumulates,
-    anew,
-    check,
-    check_optimizer,
-    scaled_as,
-    tuned_rate,
-)
+from tf_lamb.api.find.checks import accumulates, anew, check, check_optimizer, scaled_as, tuned_rate
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
 from tf_lamb.api.find.trials import NO_TEST_STEP, Progress, Trials

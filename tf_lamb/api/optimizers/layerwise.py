@@ -14,13 +14,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.optimizers.storage import Storage
-from tf_lamb.api.variables import (
-    path_of,
-    root_mean_square,
-    step_of,
-    value_of,
-    waiting_in,
-)
+from tf_lamb.api.variables import path_of, root_mean_square, step_of, value_of, waiting_in
 from tf_lamb.core import accumulation, checks, recipes, schedules
 from tf_lamb.core import plan as plans
 from tf_lamb.core.accumulation import Stages
@@ -105,7 +99,6 @@ class Layerwise:
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
         self._settings = dataclasses.replace(settings, name=self.name)
-        self._bound_rule = functools.partial(type(self).rule, **settings.for_rule())
         self._guard = Guard(self.name, settings.on_nonfinite, settings.on_spike)
 
     def slots_of(self, treatment: plans.Treatment, shape: tuple[int, ...]) -> list[Slot]:
@@ -465,8 +458,10 @@ class Layerwise:
 
     def _for_update(self) -> dict[str, Any]:
         """What the update is made with, in each framework."""
+        accelerated = self._host.has_accelerator()
         return {
-            "rule": self._bound_rule,
+            "rule": functools.partial(type(self).rule, **self._settings.for_rule(accelerated)),
+            "stacks": accelerated,
             "clip": self.clip_aggregated,
             "accumulation_steps": self.gradient_accumulation_steps,
             "refusal": self._guard.refusal,
@@ -478,8 +473,7 @@ class Layerwise:
         storage, guard, native = self._storage, self._guard, self._host.native
         indices = list(map(self._index_of, variables))
         state = storage.state(indices, variables, self._averaged(variables))._replace(
-            skipped=list(map(native, guard.counters)),
-            spikes=list(map(native, guard.spikes)),
+            skipped=list(map(native, guard.counters)), spikes=list(map(native, guard.spikes))
         )
         return storage.plan.layers(indices, map(self._index_of, missing)), state
 

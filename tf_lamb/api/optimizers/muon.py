@@ -1,7 +1,5 @@
 """Muon: what a user reads and types, whichever Keras it belongs to."""
 
-import dataclasses
-
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.plan import Treatment
@@ -9,18 +7,10 @@ from tf_lamb.core.rules.muon import HYPER, muon
 from tf_lamb.core.step import Slot
 
 
-@dataclasses.dataclass(frozen=True)
-class _Dtypes(settings.OwnDtypes):
-    products: str = "float32"
-
-
 class MuonSettings(settings.MatrixSettings):
-    """The settings of Muon, whose products have a dtype of their own."""
+    """The settings of Muon."""
 
-    kinds_of_dtypes = _Dtypes
-
-    def for_rule(self):
-        return {**super().for_rule(), "product_dtype": self.dtypes.products}
+    products_of_authors = "bfloat16"
 
 
 @settings.documented
@@ -47,15 +37,14 @@ class Muon(Layerwise):
     the rest: biases, normalizations, what has one axis, depthwise kernels, experts, and a kernel of
     three axes that neither has "conv" in its path nor is known; what has "embedding" in its path;
     and what `exclude_from_layer_adaptation` matches instead. Jordan and Moonlight leave the output
-    layer to AdamW, too: name it there. A `Conv2D` with groups, and a `DepthwiseConv2D` of several
-    channels with a name of its own in Keras 3, look like any other convolution, and their channels
-    would be mixed: give them `{"rows": None}` in `treatments`.
+    layer to AdamW, too: name it there. Give a `Conv2D` with groups, and in Keras 3 a
+    `DepthwiseConv2D` of several channels with a name of its own, `{"rows": None}` in `treatments`:
+    they look like any other convolution, and their channels would be mixed.
 
-    It keeps its efficiency at batches beyond AdamW's critical one; its fifteen products of matrices
-    a step are work that LAMB does not have. `dtypes={"products": "bfloat16"}` multiplies in
-    bfloat16, as Jordan has it: GPUs and TPUs take half of the time, CPUs more. On a GPU or TPU
-    matrices of one shape are multiplied as one stack. Under `keras.distribution` a product wants
-    the whole matrix, which XLA then gathers.
+    Its fifteen products of matrices a step are work that LAMB does not have. On a GPU or TPU they
+    are in bfloat16 (Jordan), unless `dtypes={"products": "float32"}`, and matrices of one shape
+    are multiplied as one stack. Under `keras.distribution` a product wants the whole matrix, which
+    XLA then gathers.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.

@@ -121,8 +121,8 @@ class Settings:
         names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
         return {name: getattr(self, name) for name in names} | self.clipping()
 
-    def for_rule(self) -> dict[str, Any]:
-        """The arguments that the rule takes in every step."""
+    def for_rule(self, accelerated: bool) -> dict[str, Any]:
+        """The arguments that the rule takes in every step, on an accelerator or a CPU."""
         return dict(self.hyperparameters)
 
     def read_once(self) -> set[str]:
@@ -146,10 +146,22 @@ class RatioSettings(Settings):
     keys = ("rate", "slices", "join")
 
 
+@dataclasses.dataclass(frozen=True)
+class _DtypesOfMatrices(OwnDtypes):
+    products: str | None = None
+
+
 class MatrixSettings(Settings):
     """The settings of Muon and SOAP, which work on matrices, by default without embeddings."""
 
     keys = ("rate", "rows")
+    kinds_of_dtypes = _DtypesOfMatrices
+    products_of_authors: ClassVar[str] = "float32"
+
+    def for_rule(self, accelerated):
+        products = self.dtypes.products or (accelerated and self.products_of_authors)
+        is_half = products == "bfloat16"
+        return super().for_rule(accelerated) | {"product_dtype": "bfloat16" if is_half else None}
 
     def planning(self):
         excluded = self.exclude_from_layer_adaptation

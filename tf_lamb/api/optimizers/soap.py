@@ -22,6 +22,12 @@ class SOAPSettings(settings.MatrixSettings):
         own = self.hyperparameters
         return sides_of(view, own["max_precond_dim"], own["form"].one_sided)
 
+    def for_rule(self, accelerated):
+        own = super().for_rule(accelerated)
+        if accelerated and own["form"].renewal is None:
+            own["form"] = dataclasses.replace(own["form"], renewal="cholesky")
+        return own
+
     def planned(self, plan):
         plan = super().planned(plan)
         treatments = tuple(map(self._treated, plan.names, plan.treatments))
@@ -59,8 +65,8 @@ class SOAP(Layerwise):
 
     QL and QR are orthogonal. They come near the eigenvectors of L and R by one power iteration
     every `precondition_frequency` steps, in a branch of the program that other steps do not enter;
-    matrices of other shapes take turns. The first gradient makes the bases, and moves no matrix; s
-    counts the steps that the matrix has made since, and not those in which it rests.
+    by Cholesky, matrices of other shapes take turns. The first gradient makes the bases, and moves
+    no matrix; s counts the steps that the matrix has made since, and not those in which it rests.
 
     What is a matrix, and which of its axes are rows, is found as by `Muon`, LoRA's two factors
     alike; embeddings, biases, normalizations and what `exclude_from_layer_adaptation` names are
@@ -70,19 +76,19 @@ class SOAP(Layerwise):
     A matrix of r x c takes 8 (r^2 + c^2) bytes beside m and v; `tf_lamb.describe` shows them. They
     are always in float32, and so is m: rounded to bfloat16, it would have parts where gradients
     have none, and v would divide them by nearly 0. The two sides take six products of matrices a
-    step for the update and two for L and R. A renewal takes products and triangular solutions:
-    Cholesky QR in three passes of (L + 1e-4 mean) QL, with `mean` the mean eigenvalue. Where it
-    fails, the basis stays as it was, which `kept_bases` counts. Matrices of one shape are worked on
-    as one array on GPUs and TPUs. `shard_update` keeps on each device its share of the state.
+    step for the update and two for L and R; `dtypes={"products": "bfloat16"}` has these in
+    bfloat16. A renewal is a Householder QR on a CPU, and elsewhere Cholesky QR in three passes of
+    (L + 1e-4 mean) QL, with `mean` the mean eigenvalue. Where it fails, the basis stays as it was,
+    which `kept_bases` counts. On GPUs and TPUs matrices of one shape are worked on as one array.
+    `shard_update` keeps on each device its share of the state.
 
     As long as gradients do not span it, the basis of a side is not determined, nor are the steps
     in it: another version of a library may find another one.
 
     XLA on TensorFlow takes 6 seconds for the first basis of 512 rows on a CPU, and ever longer:
     pass `jit_compile=False` to `compile`, with replicas to this optimizer, too, or train on JAX.
-    The TPU's compiler takes minutes for a decomposition of a long side, by either renewal, and more
-    for that of a stack by Cholesky: there give `max_precond_dim`, name matrices whose shorter side
-    is above it in `exclude_from_layer_adaptation`, and compile a step first.
+    The TPU's compiler takes minutes for a decomposition of a long side: there give
+    `max_precond_dim`, exclude matrices whose shorter side is above it, and compile a step first.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -97,9 +103,9 @@ class SOAP(Layerwise):
             Defaults to None: ["embedding"], without a warning where nothing matches.
         precondition_frequency: Steps between two renewals. Defaults to 10 (Vyas et al.).
         max_precond_dim: The longest side that has a basis. Defaults to 10,000 (Vyas et al.).
-        form: Dict of how bases come about; None is {"one_sided": False, "renewal": "cholesky"}.
-            "one_sided": whether the shorter side alone has one. "renewal": "cholesky", or "qr" for
-            Householder's decompositions, of all matrices in the same step (Vyas et al.).
+        form: Dict of how bases come about; None is {"one_sided": False, "renewal": None}.
+            "one_sided": whether the shorter side alone has one. "renewal": "qr", of all matrices in
+            the same step (Vyas et al.); "cholesky"; None is "qr" on a CPU, "cholesky" elsewhere.
         {{shared_arguments}}
 
     Raises:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tf_lamb.core.rules.lamb import adamw
-from tf_lamb.core.rules.shared import decayed, norm
+from tf_lamb.core.rules.shared import decayed, in_dtype, norm
 from tf_lamb.core.stacks import transposed
 
 # Jordan's quintic: five steps take singular values in (0, 1] to about [0.7, 1.2].
@@ -28,7 +28,7 @@ HYPER = {
 def muon(
     xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
     momentum=0.95, nesterov=True, form=Form(), beta_1=0.9, beta_2=0.999, epsilon=1e-8,
-    product_dtype="float32",
+    product_dtype=None,
 ):  # fmt: skip
     """One Muon step. Of a matrix (`adapt`), rows in and columns out:
 
@@ -68,18 +68,16 @@ def muon(
     return decayed(w, decay, -lr * w) - (lr * s) * o, m
 
 
-def orthogonalized(xp, u, steps, product_dtype="float32"):
+def orthogonalized(xp, u, steps, product_dtype=None):
     """In a list the matrix with the singular vectors of u, and singular values about 1; or a stack.
 
     X <- u / (|u| + 1e-7)
     A  = X X'
     X <- a X + (b A + c A A) X          as often as there are steps
 
-    With `product_dtype="bfloat16"` X and A are in that; the norm never is.
+    X and A are in the `product_dtype`; the norm never is.
     """
-    x = u / (norm(xp, u, axes=(-2, -1)) + 1e-7)
-    if product_dtype == "bfloat16":
-        x = xp.cast(x, product_dtype)
+    (x,) = in_dtype(xp, product_dtype, u / (norm(xp, u, axes=(-2, -1)) + 1e-7))
     tall = u.shape[-2] > u.shape[-1]
     if tall:  # the product X X' is then the smaller one
         x = transposed(xp, x)
@@ -87,4 +85,4 @@ def orthogonalized(xp, u, steps, product_dtype="float32"):
         a = x @ transposed(xp, x)
         x = _A * x + (_B * a + _C * (a @ a)) @ x
     x = transposed(xp, x) if tall else x
-    return [x if x.dtype == u.dtype else xp.cast(x, u.dtype)]
+    return in_dtype(xp, u.dtype, x)

@@ -96,6 +96,11 @@ def precise(xp, x, y):
     return xp.precise(x, y) if hasattr(xp, "precise") else x @ y
 
 
+def in_dtype(xp, dtype, *arrays):
+    """The arrays in a dtype; as they are where it is theirs, or None."""
+    return [x if dtype in (None, x.dtype) else xp.cast(x, dtype) for x in arrays]
+
+
 def debias(xp, beta, t):
     """1 - beta^t, to the last digit: of the subtraction float32 has five at t = 1, beta = 0.999."""
     if beta == 0:

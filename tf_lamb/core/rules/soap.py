@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from tf_lamb.core.rules.lamb import adamw
-from tf_lamb.core.rules.shared import branch, debias, decayed, norm, precise, root
+from tf_lamb.core.rules.shared import branch, debias, decayed, in_dtype, norm, precise, root
 from tf_lamb.core.stacks import transposed
 
 
@@ -13,7 +13,7 @@ class Form:
     """How bases come about, as `soap` documents it."""
 
     one_sided: bool = False
-    renewal: str = "cholesky"
+    renewal: str | None = None
 
 
 HYPER = {
@@ -25,7 +25,7 @@ HYPER = {
 def soap(
     xp, g, w, m, v, *state, lr, t, decay, adapt, axes=None,
     beta_1=0.95, beta_2=0.95, epsilon=1e-8, precondition_frequency=10, max_precond_dim=10_000,
-    form=Form(),
+    form=Form(), product_dtype=None,
 ):  # fmt: skip
     """One SOAP step. Of a matrix (`adapt`), rows in and columns out:
 
@@ -47,7 +47,9 @@ def soap(
             t, so it counts its own steps.
         precondition_frequency: f.
         max_precond_dim: see `sides_of`.
-        form: whether the shorter side alone has a basis; and the `renewal`, "cholesky" or "qr".
+        form: whether the shorter side alone has a basis; and the `renewal`, "cholesky" or, as for
+            None, "qr".
+        product_dtype: of the products, but for a renewal's; None is that of the arrays.
 
     Yields:
         Products and renewals, which are worked out at once for matrices of one shape
@@ -63,7 +65,7 @@ def soap(
     *pairs, kept, s = state
     factors, bases = pairs[::2], pairs[1::2]
     sides = sides_of(w.shape, max_precond_dim, form.one_sided)
-    of = {"sides": tuple(sides)}
+    of = {"sides": tuple(sides), "product_dtype": product_dtype}
 
     begins = xp.equal(s, 0)
     n = xp.where(begins, xp.ones_like(s), s)
@@ -82,7 +84,8 @@ def soap(
     phase = _phase(w.shape) if form.renewal == "cholesky" else 0
     due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(begins)
     new_v, new_kept, *bases = yield (
-        renewed, (new_v, kept, begins, due, *factors, *bases), of | {"renewal": form.renewal}
+        renewed, (new_v, kept, begins, due, *factors, *bases),
+        {"sides": tuple(sides), "renewal": form.renewal},
     )  # fmt: skip
     stays = begins & (new_kept > kept)
     pairs = [each for pair in zip(factors, bases, strict=True) for each in pair]
@@ -112,11 +115,14 @@ def _phase(shape):
 # -- of a matrix, or of each of a stack -----------------------------------------------------------
 
 
-def products(xp, g, m, *bases, sides):
+def products(xp, g, m, *bases, sides, product_dtype):
     """QL' g QR and QL' m QR, then g g' and g' g; or with the basis and the square of one side."""
+    dtype = g.dtype
+    g, m, *bases = in_dtype(xp, product_dtype, g, m, *bases)
     turned = transposed(xp, g)
     squares = [g @ turned if side == 0 else turned @ g for side in sides]
-    return [_into_bases(xp, g, bases, sides), _into_bases(xp, m, bases, sides), *squares]
+    made = _into_bases(xp, g, bases, sides), _into_bases(xp, m, bases, sides), *squares
+    return in_dtype(xp, dtype, *made)
 
 
 def _into_bases(xp, x, bases, sides):
@@ -125,11 +131,13 @@ def _into_bases(xp, x, bases, sides):
     return x
 
 
-def out_of_bases(xp, x, *bases, sides):
+def out_of_bases(xp, x, *bases, sides, product_dtype):
     """QL x QR', or with the basis of one side."""
+    dtype = x.dtype
+    x, *bases = in_dtype(xp, product_dtype, x, *bases)
     for side, basis in zip(sides, bases, strict=True):
         x = basis @ x if side == 0 else x @ transposed(xp, basis)
-    return [x]
+    return in_dtype(xp, dtype, x)
 
 
 def renewed(xp, v, kept, begins, due, *state, sides, renewal):

@@ -26,9 +26,7 @@ _NEEDED = (
 
 
 def parse(
-    flags,
-    override: dict | None = None,
-    begun: config_definitions.ExperimentConfig | None = None,
+    flags, override: dict | None = None, begun: config_definitions.ExperimentConfig | None = None
 ) -> tuple[config_definitions.ExperimentConfig, str]:
     """The experiment that flags describe, and the arithmetic of its batch, to be printed.
 
