@@ -42,12 +42,16 @@ def machine():
 
 
 def commit():
-    """Of the checkout, and whether it has changes; $COMMIT where there is none."""
+    """Of the checkout, and whether it has changes beside logs; $COMMIT where there is none."""
     if told := os.environ.get("COMMIT"):
         return told
     here = str(pathlib.Path(__file__).parent)
-    git = ["git", "-C", here, "describe", "--always", "--dirty"]
-    return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+
+    def git(*arguments):
+        return subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True)
+
+    changed = git("diff", "--quiet", "HEAD", "--", ":/", ":!logs").returncode
+    return git("describe", "--always").stdout.strip() + "-dirty" * changed
 
 
 def without_folders(text):

@@ -45,13 +45,13 @@ def hidden_letters(path):
     return [({name: each[cut] for name, each in x.items()}, y[cut]) for cut in cuts]
 
 
-def bert():
-    """KerasHub's, two layers of 64, with its head for what is hidden."""
+def bert(layers=2, width=64):
+    """KerasHub's, of heads of 32, with its head for what is hidden."""
     import keras
     import keras_hub
 
     backbone = keras_hub.models.BertBackbone(
-        40, num_layers=2, num_heads=2, hidden_dim=64, intermediate_dim=256,
+        40, num_layers=layers, num_heads=width // 32, hidden_dim=width, intermediate_dim=4 * width,
         max_sequence_length=LENGTH, dropout=0.0,
     )  # fmt: skip
     model = keras_hub.models.BertMaskedLM(backbone)
