@@ -77,8 +77,8 @@ def trained(work, renewal, seed):
             if f"{side}_basis" in slots:
                 factor, basis = slots[side], slots[f"{side}_basis"]
                 within = basis.T @ factor @ basis
-                off = np.linalg.norm(within - np.diag(np.diag(within)))
-                beside.append(off / np.linalg.norm(within))
+                off, whole = map(np.linalg.norm, (within - np.diag(np.diag(within)), within))
+                beside += [off / whole] if whole else []  # a kernel without a gradient has none
                 orthogonal.append(np.abs(basis.T @ basis - np.eye(len(basis))).max())
         renewals += int(slots.get("steps", 0) // 10)
     x, y = work.parts[2]

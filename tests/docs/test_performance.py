@@ -91,8 +91,8 @@ def test_the_milliseconds_of_soap_are_in_the_log():
 def test_the_milliseconds_on_a_gpu_are_in_the_log():
     _, *rows = table(PERFORMANCE, "On a GPU")
     names = [
-        "gradients", "keras.AdamW", "tf_lamb.LAMB", "optax.lamb", "tf_lamb.Muon",
-        "tf_lamb.Muon bfloat16", "optax.contrib.muon",
+        "gradients", "keras.AdamW", "tf_lamb.LAMB", "optax.lamb", "tf_lamb.Muon bfloat16",
+        "tf_lamb.Muon", "optax.contrib.muon",
     ]  # fmt: skip
     found = {name: runs("accelerator", contestant=name)[0] for name in names}
     alone = statistics.median(found["gradients"]["rounds"])
@@ -103,21 +103,45 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
         wanted = f"{added[name]:.1f}" if name != "gradients" else ""
         assert (step, adds, first) == (f"{median:.1f}", wanted, f"{found[name]['first']:.0f}")
     over = [added[f"tf_lamb.Muon{how}"] / added["tf_lamb.LAMB"] for how in (" bfloat16", "")]
-    told = "adds {:.1f} times what LAMB's adds, else {:.1f} times".format(*over)
+    told = "adds {:.1f} times what LAMB's adds, in float32 {:.1f} times".format(*over)
     assert told in " ".join(PERFORMANCE.read_text().split())
-    said = "adds {:.1f} to {:.1f} times what LAMB's adds".format(*over)
+    said = f"adds {over[0]:.1f} times what LAMB's adds"
     assert said in words(ROOT / "docs" / "reference" / "optimizers.md")
-    least, most = (added[f"tf_lamb.Muon{how}"] - added["keras.AdamW"] for how in (" bfloat16", ""))
-    step = alone + added["keras.AdamW"]
-    said = f"To a {step:.1f} ms step of BERT-base with AdamW on an H200 it "
-    said += f"[adds {least:.0f} to {most:.0f} ms]"
+    more, step = added["tf_lamb.Muon bfloat16"] - added["keras.AdamW"], alone + added["keras.AdamW"]
+    said = f"To a {step:.1f} ms step of BERT-base with AdamW on an H200 it [adds {more:.0f} ms]"
     assert said in words(ROOT / "README.md")
     _, *costs = table(PERFORMANCE.with_name("should_i.md"), "What an optimizer costs")
     told = {name: cell for name, _, cell, _ in costs}
     for name, of in (("Keras's AdamW", "keras.AdamW"), ("LAMB", "tf_lamb.LAMB")):
         assert told[name] == f"{added[of]:.1f} ms"
-    muon = f"{added['tf_lamb.Muon']:.1f} ms; {added['tf_lamb.Muon bfloat16']:.1f} with"
+    muon = f"{added['tf_lamb.Muon bfloat16']:.1f} ms; {added['tf_lamb.Muon']:.1f} with"
     assert told["Muon"].startswith(muon)
+
+
+def test_products_in_bfloat16_end_where_those_in_float32_do():
+    _, *rows = table(PERFORMANCE, "Products in bfloat16")
+    for label, *cells in rows:
+        name = {"Fashion-MNIST": "fashion"}.get(label, label.split(",")[0])
+        full, half = (
+            [line["test"] for line in runs("precision", workload=name, arm=f"tuned {module}{way}")]
+            for module in ["benchmarks.precision:"] for way in ("float32", "bfloat16")
+        )  # fmt: skip
+        apart = [b - a for a, b in zip(full, half, strict=True)]
+        within = 2.776 * statistics.stdev(apart) / 5**0.5  # Student's, of four degrees
+        mean = statistics.mean(apart)
+        assert len(apart) == 5 and abs(mean) < within
+        assert cells == [f"{statistics.mean(full):.4f}", f"{mean:+.4f}", f"± {within:.4f}"]
+
+
+def test_the_milliseconds_of_small_variables_are_in_the_log():
+    ours, others = "tf_lamb.keras on JAX, jitted", ("tf_lamb.tf_keras", "Keras Lamb, XLA")
+    names = ours, "optax lamb, jitted", *others
+    steps, firsts = ([statistics.median(line[of] for line in runs("update_small", name=name))
+                      for name in names] for of in ("step", "first"))  # fmt: skip
+    said = "on JAX a step takes {:.0f} ms, of `optax.lamb` {:.0f}; in tf_keras {:.0f}, of Keras's "
+    said = (said + "Lamb under XLA {:.0f}.").format(*(1000 * step for step in steps))
+    said += " First steps take {:.0f}, {:.0f}, {:.0f} and {:.0f} s".format(*firsts)
+    assert said in words(PERFORMANCE)
 
 
 OF_UPDATE = {

@@ -55,7 +55,7 @@ CASES = {
             "precondition_frequency": 2,
             "epsilon": 1.0,
         },
-    ),  # fmt: skip
+    ),
 }
 
 

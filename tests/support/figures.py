@@ -601,19 +601,9 @@ def figures():
     """What the claims name."""
     made = {}
     for source in (
-        of_pictures,
-        of_text,
-        of_flights,
-        of_lstm,
-        of_bert,
-        of_adascale,
-        of_autowarmup,
-        of_transfer,
-        of_larger,
-        of_equivalence,
-        of_language_model,
-        of_recipes,
-    ):
+        of_pictures, of_text, of_flights, of_lstm, of_bert, of_adascale, of_autowarmup, of_transfer,
+        of_larger, of_equivalence, of_language_model, of_recipes,
+    ):  # fmt: skip
         made |= source()
     every = [made.pop(name) for name in ("rates", "rates_text", "rates_flights")]
     made["rates"] = {

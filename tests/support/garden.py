@@ -62,23 +62,14 @@ def write_records(folder):
 def tiny(records, **trainer):
     """Settings that make the experiment so small that a step takes no time."""
     data = {
-        "input_path": records,
-        "global_batch_size": BATCH,
-        "seq_length": LENGTH,
-        "max_predictions_per_seq": MASKED,
-        "use_v2_feature_names": True,
-        "seed": 1,
-    }
+        "input_path": records, "global_batch_size": BATCH, "seq_length": LENGTH,
+        "max_predictions_per_seq": MASKED, "use_v2_feature_names": True, "seed": 1,
+    }  # fmt: skip
     encoder = {
-        "vocab_size": VOCABULARY,
-        "num_layers": 1,
-        "hidden_size": 8,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "max_position_embeddings": LENGTH,
-        "dropout_rate": 0.0,
+        "vocab_size": VOCABULARY, "num_layers": 1, "hidden_size": 8, "num_attention_heads": 2,
+        "intermediate_size": 16, "max_position_embeddings": LENGTH, "dropout_rate": 0.0,
         "attention_dropout_rate": 0.0,
-    }
+    }  # fmt: skip
     head = {"inner_dim": 8, "num_classes": 2, "dropout_rate": 0.0, "name": "next_sentence"}
     settings = {
         "runtime": {"distribution_strategy": "one_device"},

@@ -68,18 +68,9 @@ class Soak:
     """
 
     def __init__(
-        self,
-        frontend,
-        name,
-        steps,
-        seed=0,
-        dtype="float32",
-        compiled=False,
-        strategy=None,
-        slots="float32",
-        masters=None,
-        **arguments,
-    ):
+        self, frontend, name, steps, seed=0, dtype="float32", compiled=False, strategy=None,
+        slots="float32", masters=None, **arguments,
+    ):  # fmt: skip
         self.length, self.steps, self.compiled, self.strategy = steps, 0, compiled, strategy
         random = np.random.default_rng(seed)
         start = {path: random.normal(size=shape) for path, shape in SHAPES.items()}
