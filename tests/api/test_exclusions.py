@@ -45,12 +45,9 @@ def test_the_method_of_keras_excludes_too(frontend):
     optimizer.build(model.trainable_variables)
     undecayed = {path for path, t in zip(*plan_of(optimizer), strict=True) if not t.decay}
     assert undecayed == {
-        "encoder/dense/bias",
-        "encoder/LayerNorm/gamma",
-        "final_layer_norm/gamma",
-        "head/kernel",
-        "head/bias",
-    }
+        "encoder/dense/bias", "encoder/LayerNorm/gamma", "final_layer_norm/gamma",
+        "head/kernel", "head/bias",
+    }  # fmt: skip
     again = type(optimizer).from_config(optimizer.get_config())
     again.build(model.trainable_variables)
     assert again.plan == optimizer.plan

@@ -21,6 +21,8 @@ from support.frontends import (
     uncompiled,
 )
 
+from tf_lamb.core.rules.soap import _taken
+
 SHAPES = {"conv/kernel": (2, 2, 3, 12), "dense/kernel": (6, 6), "dense/bias": (6,),
           "logits/kernel": (6, 3)}  # fmt: skip
 COUNTS = ["kept_bases", "steps"]
@@ -126,6 +128,18 @@ def test_a_renewal_that_is_not_finite_leaves_the_bases_and_is_told_at_the_end(fr
         np.testing.assert_array_equal(array(own[name]), basis)
     with pytest.warns(UserWarning, match="SOAP: 1 times the bases of a matrix did not come"):
         optimizer.finalize_variable_values([w])
+
+
+@every_frontend
+@pytest.mark.parametrize("spoilt", [np.s_[1, 2], np.s_[:, 128:], np.s_[:]])
+def test_a_long_basis_with_a_nan_is_not_taken(frontend, spoilt):
+    xp, whole = FRONTENDS[frontend][1].SOAP._xp, np.eye(256, dtype="float32")
+    broken = whole.copy()
+    broken[spoilt] = np.nan
+    whole, broken, kept = map(xp.convert_to_tensor, (whole, broken, np.float32(0)))
+    for basis, count in ((whole, 0), (broken, 1)):
+        _, seen, taken = _taken(xp, kept < 1, [whole, basis], whole, kept, whole)
+        assert np.isfinite(array(taken)).all() and float(array(seen)) == count
 
 
 @every_frontend

@@ -72,12 +72,9 @@ def test_what_averages_overwrite_is_the_master_too(frontend, when, dtype):
     start, gradients = half_problem(frontend, dtype)
     frequency = 5 if when == "in training" else None
     optimizer = FRONTENDS[frontend][1].LAMB(
-        1e-4,
-        dtypes={"masters": "float32"},
-        use_ema=True,
-        ema_momentum=0.9,
+        1e-4, dtypes={"masters": "float32"}, use_ema=True, ema_momentum=0.9,
         ema_overwrite_frequency=frequency,
-    )
+    )  # fmt: skip
     variable = new_variable(frontend, start, dtype)
     reference, average = Lamb({"kernel": start}, lr=1e-4), None
     for t, gradient in enumerate(gradients, 1):

@@ -9,7 +9,7 @@ from oracle import Soap
 from support.cases import random_steps
 
 from tf_lamb.core.rules import soap
-from tf_lamb.core.rules.soap import Form, sides_of
+from tf_lamb.core.rules.soap import Form, _orthonormal, sides_of
 from tf_lamb.core.stacks import alone, together
 
 QR, CHOLESKY = Form(renewal="qr"), Form(renewal="cholesky")
@@ -192,6 +192,16 @@ def test_cholesky_finds_what_householder_finds(spectrum):
         inside = basis.T @ factor @ basis
         off[renewal] = np.linalg.norm(inside - np.diag(np.diag(inside))) / np.linalg.norm(inside)
     assert off["cholesky"] < 1.05 * off["qr"] + 1e-4
+
+
+def test_a_long_side_of_few_gradients_is_renewed():
+    """Of rank 2, in the basis of the first: in float32 nearly all columns are the same."""
+    u, v = np.random.default_rng(0).normal(size=(2, 1024, 1))
+    basis = np.linalg.eigh(-u @ u.T)[1]
+    factor = 0.95 * u @ u.T + 0.05 * v @ v.T
+    image = factor @ basis / (np.trace(factor) / 1024) + 1e-4 * basis
+    found = _orthonormal(NUMPY, np.float32(image), "cholesky").astype("float64")
+    np.testing.assert_allclose(found.T @ found, np.eye(1024), atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-42, 0.0])

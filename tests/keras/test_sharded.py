@@ -22,6 +22,7 @@ import jax
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled", "undistributed")
 
+ONE_SIDED = {"one_sided": True, "renewal": "cholesky"}
 CASES = {
     "LAMB": ("LAMB", {}),
     "LAMB clipped": ("LAMB", {"global_clipnorm": 0.1, "on_spike": [4, 0.5]}),
@@ -48,14 +49,7 @@ CASES = {
     "AdamP": ("AdamP", {}),
     "Muon": ("Muon", {}),
     # A side that gradients do not span has no determined basis.
-    "SOAP": (
-        "SOAP",
-        {
-            "form": {"one_sided": True, "renewal": "cholesky"},
-            "precondition_frequency": 2,
-            "epsilon": 1.0,
-        },
-    ),
+    "SOAP": ("SOAP", {"form": ONE_SIDED, "precondition_frequency": 2, "epsilon": 1.0}),
 }
 
 

@@ -123,12 +123,9 @@ def test_an_orbit_loop_is_watched(records, tmp_path, replicas):
     )
     action = TrustRatios(trainer.optimizer, str(tmp_path), every=4)
     controller = orbit.Controller(
-        strategy=strategy,
-        trainer=trainer,
-        global_step=trainer.global_step,
-        steps_per_loop=2,
+        strategy=strategy, trainer=trainer, global_step=trainer.global_step, steps_per_loop=2,
         train_actions=[action],
-    )
+    )  # fmt: skip
     controller.train(steps=8)
     assert (action.history.step, action.history.readings) == (6, 2)  # of steps 2 and 6
     norms = [np.linalg.norm(v.numpy()) for v in trainer.model.trainable_variables]

@@ -138,12 +138,9 @@ with Console() as console:
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # Python's handlers wait for its end
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM + code],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+        [sys.executable, "-c", PROGRAM + code], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     while process.stdout.readline() != "ready\n":
         assert process.poll() is None
     process.send_signal(getattr(signal, name))

@@ -64,13 +64,8 @@ NAMES, INDEX, DATA = "checkpoint", "ckpt-6.index", "ckpt-6.data-00000-of-00001"
 @pytest.mark.parametrize(
     ("name", "damage", "step"),
     [
-        (DATA, cut, 4),
-        (DATA, flip, 4),
-        (DATA, os.remove, 4),
-        (INDEX, cut, 4),
-        (INDEX, os.remove, 4),
-        (NAMES, os.remove, 6),
-        (NAMES, cut, 6),
+        (DATA, cut, 4), (DATA, flip, 4), (DATA, os.remove, 4), (INDEX, cut, 4),
+        (INDEX, os.remove, 4), (NAMES, os.remove, 6), (NAMES, cut, 6),
         (NAMES, lambda path: path.write_bytes(b""), 6),
         (NAMES, lambda path: path.write_bytes(bytes(range(128, 256))), 6),
         (NAMES, lambda path: path.write_text("model_checkpoint_path: 'ckpt-8'"), 6),

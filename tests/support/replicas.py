@@ -28,7 +28,7 @@ CASES = {
     "AdamP": ("AdamP", {}),
     # A side that gradients do not span has no determined basis, and eight rows hardly span eight.
     "SOAP": ("SOAP", {"form": {"one_sided": True, "renewal": "cholesky"},
-                      "precondition_frequency": 2, "epsilon": 1.0}),  # fmt: skip
+                      "precondition_frequency": 2, "epsilon": 1.0}),
 }  # fmt: skip
 
 

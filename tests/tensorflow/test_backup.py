@@ -146,14 +146,11 @@ DAMAGE = {
 @pytest.mark.parametrize(
     ("frontend", "damage", "pattern"),
     [
-        ("keras", "cut", "*.h5"),
-        ("tf_keras", "cut", "*.data-*"),
-        ("tf_keras", "cut", "*.index"),
-        ("tf_keras", "remove", "*.index"),
-        ("tf_keras", "empty", "checkpoint"),
+        ("keras", "cut", "*.h5"), ("tf_keras", "cut", "*.data-*"), ("tf_keras", "cut", "*.index"),
+        ("tf_keras", "remove", "*.index"), ("tf_keras", "empty", "checkpoint"),
         ("tf_keras", "scribble", "checkpoint"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_backup_is_refused(stopped, tmp_path, frontend, damage, pattern):
     stopped(frontend, tmp_path)
     (path,) = tmp_path.rglob(pattern)

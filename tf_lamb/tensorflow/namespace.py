@@ -39,6 +39,7 @@ def tracing_for_tpu():
 
 
 abs = tf.abs
+all = tf.reduce_all
 any = tf.reduce_any
 arange = tf.range
 argsort = tf.argsort

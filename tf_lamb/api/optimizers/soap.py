@@ -77,7 +77,7 @@ class SOAP(Layerwise):
     are always in float32, and so is m: rounded to bfloat16, it would have parts where gradients
     have none, and v would divide them by nearly 0. The two sides take six products of matrices a
     step for the update and two for L and R; `dtypes={"products": "bfloat16"}` has these in
-    bfloat16. A renewal is a Householder QR on a CPU, and elsewhere Cholesky QR in three passes of
+    bfloat16. A renewal is a Householder QR on a CPU, and elsewhere Cholesky QR in four passes of
     (L + 1e-4 mean) QL, with `mean` the mean eigenvalue. Where it fails, the basis stays as it was,
     which `kept_bases` counts. On GPUs and TPUs matrices of one shape are worked on as one array.
     `shard_update` keeps on each device its share of the state.
