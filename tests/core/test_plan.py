@@ -85,12 +85,10 @@ def test_the_table_has_a_line_a_variable_and_a_line_a_treatment():
     lines = plan(PATHS, ("bias", "layer_norm")).table().splitlines()
     assert [line.split() for line in lines if line] == [
         ["variable", "parameters", "decay", "adapted", "layer"],
-        ["dense/kernel", "1", "0.1", "yes"],
-        ["dense/bias", "1", "-", "no"],
+        ["dense/kernel", "1", "0.1", "yes"], ["dense/bias", "1", "-", "no"],
         ["my_layer_norm/gamma", "1", "-", "no"],
-        ["1", "variable", "1", "0.1", "yes"],
-        ["2", "variables", "2", "-", "no"],
-    ]
+        ["1", "variable", "1", "0.1", "yes"], ["2", "variables", "2", "-", "no"],
+    ]  # fmt: skip
 
 
 def test_of_two_names_that_a_model_could_have_the_order_chooses_none():

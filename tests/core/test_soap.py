@@ -9,7 +9,7 @@ from oracle import Soap
 from support.cases import random_steps
 
 from tf_lamb.core.rules import soap
-from tf_lamb.core.rules.soap import Form, _orthonormal, sides_of
+from tf_lamb.core.rules.soap import Form, renewed, sides_of
 from tf_lamb.core.stacks import alone, together
 
 QR, CHOLESKY = Form(renewal="qr"), Form(renewal="cholesky")
@@ -194,13 +194,14 @@ def test_cholesky_finds_what_householder_finds(spectrum):
     assert off["cholesky"] < 1.05 * off["qr"] + 1e-4
 
 
-def test_a_long_side_of_few_gradients_is_renewed():
-    """Of rank 2, in the basis of the first: in float32 nearly all columns are the same."""
-    u, v = np.random.default_rng(0).normal(size=(2, 1024, 1))
-    basis = np.linalg.eigh(-u @ u.T)[1]
-    factor = 0.95 * u @ u.T + 0.05 * v @ v.T
-    image = factor @ basis / (np.trace(factor) / 1024) + 1e-4 * basis
-    found = _orthonormal(NUMPY, np.float32(image), "cholesky").astype("float64")
+@pytest.mark.parametrize("rank", [1, 8])
+def test_a_long_side_of_few_gradients_is_renewed(rank):
+    """In the basis of the first of two: in float32 many columns are nearly the same."""
+    scales = range(1, rank + 1)
+    u, v = np.float32(np.random.default_rng(0).normal(size=(2, 1024, rank)) / scales)
+    state = 0.95 * u @ u.T + 0.05 * v @ v.T, np.linalg.eigh(-u @ u.T)[1]
+    _, kept, found = renewed(NUMPY, v, 0.0, False, True, *state, sides=(0,), renewal="cholesky")
+    assert kept == 0
     np.testing.assert_allclose(found.T @ found, np.eye(1024), atol=1e-5)
 
 

@@ -96,15 +96,10 @@ def run(rule, arguments, excluded, variables, gradients_of):
         ]  # fmt: skip
     adapted = [v.path for v in variables if rule != "muon" or not optimizer._should_use_adamw(v)]
     return {
-        "rule": rule,
-        "arguments": arguments,
-        "excluded_names": excluded,
-        "decayed": decayed,
-        "adapted": adapted,
-        "config": keras.optimizers.serialize(optimizer),
-        **record.arrays(),
+        "rule": rule, "arguments": arguments, "excluded_names": excluded, "decayed": decayed,
+        "adapted": adapted, "config": keras.optimizers.serialize(optimizer), **record.arrays(),
         "state": state,
-    }
+    }  # fmt: skip
 
 
 def run_case(rule, arguments, excluded):

@@ -304,12 +304,9 @@ def command(records, model_dir, **runtime):
     config = model_dir.with_suffix(".yaml")
     config.write_text(yaml.safe_dump(settings))
     return "tf_lamb.model_garden.train", [
-        f"--experiment={EXPERIMENT}",
-        f"--config_file={config}",
-        "--mode=train",
-        f"--model_dir={model_dir}",
-        "--seed=1",
-    ]
+        f"--experiment={EXPERIMENT}", f"--config_file={config}", "--mode=train",
+        f"--model_dir={model_dir}", "--seed=1",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
