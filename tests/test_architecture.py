@@ -48,12 +48,10 @@ BEYOND = {
 }
 # And what only inside functions, on demand.
 ON_DEMAND = {
-    "core/recipes/growing.py": {"numpy"},
-    "api/data.py": {"numpy"},
-    "api/find/trials.py": {"numpy"},
-    "api/plots.py": {"matplotlib", "numpy"},
+    "core/recipes/growing.py": {"numpy"}, "api/data.py": {"numpy"},
+    "api/find/trials.py": {"numpy"}, "api/plots.py": {"matplotlib", "numpy"},
     "model_garden/experiments/scaling.py": {"numpy"},
-}
+}  # fmt: skip
 # What an extra may import besides `tf_lamb` and itself; the second only inside functions.
 OF_EXTRAS = {
     "absl", "keras", "official", "tensorflow", "tf_keras", "tf_lamb", "tf_lamb_extras.OF_BOTH",

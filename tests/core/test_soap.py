@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 from oracle import Soap
-from support.cases import random_steps
+from support.cases import assert_same, random_steps
 
 from tf_lamb.core.rules import soap
 from tf_lamb.core.rules.soap import Form, renewed, sides_of
@@ -118,6 +118,11 @@ def test_what_is_no_matrix_is_adamws(shape):
         np.testing.assert_allclose(state[0], reference.step(g), rtol=1e-12)
 
 
+def test_a_renewal_that_is_left_open_is_householders():
+    w, gradients = random_steps((6, 4), steps=12)
+    assert_same(*([*steps(w, gradients, every=2, renewal=each)][-1] for each in (None, "qr")))
+
+
 @pytest.mark.parametrize("renewal", ["cholesky", "qr"])
 def test_bases_stay_orthogonal_and_in_order(renewal):
     w, gradients = random_steps((6, 4), steps=40)
@@ -197,8 +202,7 @@ def test_cholesky_finds_what_householder_finds(spectrum):
 @pytest.mark.parametrize("rank", [1, 8])
 def test_a_long_side_of_few_gradients_is_renewed(rank):
     """In the basis of the first of two: in float32 many columns are nearly the same."""
-    scales = range(1, rank + 1)
-    u, v = np.float32(np.random.default_rng(0).normal(size=(2, 1024, rank)) / scales)
+    u, v = np.float32(np.random.default_rng(0).normal(size=(2, 1024, rank)) / range(1, rank + 1))
     state = 0.95 * u @ u.T + 0.05 * v @ v.T, np.linalg.eigh(-u @ u.T)[1]
     _, kept, found = renewed(NUMPY, v, 0.0, False, True, *state, sides=(0,), renewal="cholesky")
     assert kept == 0

@@ -101,12 +101,9 @@ class Steps(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         (8, 4, 4, [8, 10]),  # it was killed in the evaluation
         (8, 8, 4, [10]),
         (6, 8, 4, [8, 10]),  # an evaluation of weights that are lost
-        (10, 8, 4, [10]),
-        (10, 10, 4, []),
-        (0, 0, None, [10]),
-        (6, 0, 20, [10]),
+        (10, 8, 4, [10]), (10, 10, 4, []), (0, 0, None, [10]), (6, 0, 20, [10]),
     ],
-)
+)  # fmt: skip
 def test_what_is_due_and_was_not_made_is_made(tmp_path, at, last, due, expected):
     steps = Steps(at)
     controller = controllers.Controller(

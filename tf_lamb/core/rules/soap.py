@@ -65,15 +65,17 @@ def soap(
     *pairs, kept, s = state
     factors, bases = pairs[::2], pairs[1::2]
     sides = sides_of(w.shape, max_precond_dim, form.one_sided)
-    of = {"sides": tuple(sides), "product_dtype": product_dtype}
+    of = {"sides": tuple(sides)}
+    multiplied = of | {"product_dtype": product_dtype}
 
     begins = xp.equal(s, 0)
     n = xp.where(begins, xp.ones_like(s), s)
     c = debias(xp, beta_2, n) ** 0.5 / debias(xp, beta_1, n)
     new_m = xp.where(begins, m, beta_1 * m + (1 - beta_1) * g)
-    g_inside, m_inside, *squares = yield products, (g, new_m, *bases), of
+    g_inside, m_inside, *squares = yield products, (g, new_m, *bases), multiplied
     new_v = xp.where(begins, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
-    (u,) = yield out_of_bases, (m_inside / (root(xp, new_v) + epsilon), *bases), of
+    inside = m_inside / (root(xp, new_v) + epsilon)
+    (u,) = yield out_of_bases, (inside, *bases), multiplied
     new_w = w - lr * c * u
     new_w = xp.where(begins, w, decayed(new_w, decay, -lr * new_w))
 
@@ -84,8 +86,7 @@ def soap(
     phase = _phase(w.shape) if form.renewal == "cholesky" else 0
     due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(begins)
     new_v, new_kept, *bases = yield (
-        renewed, (new_v, kept, begins, due, *factors, *bases),
-        {"sides": tuple(sides), "renewal": form.renewal},
+        renewed, (new_v, kept, begins, due, *factors, *bases), of | {"renewal": form.renewal}
     )  # fmt: skip
     stays = begins & (new_kept > kept)
     pairs = [each for pair in zip(factors, bases, strict=True) for each in pair]
@@ -192,15 +193,15 @@ def _orthonormal(xp, a, renewal):
 
     Source: Fukaya et al., arXiv:1809.11085.
     """
-    if renewal == "qr":
+    if renewal != "cholesky":
         if len(a.shape) == 2:
             return xp.linalg.qr(a)[0]
         return xp.stack([xp.linalg.qr(a[i])[0] for i in range(a.shape[0])])
     a = a / norm(xp, a, axes=(-2,))
     for shift in (3e-7 * a.shape[-1], 1e-5, 0.0, 0.0):
         gram = precise(xp, transposed(xp, a), a) + shift * xp.eye(a.shape[-1], dtype=a.dtype)
-        root = xp.linalg.cholesky(gram)
-        solved = xp.linalg.solve_triangular(root, transposed(xp, a), lower=True)
+        c = xp.linalg.cholesky(gram)
+        solved = xp.linalg.solve_triangular(c, transposed(xp, a), lower=True)
         a = transposed(xp, solved)
     return a
 
