@@ -61,6 +61,7 @@ def of_matrices(name, **own):
 
 
 muon = functools.partial(of_matrices, "Muon")
+muon_float32 = functools.partial(muon, dtypes={"products": "float32"})
 soap = functools.partial(of_matrices, "SOAP")
 
 
@@ -94,9 +95,9 @@ CONTESTANTS = {
     "tf_lamb.LAMB": lamb,
     "tf_lamb.LAMB propagate": functools.partial(lamb, on_nonfinite="propagate"),
     "optax.lamb": optax_lamb,
-    "tf_lamb.Muon": functools.partial(muon, dtypes={"products": "float32"}),
+    "tf_lamb.Muon": muon_float32,
     "tf_lamb.Muon bfloat16": functools.partial(muon, dtypes={"products": "bfloat16"}),
-    "tf_lamb.Muon one by one": functools.partial(muon, dtypes={"products": "float32"}),
+    "tf_lamb.Muon one by one": muon_float32,
     "tf_lamb.SOAP": soap,
     "optax.contrib.muon": optax_muon,
     "keras.Muon": keras_muon,

@@ -113,8 +113,7 @@ def test_all_but_the_second_moment_is_never_in_half_precision(frontend, argument
 @pytest.mark.parametrize("renewal", ["cholesky", "qr"])
 @uncompiled()
 def test_a_renewal_that_is_not_finite_leaves_the_bases_and_is_told_at_the_end(frontend, renewal):
-    form = {"renewal": renewal}
-    optimizer, (w,) = built(frontend, SQUARE, precondition_frequency=2, form=form)
+    optimizer, (w,) = built(frontend, SQUARE, precondition_frequency=2, form={"renewal": renewal})
     *before, last = drawn(5)
     for g in before:
         apply(optimizer, [g], [w])

@@ -122,10 +122,9 @@ def test_products_in_bfloat16_end_where_those_in_float32_do():
     _, *rows = table(PERFORMANCE, "Products in bfloat16")
     for label, *cells in rows:
         name = {"Fashion-MNIST": "fashion"}.get(label, label.split(",")[0])
-        full, half = (
-            [line["test"] for line in runs("precision", workload=name, arm=f"tuned {module}{way}")]
-            for module in ["benchmarks.precision:"] for way in ("float32", "bfloat16")
-        )  # fmt: skip
+        arms = [f"tuned benchmarks.precision:{way}" for way in ("float32", "bfloat16")]
+        full, half = ([line["test"] for line in runs("precision", workload=name, arm=arm)]
+                      for arm in arms)  # fmt: skip
         apart = [b - a for a, b in zip(full, half, strict=True)]
         within = 2.776 * statistics.stdev(apart) / 5**0.5  # Student's, of four degrees
         mean = statistics.mean(apart)
@@ -134,10 +133,10 @@ def test_products_in_bfloat16_end_where_those_in_float32_do():
 
 
 def test_the_milliseconds_of_small_variables_are_in_the_log():
-    ours, others = "tf_lamb.keras on JAX, jitted", ("tf_lamb.tf_keras", "Keras Lamb, XLA")
-    names = ours, "optax lamb, jitted", *others
-    steps, firsts = ([statistics.median(line[of] for line in runs("update_small", name=name))
-                      for name in names] for of in ("step", "first"))  # fmt: skip
+    names = "lamb.keras on JAX, jitted", "optax lamb, jitted", "lamb.tf_keras", "Keras Lamb, XLA"
+    found = [runs("update_small", name=name.replace("lamb.", "tf_lamb.")) for name in names]
+    steps, firsts = ([statistics.median(line[of] for line in each) for each in found]
+                     for of in ("step", "first"))  # fmt: skip
     said = "on JAX a step takes {:.0f} ms, of `optax.lamb` {:.0f}; in tf_keras {:.0f}, of Keras's "
     said = (said + "Lamb under XLA {:.0f}.").format(*(1000 * step for step in steps))
     said += " First steps take {:.0f}, {:.0f}, {:.0f} and {:.0f} s".format(*firsts)
@@ -247,8 +246,6 @@ def test_what_a_renewal_comes_to_is_in_the_log():
         assert not any(line["kept_bases"] for lines in ways for line in lines)
         cells += [sum(line["renewals"] for line in ways[0]), len(ways[0])]
         apart += [abs(a["loss"] - b["loss"]) for a, b in zip(*ways, strict=True)]
-    told = (
-        "of {:,} renewals on flights ({} seeds), {} on letters ({}) and {} of a BERT of four layers"
-    )
-    said = f"{told} ({{}}); held-out losses were at most {{:.4f}}".format(*cells, max(apart))
+    said = "of {:,} renewals on flights ({} seeds), {} on letters ({}) and {} of a BERT of four "
+    said = (said + "layers ({}); held-out losses were at most {:.4f}").format(*cells, max(apart))
     assert said in words(PREFLIGHT)

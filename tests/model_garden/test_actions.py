@@ -51,7 +51,7 @@ class Run:
     """One variable, its checkpoint, and the actions in the order in which they are called."""
 
     def __init__(self, folder, trials):
-        self.v, self.optimizer = (tf.Variable([1.0, 2.0]), LAMB(0.1, jit_compile=False))
+        self.v, self.optimizer = tf.Variable([1.0, 2.0]), LAMB(0.1, jit_compile=False)
         self.optimizer.build([self.v])
         checkpoint = tf.train.Checkpoint(v=self.v, optimizer=self.optimizer)
         self.manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
