@@ -14,7 +14,7 @@ import os
 import numpy as np
 import tqdm
 
-from benchmarks.equivalence import arms
+from benchmarks.equivalence import arms, by_error
 from benchmarks.equivalence.experiment import tuned
 from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.equivalence.report import markdown, told
@@ -23,9 +23,9 @@ from benchmarks.equivalence.statistics import holm, margin, worse_by
 from benchmarks.equivalence.warmups import LOG, TRANSFER
 from benchmarks.run_log import Log
 
+PERCEPTRON = "perceptron"  # its bases, too, were chosen by another quantity than scores it
 TASKS = {"flights": "flights", "diamonds": "diamonds", "fashion": "Fashion-MNIST",
-         "letters": "letters"}  # fmt: skip
-VOID = "perceptron"  # its bases are not tuned for what is scored
+         PERCEPTRON: "a perceptron", "letters": "letters"}  # fmt: skip
 SOAP, SEARCHED = "benchmarks.soap:OfPackage", "find_rate tf_lamb:SOAP"
 KEEPS, UNDECIDED, WORSE = "keeps", "undecided", "worse"
 WAYS = {  # label -> the arm, and the arm of its own base
@@ -76,7 +76,12 @@ def scores(lines) -> dict:
 
 
 def found(name: str, lines: list[dict]) -> dict:
-    """The same, with `recipes.transfer` as it is now where the workload's log has it otherwise."""
+    """The same, with `recipes.transfer` as it is now where the workload's log has it otherwise.
+
+    Of the perceptron, what was chosen by errors alone.
+    """
+    if name == PERCEPTRON:
+        return by_errors(name)
     own, later = scores(lines), _by_transfer(name)
     return own | later if name == "flights" else later | own
 
@@ -88,12 +93,19 @@ def _by_transfer(name):
     return {(f"transfer {line['spec']}", line["ratio"]): line["test"] for line in lines}
 
 
+@functools.cache
+def by_errors(name: str) -> dict:
+    """Arm and ratio -> the test errors, of what was chosen again by held-out errors."""
+    return by_error.errors(Log(by_error.LOG).lines, name)
+
+
 def compared(name: str, own: dict, arm: str, base: str) -> dict[int, Cell]:
-    """Ratio -> the arm against a base at the small batch; by Holm over the ratios of the arm."""
-    ratios = [ratio for ratio in FROZEN["ratios"] if (arm, ratio) in own]
+    """Ratio -> the arm against a base at the small batch; by Holm over all ratios, run or not."""
     if (base, 1) not in own:
         return {}
-    return _cells(name, {ratio: own[arm, ratio] for ratio in ratios}, own[base, 1])
+    made = {ratio: own.get((arm, ratio), [None]) for ratio in FROZEN["ratios"]}
+    cells = _cells(name, made, own[base, 1])
+    return {ratio: cell for ratio, cell in cells.items() if (arm, ratio) in own}
 
 
 def at_base(name: str, own: dict, arm: str) -> Cell | None:
@@ -120,10 +132,18 @@ def _cells(name, of, base):
     return cells
 
 
-def is_void(name: str, arm: str) -> bool:
-    """Whether an arm beyond the base was chosen by another quantity than the one that is scored."""
-    by_loss = FROZEN["workloads"][name]["score"] == "error"
-    return name == VOID or (by_loss and arm.startswith("tuned"))
+def is_by_loss(name: str, label: str) -> bool:
+    """Whether a way was first chosen by losses at the larger batch, and is scored by errors."""
+    arm, base = WAYS[label]
+    is_beyond = base is not None and arm.startswith("tuned")
+    return is_beyond and FROZEN["workloads"][name]["score"] == "error"
+
+
+def ways(name: str, lines: list[dict]):
+    """Label, arm, arm of the own base, and the scores by which the way is judged."""
+    own, again = found(name, lines), by_errors(name)
+    for label, (arm, base) in WAYS.items():
+        yield label, arm, base, again if is_by_loss(name, label) else own
 
 
 def outcomes(logs: dict, ratio: int) -> dict:
@@ -133,12 +153,11 @@ def outcomes(logs: dict, ratio: int) -> dict:
     """
     made = {}
     for name, lines in logs.items():
-        own = found(name, lines)
-        for label, (arm, base) in WAYS.items():
+        for label, arm, base, own in ways(name, lines):
             if base is None:
                 if cell := at_base(name, own, arm):
                     made[label, name] = None, cell
-            elif (arm, ratio) in own and not is_void(name, arm):
+            elif (arm, ratio) in own:
                 made[label, name] = (
                     compared(name, own, arm, base).get(ratio),
                     compared(name, own, arm, "tuned adamw")[ratio],
@@ -147,7 +166,7 @@ def outcomes(logs: dict, ratio: int) -> dict:
 
 
 def only_alone(logs: dict, ratios=(8, 32)) -> set:
-    """What keeps its result no longer with one correction of Holm's for all cells.
+    """What neither keeps nor is worse any longer with one correction of Holm's for all cells.
 
     As (ratio, label, workload, 0 for the own base or 1 for AdamW's).
     """
@@ -155,38 +174,49 @@ def only_alone(logs: dict, ratios=(8, 32)) -> set:
     for ratio in ratios:
         for (label, name), cells in outcomes(logs, ratio).items():
             for i, cell in enumerate(cells):
-                if cell and math.isfinite(cell.worse) and not (i == 0 and cells[0] == cells[1]):
+                is_twice = (i == 0 and cells[0] == cells[1]) or (
+                    WAYS[label][1] is None and ratio > ratios[0]
+                )
+                if cell and math.isfinite(cell.worse) and not is_twice:
                     every[ratio, label, name, i] = cell
-    still = holm([cell.p for cell in every.values()])
-    return {key for (key, cell), ok in zip(every.items(), still, strict=True)
-            if cell.outcome == KEEPS and not ok}  # fmt: skip
+    still = {
+        KEEPS: holm([cell.p for cell in every.values()]),
+        WORSE: holm([1 - cell.p for cell in every.values()]),
+    }
+    return {key for i, (key, cell) in enumerate(every.items())
+            if cell.outcome in still and not still[cell.outcome][i]}  # fmt: skip
 
 
 def table(logs: dict, ratio: int, kept=False) -> str:
     """The outcomes in Markdown: a row a way, a column a task, own base / AdamW's base.
 
-    With `kept`, of the ways that keep a result somewhere, at a larger batch.
+    Of tasks that have any; with `kept`, of the ways that keep a result at a larger batch.
     """
     made, alone = outcomes(logs, ratio), only_alone(logs)
+    names = [name for name in logs if _is_judged(name, made)]
     head = [""]
-    for name in logs:
+    for name in names:
         base = FROZEN["workloads"][name]["base"]
         head.append(f"{TASKS[name]}, {base} to {ratio * base:,}")
+    ran = {name: scores(logs[name]) for name in names}
     rows = []
     for label, (arm, base) in WAYS.items():
         cells = [
-            "void" if base and is_void(name, arm)
-            else _shown(made.get((label, name)), (ratio, label, name), alone)
-            for name in logs
+            _shown(made[label, name], (ratio, label, name), alone) if (label, name) in made
+            else "void" if (arm, ratio if base else 1) in ran[name] else "-"
+            for name in names
         ]  # fmt: skip
         if not kept or (base and any(KEEPS in cell for cell in cells)):
             rows.append([label, *cells])
     return markdown(head, rows)
 
 
+def _is_judged(name, made):
+    """Whether any way to a larger batch is."""
+    return any(of == name and WAYS[label][1] for label, of in made)
+
+
 def _shown(cells, key, alone):
-    if cells is None:
-        return "-"
     own, adamw = (
         f"{cell.outcome}\\*" if (*key, i) in alone else cell.outcome if cell else "-"
         for i, cell in enumerate(cells)
@@ -208,28 +238,47 @@ def count(made: dict, label: str, base: str = "AdamW") -> dict[str, int]:
 
 def differences(logs: dict) -> str:
     """How much worse than AdamW's base each way ends, in Markdown: mean, and bound of it."""
-    head = ["", *(f"{TASKS[n]}, {r} times" for n in logs for r in FROZEN["ratios"])]
+    columns = [(name, ratio) for name in logs for ratio in FROZEN["ratios"]
+               if _is_judged(name, outcomes({name: logs[name]}, ratio))]  # fmt: skip
+    head = ["", *(f"{TASKS[name]}, {ratio} times" for name, ratio in columns)]
+    rows: dict = {label: {} for label, (_, base) in WAYS.items() if base}
+    for name, lines in logs.items():
+        ran = scores(lines)
+        for label, arm, base, own in ways(name, lines):
+            if base:
+                cells = compared(name, own, arm, "tuned adamw")
+                rows[label] |= {
+                    (name, ratio): _above(name, cells[ratio]) if ratio in cells
+                    else "void" if (arm, ratio) in ran else "-"
+                    for ratio in FROZEN["ratios"]
+                }  # fmt: skip
+    return markdown(head, ([label, *(of[c] for c in columns)] for label, of in rows.items()))
+
+
+def _above(name, cell):
+    if cell.outcome == "no answer" or not math.isfinite(cell.worse):
+        return "no answer" if cell.outcome == "no answer" else "lost"
+    unit, digits = (1000, 1) if FROZEN["workloads"][name]["score"] == "loss" else (100, 2)
+    return told(unit * cell.worse, unit * cell.bound, cell.outcome == KEEPS, digits)
+
+
+def chosen_again(name: str) -> str:
+    """Test errors of what was chosen by held-out errors, above the own base and AdamW's."""
+    own, base = by_errors(name), FROZEN["workloads"][name]["base"]
+    labels = {arm: label for label, (arm, of) in WAYS.items() if of}
     rows = []
-    for label, (arm, base) in WAYS.items():
-        row = [label]
-        for name, lines in logs.items():
-            unit, digits = (1000, 1) if FROZEN["workloads"][name]["score"] == "loss" else (100, 2)
-            own = found(name, lines)
-            cells = compared(name, own, arm, "tuned adamw")
-            for ratio in FROZEN["ratios"]:
-                cell = cells.get(ratio)
-                if is_void(name, arm):
-                    row.append("void")
-                elif cell is None:
-                    row.append("-")
-                elif cell.outcome == "no answer" or not math.isfinite(cell.worse):
-                    row.append("no answer" if cell.outcome == "no answer" else "lost")
-                else:
-                    held = cell.outcome == KEEPS
-                    row.append(told(unit * cell.worse, unit * cell.bound, held, digits))
-        if base is not None and any(cell not in ("-", "void") for cell in row[1:]):
-            rows.append(row)
-    return markdown(head, rows)
+    for (arm, ratio), tests in own.items():
+        label, spec = labels[arm], arm.split()[1]
+        if ratio == 1:
+            label = f"{label.partition(',')[0]}, at the small batch"
+            cells = None, at_base(name, own, arm) if spec != "adamw" else None
+        else:
+            bases = f"tuned {spec}", "tuned adamw"
+            cells = [compared(name, own, arm, of).get(ratio) for of in bases]
+        percent = f"{100 * np.mean(tests):.2f} ± {100 * np.std(tests, ddof=1):.2f}"
+        above = (f"{_above(name, cell)}, {cell.outcome}" if cell else "-" for cell in cells)
+        rows.append([label, f"{ratio * base:,}", percent, *above])
+    return markdown(["", "batch", "errors, %", "above its own base", "above AdamW's"], rows)
 
 
 def grown(name: str, lines: list[dict]) -> dict:
@@ -265,11 +314,13 @@ def growing(logs: dict) -> str:
             "held-out loss", "score", "outcome"]  # fmt: skip
     rows = []
     for name, lines in logs.items():
+        if ("growing adamw", max(FROZEN["ratios"])) not in found(name, lines):
+            continue
         it = grown(name, lines)
         unit, digits, of = (1000, 1, "") if FROZEN["workloads"][name]["score"] == "loss" else (
             100, 2, " points")  # fmt: skip
         rows.append([
-            TASKS.get(name, name), str(it["base"]),
+            TASKS[name], str(it["base"]),
             f"{it['largest']:,} ({it['largest'] // it['base']} times, {it['last']} updates)",
             f"{it['updates']:,} of {it['whole']:,}",
             f"{100 * (1 - it['updates'] / it['whole']):.0f}%",

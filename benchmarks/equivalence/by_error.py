@@ -11,7 +11,7 @@ fresh seeds as the protocol has. Then come the arms that begin at the new base: 
 and `recipes.transfer`.
 
 Every run is a line of the log, with its commit and machine, written as soon as it is made; what is
-there is not made again.
+there is not made again. `python -m benchmarks.equivalence.tables` writes what came of it.
 --estimate prints the hours on the machine of equivalence_seconds.jsonl, one run at a time. On an
 accelerator set JAX_PLATFORMS, and --processes=1.
 """
@@ -19,24 +19,17 @@ accelerator set JAX_PLATFORMS, and --processes=1.
 import itertools
 import math
 import os
-import statistics
-
-os.environ.setdefault("KERAS_BACKEND", "jax")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import tqdm
 from absl import app, flags
 
 from benchmarks.equivalence.protocol import FROZEN, Settings, points
-from benchmarks.equivalence.report import markdown
 from benchmarks.equivalence.runs import Run, Runs
-from benchmarks.equivalence.statistics import holm, worse_by
 from benchmarks.run_log import Log, commit, machine
 
 LOG = "benchmarks/logs/equivalence_by_error.jsonl"
 SECONDS = "benchmarks/logs/equivalence_seconds.jsonl"
 WORKLOADS, SPECS, RATIOS = ("perceptron", "fashion"), ("adamw", "muon", "lamb"), (1, 8, 32)
-NAMES = {"adamw": "AdamW", "muon": "Muon", "lamb": "LAMB"}
 ARMS = ("unchanged adamw", *(f"transfer {spec}" for spec in SPECS))
 
 
@@ -116,46 +109,7 @@ def errors(lines: list[dict], name: str) -> dict:
     return found
 
 
-def table(lines: list[dict], name: str) -> str:
-    """Errors in percent, and the outcome against the own base and AdamW's, in Markdown."""
-    found, batch = errors(lines, name), FROZEN["workloads"][name]["base"]
-    head = ["", *(f"{ratio * batch:,}" for ratio in RATIOS)]
-    rows = []
-    for arm in (*(f"tuned {spec}" for spec in SPECS), *ARMS):
-        rule, spec = arm.split()
-        own = _outcomes(found, name, arm, f"tuned {spec}")
-        adamw = _outcomes(found, name, arm, "tuned adamw")
-        cells = [
-            f"{_percent(found[arm, ratio])}{_both(own.get(ratio), adamw.get(ratio))}"
-            if (arm, ratio) in found else "-"
-            for ratio in RATIOS
-        ]  # fmt: skip
-        label = {"tuned": "tuned at that batch", "transfer": "by `transfer`"}.get(rule, rule)
-        rows.append([f"{NAMES[spec]}, {label}", *cells])
-    return markdown(head, rows)
-
-
-def _outcomes(found, name, arm, base):
-    """Ratio -> "keeps", "undecided" or "worse", by Holm's correction for the ratios of the arm."""
-    ratios = [ratio for ratio in RATIOS if (arm, ratio) in found and (arm, ratio) != (base, 1)]
-    if (base, 1) not in found or not ratios:
-        return {}
-    margin = FROZEN["workloads"][name]["margin"]
-    ps = [worse_by(found[arm, ratio], found[base, 1], margin)[2] for ratio in ratios]
-    told = zip(ratios, holm(ps), holm([1 - p for p in ps]), strict=True)
-    return {r: "keeps" if kept else "worse" if worse else "undecided" for r, kept, worse in told}
-
-
-def _percent(tests):
-    return f"{100 * statistics.mean(tests):.2f} ± {100 * statistics.stdev(tests):.2f}"
-
-
-def _both(own, adamw):
-    shown = [each for each in dict.fromkeys((own, adamw)) if each]
-    return f", {' / '.join(shown)}" if shown else ""
-
-
-def hours(name: str, lines: list[dict], specs=SPECS) -> dict[str, float]:
+def hours(name: str, lines: list[dict]) -> dict[str, float]:
     """Of the searches with their seeds, and of the arms, by the milliseconds of a step."""
     frozen = FROZEN["workloads"][name]
     least = {(line["batch"], spec): min(each) for line in lines if line["workload"] == name
@@ -165,7 +119,7 @@ def hours(name: str, lines: list[dict], specs=SPECS) -> dict[str, float]:
         batch = ratio * frozen["base"]
         return frozen["examples"] // batch * least[batch, spec] / 3_600_000
 
-    cells = [taken(spec, ratio) for ratio in RATIOS for spec in specs]
+    cells = [taken(spec, ratio) for ratio in RATIOS for spec in SPECS]
     arms = [taken(arm.split()[1], ratio) for arm in ARMS for ratio in RATIOS[1:]]
     return {
         "searches": (FROZEN["search"]["points"] + frozen["seeds"]) * sum(cells),
@@ -174,7 +128,9 @@ def hours(name: str, lines: list[dict], specs=SPECS) -> dict[str, float]:
 
 
 def main(_):
-    """Makes what is missing, and prints."""
+    """Makes what is missing, or prints how long that takes."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     args = flags.FLAGS
     for name in args.workload:
         if args.estimate:
@@ -184,7 +140,6 @@ def main(_):
         with tqdm.tqdm(desc=name, disable=None) as bar:
             runs = Noted(args.log, args.processes, bar)
             make(runs, name, args.optimizer, args.ratio)
-        print(table(runs.log.lines, name))
 
 
 def define():

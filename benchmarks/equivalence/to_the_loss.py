@@ -5,10 +5,10 @@
 Updates until the held-out loss is that of AdamW's base, its mean and one standard deviation, times
 the least milliseconds of an update on two idle cores; over the seconds in which AdamW's base itself
 arrives there. Medians of the seeds, with 95% bootstrap intervals. A run of as many examples that
-does not arrive is made anew with twice, then with four times as many: all runs of a seed count, and
-so do all of its searches by `find_rate`. Any other search is paid once: 16 runs at the larger batch
-for what is tuned again; for another optimizer by `transfer`, or at the small batch, 16 runs at the
-small batch; for the AdamW that was tuned, nothing.
+does not arrive is made anew with twice, then with four times as many, but for SOAP by `find_rate`:
+all runs of a seed count, and so do all of its searches by `find_rate`. Any other search is paid
+once: 16 runs at the larger batch for what is tuned again; for another optimizer by `transfer`, or
+at the small batch, 16 runs at the small batch; for the AdamW that was tuned, nothing.
 """
 
 import dataclasses
@@ -43,6 +43,7 @@ class Cell:
     at_first: int  # in a run of as many examples as the base's
     came: int
     of: int
+    longer: bool  # whether those that did not come were made anew
 
 
 class Times:
@@ -110,6 +111,7 @@ class Times:
             sum(bool(arrived(runs[1], self.target)) for runs in seeds),
             int(np.isfinite(alone).sum()),
             len(alone),
+            any(horizon > 1 for runs in seeds for horizon in runs),
         )
 
     def _over_base(self, seconds):
@@ -146,13 +148,14 @@ def table(of: dict) -> str:
 def _shown(cell):
     if cell is None:
         return "no answer"
+    longer = "" if cell.longer else ", not run longer"
     if math.isinf(cell.alone[0]):
-        return f"{cell.came} of {cell.of} arrive"
+        return f"{cell.came} of {cell.of} {'arrive' if cell.longer else 'at first'}{longer}"
     told = _interval(*cell.alone)
     if cell.alone != cell.with_search:
         told += f" / {_interval(*cell.with_search)}"
     if cell.at_first < cell.of:
-        told += f"; {cell.at_first} of {cell.of} at first"
+        told += f"; {cell.at_first} of {cell.of} at first{longer}"
     return f"{told}, {cell.came} in all" if cell.at_first < cell.came < cell.of else told
 
 

@@ -118,6 +118,8 @@ def power(found: Found) -> float:
 def seconds(found: Found, arm: str, batch: int) -> dict:
     """Means over the seeds: of a run, to AdamW's loss, and that with the search, whole or shared.
 
+    And when the first and the last seed reached the loss.
+
     None to the loss where a run does not arrive.
     """
     lines = found.runs[arm, batch]
@@ -127,6 +129,7 @@ def seconds(found: Found, arm: str, batch: int) -> dict:
     return {
         "run": float(np.mean([line["seconds"] for line in lines])),
         "to": to,
+        "reached": None if to is None else (min(reached), max(reached)),
         "search": search,
         "once": None if to is None else to + search,
         "spread": None if to is None else to + search / FROZEN["spread_over"],

@@ -36,10 +36,6 @@ def test_what_it_says_of_the_finder_can_be_typed():
     assert said <= set(inspect.signature(tf_lamb.find_batch).parameters)
 
 
-def test_it_can_be_read_in_two_minutes():
-    assert len(README.read_text().splitlines()) <= 110
-
-
 def test_what_make_train_shows_is_its_output():
     (shown,) = [text for text in texts("") if text.startswith("step 500")]
     output = (ROOT / "benchmarks" / "logs" / "make_train.log").read_text()

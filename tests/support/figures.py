@@ -70,29 +70,21 @@ def of_pictures():
     share = [
         100 * median["muon", b] / min(median[rival, b] for rival in rivals[:-1]) for b in batches
     ]
-    automatic = [
-        steps / median["lamb", b] for (rival, b), steps in median.items() if rival == "autowarmup"
-    ]
+    automatic = [steps / median["lamb", b] for (r, b), steps in median.items() if r == "autowarmup"]
     spread = [
         statistics.variance(map(math.log, steps))
         for rate, steps in results.values()
         if rate and math.inf not in steps
     ]
-    watched = {
-        run["batch"]: run["noise_scale"] for run in runs("steps_pictures") if "noise_at" in run
-    }
+    watched = {r["batch"]: r["noise_scale"] for r in runs("steps_pictures") if "noise_at" in r}
     return {
-        "fewer": fewer,
-        "more": {rival: 8 / times for rival, times in fewer.items()},
-        "last": {rival: median[rival, 2048] for rival in rivals},
-        "muon": (min(share), max(share)),
+        "fewer": fewer, "more": {rival: 8 / times for rival, times in fewer.items()},
+        "last": {rival: median[rival, 2048] for rival in rivals}, "muon": (min(share), max(share)),
         "automatic": (min(automatic), max(automatic), *lost("steps_pictures")),
-        "spread": 100 * math.sqrt(statistics.mean(spread)),
-        "noise": watched[16],
-        "noise_512": watched[512],
-        "need": {b: round(median["lamb", b] * b, -3) for b in batches},
+        "spread": 100 * math.sqrt(statistics.mean(spread)), "noise": watched[16],
+        "noise_512": watched[512], "need": {b: round(median["lamb", b] * b, -3) for b in batches},
         "rates": rates(results),
-    }
+    }  # fmt: skip
 
 
 def rates(results):
@@ -120,9 +112,7 @@ def of_text():
     ends = {run["batch"]: run["noise_scale"][-1] for run in runs("steps_text") if "noise_at" in run}
     assert list(lars) == [1.024] and len(momentum) == 5
     return {
-        "fewer_text": fewer,
-        "muon_text": (min(share), max(share)),
-        "lars": round(lars[1.024], -2),
+        "fewer_text": fewer, "muon_text": (min(share), max(share)), "lars": round(lars[1.024], -2),
         "lars_rates": {8: "eight"}[len({run["rate"] for run in at_16})],
         "momentum_text": (momentum[0], momentum[-1]),
         "automatic_text": (median["autowarmup", 16] / median["lamb", 16], *lost("steps_text")),
@@ -130,7 +120,7 @@ def of_text():
         "need_text": {b: median["lamb", b] * b / (median["lamb", 16] * 16) for b in (64, 256)},
         "foretold": {b: (1 + b / ends[16]) / (1 + 16 / ends[16]) for b in (64, 256)},
         "rates_text": rates(results),
-    }
+    }  # fmt: skip
 
 
 def of_flights():
@@ -175,13 +165,10 @@ def of_lstm():
     best = max(mean for of in won.values() for mean, _ in of.values())
     assert best == won["projected"]["0.1"][0] and sorted(changes["projected"]["0.2"])[1] > 97
     return {
-        "small": small,
-        "large": large,
-        "small_most": math.ceil(20 * max(small.values())) / 20,
-        "adam": (mean["adam", 128, 0.002], mean["adam", 8192, 0.008]),
-        "changes": won,
+        "small": small, "large": large, "small_most": math.ceil(20 * max(small.values())) / 20,
+        "adam": (mean["adam", 128, 0.002], mean["adam", 8192, 0.008]), "changes": won,
         "lstm_steps": steps,
-    }
+    }  # fmt: skip
 
 
 def of_bert():
@@ -243,26 +230,23 @@ def of_adascale():
         better.append(longer - statistics.mean(tests[adascale]))
     linear = statistics.mean(tests["linear", 8, 0.04, 4800])
     return {
-        "adascale": of,
-        "base": cell(base),
+        "adascale": of, "base": cell(base),
         "gain": {s: statistics.mean(curve[-1] for curve in curves) for s, curves in gains.items()},
         "gain_least": (min(least), max(least)),
         "noise_8": (round(statistics.mean(min(c) for c in noises), -1), ends[0], ends[-1]),
-        "examples": (min(better), max(better)),
-        "linear_8": statistics.mean(tests[base]) - linear,
-        "linear_over": over,
-        "searched_least": min(tests[searched]),
-    }
+        "examples": (min(better), max(better)), "linear_8": statistics.mean(tests[base]) - linear,
+        "linear_over": over, "searched_least": min(tests[searched]),
+    }  # fmt: skip
 
 
 def of_autowarmup():
     """Its rows, and where it is farthest from the best peak."""
-    made, gaps, means = {}, [], {}
+    made, gaps, scored = {}, [], {}
     for batch in (256, 2048, 8192):
         mine = runs("autowarmup", data="fashion_mnist", batch=batch)
         peaks = {run["test"]: run["peak"] for run in mine if run["peak"]}
         own = [run for run in mine if not run["peak"]]
-        means[batch] = statistics.mean(run["test"] for run in own)
+        scored[batch] = [run["test"] for run in sorted(own, key=lambda run: run["seed"])]
         at = sorted({f"{100 * run['switch'] / run['steps']:.0f}" for run in own})
         to = sorted(run["switch_to"] for run in own)
         gaps += [max(peaks) - run["test"] for run in own]
@@ -271,8 +255,10 @@ def of_autowarmup():
             f"{peaks[max(peaks)]:.3g} | {', '.join(str(run['test']) for run in own)} | "
             f"{' to '.join(at)}% | {to[0]:.2g} to {to[-1]:.2g}"
         )
-    plain = {"autowarmup": made, "autowarmup_most": max(gaps), "autowarmup_mean": means}
-    plain["autowarmup_lost"] = {batch: means[256] - mean for batch, mean in means.items()}
+    plain = {"autowarmup": made, "autowarmup_most": max(gaps)}
+    lost = {b: report.interval(np.subtract(scored[256], of)) for b, of in scored.items() if b > 256}
+    plain["autowarmup_lost"], plain["autowarmup_gained"] = lost[8192][0], -lost[2048][0]
+    plain["autowarmup_within"] = {batch: mean - low for batch, (mean, low, _) in lost.items()}
     for kind in ("shallow", "deep"):
         every = runs("autowarmup", data=f"digits, {kind} network")
         mine = sorted(every, key=lambda run: run["seed"])
@@ -416,24 +402,26 @@ def of_equivalence():
             unit = 1000 if FROZEN["workloads"][name]["score"] == "loss" else 100
             if of == label:
                 ends[f"{name} {short(label)} {ratio}"] = unit * cell.worse
-    for name, lines in logs().items():
+    whole = {name: lines for name, lines in logs().items() if name != against.PERCEPTRON}
+    for name, lines in whole.items():
         examples = FROZEN["workloads"][name]["examples"]
-        share += [
-            100 * x["search"] / examples for x in lines if "search" in x and x["horizon"] == 1
-        ]
-    grown = {name: against.grown(name, lines) for name, lines in logs().items()}
+        of = (x["search"] for x in lines if "search" in x and x["horizon"] == 1)
+        share += [100 * each / examples for each in of]
+    grown = {name: against.grown(name, lines) for name, lines in whole.items()}
     fewer = [100 * (1 - each["updates"] / each["whole"]) for each in grown.values()]
     at_8 = [100 * each["at_8"] for each in grown.values()]
-    keeping = sum(each["cell"].outcome == against.KEEPS for each in grown.values())
+    keeping, undecided, worse = (
+        sum(each["cell"].outcome == outcome for each in grown.values())
+        for outcome in (against.KEEPS, against.UNDECIDED, against.WORSE)
+    )
     return {
         "kept": kept, "own": own, "ends": ends, "below": {key: -x for key, x in ends.items()},
         "below_letters": -ends["letters muon find_rate 8"] / 1000,
         "share": (min(share), max(share)),
         "grown_fewer": (min(fewer), max(fewer)), "grown_at_8": (min(at_8), max(at_8)),
-        "grown_kept": f"{keeping} of {len(grown)}", "grown_kept_alone": keeping,
-        "grown_loss": 100 * grown["fashion"]["loss"],
-        **of_seconds(),
-        **of_bases(),
+        "grown_kept": f"{keeping} of {len(grown)}", "grown_others": (undecided, worse),
+        "grown_told": f"{keeping} kept their result, {undecided} is undecided and {worse} worse",
+        "grown_loss": 100 * grown["fashion"]["loss"], **of_seconds(), **of_bases(),
         **of_registered(),
     }  # fmt: skip
 
@@ -448,44 +436,51 @@ def of_seconds():
         for label, ratio in itertools.product(to_the_loss.WAYS, to_the_loss.RATIOS)
         if (times := of.times(to_the_loss.WAYS[label], 1 if "small" in label else ratio))
     }
-    searched = [
-        cell.with_search[0] for (label, _, ratio), cell in every.items()
-        if "find_rate" in label and ratio == 8
-    ]  # fmt: skip
-    small = {
-        name: [every[f"{name}, at the small batch", task, 8].alone[0] for task in found]
-        for name in ("Muon", "SOAP")
-    }
+    searched, small, tuned = (
+        {spec: sorted(getattr(every[f"{spec}, {how}", task, 8], of)[0] for task in found)
+         for spec in ("Muon", "SOAP")}
+        for how, of in (
+            ("by `find_rate`", "with_search"), ("at the small batch", "alone"),
+            ("at the small batch", "with_search"),
+        )
+    )  # fmt: skip
     return {
-        "searched": (min(searched), max(searched)),
-        "seconds": every,
+        "searched": (min(map(min, searched.values())), max(map(max, searched.values()))),
+        "searched_by": searched, "seconds": every,
+        "tuned_seconds": (min(map(min, tuned.values())), max(map(max, tuned.values()))),
         "fastest": (fastest := every["AdamW, by `transfer`", "diamonds", 8]),
         "fastest_again": fastest.of - fastest.at_first,
+        "again_later": (again := every["AdamW, tuned again", "flights", 8]).of - again.at_first,
         "base_arrives": int(np.isfinite(found["diamonds"].base).sum()),
-        "muon_seconds": (min(small["Muon"]), max(small["Muon"])),
-        "soap_seconds": (min(small["SOAP"]), max(small["SOAP"])),
-    }
+        "muon_seconds": small["Muon"], "soap_seconds": small["SOAP"],
+    }  # fmt: skip
 
 
 def of_bases():
-    """How the bases vary, and where what was chosen by loss stands by error."""
+    """How the bases vary, where what was chosen by loss stands by error, and what it is now."""
     power, margins, rank = {}, {}, {}
     for name, lines in logs().items():
-        base = against.scores(lines)["tuned adamw", 1]
+        with contextlib.chdir(ROOT):
+            base = against.found(name, lines)["tuned adamw", 1]
         of = tests.margin(name, base)
         margins[name] = of / statistics.stdev(base)
         power[name] = 100 * tests.power(base, of, len(base))
         power[f"{name} 8"] = 100 * tests.power(base, of, 8)
-    for spec, ratio in itertools.product(("adamw", "lamb", "muon"), (1, 8)):
-        for name in ("perceptron", "fashion"):
-            tried = runs(f"equivalence_{name}", arm=f"tuned {spec}", ratio=ratio, seed=0)
-            best = min(tried, key=lambda line: line["valid"][-1] or math.inf)
-            place = 1 + sum((line["test"] or 1) < best["test"] for line in tried)
-            rank[f"{name} {spec} {ratio}"] = place
+    bases = (("fashion", of, 1) for of in ("adamw", "lamb", "muon", "tf_lamb:LANS"))
+    for name, spec, ratio in (("perceptron", "adamw", 1), ("perceptron", "adamw", 8), *bases):
+        tried = runs(f"equivalence_{name}", arm=f"tuned {spec}", ratio=ratio, seed=0)
+        best = min(tried, key=lambda line: line["valid"][-1] or math.inf)
+        place = 1 + sum((line["test"] or 1) < best["test"] for line in tried)
+        rank[f"{name} {spec} {ratio}"] = place
+    with contextlib.chdir(ROOT):
+        ends = {of: 100 * statistics.mean(x) for of, x in against.by_errors("fashion").items()}
+    by_error = {of: ends[f"{of} muon", 8] - ends["tuned muon", 1] for of in ("tuned", "transfer")}
     tried = runs("equivalence_letters", arm="tuned adamw", ratio=1, seed=0)
-    rank["adamw 8"] = rank["perceptron adamw 8"]
     stuck = sum(line["valid"][-1] > 2.8 for line in tried)
-    return {"power": power, "margins": margins, "rank": rank, "tried": len(tried), "stuck": stuck}
+    return {
+        "power": power, "margins": margins, "rank": rank, "by_error": by_error,
+        "tried": len(tried), "stuck": stuck,
+    }  # fmt: skip
 
 
 def of_registered():
@@ -509,29 +504,20 @@ def of_registered():
         if line["ratio"] == 8 and line["seed"] <= 8:
             came = experiment.arrived(line, target) or math.inf
             arrived[line["seed"]] = min(came, arrived.get(line["seed"], math.inf))
-    more = [
-        statistics.mean(
-            8 * line["updates"][-1] / whole
-            for line in logs()[name]
-            if (line["arm"], line["ratio"]) == ("adascale momentum", 8)
-        )
-        for name, whole in (("flights", 4608), ("diamonds", 12544))
-    ]
-    specs = ("adamw", "lamb", "muon")
+    more = []
+    for name, whole in (("flights", 4608), ("diamonds", 12544)):
+        made = runs(f"equivalence_{name}", arm="adascale momentum", ratio=8)
+        more.append(8 * statistics.mean(line["updates"][-1] for line in made) / whole)
+    specs, own = ("adamw", "lamb", "muon"), ("lamb", "muon")
+    apart = {spec: (now[f"find_rate {spec}", 8], now[f"transfer {spec}", 8][:8]) for spec in own}
     return {
         "registered": {spec: lost(f"transfer {spec}", f"tuned {spec}") for spec in specs},
         "apart": {
             spec: mean("diamonds", f"find_rate {spec}") - mean("diamonds", f"transfer {spec}")
-            for spec in specs[1:]
+            for spec in own
         },
         "apart_on_flights": {
-            spec: [
-                1000 * x
-                for x in tests.worse_by(
-                    now[f"find_rate {spec}", 8], now[f"transfer {spec}", 8][:8], 0.0025
-                )[:2]
-            ]
-            for spec in specs[1:]
+            spec: [1000 * x for x in tests.worse_by(*apart[spec], 0.0025)[:2]] for spec in apart
         },
         "fewer_again": statistics.median(4608 / updates for updates in arrived.values()),
         "adascale_more": (min(more), max(more)),
@@ -546,11 +532,7 @@ def of_language_model():
         return statistics.mean(found.scores(arm, batch).values())
 
     base = {name: mean(f"tuned {name}", 256) for name in ("adamw", "muon")}
-    lost = {
-        (arm, batch): mean(arm, batch) - base[arm.split()[-1]]
-        for arm, batch in found.runs
-        if batch > 256
-    }
+    lost = {key: mean(*key) - base[key[0].split()[-1]] for key in found.runs if key[1] > 256}
     each = {key: 1e6 * line["seconds_a_step"] / key[1] for key, line in found.steps.items()}
     own = report.seconds(found, "tuned muon", 256)
     grown = found.runs["growing adamw", 2048][0]
@@ -559,6 +541,8 @@ def of_language_model():
     adamw = found.runs["tuned adamw", 256]
     pairs = [found.scores(f"{arm} adamw", 2048) for arm in ("unchanged", "transfer")]
     gained, low, _ = report.interval(report.paired(*pairs))
+    pairs = [found.scores("growing adamw", 2048), found.scores("tuned adamw", 256)]
+    _, *grown_within = report.interval(report.paired(*pairs))
     points = {
         name: sorted(line["validation"] for line in lines) for name, lines in found.searched.items()
     }
@@ -566,7 +550,7 @@ def of_language_model():
         "lm": {f"{arm} {batch}": loss for (arm, batch), loss in lost.items()},
         "lm_over_adamw": mean("transfer muon", 2048) - base["adamw"],
         "lm_grown_fewer": 100 * (1 - grown["updates"][-1] / whole),
-        "lm_muon": base["adamw"] - base["muon"],
+        "lm_grown_within": grown_within, "lm_muon": base["adamw"] - base["muon"],
         "lm_gained": (gained, gained - low),
         "lm_missed": max(line["looks"][-1] for line in adamw) - found.target,
         "lm_second": {name: second - best for name, (best, second, *_) in points.items()},
@@ -577,10 +561,12 @@ def of_language_model():
         "lm_step": {
             b: each["adamw", b] * b / each["adamw", a] / a for a, b in ((16, 64), (64, 256))
         },
-        "lm_seconds": (own["to"], own["run"]),
+        "lm_seconds": (own["to"], own["run"]), "lm_reached": own["reached"],
+        "lm_search": own["search"],
         "lm_adamw_seconds": report.seconds(found, "tuned adamw", 256)["run"],
+        "lm_updates": found.decided["examples"] // 32768, "lm_margin": found.margin,
         "lm_examples": found.decided["examples"],
-    }
+    }  # fmt: skip
 
 
 def of_recipes():
