@@ -172,12 +172,11 @@ def only_alone(logs: dict, ratios=(8, 32)) -> set:
     """
     every = {}
     for ratio in ratios:
-        for (label, name), cells in outcomes(logs, ratio).items():
-            for i, cell in enumerate(cells):
-                is_twice = (i == 0 and cells[0] == cells[1]) or (
-                    WAYS[label][1] is None and ratio > ratios[0]
-                )
-                if cell and math.isfinite(cell.worse) and not is_twice:
+        for (label, name), (own, adamw) in outcomes(logs, ratio).items():
+            if WAYS[label][1] is None and ratio != ratios[0]:
+                continue  # at the small batch: it is there once
+            for i, cell in enumerate((None if own == adamw else own, adamw)):
+                if cell and math.isfinite(cell.worse):
                     every[ratio, label, name, i] = cell
     still = {
         KEEPS: holm([cell.p for cell in every.values()]),
@@ -193,7 +192,8 @@ def table(logs: dict, ratio: int, kept=False) -> str:
     Of tasks that have any; with `kept`, of the ways that keep a result at a larger batch.
     """
     made, alone = outcomes(logs, ratio), only_alone(logs)
-    names = [name for name in logs if _is_judged(name, made)]
+    judged = {name for label, name in made if WAYS[label][1]}
+    names = [name for name in logs if name in judged]
     head = [""]
     for name in names:
         base = FROZEN["workloads"][name]["base"]
@@ -203,7 +203,7 @@ def table(logs: dict, ratio: int, kept=False) -> str:
     for label, (arm, base) in WAYS.items():
         cells = [
             _shown(made[label, name], (ratio, label, name), alone) if (label, name) in made
-            else "void" if (arm, ratio if base else 1) in ran[name] else "-"
+            else _unjudged(ran[name], arm, ratio if base else 1)
             for name in names
         ]  # fmt: skip
         if not kept or (base and any(KEEPS in cell for cell in cells)):
@@ -211,9 +211,9 @@ def table(logs: dict, ratio: int, kept=False) -> str:
     return markdown(head, rows)
 
 
-def _is_judged(name, made):
-    """Whether any way to a larger batch is."""
-    return any(of == name and WAYS[label][1] for label, of in made)
+def _unjudged(ran, arm, ratio):
+    """What stands for an arm that is not: it was run and is void, or it was not run."""
+    return "void" if (arm, ratio) in ran else "-"
 
 
 def _shown(cells, key, alone):
@@ -238,9 +238,6 @@ def count(made: dict, label: str, base: str = "AdamW") -> dict[str, int]:
 
 def differences(logs: dict) -> str:
     """How much worse than AdamW's base each way ends, in Markdown: mean, and bound of it."""
-    columns = [(name, ratio) for name in logs for ratio in FROZEN["ratios"]
-               if _is_judged(name, outcomes({name: logs[name]}, ratio))]  # fmt: skip
-    head = ["", *(f"{TASKS[name]}, {ratio} times" for name, ratio in columns)]
     rows: dict = {label: {} for label, (_, base) in WAYS.items() if base}
     for name, lines in logs.items():
         ran = scores(lines)
@@ -249,9 +246,12 @@ def differences(logs: dict) -> str:
                 cells = compared(name, own, arm, "tuned adamw")
                 rows[label] |= {
                     (name, ratio): _above(name, cells[ratio]) if ratio in cells
-                    else "void" if (arm, ratio) in ran else "-"
+                    else _unjudged(ran, arm, ratio)
                     for ratio in FROZEN["ratios"]
                 }  # fmt: skip
+    every = [(name, ratio) for name in logs for ratio in FROZEN["ratios"]]
+    columns = [c for c in every if any(of[c] not in ("void", "-") for of in rows.values())]
+    head = ["", *(f"{TASKS[name]}, {ratio} times" for name, ratio in columns)]
     return markdown(head, ([label, *(of[c] for c in columns)] for label, of in rows.items()))
 
 

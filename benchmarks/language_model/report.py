@@ -118,9 +118,7 @@ def power(found: Found) -> float:
 def seconds(found: Found, arm: str, batch: int) -> dict:
     """Means over the seeds: of a run, to AdamW's loss, and that with the search, whole or shared.
 
-    And when the first and the last seed reached the loss.
-
-    None to the loss where a run does not arrive.
+    And when the first and the last seed reached the loss. None to it where a run does not arrive.
     """
     lines = found.runs[arm, batch]
     search = sum(line["seconds"] for line in found.searched[arm.split()[-1]])

@@ -459,9 +459,10 @@ def of_seconds():
 def of_bases():
     """How the bases vary, where what was chosen by loss stands by error, and what it is now."""
     power, margins, rank = {}, {}, {}
-    for name, lines in logs().items():
-        with contextlib.chdir(ROOT):
-            base = against.found(name, lines)["tuned adamw", 1]
+    with contextlib.chdir(ROOT):
+        found = {n: against.found(n, lines)["tuned adamw", 1] for n, lines in logs().items()}
+        again = against.by_errors("fashion")
+    for name, base in found.items():
         of = tests.margin(name, base)
         margins[name] = of / statistics.stdev(base)
         power[name] = 100 * tests.power(base, of, len(base))
@@ -472,8 +473,7 @@ def of_bases():
         best = min(tried, key=lambda line: line["valid"][-1] or math.inf)
         place = 1 + sum((line["test"] or 1) < best["test"] for line in tried)
         rank[f"{name} {spec} {ratio}"] = place
-    with contextlib.chdir(ROOT):
-        ends = {of: 100 * statistics.mean(x) for of, x in against.by_errors("fashion").items()}
+    ends = {of: 100 * statistics.mean(scores) for of, scores in again.items()}
     by_error = {of: ends[f"{of} muon", 8] - ends["tuned muon", 1] for of in ("tuned", "transfer")}
     tried = runs("equivalence_letters", arm="tuned adamw", ratio=1, seed=0)
     stuck = sum(line["valid"][-1] > 2.8 for line in tried)
