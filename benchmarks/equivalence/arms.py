@@ -50,10 +50,10 @@ def arm(
     return dataclasses.replace(settings, rate=recipe.learning_rate, **own), recipe
 
 
-def grown(name: str, settings: Settings, ratio: int) -> list:
+def grown(name: str, settings: Settings, ratio: int, horizon: int = 1) -> list:
     """The stages of a batch that may grow up to so many times the base batch of a workload.
 
     It may end at a smaller one: a stage needs four updates.
     """
     workload = Workload(name, (), None, None, **FROZEN["workloads"][name])  # without its data
-    return list(arm("growing adamw", workload, settings, ratio, 1)[1].stages)
+    return list(arm("growing adamw", workload, settings, ratio, horizon)[1].stages)

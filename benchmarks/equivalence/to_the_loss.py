@@ -9,6 +9,9 @@ does not arrive is made anew with twice, then with four times as many, but for S
 all runs of a seed count, and so do all of its searches by `find_rate`. Any other search is paid
 once: 16 runs at the larger batch for what is tuned again; for another optimizer by `transfer`, or
 at the small batch, 16 runs at the small batch; for the AdamW that was tuned, nothing.
+
+A batch that grows has sizes that were not timed. An example in them is taken to last as long as in
+the next smaller size that was, so that what they save is not counted.
 """
 
 import dataclasses
@@ -16,9 +19,9 @@ import math
 
 import numpy as np
 
-from benchmarks.equivalence import against
+from benchmarks.equivalence import against, arms
 from benchmarks.equivalence.experiment import arrived, target_of
-from benchmarks.equivalence.protocol import FROZEN
+from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.equivalence.report import markdown
 from benchmarks.run_log import Log
 
@@ -31,7 +34,7 @@ WAYS = {
         "Muon, tuned again", "SOAP, at the small batch", "SOAP, by `find_rate`",
         "SOAP, tuned again",
     )
-}  # fmt: skip
+} | {"AdamW, growing": "growing adamw"}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Times:
     """A workload's arrivals, in seconds over those of AdamW's base."""
 
     def __init__(self, name: str, lines: list[dict], seconds: list[dict]):
-        self.frozen = FROZEN["workloads"][name]
+        self.name, self.frozen = name, FROZEN["workloads"][name]
         self.milliseconds = {
             (line["batch"], spec): min(each)
             for line in seconds if line.get("workload") == name
@@ -76,19 +79,34 @@ class Times:
 
         Infinite where it does not arrive. What a run that did not arrive took is in them.
         """
-        step, found = self.step(arm, ratio), []
+        found = []
         for _, runs in sorted(self.runs[arm, ratio].items()):
-            updates = searched = 0.0
+            trained = searched = 0.0
             for _, line in sorted(runs.items()):
-                searched += line.get("search", 0) / (ratio * self.frozen["base"])
-                if came := arrived(line, self.target):
-                    updates += came
+                step = self.step(arm, ratio)
+                searched += line.get("search", 0) / (ratio * self.frozen["base"]) * step
+                came = arrived(line, self.target)
+                trained += self._lasted(line, came or line["updates"][-1])
+                if came:
                     break
-                updates += line["updates"][-1]
             else:
-                updates = math.inf
-            found.append((updates * step, searched * step))
+                trained = math.inf
+            found.append((trained, searched))
         return np.array(found)
+
+    def _lasted(self, line, updates):
+        """Seconds of the first updates of a run."""
+        arm, ratio, base = line["arm"], line["ratio"], self.frozen["base"]
+        if not arm.startswith("growing"):
+            return updates * self.step(arm, ratio)
+        seconds = 0.0
+        for stage in arms.grown(self.name, Settings(**line["settings"]), ratio, line["horizon"]):
+            made = min(updates, stage.train_steps)
+            updates -= made
+            larger = stage.batch_size // base
+            timed = max(each for each in (1, *FROZEN["ratios"]) if each <= larger)
+            seconds += made * larger / timed * self.step(arm, timed)
+        return seconds
 
     def search(self, arm: str, ratio: int) -> float:
         """Seconds of the search that is paid once, for all seeds."""
