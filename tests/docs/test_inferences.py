@@ -78,23 +78,23 @@ def counts_are_of_all_that_is_finished():
 
 
 def muon_is_below_at_the_small_batch():
-    """Muon and SOAP end below AdamW at the small batch, and move above themselves."""
-    for arm, tasks in (("tuned muon", 3), (f"tuned {against.SOAP}", 2)):
-        cells = (against.at_base(n, against.found(n, lines), arm) for n, lines in logs().items())
-        below = [cell.worse for cell in cells if cell]
-        assert len(below) == tasks and max(below) < 0
-    for label in ("Muon", "SOAP"):
-        hows = ("at the small batch", "by `transfer`")
-        small, moved = (against.count(outcomes(8), f"{label}, {how}") for how in hows)
-        assert small["keeps"] == moved["keeps"] == sum(moved.values())
+    """Muon, but on the perceptron, and SOAP end below AdamW there, and keep its result moved."""
+    for label, above in (("Muon", {PERCEPTRON}), ("SOAP", set())):
+        small, moved = (
+            {n: adamw for (of, n), (_, adamw) in outcomes(8).items() if of == f"{label}, {how}"}
+            for how in ("at the small batch", "by `transfer`")
+        )
+        assert {name for name, cell in small.items() if cell.worse > 0} == above
+        kept = [{n for n, x in cells.items() if x.outcome == "keeps"} for cells in (small, moved)]
+        assert kept[0] == kept[1] == small.keys() - above == moved.keys() - above
     assert figures()["lm_muon"] > 0.2
 
 
 def three_were_moved_to_2048():
-    """Two lose by AdamW or Adam; by Muon one is not told from none; the third ends no lower."""
+    """Two lose by AdamW or Adam, and by Muon; the third ends no lower that is seen."""
     of = figures()
     assert of["lm"]["transfer adamw 2048"] > of["lm_over_adamw"] > 0.1
-    assert of["larger_lost"] > 1 and abs(of["larger_muon"]) < of["larger_muon_within"]
+    assert min(of["larger_lost"]) > 0  # each seed above each of the base
     assert of["autowarmup_gained"] < of["autowarmup_within"][2048]
     assert of["autowarmup_lost"] < of["autowarmup_within"][8192]
 
@@ -107,9 +107,10 @@ def the_batch_beside_the_optimizer():
             if not (base := against.at_base(name, own, arm)):
                 continue
             moved = against.compared(name, own, arm.replace("tuned", "transfer"), arm)
-            assert moved[8].worse < -base.worse, (label, name)
+            assert bool(moved[8].worse < -base.worse) is (name != PERCEPTRON), (label, name)
             if label == "Muon" and name != PERCEPTRON:
-                assert moved[32].worse > -base.worse, name
+                to = against.compared(name, own, "transfer muon", "tuned adamw")[32]
+                assert bool(2 * to.worse > to.bound) is (name != "fashion") and to.worse > 0, name
     assert figures()["lm"]["transfer muon 2048"] > figures()["lm_muon"]
 
 
@@ -119,7 +120,6 @@ def transfer_keeps_none_on_diamonds():
         label.partition(",")[0]: own.outcome for (label, name), (own, _) in outcomes(8).items()
         if name == "diamonds" and "`transfer`" in label
     }  # fmt: skip
-    assert (8, "SOAP, by `transfer`", "diamonds", 0) in against.only_alone(logs())
     worse = dict.fromkeys(("Muon", "SOAP", "LAMB"), against.WORSE)
     assert found == {"AdamW": against.UNDECIDED} | worse
 
@@ -168,7 +168,7 @@ def a_batch_that_grows_comes_to_what_is_said():
         cells = against.compared(name, against.found(name, lines), "growing adamw", "tuned adamw")
         assert (cells[ratio].outcome == against.KEEPS) is (name in tables.IN_FULL)
     low, high = figures()["lm_grown_within"]
-    assert 0 < low < figures()["lm_margin"] < high
+    assert 0 < low < figures()["lm_margin"] < high  # what 5% fewer examples lose
     assert "it never came to 128" in claims.page_of("results.md").lower()
 
 
@@ -176,14 +176,15 @@ def seconds_have_the_search_in_them():
     """A comparison of seconds includes the search; only what needs none is faster."""
     found = figures()["seconds"]
     faster = {key for key, cell in found.items() if cell.with_search[0] < 1}
-    assert faster == {("AdamW, by `transfer`", "diamonds", 8)}
-    _, low, high = figures()["fastest"].with_search
-    assert low < 1 < high
+    grown = {("AdamW, growing", name, ratio) for name in to_the_loss.TASKS for ratio in (8, 32)}
+    assert faster == {("AdamW, by `transfer`", "diamonds", 8), *grown}
+    surely = {key for key in faster if found[key].with_search[2] < 1}
+    assert surely == {("AdamW, growing", "diamonds", ratio) for ratio in (8, 32)}
     moved = outcomes(8)["AdamW, by `transfer`", "diamonds"][1]
     assert moved.outcome == against.UNDECIDED
     for name, of in to_the_loss.every().items():
         for label, arm in to_the_loss.WAYS.items():
-            free = label in ("AdamW, unchanged", "AdamW, by `transfer`")
+            free = label in ("AdamW, unchanged", "AdamW, by `transfer`", "AdamW, growing")
             ratio = 1 if "small" in label else 8
             searched = of.spent(arm, ratio)[:, 1].min() > 0
             assert searched == ("find_rate" in label), (name, label)
@@ -248,10 +249,10 @@ def choice_by_loss_is_no_choice_by_error():
     assert {place for cell, place in rank.items() if cell.startswith("fashion")} == {1}
     assert rank["perceptron adamw 8"] > 8 and rank["perceptron adamw 1"] > 8
     made = {name: against.by_errors(name) for name in by_error.WORKLOADS}
-    for name, spec in ((PERCEPTRON, "adamw"), ("fashion", "adamw"), ("fashion", "muon")):
+    for name, spec in itertools.product((PERCEPTRON, "fashion"), ("adamw", "muon")):
         rules = ("tuned", "transfer", "unchanged")[: 3 if spec == "adamw" else 2]
         assert {(f"tuned {spec}", 1), *((f"{of} {spec}", 8) for of in rules)} <= made[name].keys()
-    assert ("tuned muon", 1) not in made[PERCEPTRON]
+    assert not [arm for arm, _ in made[PERCEPTRON] if arm.split()[1] not in ("adamw", "muon")]
     void = {f"{of}, tuned again" for of in ("LAMB", "LANS", "SOAP")}
     assert not void & {label for label, name in outcomes(8) if name == "fashion"}
     for name, arm, ratio in [(n, *x) for n, own in made.items() for x in own if "tuned" in x[0]]:
@@ -278,6 +279,10 @@ def held_out_is_diamonds_alone():
     assert "return perceptron(shape)" in code["autowarmup"]
     assert "lambda x: text.bert" in code["steps"] and '"text": ((16,)' in code["growing"]
     assert not [name for name, text in code.items() if "diamonds" in text]
+    late = {"find_rate lamb", "find_rate muon", "autowarmup lamb", "adascale momentum"}
+    first = {*FROZEN["arms"], *(f"tuned {spec}" for spec in FROZEN["optimizers"])} - late
+    made = [line["arm"] in first for line in logs()["diamonds"] if "arm" in line]
+    assert made == sorted(made, reverse=True) and len(set(made)) == 2  # in the log's order
 
 
 def what_varied_warmups_showed():

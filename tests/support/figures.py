@@ -347,23 +347,16 @@ def moved(losses, three, optimizers):
 
 
 def of_larger():
-    """Points lost at 8 times the batch: Adam at its rate times the square root of 8, and Muon.
-
-    Of Muon also half of the 95% interval, paired by seed.
-    """
-    accuracy = collections.defaultdict(dict)
+    """Held-out losses, which chose the rates: Adam's at 256, and Adam's and Muon's at 2,048."""
+    losses = collections.defaultdict(dict)
     for run in runs("larger", epochs=12):
-        accuracy[run["batch"], round(run["rate"], 5)][run["seed"]] = run["accuracy"]
-    base, adam, muon = (
-        [accuracy[key][seed] for seed in (1, 2, 3)]
-        for key in ((256, 0.004), (2048, 0.01131), (2048, 0.0391))
-    )
-    lost = [one - other for one, other in zip(base, muon, strict=True)]
-    mean, low, _ = report.interval(lost)
+        losses[run["batch"], round(run["rate"], 5)][run["seed"]] = run["loss"]
+    keys = {"base": (256, 0.004), "adam": (2048, 0.01131), "muon": (2048, 0.0391)}
+    each = {name: [losses[key][seed] for seed in (1, 2, 3)] for name, key in keys.items()}
     return {
-        "larger_lost": statistics.mean(base) - statistics.mean(adam),
-        "larger_muon": mean, "larger_muon_within": mean - low, "larger_seeds": len(lost),
-    }  # fmt: skip
+        "larger": {name: statistics.mean(of) for name, of in each.items()},
+        "larger_lost": [min(each[name]) - max(each["base"]) for name in ("adam", "muon")],
+    }
 
 
 SHORT = {
@@ -453,6 +446,8 @@ def of_seconds():
         "again_later": (again := every["AdamW, tuned again", "flights", 8]).of - again.at_first,
         "base_arrives": int(np.isfinite(found["diamonds"].base).sum()),
         "muon_seconds": small["Muon"], "soap_seconds": small["SOAP"],
+        "grown_seconds": sorted(every["AdamW, growing", task, 8].alone[0] for task in found),
+        "grown_faster": 100 - 100 * every["AdamW, growing", "diamonds", 8].alone[0],
     }  # fmt: skip
 
 
