@@ -18,7 +18,7 @@ def texts(language):
 
 def test_the_snippet_trains_as_it_stands(capsys):
     names = {}
-    code, _ = texts("python")
+    _, code = texts("python")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         exec(code, names)
@@ -29,7 +29,7 @@ def test_the_snippet_trains_as_it_stands(capsys):
 
 def test_what_it_says_of_the_finder_can_be_typed():
     """The call has the names of the arguments."""
-    _, code = texts("python")
+    code, _ = texts("python")
     (call,) = re.findall(r"print\((tf_lamb\.find_batch\(.+\))\)", code)
     said = {each.arg for each in ast.parse(call).body[0].value.keywords}
     assert said == {"baseline_batch_size", "baseline_epochs"}
