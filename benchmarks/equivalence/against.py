@@ -78,10 +78,10 @@ def scores(lines) -> dict:
 def found(name: str, lines: list[dict]) -> dict:
     """The same, with `recipes.transfer` as it is now where the workload's log has it otherwise.
 
-    Of the perceptron, what was chosen by errors alone.
+    Of the perceptron, what was chosen by errors, and earlier runs that begin at the same point.
     """
     if name == PERCEPTRON:
-        return by_errors(name)
+        return _begun(name, lines) | by_errors(name)
     own, later = scores(lines), _by_transfer(name)
     return own | later if name == "flights" else later | own
 
@@ -97,6 +97,13 @@ def _by_transfer(name):
 def by_errors(name: str) -> dict:
     """Arm and ratio -> the test errors, of what was chosen again by held-out errors."""
     return by_error.errors(Log(by_error.LOG).lines, name)
+
+
+def _begun(name, lines):
+    """The scores of earlier runs, of rules that begin at the base that errors choose, too."""
+    best = by_error.best_of(Log(by_error.LOG).lines, name)
+    begun = (line for line in lines if line.get("arm") in by_error.ARMS)
+    return scores(x for x in begun if x["settings"] == best.get((x["arm"].split()[1], 1)))
 
 
 def compared(name: str, own: dict, arm: str, base: str) -> dict[int, Cell]:
@@ -192,23 +199,21 @@ def table(logs: dict, ratio: int, kept=False) -> str:
     Of tasks that have any; with `kept`, of the ways that keep a result at a larger batch.
     """
     made, alone = outcomes(logs, ratio), only_alone(logs)
-    judged = {name for label, name in made if WAYS[label][1]}
-    names = [name for name in logs if name in judged]
-    head = [""]
-    for name in names:
-        base = FROZEN["workloads"][name]["base"]
-        head.append(f"{TASKS[name]}, {base} to {ratio * base:,}")
-    ran = {name: scores(logs[name]) for name in names}
-    rows = []
+    ran = {name: scores(lines) for name, lines in logs.items()}
+    rows: dict = {}
     for label, (arm, base) in WAYS.items():
         cells = [
             _shown(made[label, name], (ratio, label, name), alone) if (label, name) in made
             else _unjudged(ran[name], arm, ratio if base else 1)
-            for name in names
+            for name in logs
         ]  # fmt: skip
         if not kept or (base and any(KEEPS in cell for cell in cells)):
-            rows.append([label, *cells])
-    return markdown(head, rows)
+            rows[label] = dict(zip(logs, cells, strict=True))
+    judged = {name for label, name in made if label in rows and WAYS[label][1]}
+    names = [name for name in logs if name in judged]
+    bases = {name: FROZEN["workloads"][name]["base"] for name in names}
+    head = [f"{TASKS[name]}, {base} to {ratio * base:,}" for name, base in bases.items()]
+    return markdown(["", *head], ([label, *map(of.get, names)] for label, of in rows.items()))
 
 
 def _unjudged(ran, arm, ratio):

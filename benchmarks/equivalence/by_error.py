@@ -85,15 +85,22 @@ def make(runs, name: str, specs=SPECS, ratios=RATIOS):
             runs.all(fresh(name, arm, ratio, best[spec, 1]))
 
 
-def errors(lines: list[dict], name: str) -> dict:
-    """Arm and ratio -> the test errors of the fresh seeds, where search and seeds are complete."""
-    found, best = {}, {}
-    own = [line for line in lines if line.get("workload") == name]
+def best_of(lines: list[dict], name: str) -> dict:
+    """Optimizer and ratio -> the settings that are chosen, where the search is complete."""
+    best = {}
     for spec, ratio in itertools.product(SPECS, RATIOS):
-        of = [line for line in own if (line["arm"], line["ratio"]) == (f"tuned {spec}", ratio)]
-        tried = [line for line in of if line["seed"] == FROZEN["search"]["seed"]]
+        of = name, f"tuned {spec}", ratio, FROZEN["search"]["seed"]
+        keys = "workload", "arm", "ratio", "seed"
+        tried = [line for line in lines if tuple(map(line.get, keys)) == of]
         if len(tried) == FROZEN["search"]["points"]:
             best[spec, ratio] = chosen(tried)["settings"]
+    return best
+
+
+def errors(lines: list[dict], name: str) -> dict:
+    """Arm and ratio -> the test errors of the fresh seeds, where search and seeds are complete."""
+    found, best = {}, best_of(lines, name)
+    own = [line for line in lines if line.get("workload") == name]
     for arm, ratio in itertools.product((*(f"tuned {spec}" for spec in SPECS), *ARMS), RATIOS):
         rule, spec = arm.split()
         settings = best.get((spec, ratio if rule == "tuned" else 1))

@@ -65,7 +65,8 @@ def counts_are_of_all_that_is_finished():
         finished = {"AdamW": 0, "own": 0}
         for name, lines in logs().items():
             if name == PERCEPTRON or against.is_by_loss(name, label):
-                lines = runs("equivalence_by_error", workload=name)
+                begun = [x for x in lines if (name, x.get("arm")) == (PERCEPTRON, "transfer muon")]
+                lines = begun + runs("equivalence_by_error", workload=name)
             made = Counter((x["arm"], x["ratio"]) for x in lines if x.get("seed"))
             made = {of for of, n in made.items() if n >= FROZEN["workloads"][name]["fewer_seeds"]}
             transfers = runs("equivalence_warmups", workload=name, power=0.5, warmup=0.1)
@@ -94,7 +95,7 @@ def three_were_moved_to_2048():
     """Two lose by AdamW or Adam, and by Muon; the third ends no lower that is seen."""
     of = figures()
     assert of["lm"]["transfer adamw 2048"] > of["lm_over_adamw"] > 0.1
-    assert min(of["larger_lost"]) > 0  # each seed above each of the base
+    assert of["larger"]["base"] < of["larger"]["adam"] < of["larger"]["muon"]
     assert of["autowarmup_gained"] < of["autowarmup_within"][2048]
     assert of["autowarmup_lost"] < of["autowarmup_within"][8192]
 
@@ -108,7 +109,7 @@ def the_batch_beside_the_optimizer():
                 continue
             moved = against.compared(name, own, arm.replace("tuned", "transfer"), arm)
             assert bool(moved[8].worse < -base.worse) is (name != PERCEPTRON), (label, name)
-            if label == "Muon" and name != PERCEPTRON:
+            if label == "Muon":
                 to = against.compared(name, own, "transfer muon", "tuned adamw")[32]
                 assert bool(2 * to.worse > to.bound) is (name != "fashion") and to.worse > 0, name
     assert figures()["lm"]["transfer muon 2048"] > figures()["lm_muon"]
@@ -178,8 +179,7 @@ def seconds_have_the_search_in_them():
     faster = {key for key, cell in found.items() if cell.with_search[0] < 1}
     grown = {("AdamW, growing", name, ratio) for name in to_the_loss.TASKS for ratio in (8, 32)}
     assert faster == {("AdamW, by `transfer`", "diamonds", 8), *grown}
-    surely = {key for key in faster if found[key].with_search[2] < 1}
-    assert surely == {("AdamW, growing", "diamonds", ratio) for ratio in (8, 32)}
+    assert not [key for key in faster if found[key].with_search[2] < 1 - 1 / 20]  # by a look
     moved = outcomes(8)["AdamW, by `transfer`", "diamonds"][1]
     assert moved.outcome == against.UNDECIDED
     for name, of in to_the_loss.every().items():
@@ -264,7 +264,8 @@ def choice_by_loss_is_no_choice_by_error():
         ranked = [(x["valid_error"], x["valid"][-1]) for x in (taken, *tried) if x["test"]]
         (*_, first) = runs(f"equivalence_{name}", arm=arm, ratio=ratio, seed=1, horizon=1)
         assert ranked[0] == min(ranked)
-        assert name == PERCEPTRON or ratio == 8 or first["settings"] == taken["settings"]
+        is_new = (name, arm) == (PERCEPTRON, "tuned adamw") or ratio == 8
+        assert is_new or first["settings"] == taken["settings"]
     found, new = against.found("fashion", logs()["fashion"]), made["fashion"]
     for arm, base in (("unchanged", "adamw"), ("transfer", "adamw"), ("transfer", "muon")):
         for own in ("tuned adamw", f"tuned {base}"):

@@ -352,11 +352,7 @@ def of_larger():
     for run in runs("larger", epochs=12):
         losses[run["batch"], round(run["rate"], 5)][run["seed"]] = run["loss"]
     keys = {"base": (256, 0.004), "adam": (2048, 0.01131), "muon": (2048, 0.0391)}
-    each = {name: [losses[key][seed] for seed in (1, 2, 3)] for name, key in keys.items()}
-    return {
-        "larger": {name: statistics.mean(of) for name, of in each.items()},
-        "larger_lost": [min(each[name]) - max(each["base"]) for name in ("adam", "muon")],
-    }
+    return {"larger": {name: statistics.mean(losses[key].values()) for name, key in keys.items()}}
 
 
 SHORT = {
@@ -446,7 +442,10 @@ def of_seconds():
         "again_later": (again := every["AdamW, tuned again", "flights", 8]).of - again.at_first,
         "base_arrives": int(np.isfinite(found["diamonds"].base).sum()),
         "muon_seconds": small["Muon"], "soap_seconds": small["SOAP"],
-        "grown_seconds": sorted(every["AdamW, growing", task, 8].alone[0] for task in found),
+        "longer": {spec: sorted(of.step(arm, 8) / of.step(arm, 1) for of in found.values()) for
+                   spec, arm in (("AdamW", "tuned adamw"), ("Muon", "tuned muon"),
+                                 ("SOAP", f"tuned {against.SOAP}"))},
+        "grown_seconds": sorted(every["AdamW, growing", task, 32].alone[0] for task in found),
         "grown_faster": 100 - 100 * every["AdamW, growing", "diamonds", 8].alone[0],
     }  # fmt: skip
 
@@ -499,10 +498,10 @@ def of_registered():
         if line["ratio"] == 8 and line["seed"] <= 8:
             came = experiment.arrived(line, target) or math.inf
             arrived[line["seed"]] = min(came, arrived.get(line["seed"], math.inf))
-    more = []
+    more = {}
     for name, whole in (("flights", 4608), ("diamonds", 12544)):
         made = runs(f"equivalence_{name}", arm="adascale momentum", ratio=8)
-        more.append(8 * statistics.mean(line["updates"][-1] for line in made) / whole)
+        more[name] = 8 * statistics.mean(line["updates"][-1] for line in made) / whole
     specs, own = ("adamw", "lamb", "muon"), ("lamb", "muon")
     apart = {spec: (now[f"find_rate {spec}", 8], now[f"transfer {spec}", 8][:8]) for spec in own}
     return {
@@ -515,7 +514,7 @@ def of_registered():
             spec: [1000 * x for x in tests.worse_by(*apart[spec], 0.0025)[:2]] for spec in apart
         },
         "fewer_again": statistics.median(4608 / updates for updates in arrived.values()),
-        "adascale_more": (min(more), max(more)),
+        "adascale_more": more,
     }
 
 
