@@ -95,7 +95,7 @@ def three_were_moved_to_2048():
     """Two lose by AdamW or Adam, and by Muon; the third ends no lower that is seen."""
     of = figures()
     assert of["lm"]["transfer adamw 2048"] > of["lm_over_adamw"] > 0.1
-    assert of["larger"]["base"] < of["larger"]["adam"] < of["larger"]["muon"]
+    assert np.all(np.array(of["larger"]["base"]) < [of["larger"][x] for x in ("adam", "muon")])
     assert of["autowarmup_gained"] < of["autowarmup_within"][2048]
     assert of["autowarmup_lost"] < of["autowarmup_within"][8192]
 
@@ -287,7 +287,7 @@ def held_out_is_diamonds_alone():
 
 
 def what_varied_warmups_showed():
-    """On flights a longer warmup gains more than a kept rate; LAMB needs the rate, diamonds too."""
+    """On flights a warmup gains AdamW more than a kept rate; LAMB needs the rate, diamonds too."""
     lost = {}
     for line in runs("equivalence_warmups"):
         base = against.scores(logs()[line["workload"]])[f"tuned {line['spec']}", 1]
@@ -330,13 +330,12 @@ def what_was_expected():
     assert all(math.isinf(x) for k in (32, 128) for x in found["adascale momentum", k])
     unchanged = against.compared("flights", found, "unchanged adamw", "tuned adamw")
     assert unchanged[8].outcome == against.UNDECIDED
-    for name in ("flights", "diamonds", "fashion"):
-        for ratio in FROZEN["ratios"]:
-            tested = against.scores(logs()[name]).get(("autowarmup lamb", ratio), [])
-            assert not [x for x in tested if math.isinf(x)]
+    learned_nothing = runs("equivalence_flights", arm="tuned momentum", ratio=128, seed=0)
+    constant = max(x["test"] for x in learned_nothing if x["test"] and x["valid"][-1] < 0.56)
+    assert 0.549 < constant < min(found["autowarmup lamb", 128])
     assert min(figures()["apart"].values()) > 2.5
-    for mean, bound in figures()["apart_on_flights"].values():
-        assert mean < 2.5 < bound
+    apart = figures()["apart_on_flights"].items()
+    assert {spec for spec, (_, bound) in apart if bound < 2.48} == {"muon"}  # the margin
 
 
 def what_was_not_run():

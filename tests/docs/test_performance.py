@@ -108,7 +108,7 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
     said = f"adds {over[0]:.1f} times what LAMB's adds"
     assert said in words(ROOT / "docs" / "reference" / "optimizers.md")
     more, step = added["tf_lamb.Muon bfloat16"] - added["keras.AdamW"], alone + added["keras.AdamW"]
-    said = f"[{more:.0f} ms](docs/performance.md#on-a-gpu) to a step of BERT-base, of {step:.1f}."
+    said = f"[{more:.0f} ms](docs/performance.md#on-a-gpu) to BERT-base's step of {step:.1f}."
     assert said in words(ROOT / "README.md")
     _, *costs = table(PERFORMANCE.with_name("should_i.md"), "What an optimizer costs")
     told = {name: cell for name, _, cell, _ in costs}

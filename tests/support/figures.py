@@ -347,12 +347,12 @@ def moved(losses, three, optimizers):
 
 
 def of_larger():
-    """Held-out losses, which chose the rates: Adam's at 256, and Adam's and Muon's at 2,048."""
-    losses = collections.defaultdict(dict)
+    """Held-out loss, which chose the rates, and errors: Adam at 256, Adam and Muon at 2,048."""
+    ends = collections.defaultdict(list)
     for run in runs("larger", epochs=12):
-        losses[run["batch"], round(run["rate"], 5)][run["seed"]] = run["loss"]
+        ends[run["batch"], round(run["rate"], 5)].append((run["loss"], 100 - run["accuracy"]))
     keys = {"base": (256, 0.004), "adam": (2048, 0.01131), "muon": (2048, 0.0391)}
-    return {"larger": {name: statistics.mean(losses[key].values()) for name, key in keys.items()}}
+    return {"larger": {name: np.mean(ends[key], 0).tolist() for name, key in keys.items()}}
 
 
 SHORT = {
@@ -480,8 +480,6 @@ def of_bases():
 def of_registered():
     """On flights by the rule as it was registered, and what was expected of others."""
     found = {name: against.scores(logs()[name]) for name in ("flights", "diamonds")}
-    with contextlib.chdir(ROOT):
-        now = against.found("flights", logs()["flights"])
 
     def lost(arm, base):
         return 1000 * statistics.mean(found["flights"][arm, 8]) - 1000 * statistics.mean(
@@ -503,7 +501,8 @@ def of_registered():
         made = runs(f"equivalence_{name}", arm="adascale momentum", ratio=8)
         more[name] = 8 * statistics.mean(line["updates"][-1] for line in made) / whole
     specs, own = ("adamw", "lamb", "muon"), ("lamb", "muon")
-    apart = {spec: (now[f"find_rate {spec}", 8], now[f"transfer {spec}", 8][:8]) for spec in own}
+    old = found["flights"]  # by `transfer` as it was registered
+    apart = {spec: (old[f"find_rate {spec}", 8], old[f"transfer {spec}", 8][:8]) for spec in own}
     return {
         "registered": {spec: lost(f"transfer {spec}", f"tuned {spec}") for spec in specs},
         "apart": {
