@@ -17,7 +17,7 @@ import tqdm
 from benchmarks.equivalence import arms, by_error
 from benchmarks.equivalence.experiment import tuned
 from benchmarks.equivalence.protocol import FROZEN, Settings
-from benchmarks.equivalence.report import markdown, told
+from benchmarks.equivalence.report import markdown, told, unit
 from benchmarks.equivalence.runs import Run, Runs, by_cell
 from benchmarks.equivalence.statistics import holm, margin, worse_by
 from benchmarks.equivalence.warmups import LOG, TRANSFER
@@ -94,14 +94,20 @@ def _by_transfer(name):
 
 
 @functools.cache
+def _again():
+    """The lines of what was chosen again."""
+    return Log(by_error.LOG).lines
+
+
+@functools.cache
 def by_errors(name: str) -> dict:
     """Arm and ratio -> the test errors, of what was chosen again by held-out errors."""
-    return by_error.errors(Log(by_error.LOG).lines, name)
+    return by_error.errors(_again(), name)
 
 
 def _begun(name, lines):
     """The scores of earlier runs, of rules that begin at the base that errors choose, too."""
-    best = by_error.best_of(Log(by_error.LOG).lines, name)
+    best = by_error.best_of(_again(), name)
     begun = (line for line in lines if line.get("arm") in by_error.ARMS)
     return scores(x for x in begun if x["settings"] == best.get((x["arm"].split()[1], 1)))
 
@@ -202,13 +208,13 @@ def table(logs: dict, ratio: int, kept=False) -> str:
     ran = {name: scores(lines) for name, lines in logs.items()}
     rows: dict = {}
     for label, (arm, base) in WAYS.items():
-        cells = [
-            _shown(made[label, name], (ratio, label, name), alone) if (label, name) in made
+        cells = {
+            name: _shown(made[label, name], (ratio, label, name), alone) if (label, name) in made
             else _unjudged(ran[name], arm, ratio if base else 1)
             for name in logs
-        ]  # fmt: skip
-        if not kept or (base and any(KEEPS in cell for cell in cells)):
-            rows[label] = dict(zip(logs, cells, strict=True))
+        }  # fmt: skip
+        if not kept or (base and any(KEEPS in cell for cell in cells.values())):
+            rows[label] = cells
     judged = {name for label, name in made if label in rows and WAYS[label][1]}
     names = [name for name in logs if name in judged]
     bases = {name: FROZEN["workloads"][name]["base"] for name in names}
@@ -263,8 +269,8 @@ def differences(logs: dict) -> str:
 def _above(name, cell):
     if cell.outcome == "no answer" or not math.isfinite(cell.worse):
         return "no answer" if cell.outcome == "no answer" else "lost"
-    unit, digits = (1000, 1) if FROZEN["workloads"][name]["score"] == "loss" else (100, 2)
-    return told(unit * cell.worse, unit * cell.bound, cell.outcome == KEEPS, digits)
+    times, digits = unit(name)
+    return told(times * cell.worse, times * cell.bound, cell.outcome == KEEPS, digits)
 
 
 def chosen_again(name: str) -> str:
@@ -322,15 +328,15 @@ def growing(logs: dict) -> str:
         if ("growing adamw", max(FROZEN["ratios"])) not in found(name, lines):
             continue
         it = grown(name, lines)
-        unit, digits, of = (1000, 1, "") if FROZEN["workloads"][name]["score"] == "loss" else (
-            100, 2, " points")  # fmt: skip
+        times, digits = unit(name)
+        of = " points" if FROZEN["workloads"][name]["score"] == "error" else ""
         rows.append([
             TASKS[name], str(it["base"]),
             f"{it['largest']:,} ({it['largest'] // it['base']} times, {it['last']} updates)",
             f"{it['updates']:,} of {it['whole']:,}",
             f"{100 * (1 - it['updates'] / it['whole']):.0f}%",
             f"{100 * it['at_8']:.0f}%", f"{100 * it['loss']:+.1f}%",
-            told(unit * it["cell"].worse, unit * it["cell"].bound, False, digits) + of,
+            told(times * it["cell"].worse, times * it["cell"].bound, False, digits) + of,
             it["cell"].outcome,
         ])  # fmt: skip
     return markdown(head, rows)

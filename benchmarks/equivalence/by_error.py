@@ -89,9 +89,9 @@ def best_of(lines: list[dict], name: str) -> dict:
     """Optimizer and ratio -> the settings that are chosen, where the search is complete."""
     best = {}
     for spec, ratio in itertools.product(SPECS, RATIOS):
-        of = name, f"tuned {spec}", ratio, FROZEN["search"]["seed"]
-        keys = "workload", "arm", "ratio", "seed"
-        tried = [line for line in lines if tuple(map(line.get, keys)) == of]
+        of = {"workload": name, "arm": f"tuned {spec}", "ratio": ratio}
+        of["seed"] = FROZEN["search"]["seed"]
+        tried = [line for line in lines if of.items() <= line.items()]
         if len(tried) == FROZEN["search"]["points"]:
             best[spec, ratio] = chosen(tried)["settings"]
     return best

@@ -59,12 +59,17 @@ def largest(of) -> int:
     return best
 
 
+def unit(name: str) -> tuple[int, int]:
+    """By what scores are multiplied, and their digits: thousandths of a nat, or points of error."""
+    return (1000, 1) if FROZEN["workloads"][name]["score"] == "loss" else (100, 2)
+
+
 def table(name, found) -> str:
     """The rows of each arm as one, in Markdown: what it loses, up to where it holds, what it saves.
 
     Losses are in thousandths, errors in points. Without updates, what it loses alone.
     """
-    unit, digits = (1000, 1) if FROZEN["workloads"][name]["score"] == "loss" else (100, 2)
+    times, digits = unit(name)
     ratios = [f"{ratio} times" for ratio in FROZEN["ratios"]]
     every = list(rows(name, found))
     saves = any(row["saved"] for row in every)
@@ -73,7 +78,7 @@ def table(name, found) -> str:
     lines = []
     for arm in dict.fromkeys(row["arm"] for row in every):
         own = [row for row in every if row["arm"] == arm]
-        losses = [_loss(row, unit, digits) for row in own]
+        losses = [_loss(row, times, digits) for row in own]
         savings = [_saving(row) for row in own if saves]
         lines.append([f"`{arm}`", str(own[0]["n"]), *losses, str(largest(own)), *savings])
     return markdown(head, lines)
@@ -106,7 +111,7 @@ def markdown(head: list[str], lines: Iterable[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in every)
 
 
-def _loss(row, unit, digits):
+def _loss(row, times, digits):
     """How much worse, its bound, and whether that holds."""
     if row["ends"] < row["ratio"]:
         return f"ends at {row['ends']} times"
@@ -114,7 +119,7 @@ def _loss(row, unit, digits):
         return "no answer" if row["refused"] == row["n"] else f"{row['refused']} without answer"
     if row["lost"]:
         return f"{row['lost']} lost"
-    return told(unit * row["worse"], unit * row["bound"], row["holds"], digits)
+    return told(times * row["worse"], times * row["bound"], row["holds"], digits)
 
 
 def told(mean, bound, holds, digits=1):

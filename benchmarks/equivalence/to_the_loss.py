@@ -79,11 +79,10 @@ class Times:
 
         Infinite where it does not arrive. What a run that did not arrive took is in them.
         """
-        found = []
+        step, found = self.step(arm, ratio), []
         for _, runs in sorted(self.runs[arm, ratio].items()):
             trained = searched = 0.0
             for _, line in sorted(runs.items()):
-                step = self.step(arm, ratio)
                 searched += line.get("search", 0) / (ratio * self.frozen["base"]) * step
                 came = arrived(line, self.target)
                 trained += self._lasted(line, came or line["updates"][-1])

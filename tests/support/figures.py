@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.equivalence import against, experiment, to_the_loss
 from benchmarks.equivalence import statistics as tests
 from benchmarks.equivalence.protocol import FROZEN
+from benchmarks.equivalence.report import unit
 from benchmarks.language_model import report
 
 # Of each line "PAGE: CLAIM", and of those that infer " <- CHECK: ROWS" after it.
@@ -388,9 +389,8 @@ def of_equivalence():
             found = against.count(outcomes(ratio), label, base)
             into[f"{short(label)} {ratio}"] = f"{found['keeps']} of {sum(found.values())}"
         for (of, name), (_, cell) in outcomes(ratio).items():
-            unit = 1000 if FROZEN["workloads"][name]["score"] == "loss" else 100
             if of == label:
-                ends[f"{name} {short(label)} {ratio}"] = unit * cell.worse
+                ends[f"{name} {short(label)} {ratio}"] = unit(name)[0] * cell.worse
     whole = {name: lines for name, lines in logs().items() if name != against.PERCEPTRON}
     for name, lines in whole.items():
         examples = FROZEN["workloads"][name]["examples"]
