@@ -35,6 +35,20 @@ def test_the_baseline_is_its_own_transfer():
     assert {name: getattr(recipe, name) for name in SETTINGS} == pytest.approx(SETTINGS)
 
 
+def test_there_and_back_again():
+    there = transfer(4096, weight_decay=0.02)
+    back = recipes.transfer(
+        256, 4096, there.learning_rate, **BASELINE, weight_decay=there.weight_decay
+    )
+    assert back.learning_rate == pytest.approx(0.01, rel=1e-12)
+    assert back.weight_decay == pytest.approx(0.02, rel=1e-12)
+
+
+def test_a_longer_training_takes_a_lower_rate():
+    recipe = transfer(baseline_epochs=20)
+    assert recipe.learning_rate == pytest.approx(0.01 * math.sqrt(8) * 2**-0.3, rel=1e-12)
+
+
 @pytest.mark.parametrize(("optimizer", "power"), [("LAMB", 0.5), ("AdamW", 0.75), (None, 0.5)])
 def test_with_a_noise_scale_the_rate_saturates(optimizer, power):
     def factor(batch, noise):
@@ -62,7 +76,7 @@ def test_floors_and_ceilings():
 
 
 def test_it_refuses_no_batch_that_can_be_trained():
-    """Of each it prints a table and what to expect; beyond what was measured it warns."""
+    """Of each it prints a table and what to expect; of too few updates left it warns."""
     for batch in (1, 256, 8192, 60000, 70000):
         if batch <= 32 * 256:
             recipe = transfer(batch, **SETTINGS, noise_scale=1000)
@@ -70,7 +84,8 @@ def test_it_refuses_no_batch_that_can_be_trained():
             with pytest.warns(UserWarning) as told:
                 recipe = transfer(batch, **SETTINGS, noise_scale=1000)
             *others, last = (str(each.message) for each in told)
-            assert "At 128 times this table kept the result of no optimizer" in last
+            assert last.startswith(f"Batch {batch:,} leaves 40 updates, at {batch / 256:,g} times")
+            assert "this table kept the result of no optimizer" in last
             assert ["larger than all" in each for each in others] == [True] * (batch > 60000)
         text = str(recipe)
         assert recipe.train_steps >= 40 and 2 * recipe.warmup_steps <= recipe.train_steps
@@ -101,3 +116,20 @@ def test_what_is_not_given_is_not_set():
 def test_what_is_out_of_range_is_refused(given, words):
     with pytest.raises(ValueError, match=words):
         transfer(**given)
+
+
+def test_it_says_how_many_updates_are_left():
+    assert "1,200 updates left; expect more examples to the same loss" in str(transfer(2048))
+    for words in ("with 8 to 748 updates left, most", "with 1,024, LAMB's"):
+        assert words not in str(transfer(2048)) and words in str(transfer(2049))
+
+
+@pytest.mark.parametrize(("examples", "left"), [(2**21, 1024), (2**21 - 2048, 1023)])
+def test_it_warns_of_few_updates_left_and_not_of_a_ratio(examples, left):
+    """At 128 times the batch: where 1,024 are left, a result was kept."""
+    asked = {"examples": examples, "epochs": 1}
+    if left == 1024:
+        assert recipes.transfer(2048, 16, 0.01, **asked).train_steps == left
+    else:
+        with pytest.warns(UserWarning, match="leaves 1,023 updates, at 128 times"):
+            assert recipes.transfer(2048, 16, 0.01, **asked).train_steps == left
