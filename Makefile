@@ -1,5 +1,6 @@
 # make train   a small BERT on real text, from nothing
 # make train-resnet  a small ResNet on handwritten digits, with LAMB and with LARS
+# make large-batch  one model at batch 16, 128, 2,048 and 16,384: three minutes, losses, seconds, a picture
 # make test    a sample by a seed that moves with the commits: run it before every commit
 # make test-all   every test but the slow ones, on TensorFlow and on JAX; or those of TESTS=tests/api
 # make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings
@@ -19,7 +20,7 @@ HOSTS = .build/hosts
 AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: train train-resnet test test-all test-slow coverage test-hosts check format docs goldens audit
+.PHONY: train train-resnet large-batch test test-all test-slow coverage test-hosts check format docs goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -37,6 +38,9 @@ train-resnet: $(VENV)/.train
 	for name in lamb lars; do \
 	  $(RUN) -m tf_lamb.model_garden.report --model_dir=.build/resnet_small_$$name || exit 1; \
 	done
+
+large-batch: $(VENV)/.large-batch
+	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(RUN) benchmarks/large_batch.py
 
 # One case of each test of the optimizers' rooms, and of one test in twelve of the others: `--draw` in tests/conftest.py.
 # An archive without git has no commits: its seed is 1.
@@ -124,6 +128,10 @@ $(HOSTS)/%/.ready: tests/hosts/%.txt pyproject.toml
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) ".[model-garden]"
+	touch $@
+
+$(VENV)/.large-batch: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) ".[jax,pictures]"
 	touch $@
 
 $(VENV)/.develop: pyproject.toml constraints.txt | $(VENV)/bin/python
