@@ -17,7 +17,8 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 @every_page
 def test_every_link_leads_somewhere(page):
     dead = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+    named = re.findall(r"^\[[^\]^]+\]: (\S+)$", prose(page), re.MULTILINE)  # [name]: target
+    for target in [*re.findall(r"\]\(([^)\s]+)\)", prose(page)), *named]:
         if re.match(r"https?://", target):
             continue
         path, _, anchor = target.partition("#")
@@ -25,6 +26,13 @@ def test_every_link_leads_somewhere(page):
         if not file.exists() or (anchor and anchor not in anchors(file)):
             dead.append(target)
     assert not dead
+
+
+@every_page
+def test_every_name_of_a_link_is_defined(page):
+    """`[text][name]` needs a line `[name]: target`, and each such line a use."""
+    used = set(re.findall(r"\]\[([\w-]+)\]", prose(page)))
+    assert used == set(re.findall(r"^\[([\w-]+)\]: ", prose(page), re.MULTILINE))
 
 
 @every_page
