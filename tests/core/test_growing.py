@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes.growing import growing
+from tf_lamb.core.recipes.growing import growing, multiples
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("error")]
 
@@ -20,12 +20,40 @@ def rates(recipe):
     return recipe.schedule(schedules).value(np, np.arange(recipe.train_steps))
 
 
+def updates(relative):
+    """Steps in parts of those of the recipe, where the batch may grow without end."""
+    return np.mean(1 / multiples(np, relative, np.inf))
+
+
+def test_closed_forms_of_the_saving():
+    done = np.linspace(0, 1, 1_000_001)[:-1]
+    assert updates(1 - done) == pytest.approx(2 / 3, abs=1e-5)  # halvings of a linear decay
+    quarter = np.cos(np.pi / 2 * done)  # the bound, and what doublings make of it
+    assert np.mean(quarter) == pytest.approx(2 / np.pi, abs=1e-5)
+    halved = [2 / np.pi * np.arccos(2.0**-j) for j in range(30)]
+    parts = np.diff([*halved, 1.0])
+    assert updates(quarter) == pytest.approx(sum(p / 2**j for j, p in enumerate(parts)), abs=1e-5)
+
+
 def test_a_linear_decay_saves_a_third_and_says_so():
     grown = growing(base(epochs=1000), 64 * 2**6)
     assert grown.train_steps / 1_000_000 == pytest.approx(2 / 3 + 4**-6 / 3, abs=1e-4)
     assert "33.3% fewer; no batch that grows can save more than 1 - mean(rate / peak) = 50.0%" in (
         str(grown)
     )
+
+
+@pytest.mark.parametrize(
+    "boundaries",
+    [(100, 203, 300), (100, 300, 303), (100, 103)],
+    ids=["just after a stage begins", "two in an update", "within the first update"],
+)
+def test_no_boundary_is_lost(boundaries):
+    given = {"decay": "multi_step", "decay_rate": 0.1, "boundaries": boundaries, "optimizer": "SGD"}
+    recipe = dataclasses.replace(base(**given), train_steps=400)
+    grown = growing(recipe, 512)
+    assert grown.stages[-1].batch_size == 512
+    assert rates(grown)[-1] == pytest.approx(512 / 64 * rates(recipe)[-1])
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("LAMB", 0.5), (None, 0.5), ("SGD", 1.0)])
@@ -74,6 +102,43 @@ def test_accumulation_of_what_does_not_fit():
     assert grown.accumulation(512) == {0: 1}
     shrinking = dataclasses.replace(grown, stages=(base(), base(batch=32)))
     assert shrinking.accumulation(2) == {0: 32}
+
+
+def test_it_prints_its_arithmetic():
+    text = str(growing(base(epochs=1, weight_decay=0.1), 128))
+    assert text.splitlines()[:4] == [
+        "Square-root scaling with a batch that grows: 500 + 250 = 750 steps",
+        "  batch  updates  warmup steps  examples  rate from         to",
+        "     64      500             0    32,000       0.01    0.00501",
+        "    128      250             0    32,000   0.007071  2.828e-05",
+    ]
+    assert "  weight decay = 0.1" in text.splitlines()
+
+
+@pytest.mark.parametrize("most", [4, 16, 64])
+def test_the_noisy_quadratic_ends_at_the_same_loss(most):
+    """Plain SGD: the moments of every coordinate are known exactly, so there are no seeds."""
+    curvature = np.geomspace(1e-3, 1.0, 200)
+
+    def final_loss(recipe):
+        second = np.full(200, 1.0)
+        batches = np.repeat([s.batch_size for s in recipe.stages],
+                            [s.train_steps for s in recipe.stages])  # fmt: skip
+        for lr, batch in zip(rates(recipe), batches, strict=True):
+            second = (1 - lr * curvature) ** 2 * second + lr**2 * curvature * 10 / batch
+        return float(curvature @ second / 2)
+
+    recipe = base(epochs=20, batch=64, learning_rate=0.1, optimizer="SGD")
+    grown = growing(recipe, 64 * most)
+    assert grown.train_steps < 0.7 * recipe.train_steps
+    assert final_loss(grown) == pytest.approx(final_loss(recipe), rel=0.01)
+    undecayed = dataclasses.replace(recipe, decay="constant")
+    assert final_loss(undecayed) > 1.1 * final_loss(recipe)
+
+
+def test_a_staged_recipe_cannot_grow():
+    with pytest.raises(TypeError, match="one stage can grow, and this is a StagedRecipe"):
+        growing(recipes.published("bert_mixed_batch"), 65536)
 
 
 @pytest.mark.parametrize(

@@ -18,20 +18,29 @@ FOUND = {
     ("dense/kernel", (8, 6)): (8, 6),
     ("dense/bias", (6,)): "bias",
     ("dense/temperature", (6,)): "one axis",
+    ("logits/kernel", (6, 1)): (6, 1),
+    ("conv1d/kernel", (3, 6, 5)): (18, 5),
     ("conv2d/kernel", (3, 3, 6, 7)): (54, 7),
     ("stem/kernel", (3, 3, 1, 32)): (9, 32),
+    ("conv2d_transpose/kernel", (3, 3, 5, 6)): (45, 6),
     ("conv_lstm2d/conv_lstm_cell/recurrent_kernel", (3, 3, 5, 20)): (45, 20),
+    ("gru/gru_cell/bias", (2, 9)): "bias",
     ("layer_normalization/gamma", (8, 6)): "normalization",
+    ("rms_normalization/scale", (8, 6)): "normalization",
+    ("p_re_lu/alpha", (8, 8, 6)): "no kernel",
     ("depthwise_conv2d/kernel", (3, 3, 6, 2)): "depthwise",
+    ("depthwise_conv1d/kernel", (3, 6, 1)): "depthwise",
     ("stem/kernel", (3, 3, 32, 1)): "one row or column",
     ("stem/depthwise_kernel", (3, 3, 6, 2)): "depthwise",
     ("depthwise_separable/pointwise_kernel", (1, 1, 6, 8)): (6, 8),
     ("convnext_tiny_stage_0_block_0_depthwise_conv/kernel", (7, 7, 1, 96)): "depthwise",
     ("multi_head_attention/query/kernel", (12, 3, 4)): (12, 12),
     ("multi_head_attention/query/bias", (3, 4)): "bias",
+    ("multi_head_attention/value/kernel", (12, 3, 5)): (12, 15),
     ("multi_head_attention/attention_output/kernel", (3, 5, 12)): (15, 12),
     ("group_query_attention/key/kernel", (12, 2, 4)): (12, 8),
     ("einsum_dense/kernel", (6, 3, 2)): "not known",
+    ("einsum_dense_1/kernel", (6, 3, 2, 2)): "not known",
     ("mixer/kernel", (6, 3, 2)): "not known",
     # LoRA: the second factor has two axes, and is a matrix; so is the first, of rank 2 or 1
     ("dense/lora_kernel_a", (8, 2)): (8, 2),
@@ -45,14 +54,21 @@ FOUND = {
     # KerasHub
     ("encoder_block/self_attention/query_key_value/kernel", (12, 3, 15)): (12, 45),  # GPT-NeoX
     ("decoder_layer_0/attention/query_dense/kernel", (12, 3, 5)): (12, 15),  # Falcon
+    ("hybrid_encoder/self_attn/q_proj/kernel", (12, 3, 5)): (12, 15),  # D-FINE
+    ("cross_attn/attention_weights/kernel", (12, 3, 4)): (12, 12),
     ("cross_attn/sampling_offsets/kernel", (12, 3, 4, 2)): (12, 24),
     ("xlnet_encoder_0/rel_attn/encoding/kernel", (12, 3, 5)): (12, 15),
+    ("xlnet_encoder_0/content_attention_bias", (3, 4)): "bias",
     ("xlnet_encoder_0/segment_encoding", (2, 3, 4)): "no kernel",
     ("sparse_moe_block/experts/gate_up_proj", (3, 16, 40)): "stack",
     ("sparse_moe_block/experts/gate_up_proj_bias", (3, 40)): "bias",
     # Conformers have convolutions above attention, non-local blocks a convolution named as it is.
+    ("conv_block/self_attention/query/kernel", (12, 3, 4)): (12, 12),
     ("non_local/query/kernel", (1, 1, 6, 8)): (6, 8),
     # Model Garden
+    ("transformer/layer_0/self_attention/value_new/kernel", (12, 3, 5)): (12, 15),
+    ("reuse_transformer/self_attention/attention_output_new/kernel", (3, 5, 12)): (15, 12),
+    ("multi_query_attention/key/kernel", (12, 4)): (12, 4),
     ("experts/intermediate/kernel", (3, 12, 20)): "stack",
     ("block_diag_feedforward/output/kernel", (2, 10, 6)): "stack",
     ("transformer/position_embedding/embeddings", (8, 12)): "its name",
@@ -164,3 +180,13 @@ def test_rows_that_a_variable_cannot_have_are_refused_by_name(shape, rows, word)
         plan([("block/mixer/weight", shape)], {"mixer": rows})
     for part in (word, "block/mixer/weight", str(shape), "'mixer'", "None for what is no matrix"):
         assert part in str(refusal.value)
+
+
+def test_embeddings_are_matrices_where_that_is_asked_for():
+    variables = [("embedding/embeddings", (10, 4)), ("logits/kernel", (6, 2))]
+    for excluded, embeddings, adapted in (
+        ((), False, [False, True]), (["logits"], True, [True, False]),
+    ):  # fmt: skip
+        found = plan(variables, excluded=excluded, embeddings=embeddings).treatments
+        assert [treatment.adapt for treatment in found] == adapted
+        assert all(treatment.decay == 0.1 for treatment in found)

@@ -65,6 +65,37 @@ def test_adascale_step_by_step():
     np.testing.assert_allclose(problem.b, [0.8415117672, -0.4574066886], rtol=5e-10)
 
 
+def test_the_noise_scale_step_by_step():
+    problem, averages = Problem(), NOTHING
+    for signal, variance, scale in (
+        (1.860625, 21.406875, 11.50520658),
+        (0.3010148519, 16.28387544, 17.99477146),
+        (-0.4941241991, 13.18189148, 35.18740507),
+    ):
+        seen = noise.moments(*problem.squares(), parts=4)
+        assert (4 * seen[0], seen[1]) == pytest.approx((variance, signal), rel=1e-9)
+        averages = noise.average(np, averages, *seen, theta=0.9)
+        found = noise.noise_scale(averages.variance, averages.signal, 4)
+        assert found == pytest.approx(scale, **close)
+        problem.step(0.1)
+
+
+@pytest.mark.parametrize("signal", [0.0, -0.1])
+def test_no_signal_gives_a_sentence_and_no_division(signal):
+    assert math.isnan(noise.noise_scale(1.0, signal, 4))
+    assert "undefined" in noise.advice(math.nan, 256)
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "examples"), [(500, 5000, 2.5e6), (2000, 2000, 4e6), (8000, 1250, 1e7)]
+)
+def test_the_cost_of_a_batch(batch, steps, examples):
+    """Of at least 1,000 steps and 2,000,000 examples, at a critical batch of 2,000."""
+    over_steps, over_examples = noise.cost(2000, batch)
+    assert over_steps * 1000 == pytest.approx(steps)
+    assert over_examples * 2e6 == pytest.approx(examples)
+
+
 @pytest.mark.parametrize("critical", [0.0, -1e-9])
 def test_equal_gradients_give_an_advice_without_numbers(critical):
     """Nothing is divided by the noise that was not measured."""
@@ -178,6 +209,31 @@ def test_a_step_that_is_not_finite_changes_no_average(mean_first, bad):
     before = noise.average(np, NOTHING, 2.0, 3.0, theta=0.9, mean_first=mean_first)
     after = noise.average(np, before, bad, 3.0, theta=0.9, mean_first=mean_first)
     assert after == before
+
+
+def test_the_plain_mean_until_the_memory_is_full():
+    theta, averages, seen = 0.75, NOTHING, [3.0, 1.0, 4.0, 1.0, 5.0, 9.0]
+    for value in seen[:4]:
+        averages = noise.average(np, averages, value, 1.0, theta=theta, mean_first=True)
+    assert averages.variance == pytest.approx(np.mean(seen[:4]))
+    averages = noise.average(np, averages, seen[4], 1.0, theta=theta, mean_first=True)
+    assert averages.variance == pytest.approx(0.75 * np.mean(seen[:4]) + 0.25 * seen[4])
+
+
+def test_an_average_without_bias_of_what_stays_the_same_is_that():
+    averages = NOTHING
+    for count in (1, 2, 3):
+        averages = noise.average(np, averages, 3.0, 2.0, theta=0.9)
+        assert averages == pytest.approx((3.0, 2.0, count))
+
+
+def test_a_scale_of_1000_remembers_nothing():
+    averages = NOTHING
+    for value in (3.0, 5.0):
+        averages = noise.average(
+            np, averages, value, 1.0, theta=noise.smoothing(1000), mean_first=True
+        )
+        assert averages.variance == value
 
 
 def test_the_gain_lies_between_1_and_the_scale():

@@ -209,6 +209,19 @@ def test_a_long_side_of_few_gradients_is_renewed(rank):
     np.testing.assert_allclose(found.T @ found, np.eye(1024), atol=1e-5)
 
 
+def test_a_side_that_no_gradient_reaches_keeps_its_basis():
+    """What a factor does not weigh is of length 0, which divided by itself is no basis."""
+    random = np.random.default_rng(0)
+    root, factor, basis = random.normal(size=(2, 2)), np.zeros((4, 4)), np.eye(4)
+    factor[:2, :2], basis[:2, :2] = root @ root.T, np.linalg.qr(root)[0]
+    _, kept, found = renewed(
+        NUMPY, np.zeros((4, 3)), 0.0, False, True, factor, basis, sides=(0,), renewal="cholesky"
+    )
+    assert kept == 0
+    np.testing.assert_allclose(found.T @ found, np.eye(4), atol=1e-9)
+    np.testing.assert_allclose(np.abs(found[2:, 2:]), np.eye(2), atol=1e-9)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-42, 0.0])
 def test_a_factor_that_has_faded_still_has_a_basis(scale):
     """Of a matrix that got no gradient for a thousand steps and more; of nothing, the old one."""
