@@ -1,6 +1,7 @@
 """Which batch: seconds of a step, steps at a batch, and the answer."""
 
 import doctest
+import itertools
 import math
 import pathlib
 import re
@@ -8,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tf_lamb.core.goodput import plan as plans
@@ -49,6 +50,37 @@ def test_between_sizes_that_were_timed_the_seconds_are_on_the_line_through_them(
     assert beyond == pytest.approx(0.24 + 4 * time.example)
 
 
+positive = st.floats(1e-3, 1e3)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), positive), min_size=2, max_size=6))
+@settings(max_examples=50)
+def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
+    sizes, seconds = zip(*pairs, strict=True)
+    assume(len(set(sizes)) > 1)
+
+    def squares(micro_batch, example):
+        return sum(((micro_batch + example * b) / t - 1) ** 2 for b, t in pairs)
+
+    time = plans.fit_time(sizes, seconds)
+    assert time.micro_batch >= 0 and time.example >= 0
+    least = squares(time.micro_batch, time.example)
+    for a, b in itertools.product((0.0, 0.99, 1.01), repeat=2):
+        assert squares(time.micro_batch * a, time.example * b) >= least * (1 - 1e-9)
+    step = min(seconds) / 1e3  # away from a parameter that ended at 0
+    assert squares(time.micro_batch + step, time.example) >= least * (1 - 1e-9)
+    assert squares(time.micro_batch, time.example + step / 10) >= least * (1 - 1e-9)
+    assert time.residual == pytest.approx(
+        max(abs((time.micro_batch + time.example * b) / t - 1) for b, t in pairs), abs=1e-9
+    )
+
+
+def test_no_seconds_are_negative():
+    rising, falling = plans.fit_time([1, 2], [0.1, 0.3]), plans.fit_time([1, 2], [0.3, 0.1])
+    assert (rising.micro_batch, rising.example) == (0, pytest.approx(3 / 26))
+    assert (falling.micro_batch, falling.example) == (pytest.approx(0.12), 0)
+
+
 # -- steps at a batch ------------------------------------------------------------------------------
 
 
@@ -66,6 +98,31 @@ def test_two_runs_of_lamb():
     # Nothing else speaks of the steps at 16 than the run at 16.
     seed = math.exp(1.645 * 0.17)
     assert steps.between(16) == pytest.approx((4825 / seed, 4825 * seed), rel=0.02)
+
+
+@given(positive, st.floats(1, 1e3), st.floats(1.5, 100), st.integers(1, 3))
+@settings(max_examples=50, deadline=None)
+def test_runs_on_a_hyperbola_give_it_back(noise_scale, least, ratio, more):
+    batches = [16 * ratio**i for i in range(1 + more)]
+    runs = [(b, least * (1 + noise_scale / b)) for b in batches]
+    steps = counts.from_runs(runs)
+    if 1 < noise_scale / 16 < 50:  # farther off all are equal but for rounding
+        assert steps.noise == pytest.approx(noise_scale, rel=1e-3)
+    assert [steps.at(b) for b, _ in runs] == pytest.approx([s for _, s in runs], rel=1e-3)
+    low, high = steps.interval
+    assert low <= steps.noise <= high
+    assert all(steps.between(b)[0] <= steps.at(b) <= steps.between(b)[1] for b in batches)
+
+
+def test_more_seeds_narrow_the_interval_and_scatter_widens_it():
+    def width(scatter, seeds):
+        runs = [(b, s * math.exp(scatter * (-1) ** i)) for b, s in ((64, 1200), (1024, 147))
+                for i in range(seeds)]  # fmt: skip
+        low, high = counts.from_runs(runs).interval
+        return high / low
+
+    assert width(0, 8) < width(0, 2) < width(0, 1)
+    assert width(0.1, 4) < width(0.3, 4)
 
 
 def test_where_there_is_no_bend():
@@ -162,6 +219,41 @@ def test_the_batches_that_are_named():
     assert "no batch ends within 1e-06 hours" in str(plan(deadline=1e-6))
 
 
+def test_without_a_bend_a_larger_batch_is_always_faster():
+    answer = plan(counts.from_runs([(32, 4800), (512, 250)]), micro_batch=4096)
+    assert answer.fastest == answer.rows[-1] and answer.fastest.batch == 4096
+    assert answer.why_not_larger.startswith("at the edge: a fit of 2 runs")
+    assert "no bend seen up to 512" in str(answer) and "noise scale inf (" in str(answer)
+    flat = plan(counts.from_runs([(32, 4800), (512, 4800)]))
+    assert flat.fastest.batch == 32 and str(flat)
+
+
+@pytest.mark.parametrize("largest", [32, 512])
+def test_of_level_batches_the_smallest_is_named(largest):
+    steps, time = counts.from_runs([(32, 4800), (512, 300)]), plans.StepTime(0.0, 0.001)
+    answer = plan(steps, time, micro_batch=largest)
+    assert answer.fastest.batch == answer.cheapest.batch == 32
+    assert answer.why_not_larger == "64 takes 1x as long"
+
+
+def test_the_candidates():
+    """Powers of two times the baseline and what fits, where every device has an example."""
+    answer = plan(micro_batch=50, devices=(1, 32), most=1700)
+    found = {1: set(), 32: set()}
+    for row in answer.rows:
+        found[row.devices].add(row.batch)
+    assert found[32] == {32, 64, 128, 256, 512, 1024, 1600}
+    # 1,024 becomes 21 micro-batches of 49 examples.
+    assert found[1] == {32, 50, 64, 129, 258, 517, 1029, 1600}
+    assert f" on {answer.fastest.devices}: " in str(answer)
+    assert "network not counted" in str(plan(devices=(8,))) and "network" not in str(plan())
+    # 33 examples on two devices are 34, which the data does not have.
+    assert [row.batch for row in plan(batches=[32, 33], devices=(2,), examples=33).rows] == [32]
+    # As many devices as examples; what the limits name is still possible.
+    (row,) = plan(batches=[32], devices=(32,), examples=32, most=32).rows
+    assert row.batch == 32
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -192,6 +284,13 @@ def test_why_not_larger(given, why):
     [
         (lambda: plans.fit_time([16, 16], [1, 1]), "two different micro-batches at least"),
         (lambda: plans.fit_time([16, 32], [1, math.nan]), "seconds must be a number"),
+        (lambda: plans.fit_time([16, 32], [1, 2], update=1), "update=1 s is no less than a step"),
+        (lambda: counts.from_runs(5), "^runs must be pairs .*, not 5"),
+        (lambda: counts.from_runs([(64, 100, 0)]), "^runs must be pairs"),
+        (lambda: counts.from_runs([(64, "100"), (1024, 9)]), "^Steps in runs must be a number in"),
+        (lambda: counts.from_runs([("64", 100), (1024, 9)]), "^A batch in runs must be a number"),
+        (lambda: counts.from_noise(math.nan, 32, 100), "noise must be a number"),
+        (lambda: plan(deadline=-1), "deadline must be a number"),
         (lambda: counts.from_runs([(64, 100)]), r"at two batches are needed, .*\[64.0\] alone"),
         (lambda: counts.from_runs([(64, 100), (1024, 0)]), r"Steps in runs must be .* it is 0\."),
         (

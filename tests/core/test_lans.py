@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from oracle import Lans
 from support.cases import random_steps
 
@@ -38,3 +39,21 @@ def test_a_gradient_of_zeros_moves_what_decays_alone():
         (still,), (decayed,) = (list(steps(w, zeros, wd=wd)) for wd in (0.0, 0.3))
     np.testing.assert_array_equal(still, w)
     np.testing.assert_allclose(decayed, 0.9 * w)
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_slice_is_a_layer(cut):
+    w, gradients = random_steps((4, 3))
+    *_, whole = steps(w, gradients, wd=0.3, axes=(1 - cut,))
+    for i in range(w.shape[cut]):
+        *_, alone = steps(w.take(i, cut), gradients.take(i, cut + 1), wd=0.3)
+        np.testing.assert_allclose(whole.take(i, cut), alone, rtol=1e-12)
+
+
+def test_the_ratio_on_show_is_of_the_momentum():
+    w, gradients = random_steps((4, 3), steps=2)
+    seen, reference = [], Lans(w, lr=0.1, wd=0.3)
+    list(steps(w, gradients, wd=0.3, observe=lambda *shown: seen.append(shown)))
+    for shown, g in zip(seen, gradients, strict=True):
+        reference.step(g)
+        np.testing.assert_allclose(shown[:3], reference.seen, rtol=1e-12)

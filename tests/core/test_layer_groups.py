@@ -22,6 +22,23 @@ def test_each_slice_is_a_layer_of_its_own(rule):
     np.testing.assert_allclose(stacked[2], apart, rtol=1e-12)
 
 
+@pytest.mark.parametrize("axis", [1, -1])
+def test_blocks_along_an_axis_are_layers_of_their_own(axis):
+    weights, gradients = problem()
+    sliced = plan(treatments={"dense/kernel": {"slices": (axis, 3)}})
+    fused = step(sliced, lamb, 2, weights, gradients)[0]
+    for block in range(3):
+        part = np.s_[:, 2 * block : 2 * block + 2]
+        alone = plan(paths=["kernel"], shapes=[(4, 2)])
+        (expected,) = step(alone, lamb, 2, [weights[0][part]], [gradients[0][part]])
+        np.testing.assert_allclose(fused[part], expected, rtol=1e-12)
+
+
+def test_an_empty_axis_has_no_slices():
+    empty = plan(paths=("head",), shapes=((0, 2),), treatments={"head": {"slices": (0, None)}})
+    assert empty.treatments[0].view is None
+
+
 def test_the_sizes_of_fused_blocks_no_longer_meet():
     """Block norms .04, 4 and 400 in one kernel: one ratio moves the blocks by 577, 5.8 and .06
     times themselves at rate .1; a ratio each moves each by a tenth."""
@@ -62,6 +79,12 @@ def test_a_kernel_and_its_bias_share_a_ratio(rule, undecayed):
 
 def test_an_explicit_exclusion_leaves_its_group():
     assert plan(treatments=JOINED, unadapted=("bias",)).groups[:2] == ("block/dense", "")
+
+
+def test_the_table_says_what_a_layer_is():
+    table = plan(treatments=JOINED | {"stacked": {"slices": (0, None)}}).table()
+    assert "joined in block/dense" in table
+    assert "3 slices along axis 0" in table
 
 
 @pytest.mark.parametrize(

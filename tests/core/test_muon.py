@@ -46,3 +46,10 @@ def test_what_is_no_matrix_is_the_oracles(shape):
     found = steps(w, gradients, wd=0.3, matrix=False, rate=0.5, beta_1=0.8, beta_2=0.9)
     for ours, g in zip(found, gradients, strict=True):
         np.testing.assert_allclose(ours, reference.step(g), rtol=1e-12)
+
+
+def test_a_gradient_of_zeros_moves_what_decays_alone():
+    w, _ = random_steps((4, 3))
+    with np.errstate(all="raise"):
+        (decayed,) = steps(w, np.zeros((1, 4, 3)), wd=0.3)
+    np.testing.assert_allclose(decayed, 0.97 * w)

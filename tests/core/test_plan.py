@@ -190,6 +190,11 @@ def test_the_first_multiplier_that_matches_counts():
     assert [row[4:] for row in rows[1:4]] == [["x", "0.5"], ["frozen"], ["x", "1"]]
 
 
+def test_a_multiplier_of_1_is_none():
+    """The plan is equal, and so is every program that is made of it."""
+    assert plan(PATHS, treatments=rates({"kernel": 1.0, ".": 1})) == plan(PATHS)
+
+
 def test_multipliers_that_cannot_be_meant_are_refused():
     joined = {"dense": {"join": True}, "bias": {"rate": 2.0}}
     words = "gives dense/kernel the rate 1 and dense/bias 2, and joins them in dense"

@@ -7,6 +7,8 @@ import pytest
 from oracle import AdamP
 from support.cases import random_steps
 
+from tf_lamb.core import layouts
+from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import adamp, sgdp
 
 CASES = [
@@ -51,3 +53,17 @@ def test_the_projected_rules_are_the_oracle(rule):
         ratios = check(rule, **case)
         if case["shape"] == (6, 3):  # each view has had its turn
             assert ratios == [0.1, 1.0, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("rule", [adamp, sgdp])
+def test_depthwise_kernels_have_their_channels_on_two_axes(rule):
+    check(rule, (3, 3, 2, 2), wd=0.1, nesterov=False, channel_axes=2)
+
+
+def test_norms_run_over_all_axes_but_those_of_channels():
+    paths = ["conv/kernel", "depthwise_conv/kernel", "mixer/kernel", "dense/kernel", "dense/bias"]
+    shapes = [(3, 3, 2, 4), (3, 3, 2, 2), (3, 3, 2, 2), (6, 3), (3,)]
+    treatments = {"mixer": {"depthwise": True}, "^conv": {"depthwise": False}}
+    found = plan_for(paths, shapes, treatments=treatments, layout=layouts.channels).treatments
+    axes = [treatment.axes for treatment in found]
+    assert axes == [(0, 1, 2), (0, 1), (0, 1), (0,), None]

@@ -1,11 +1,14 @@
 """What every recipe is: printed with its source, frozen, and refused or warned of in words."""
 
+import dataclasses
 import doctest
 import importlib
+import math
 import pkgutil
 import types
 import warnings
 
+import numpy as np
 import pytest
 
 from tf_lamb.api.optimizers import layerwise
@@ -51,6 +54,49 @@ def test_it_prints_its_numbers_and_its_source(name):
         assert f"{stage.learning_rate:.4g}" in text or f"{stage.learning_rate:g}" in text
         assert f"{stage.warmup_steps:,} steps" in text or "warmup steps" in text  # of a table
         assert all(line in text for line in stage.arithmetic)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_the_sources_exclude_is_excluded(name):
+    for stage in EVERY[name]().stages:
+        assert stage.exclude_from_layer_adaptation is None  # as for weight decay
+        # Goyal et al. decay biases, and no scale or offset of batch normalization.
+        goyal = name == "linear_resnet50_sgd"
+        excluded = ("batch_normalization|_bn/",) if goyal else ("norm_and_bias",)
+        assert stage.exclude_from_weight_decay == (excluded if stage.model else None)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_it_is_frozen_plain_and_comparable(name):
+    recipe = EVERY[name]()
+    assert recipe == EVERY[name]()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        recipe.title = "mine"
+    for stage in recipe.stages:
+        plain = (int, float, str, bool, tuple, type(None))
+        assert all(type(value) in plain for value in dataclasses.asdict(stage).values())
+        assert 0 <= stage.warmup_steps < stage.train_steps
+
+
+def test_whatever_counts_as_a_whole_number_becomes_an_int():
+    class Whole:  # as NumPy's integers are
+        def __index__(self):
+            return 8192
+
+    for name in ("untuned_lamb_bert", "linear_resnet50_sgd"):
+        recipe = published(name, Whole())
+        assert recipe == published(name, 8192) and type(recipe.batch_size) is int
+
+
+@pytest.mark.parametrize("rule", ["sqrt", "legw", "linear"])
+@pytest.mark.parametrize("batch_size", [128, 1000, 2560, 4096])
+def test_training_ends_with_fit(rule, batch_size):
+    """The rate is 0 once `fit` has ended, and in no step of it."""
+    recipe = scale(batch_size, rule=rule)
+    steps = 25 * math.ceil(60000 / batch_size)
+    assert recipe.train_steps == steps
+    last, after = recipe.schedule(schedules).value(np, np.array([steps - 1.0, steps]))
+    assert after == 0 < last
 
 
 def test_a_worked_calculation():
@@ -163,3 +209,24 @@ def test_steps_at_a_rate_of_0_warn(name):
     ) as caught:
         layerwise.warn_if_past_schedule_end(optimizer, lambda: end + 30)
     assert caught[0].filename == __file__
+
+
+def test_a_recipe_for_another_batch_is_named():
+    recipe = legw(4096)
+    optimizer = types.SimpleNamespace(
+        name="LAMB", _learning_rate=recipe.schedule(schedules), _recipe=recipe
+    )
+    with pytest.warns(UserWarning, match="46,500 of 46,875 steps.*LEGW at batch 4,096 has it"):
+        layerwise.warn_if_past_schedule_end(optimizer, lambda: 25 * 60000 // 32)
+
+
+def test_the_way_of_an_optimizer_of_keras_is_named():
+    with pytest.raises(ValueError) as caught:
+        published("linear_resnet50_sgd", 8192).arguments("LAMB")
+    message = str(caught.value)
+    assert "keras.optimizers.SGD(recipe.schedule(), ...)" in message
+    assert "kernel_regularizer=keras.regularizers.L2(5e-05)" in message  # half of the decay
+    assert "from_recipe" not in message
+    adamw = recipes.transfer(256, 256, 0.01, examples=60000, epochs=40, optimizer="AdamW")
+    with pytest.raises(ValueError, match=r"write keras.optimizers.AdamW\(recipe.schedule\(\), "):
+        adamw.arguments("LAMB")

@@ -97,3 +97,9 @@ def test_noise_is_another_for_each_element():
     for neighbours in ((one[1:], one[:-1]), (one[:, 1:], one[:, :-1])):
         a, b = (each.ravel() for each in neighbours)
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(a.size)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4), (2, 0, 4), (1, 1, 5, 2)])
+def test_noise_has_the_shape_of_its_slot(shape):
+    assert drawn(shape).shape == shape
+    assert len(np.unique(drawn(shape))) == np.prod(shape, dtype=int)

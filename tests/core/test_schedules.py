@@ -22,6 +22,37 @@ def test_joints_are_exact():
     assert at(stages, 0, 2, 3, 4, 6, 8) == [1.0, 0.5, 0.25, 0.0, 0.5, 1.0]
 
 
+def test_the_hand_over_of_bert_at_32k():
+    """lr 5e-3, 15,625 steps, 3,125 of them warmup: both readings, as published numbers."""
+    drop = core.Warmup(3125, core._Polynomial(0.005, 15625), handover="drop")
+    shifted = core.Warmup(3125, core._Polynomial(0.005, 12500))
+    for step, dropping, continuous in [
+        (0, 0.0, 0.0), (1000, 0.0016, 0.0016), (3124, 0.0049984, 0.0049984), (3125, 0.004, 0.005),
+        (3126, 0.00399968, 0.0049996), (10000, 0.0018, 0.00225), (15624, 3.2e-07, 4e-07),
+    ]:  # fmt: skip
+        assert at(drop, step) == pytest.approx([dropping], rel=1e-9)
+        assert at(shifted, step) == pytest.approx([continuous], rel=1e-9)
+
+
+def test_the_hand_over_of_nvidia_phase_1():
+    """Of a decay by a square root, as its own code has it."""
+    schedule = core.Warmup(2001, core._Polynomial(6e-3, 7038, power=0.5), handover="drop")
+    assert at(schedule, 4000) == pytest.approx([0.003942035254], rel=1e-9)
+    assert at(schedule, 7037) == pytest.approx([7.151985399e-05], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        core._Exponential(0.1, 10, 0.9),
+        core.Warmup(5, core._Constant(0.1)),
+        core._MultiStep((3,), (0.1, 0.01)),
+    ],
+)
+def test_a_warmup_may_outlast_what_is_no_end_of_training(after):
+    assert core.Warmup(25, after, handover="drop").steps == 25
+
+
 RECIPES = {
     "untuned LAMB, BERT": ("untuned_lamb_bert", 32768),
     "untuned LAMB, ResNet-50": ("untuned_lamb_resnet50", 8192),
@@ -70,6 +101,14 @@ def test_a_recipe_is_its_schedule(name):
         (lambda: core.Warmup(5, core._Constant(0.1), kind="exponential"), ValueError, ["start"]),
         (lambda: core.Warmup(11, core._Polynomial(0.1, 10), handover="drop"), ValueError,
          ["11 steps", "10 steps"]),
+        (lambda: core.Warmup(11, core._Cosine(0.1, 10), handover="drop"), ValueError, ["11 steps"]),
+        (lambda: core._Polynomial(-0.1, 10), ValueError, ["initial_learning_rate", "-0.1"]),
+        (lambda: core._Polynomial(float("nan"), 10), ValueError, ["initial_learning_rate", "nan"]),
+        (lambda: core._Polynomial(0.1, 0), ValueError, ["steps", "0"]),
+        (lambda: core._Cosine(0.1, 10.5), TypeError, ["steps", "10.5"]),
+        (lambda: core._MultiStep((1, 2), (0.1, 0.2)), ValueError, ["2 boundaries need 3"]),
+        (lambda: core._MultiStep((2, 10**30), (1, 2, 3)), ValueError, ["up to 2,147,483,647"]),
+        (lambda: core.Stages((5,), ()), ValueError, ["1 lengths", "0 schedules"]),
         (lambda: core.Stages((2**30,) * 2, (core._Constant(0.1),) * 2), ValueError,
          ["The sum of lengths", "2,147,483,648"]),
         (lambda: core.Warmup(5, "0.1"), TypeError, ["after must be a learning rate or a schedule"]),

@@ -60,6 +60,12 @@ def test_a_planted_best_rate_is_found_within_a_tenth(start, width):
     assert low < rate < high and high / low < 8
 
 
+def test_two_seeds_agree_within_a_factor_of_two():
+    found = [searched(0.01, noise=0.01, seed=seed)[0] for seed in range(100)]
+    apart = [max(pair) / min(pair) for pair in zip(found[::2], found[1::2], strict=True)]
+    assert sum(ratio <= 2 for ratio in apart) >= 0.95 * len(apart)
+
+
 @pytest.mark.parametrize("most", [3, 4])
 @pytest.mark.parametrize("best", [0.01 / 64, 0.01 / 4, 0.01, 0.04, 0.64])
 def test_the_best_of_the_short_runs_is_made_longer(best, most):
@@ -125,6 +131,17 @@ def test_a_lost_run_is_never_level_nor_best():
     assert search.plateau(trials).edges == ("upper",)
     assert search.plateau([lost]) is None
     assert search.next_rate([lost], 0.01, 4.0, 5) == pytest.approx(0.04)
+
+
+def test_where_every_run_is_lost_the_search_goes_down():
+    lost = [Trial("LAMB", rate, rate, 400, ()) for rate in (0.1, 0.4, 0.025)]
+    assert search.next_rate(lost, 0.1, 4.0, 5) == pytest.approx(0.025 / 4)
+
+
+def test_the_best_between_two_that_were_lost_is_kept():
+    lost = [Trial("LAMB", rate, rate, 8, ()) for rate in (0.25, 4.0)]
+    best = Trial("LAMB", 1.0, 1.0, 8, (1.0,) * 16)
+    assert search.plateau([lost[0], best, lost[1]]).best is best
 
 
 @pytest.mark.parametrize("optimizers", [1, 2, 4])

@@ -34,6 +34,27 @@ def test_it_is_maxtexts(window, deviations):
     assert 0 < sum(expected) < 400
 
 
+def test_by_hand():
+    """Of 4 and 2 deviations: at the third norm 1 and 2 are known, 3/2 + 2 sqrt(1/2) = 2.914."""
+    assert judged([1, 2, 2.91], 4, 2.0) == [False, False, False]
+    assert judged([1, 2, 2.92], 4, 2.0) == [False, False, True]
+    assert judged([1, 1, 1, 9, 9, 9, 9, 9, 9], 4, 1.0)[3:6] == [True, True, False]  # a new level
+
+
+@pytest.mark.parametrize("window", range(2, 9))
+def test_two_norms_are_known_before_one_is_judged(window):
+    assert judged([1.0, 1.01], window, 6.0) == [False, False]
+    assert any(judged([1.0, 1.01, 1.005, 1.0, 50.0], window, 6.0))
+
+
+def test_a_slow_rise_is_none_and_a_leap_is():
+    noise = 1 + 0.05 * np.random.default_rng(0).normal(size=1000)
+    rise = np.linspace(1, 50, 1000) * noise
+    assert not any(judged(rise, 128, 6.0))
+    rise[700] *= 10
+    assert [i for i, spike in enumerate(judged(rise, 128, 6.0)) if spike] == [700]
+
+
 def test_what_is_not_finite_does_not_enter():
     window = np.array([0.0, 1.0, 2.0, 3.0])
     for norm in (np.nan, np.inf):
