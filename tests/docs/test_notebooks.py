@@ -1,14 +1,24 @@
 """The notebooks: each runs, small, from first cell to last, and is kept with its outputs."""
 
 import re
+import shlex
+import tomllib
 
 import matplotlib
 import nbclient
 import nbformat
 import pytest
+from packaging.requirements import Requirement
+from support import notebooks
 from support.pages import ROOT
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOLDER = ROOT / "colab"
+# What a notebook installs of this package, and beside it.
+INSTALLS = {
+    "quickstart": ({"tensorflow", "pictures"}, ["scikit-learn"]),
+    "keras_jax_bert": ({"jax", "pictures"}, ["keras-hub", "libtpu"]),
+}
 # What shows pictures.
 PICTURES = {"quickstart": {"digits", "plot", "result"}, "keras_jax_bert": {"plot", "adascale"}}
 every_notebook = pytest.mark.parametrize("name", PICTURES)
@@ -79,6 +89,69 @@ def test_what_the_bert_quotes_came_out():
 def test_the_files_that_it_names_exist():
     configs = re.findall(r"model_garden_configs/\w+\.yaml", source(read("quickstart"), "garden"))
     assert configs and all((ROOT / config).is_file() for config in configs)
+
+
+@every_notebook
+def test_the_address_is_the_one_of_pyproject(name):
+    (address,) = re.findall(r'^REPOSITORY = "(.+?)"', source(read(name), "install"), re.MULTILINE)
+    assert address == PROJECT["urls"]["Repository"]
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A folder without a clone around it, in which the cell runs."""
+    folder = tmp_path / "content"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def install_cell(name, address="https://example.org/someone/tf_lamb"):
+    """The first cell with another address of the repository."""
+    return source(read(name), "install").replace(PROJECT["urls"]["Repository"], address)
+
+
+@every_notebook
+def test_from_an_address_pip_installs_what_the_notebook_needs(name, elsewhere):
+    address = "https://example.org/someone/tf_lamb"
+    (line,), error = notebooks.pip_lines(install_cell(name, address), elsewhere)
+    extras, others = INSTALLS[name]
+    assert error is None
+    *words, ours = shlex.split(line)
+    assert words == ["install", "--quiet", *others]
+    requirement = Requirement(ours)
+    assert (requirement.name, requirement.url) == ("tf_lamb", f"git+{address}")
+    assert requirement.extras == extras <= set(PROJECT["optional-dependencies"])
+
+
+@every_notebook
+def test_in_a_clone_pip_installs_the_clone(name, elsewhere, monkeypatch):
+    clone = elsewhere / "my clone"
+    (clone / "tf_lamb").mkdir(parents=True)
+    (clone / "tf_lamb" / "py.typed").touch()
+    (clone / "colab").mkdir()
+    monkeypatch.chdir(clone / "colab")
+    (line,), error = notebooks.pip_lines(source(read(name), "install"), elsewhere)
+    extras, others = INSTALLS[name]
+    assert error is None
+    *words, ours = shlex.split(line)
+    assert words == ["install", "--quiet", *others]
+    path, _, rest = ours.partition("[")
+    assert path == str(clone) and set(rest.rstrip("]").split(",")) == extras
+
+
+@every_notebook
+def test_without_an_address_it_says_what_to_do(name, elsewhere):
+    cell = install_cell(name, "https://github.com/OWNER/tf_lamb")
+    lines, error = notebooks.pip_lines(cell, elsewhere)
+    assert not lines
+    assert str(error) == "Put the address of your copy of the repository into REPOSITORY, above."
+
+
+@every_notebook
+def test_what_pip_did_not_install_is_named(name, elsewhere):
+    (_,), error = notebooks.pip_lines(install_cell(name), elsewhere, installs=False)
+    assert str(error).startswith("Not installed: tf_lamb")
 
 
 @pytest.fixture

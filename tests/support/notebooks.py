@@ -1,8 +1,39 @@
-"""What a notebook shows of an answer."""
+"""What a notebook shows of an answer, and what its first cell installs."""
 
 import base64
 import html
+import importlib.util
 import re
+from unittest import mock
+
+
+def pip_lines(source, folder, installs=True):
+    """Runs a cell in IPython, with a pip in place of the real one.
+
+    Args:
+        source: Of the cell.
+        folder: For IPython's files.
+        installs: Whether tf_lamb, which is missing before, is there when pip has run.
+
+    Returns:
+        The arguments of `%pip`, a line a call, and the exception of the cell, or None.
+    """
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    lines = []
+    find_spec = importlib.util.find_spec
+
+    def found(name, *package):
+        missing = name == "tf_lamb" and not (lines and installs)
+        return None if missing else find_spec(name, *package)
+
+    config = Config({"HistoryManager": {"enabled": False}})
+    shell = InteractiveShell(config=config, ipython_dir=str(folder))
+    shell.register_magic_function(lines.append, magic_name="pip")
+    with mock.patch("importlib.util.find_spec", found):
+        result = shell.run_cell(source)
+    return lines, result.error_before_exec or result.error_in_exec
 
 
 def assert_shown(answer):
