@@ -19,7 +19,7 @@ from support.pages import PAGES, ROOT, blocks
 import tf_lamb
 
 matplotlib.use("Agg")
-ELSEWHERE = {"README.md", "moving_in.md"}  # each has a test of its own
+ELSEWHERE = {"README.md", "moving_in.md", "start/tpu.md"}  # each has a test of its own
 ON_JAX = {"decentralized.md", "preflight.md", "start/several_hosts.md"}
 SLOW = {*ON_JAX, "adversarial.md", "noise.md", "trust_ratios.md"}
 
