@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tf_lamb.core.rules import lamb, lars
+from tf_lamb.core.rules.shared import norm
 
 RULES = pytest.mark.parametrize("rule", [lamb, lars], ids=["LAMB", "LARS"])
 
@@ -13,6 +14,13 @@ def one_step(rule, dtype, w, g, **arguments):
     with np.errstate(over="ignore", under="ignore"):
         return rule(np, g.astype(dtype), w.astype(dtype), *slots, lr=dtype(0.1), t=dtype(1),
                     decay=0.0, adapt=True, **arguments)[0]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("float32", 1e-19), ("float64", 1e-100)])
+def test_nothing_is_added_to_the_norm_of_what_is_small(dtype, scale):
+    x = np.array([3, 4], dtype) * np.array(scale, dtype)
+    assert norm(np, x) == pytest.approx(5 * scale, rel=1e-6, abs=0)
+    assert norm(np, 0 * x) == 0
 
 
 RANGE = [(1e15, 1e-15), (1.0, 1e15), (1e-15, 1.0), (1e12, 1e-12), (1.0, 1e-12)]

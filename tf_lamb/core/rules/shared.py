@@ -14,7 +14,10 @@ def norm(xp, x, axes=None):
     In float32 it is 0 for elements below 1e-23 and infinite beyond 1e19, for there squares are.
     """
     squares = xp.sum(xp.square(x), axis=axes, keepdims=axes is not None)
-    return xp.where(squares > 0, root(xp, squares), squares)
+    positive = squares > 0
+    # Not `root`, which would add to the norm of what is small. The inner `where` keeps the
+    # derivative at 0 finite.
+    return xp.where(positive, xp.sqrt(xp.where(positive, squares, 1.0)), squares)
 
 
 def root(xp, x):
