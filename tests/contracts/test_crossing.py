@@ -5,7 +5,15 @@ import warnings
 import numpy as np
 import pytest
 from support.cases import assert_same
-from support.frontends import FRONTENDS, apply, array, every_frontend, new_variable, uncompiled
+from support.frontends import (
+    BACKEND,
+    FRONTENDS,
+    apply,
+    array,
+    every_frontend,
+    new_variable,
+    uncompiled,
+)
 from support.small_model import functional, two_layers
 
 SHAPES = [(3, 4), (4,), (4, 2), (2,)]
@@ -70,6 +78,42 @@ def test_other_options_take_what_they_have_a_place_for(tmp_path, frontend, befor
     assert_same(slots(new), slots(old))
     if after == "accumulation":
         assert not any(array(a).any() for a in new._storage.accumulators)
+
+
+@every_frontend
+@uncompiled()
+def test_the_step_is_the_same_under_another_accumulation(tmp_path, frontend):
+    """An update is one step, of however many micro-batches: schedules do not jump."""
+    path, _, old = saved(frontend, tmp_path, count=32, gradient_accumulation_steps=4)
+    assert int(old.iterations) == 8
+    for count in (8, 4, 2, None):
+        _, new = loaded(frontend, path, gradient_accumulation_steps=count)
+        assert int(new.iterations) == 8
+        assert_same(slots(new), slots(old))
+
+
+@every_frontend
+@uncompiled()
+def test_what_is_added_up_goes_on_in_an_update_of_as_many(tmp_path, frontend):
+    path, model, old = saved(frontend, tmp_path, count=6, gradient_accumulation_steps=4)
+    again, new = loaded(frontend, path, gradient_accumulation_steps=4)
+    for optimizer, its in ((old, model), (new, again)):
+        steps(optimizer, its, 2, start=6)
+    assert int(new.iterations) == int(old.iterations) == 2
+    assert_same(map(array, again.trainable_variables), map(array, model.trainable_variables))
+
+
+@every_frontend
+@uncompiled()
+def test_averages_that_a_file_does_not_hold_begin_with_the_weights(tmp_path, frontend):
+    path, _, _ = saved(frontend, tmp_path)
+    model, optimizer = loaded(frontend, path, use_ema=True, ema_momentum=0.9)
+    before = [array(v) for v in model.trainable_variables]
+    optimizer.finalize_variable_values(model.trainable_variables)
+    assert_same(before, map(array, model.trainable_variables))
+    steps(optimizer, model, 1)
+    weights = [array(v) for v in model.trainable_variables]
+    assert_same(weights, [array(optimizer.state_of(i)["average"]) for i in range(4)])
 
 
 @every_frontend
@@ -176,3 +220,29 @@ def test_wrappers_know_theirs(tmp_path, frontend, wrapper):
     kind = {"MeasureNoise": "measured", "AdaScale": "adascale"}[wrapper]
     with pytest.raises(ValueError, match=f"lamb did not write this state, {kind} wrote"):
         loaded(frontend, path)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a checkpoint is TensorFlow's")
+@every_frontend
+@uncompiled()
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("after", [{"gradient_accumulation_steps": 8}, {"use_ema": True}, {}])
+@pytest.mark.parametrize(
+    "before", [{"gradient_accumulation_steps": 4}, {"use_ema": True}, {"on_nonfinite": "propagate"}]
+)
+def test_a_checkpoint_of_objects_crosses_by_name(tmp_path, frontend, before, after, built):
+    import tensorflow as tf
+
+    _, model, old = saved(frontend, tmp_path, count=14, **before)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=old)
+    path = checkpoint.write(str(tmp_path / "checkpoint"))
+    again, new = two_layers(frontend), FRONTENDS[frontend][1].LAMB(0.1, **after)
+    if built:
+        new.build(again.trainable_variables)
+    tf.train.Checkpoint(model=again, optimizer=new).read(path).expect_partial()
+    if not built:
+        new.build(again.trainable_variables)
+    assert int(new.iterations) == int(old.iterations)
+    assert_same(slots(new), slots(old))
+    if "gradient_accumulation_steps" in after:
+        assert not any(array(a).any() for a in new._storage.accumulators)

@@ -1,8 +1,8 @@
 """Weight decay by a schedule, of every optimizer: against the oracle, read at optimizer steps."""
 
 import pytest
-from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of
-from support.frontends import BACKEND, FRONTENDS, every_frontend
+from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of, scaled
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 from support.references import NAMES, Reference
 
 EVERY = [(name, "one device") for name in NAMES]
@@ -27,6 +27,41 @@ def test_every_step_decays_by_its_own(frontend, name, layout):
         for key, ours in zip(START, run.weights(), strict=True):
             own = decay if key == "kernel" else 0.0
             close(ours, references[key].step(mean[key], 0.1, own), 3e-6)
+
+
+@every_frontend
+@pytest.mark.parametrize("name", ["LAMB", "LARS"])
+def test_a_joined_layer_decays_where_it_should(frontend, name):
+    """A schedule that is constant is the number."""
+    constant = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(0.25, 1, 0.25)
+    runs = [
+        Feed(frontend, maker(frontend, name, weight_decay=decay,
+                             treatments={".": {"join": True}}, exclude_from_weight_decay=["bias"]))
+        for decay in (0.25, constant)
+    ]  # fmt: skip
+    for parts in gradients(2, 1):
+        for run in runs:
+            run.step(parts)
+    for one, other in zip(*(run.weights() for run in runs), strict=True):
+        close(one, other)
+
+
+@every_frontend
+def test_adascale_changes_when_the_rate_is_read_and_not_when_decay_is(frontend):
+    decay = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
+    run = Feed(frontend, scaled(frontend, 2, 2.0, inner="SGDP", own={"weight_decay": decay}))
+    for parts in gradients(5, 2):
+        run.step(parts)
+    assert run.optimizer.base_steps > 6
+    inner = run.optimizer.inner_optimizer
+    assert float(array(inner._scalars().decay)) == pytest.approx(0.5)
+
+
+@every_frontend
+def test_describe_says_schedule(frontend):
+    decay = {"weight_decay": falling(frontend), "exclude_from_weight_decay": ["bias"]}
+    table = Feed(frontend, maker(frontend, "LAMB", **decay)).optimizer.plan.table()
+    assert [line.split()[2] for line in table.splitlines()[1:3]] == ["schedule", "-"]
 
 
 @every_frontend

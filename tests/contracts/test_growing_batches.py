@@ -50,6 +50,27 @@ def test_an_update_is_of_the_mean_of_its_micro_batches(frontend, name, replicas,
         close(ours, averages[key], 3e-6)
 
 
+@every_frontend
+def test_one_stage_is_the_number(frontend):
+    given = (3, {0: 3}, {0: 3, 1: 3})
+    number, stage, alike = (Feed(frontend, growing(frontend, stages=each)) for each in given)
+    for parts in updates([3, 3]):
+        for run in (number, stage, alike):
+            run.step(parts)
+    for run in (stage, alike):
+        assert run.optimizer.get_config()["gradient_accumulation_steps"] == 3
+        assert_same(number.weights(), run.weights())
+
+
+@every_frontend
+def test_stages_of_one_micro_batch_accumulate_nothing(frontend):
+    plain, alike = (Feed(frontend, growing(frontend, stages=each)) for each in (1, {0: 1, 1: 1}))
+    for parts in updates([1, 1]):
+        plain.step(parts)
+        alike.step(parts)
+    assert_same(plain.weights(), alike.weights())
+
+
 def spoiled(parts, factor):
     *others, last = parts
     return [*others, {key: np.float32(factor) * g for key, g in last.items()}]
@@ -108,6 +129,28 @@ def test_it_goes_on_in_other_stages(frontend, stages):
         return
     assert step_of(other.optimizer) == 5
     assert_same(run.weights(), other.weights())
+
+
+@every_frontend
+def test_it_goes_on_at_the_edge_of_a_stage(frontend):
+    run = Feed(frontend, growing(frontend))
+    *before, last = updates(COUNTS[:5])
+    for parts in before:
+        run.step(parts)
+    other = resumed(frontend, run)
+    for part in last:
+        assert step_of(other.optimizer) == 4
+        run.step([part])
+        other.step([part])
+    assert step_of(other.optimizer) == 5
+    assert_same(run.weights(), other.weights())
+
+
+@every_frontend
+def test_what_was_added_up_for_a_number_is_dropped(frontend):
+    run, _ = half_way(frontend, stages=3)
+    with pytest.warns(UserWarning, match="the 2 that were added up are dropped"):
+        resumed(frontend, run)
 
 
 class Network:

@@ -93,6 +93,17 @@ def test_a_float64_gradient_is_looked_at_in_float64():
     np.testing.assert_allclose(array(big), 0.9)
 
 
+@every_frontend
+def test_a_ratio_beyond_1e35_is_a_ratio_in_float64(frontend):
+    w = native(frontend, "float64")
+    if keras.backend.standardize_dtype(w.dtype) != "float64":
+        pytest.skip("JAX_ENABLE_X64 is not set")
+    optimizer = FRONTENDS[frontend][1].LAMB(0.5, on_nonfinite="propagate")
+    gradient = keras.ops.convert_to_tensor(np.full(3, 1e-43), "float64")
+    optimizer.apply_gradients([(gradient, w)])
+    np.testing.assert_allclose(array(w), 0.5)
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the update of keras.ops assigns by it anyway")
 def test_a_subclass_may_assign_for_itself():
     seen = []
@@ -106,3 +117,25 @@ def test_a_subclass_may_assign_for_itself():
     Counting(0.1).apply([keras.ops.ones(3)], [v])
     assert len(seen) == 3  # the weight and two moments
     assert array(v)[0] != 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ours: ours.AdaScale(ours.LAMB(0.01, gradient_accumulation_steps=2, use_ema=True), 2),
+        lambda ours: ours.MeasureNoise(
+            keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2)
+        ),
+        lambda ours: ours.LAMB(0.01, dtypes={"slots": "bfloat16"}),
+    ],
+    ids=["AdaScale", "MeasureNoise", "bfloat16 slots"],
+)
+def test_hdf5_keeps_all_of_a_wrapped_optimizer(make, tmp_path):
+    model = keras.Sequential([keras.layers.InputLayer((3,)), keras.layers.Dense(2)])
+    model.compile(make(tf_lamb.keras), keras.losses.MeanSquaredError())
+    model.fit(np.eye(3), np.ones((3, 2)), batch_size=1, epochs=4, verbose=0)
+    model.save(tmp_path / "model.h5")
+    loaded = keras.models.load_model(tmp_path / "model.h5")
+    loaded.optimizer.build(loaded.trainable_variables)
+    for kept, restored in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        assert array(kept).tobytes() == array(restored).tobytes(), kept.path

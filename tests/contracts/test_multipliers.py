@@ -75,6 +75,32 @@ def test_a_frozen_layer_stays_as_it_is_given(frontend, micro):
 
 
 @every_frontend
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_step_of_frozen_variables_alone_is_refused(frontend):
+    run = Feed(frontend, maker(frontend, treatments={"bias": {"rate": 0}}))
+    ((parts,),) = gradients(1, 1)
+    with pytest.raises(ValueError, match="frozen variables alone.* bias.* the rate 0"):
+        run.step([{**parts, "kernel": None}])
+
+
+@every_frontend
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS"])
+def test_a_trust_ratio_is_as_it_was(frontend, name):
+    seen = []
+    for factors in ({}, {"kernel": 0.25}):
+        run = Feed(frontend, maker(frontend, name, treatments=rates(factors)))
+        run.optimizer.observe_trust_ratios()
+        (parts,) = gradients(1, 1)
+        run.step(parts)
+        moved = [w - START[key] for key, w in zip(START, run.weights(), strict=True)]
+        seen.append((moved, run.optimizer.trust_ratios()))
+    (whole, ratios), (part, same) = seen
+    assert ratios == same
+    close(part[0], 0.25 * whole[0])
+    close(part[1], whole[1], 0)
+
+
+@every_frontend
 @pytest.mark.parametrize("inner", ["LARS", "LAMB"])
 def test_the_gain_of_adascale_is_as_it_was(frontend, inner):
     """A multiplier is of the rate that AdaScale gives; what is frozen is not measured."""

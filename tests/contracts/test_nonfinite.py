@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 from oracle import Lamb, Lars
-from support.feeding import LAYOUTS, START, Feed, gradients, maker
-from support.frontends import BACKEND, every_frontend, on_tensorflow
+from support.feeding import LAYOUTS, START, Feed, assert_never_been, gradients, maker
+from support.frontends import BACKEND, FRONTENDS, every_frontend, on_tensorflow
 
 if BACKEND == "tensorflow":
     import tensorflow as tf
@@ -109,6 +109,49 @@ def test_raise_names_the_variable_and_leaves_the_state(frontend, layout, traced)
     assert "bias" in str(caught.value).partition("Not finite are")[2]
     assert "kernel" not in str(caught.value).partition("Not finite are")[2].partition("[[")[0]
     assert run.bits(VOID) == before
+
+
+@pytest.mark.parametrize("dtypes", [{"slots": "bfloat16"}, {"masters": "float32"}], ids=str)
+@every_frontend
+def test_low_precision_skips_too(frontend, dtypes):
+    met, spared = (feed(frontend, dtype="bfloat16", dtypes=dtypes) for _ in range(2))
+    assert_never_been(met, spared, steps("one device"), spoiled, COUNTS)
+    assert met.optimizer.skipped_steps == 3
+
+
+@pytest.mark.parametrize("layout", FEW)
+@every_frontend
+def test_a_schedule_does_not_see_a_skipped_step(frontend, layout):
+    falling = FRONTENDS[frontend][0].optimizers.schedules.PolynomialDecay(0.1, 3, 0.0)
+    met, spared = (feed(frontend, layout, rate=falling) for _ in range(2))
+    assert_never_been(met, spared, steps(layout), spoiled, COUNTS)
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "one device"])
+@every_frontend
+def test_adascale_measures_no_skipped_step(frontend, layout):
+    replicas, micro = LAYOUTS[layout]
+    ours, inner = FRONTENDS[frontend][1], maker(frontend, micro=micro)
+    met, spared = (Feed(frontend, lambda: ours.AdaScale(inner(), 2.0), replicas) for _ in range(2))
+    assert_never_been(met, spared, steps(layout), spoiled, COUNTS)
+    assert met.optimizer.inner_optimizer.skipped_steps == 3
+
+
+@every_frontend
+def test_the_count_is_saved_with_the_slots(frontend):
+    run, fresh = feed(frontend), feed(frontend)
+    (parts,) = steps("one device", 1)
+    run.step(spoiled(parts))
+    run.step(parts)
+    run.optimizer.save_own_variables(store := {})
+    fresh.optimizer.load_own_variables(store)
+    assert fresh.optimizer.skipped_steps == 1
+
+
+@every_frontend
+def test_an_unknown_choice_is_refused(frontend):
+    with pytest.raises(ValueError, match="on_nonfinite must be one of 'skip', 'raise', 'propaga"):
+        FRONTENDS[frontend][1].LAMB(on_nonfinite="ignore")
 
 
 @on_tensorflow

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from oracle import Lamb
+from support import clusters
 from support.cases import random_problem
+from support.feeding import Feed, maker
 from support.frontends import (
     FRONTENDS,
     apply,
@@ -11,6 +13,7 @@ from support.frontends import (
     dtype_of,
     every_frontend,
     new_variable,
+    on_tensorflow,
     precision,
     train,
     uncompiled,
@@ -111,6 +114,82 @@ def test_bfloat16_slots_follow_float32_ones(frontend):
     assert dtypes == {"bfloat16"}
     assert 0 < np.linalg.norm(exact - rounded) < 0.01 * np.linalg.norm(exact - w)
     np.testing.assert_array_equal(rounded, again)  # a resumed run is the same run
+
+
+@every_frontend
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@uncompiled()
+def test_an_average_follows_what_somebody_sets(frontend):
+    """A variable without a gradient is not stepped: its master is still that of before."""
+    optimizer = FRONTENDS[frontend][1].LAMB(
+        1e-4, dtypes={"masters": "float32"}, use_ema=True, ema_momentum=0.5,
+        gradient_accumulation_steps=2,
+    )  # fmt: skip
+    variables = [new_variable(frontend, np.ones(4), "bfloat16", path) for path in "ab"]
+    for last in (np.ones(4), None):
+        if last is None:
+            variables[1].assign(np.full(4, 3.0))
+        for _ in range(2):
+            apply(optimizer, [np.ones(4), last], variables)
+    average = array(optimizer.state_of(1)["average"])
+    np.testing.assert_allclose(average, 2.0, atol=1e-3)
+
+
+@on_tensorflow
+@every_frontend
+def test_masters_take_their_averages_on_replicas(frontend):
+    make = maker(
+        frontend, "LAMB", 1e-4, dtypes={"masters": "float32"}, use_ema=True,
+        ema_overwrite_frequency=5,
+    )  # fmt: skip
+    feed = Feed(frontend, make, 2, dtype="bfloat16", traced=True)
+    one = {"kernel": np.ones((2, 2)), "bias": np.ones(2)}
+    for _ in range(5):
+        feed.step([one, one])
+    masters = feed.optimizer._storage.masters
+    for i, weight in enumerate(feed.variables):
+        kept = (weight, masters[i], feed.optimizer.state_of(i)["average"])
+        copies = (feed.strategy.experimental_local_results(clusters.native(v)) for v in kept)
+        for own, master, average in zip(*(map(array, each) for each in copies), strict=True):
+            np.testing.assert_array_equal(master, average)
+            np.testing.assert_array_equal(own, master.astype(own.dtype))
+            assert (master != own.astype("float32")).any()
+
+
+@every_frontend
+@uncompiled()
+def test_bfloat16_slots_move_nothing_where_gradients_of_low_rank_are_0(frontend):
+    """Of a rounded m SOAP would make steps of 80,000 times the rate."""
+    random = np.random.default_rng(0)
+    left, right = random.normal(size=(32, 4)), random.normal(size=(4, 32))
+    gradients = [{"w": left @ np.diag(random.normal(size=4)) @ right} for _ in range(12)]
+    optimizer = FRONTENDS[frontend][1].SOAP(
+        1.0, dtypes={"slots": "bfloat16"}, precondition_frequency=5
+    )
+    *_, before, after = train(frontend, optimizer, {"w": np.zeros((32, 32))}, gradients)
+    assert 0.1 < np.abs(after["w"] - before["w"]).max() < 5
+
+
+@every_frontend
+@uncompiled()
+def test_scalars_of_float64_variables_are_float64(frontend):
+    """Of averages the momentum, a bound, the threshold of clipping: float32 holds none of them."""
+    start, gradients = np.array([0.3, -0.7]), np.random.default_rng(0).normal(size=(3, 2))
+    with precision(frontend, "float64"):
+        optimizer = FRONTENDS[frontend][1].LAMB(
+            0.1, beta_1=0.0, beta_2=0.0, epsilon=0.0, bias_correction=False, global_clipnorm=0.3,
+            bounds={"trust_ratio": (0.1, 0.7)}, use_ema=True, ema_momentum=0.9,
+        )  # fmt: skip
+        variable = new_variable(frontend, start, "float64")
+        weights, average = start, None
+        for gradient in gradients:
+            apply(optimizer, [gradient], [variable])
+            ratio = np.clip(np.linalg.norm(weights) / 2**0.5, 0.1, 0.7)
+            weights = weights - 0.1 * ratio * np.sign(gradient)
+            average = weights if average is None else 0.9 * average + (1 - 0.9) * weights
+    np.testing.assert_allclose(array(variable), weights, rtol=1e-14)
+    held = array(optimizer.state_of(0)["average"])
+    np.testing.assert_allclose(held, average, rtol=1e-14)
 
 
 @every_frontend

@@ -131,3 +131,10 @@ def test_a_bad_batch_is_skipped_and_told_of(frontend, micro):
         history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[report])
     assert history.history["spiked_steps"] == [1]
     assert history.history["gradient_norm"][0] == model.optimizer.gradient_norm > 100
+
+
+@every_frontend
+@pytest.mark.once
+def test_on_spike_with_propagate_is_refused(frontend):
+    with pytest.raises(ValueError, match="on_nonfinite='propagate' at none.* Leave one"):
+        FRONTENDS[frontend][1].LAMB(on_spike="skip", on_nonfinite="propagate")
