@@ -98,3 +98,26 @@ def test_a_missing_gradient_leaves_the_rest_of_its_layer(frontend):
         apply(optimizer, gradients, variables)
     np.testing.assert_array_equal(array(variables[1]), weights[1].astype("float32"))
     assert np.any(array(variables[0]) != weights[0].astype("float32"))
+
+
+@every_frontend
+@uncompiled()
+def test_the_first_ratios_of_joined_and_sliced_layers(frontend):
+    """Written out: the first direction is the sign of the gradient, its norm the root of the size.
+
+    On all backends, with no epsilon and no decay.
+    """
+    random = np.random.default_rng(0)
+    shapes = {"dense/kernel": (4, 3), "dense/bias": (3,), "stacked": (2, 5)}
+    start = {path: random.normal(size=shape) for path, shape in shapes.items()}
+    gradients = {path: random.normal(size=shape) for path, shape in shapes.items()}
+    optimizer = FRONTENDS[frontend][1].LAMB(
+        0.1, epsilon=0.0, treatments={"dense/": {"join": True}, "stacked": {"slices": 0}}
+    )
+    (got,) = train(frontend, optimizer, start, [gradients])
+    kernel, bias, stacked = start.values()
+    joined = np.sqrt((np.sum(kernel**2) + np.sum(bias**2)) / 15)
+    slices = np.sqrt(np.sum(stacked**2, axis=1, keepdims=True) / 5)
+    for path, ratio in zip(shapes, (joined, joined, slices), strict=True):
+        expected = start[path] - 0.1 * ratio * np.sign(gradients[path])
+        np.testing.assert_allclose(got[path], expected, rtol=1e-5)

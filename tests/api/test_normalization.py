@@ -41,6 +41,30 @@ def test_a_layer_is_its_definition(frontend, shape, axis, size):
 
 
 @every_frontend
+def test_one_group_is_batch_normalization(frontend):
+    x = np.random.default_rng(2).normal(1, 2, (12, 5)).astype("float32")
+    host = FRONTENDS[frontend][0].layers.BatchNormalization(momentum=0.9)
+    host.build(x.shape)
+    host.set_weights(weights_of(5))
+    ghost = built(frontend, x.shape, group_size=12)
+    expected = ops.convert_to_numpy(host(x, training=True))
+    # Here torch's own kernel is 2.2e-6 from float64, and ours 3e-7.
+    atol = 5e-6 if BACKEND == "torch" else 1e-6
+    close([ghost(x, training=True)], [expected], rtol=1e-6, atol=atol)
+    close(ghost.weights, [ops.convert_to_numpy(w) for w in host.weights], rtol=3e-7, atol=0)
+
+
+@on_tensorflow
+def test_whether_it_trains_may_be_a_tensor():
+    x = np.random.default_rng(2).normal(size=(4, 3)).astype("float32")
+    layer = built("tf_keras", x.shape, group_size=2)
+    call = tf.function(lambda training: layer(x, training=training))
+    close([call(tf.constant(False))], [evaluated(x, *weights_of(3))], rtol=2e-5, atol=5e-6)
+    expected = ghost_oracle(x, *weights_of(3), size=2, momentum=0.9)
+    close([call(tf.constant(True)), layer.moving_mean, layer.moving_variance], expected, rtol=2e-5)
+
+
+@every_frontend
 def test_frozen_is_evaluation(frontend):
     x = np.random.default_rng(2).normal(size=(5, 3)).astype("float32")
     layer = built(frontend, x.shape, group_size=2)

@@ -194,3 +194,18 @@ def test_however_it_is_compiled_fit_is_the_oracle(frontend, way):
     assert np.abs(regressed() - np.eye(4)).max() > 0.1
     np.testing.assert_allclose(model.get_weights()[0], regressed(), rtol=1e-5, atol=1e-5)
     assert int(optimizer.iterations) == STEPS and optimizer.kept_bases == 0
+
+
+@every_frontend
+@pytest.mark.parametrize("bad", [np.nan, 1e25])  # whose square is infinite
+@uncompiled()
+def test_a_first_gradient_that_is_not_finite_does_not_hold_training_up(frontend, bad):
+    """The bases are of what is finite, and every renewal says so."""
+    w, gradients = random_steps((4, 4), steps=5)
+    gradients[0][0, 1] = bad
+    optimizer = FRONTENDS[frontend][1].SOAP(0.1, precondition_frequency=2, on_nonfinite="propagate")
+    variable = new_variable(frontend, w, path="kernel")
+    for g in gradients:
+        apply(optimizer, [g], [variable])
+    assert optimizer.kept_bases == 2
+    assert np.isfinite(array(variable)).all() and np.abs(array(variable) - w).max() > 0.1

@@ -1,5 +1,6 @@
 """AdaScale and MeasureNoise with the parts of a batch on replicas: the same numbers."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from support import clusters, feeding
@@ -46,6 +47,49 @@ def test_fit_is_the_papers_loop(frontend, replicas, micro):
     model = regression(frontend, make, replicas)
     fit(model, batch=4 * replicas, epochs=2)
     assert_fit_is_the_papers_loop(model, micro, 2, replicas)
+
+
+class Sliced(Feed):
+    """Of an embedding of two rows, three were looked up: the second of them twice."""
+
+    def apply(self, gradients):
+        rows, bias = gradients
+        super().apply([tf.IndexedSlices(rows, tf.constant([1, 0, 1]), tf.constant([2, 2])), bias])
+
+
+@pytest.mark.parametrize("layout", ["1x4", "2x2"])
+@every_frontend
+def test_slices_are_their_dense_gradient(frontend, layout):
+    """A row that is looked up twice has the sum of both."""
+    replicas, micro = LAYOUTS[layout]
+    dense, sparse = (kind(frontend, scaled(frontend, micro), replicas) for kind in (Feed, Sliced))
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        parts, rows = [], []
+        for _ in range(replicas * micro):
+            r = rng.normal(size=(3, 2)).astype("float32") + 0.4
+            rows.append({"kernel": r, "bias": rng.normal(size=2).astype("float32")})
+            parts.append({"kernel": np.stack([r[1], r[0] + r[2]]), "bias": rows[-1]["bias"]})
+        dense.step(parts)
+        sparse.step(rows)
+        close(sparse.optimizer.gain, dense.optimizer.gain)
+    assert dense.optimizer.gain > 1
+    assert_same(sparse.weights(), dense.weights(), 1e-6)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@every_frontend
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_none_in_the_last_micro_batch_is_measured_as_zeros(frontend, traced):
+    """The sums of its variable, over replicas, too."""
+    ours, make = FRONTENDS[frontend][1], maker(frontend, micro=2)
+    feed = Feed(frontend, lambda: ours.MeasureNoise(make(), smoothing=0.9), 2, traced=traced)
+    steps = gradients(6, 4)
+    for parts in steps:
+        feed.step([*parts[:2], *({**part, "bias": None} for part in parts[2:])])
+        for part in parts[2:]:
+            part["bias"] *= 0
+    assert_noise(feed.optimizer.noise_scale(32), steps)
 
 
 @every_frontend

@@ -42,6 +42,27 @@ def short_data(folder):
     return prefix
 
 
+def short_index(folder):
+    prefix = copy_of(ADDONS, "checkpoint", folder)
+    cut(prefix.parent / f"{prefix.name}.index", 0.5)
+    return prefix
+
+
+def flipped_data(folder):
+    prefix = copy_of(ADDONS, "checkpoint", folder)
+    file = prefix.parent / f"{prefix.name}.data-00000-of-00001"
+    data = bytearray(file.read_bytes())
+    data[100] ^= 255
+    file.write_bytes(data)
+    return prefix
+
+
+def short_hdf5(folder):
+    file = copy_of(ADDONS, "hdf5", folder)
+    cut(file, 0.5)
+    return file
+
+
 def hdf5_without(name):
     def make(folder):
         file = copy_of(ADDONS, "hdf5", folder)
@@ -68,6 +89,12 @@ def other_shape(folder):
 
 BAD = {
     "data cut short": (short_data, ValueError, ["cut short or damaged", "Nothing was changed"]),
+    "index cut short": (short_index, ValueError, ["cut short or damaged"]),
+    "a byte flipped": (flipped_data, ValueError, ["cut short or damaged"]),
+    "HDF5 cut short": (short_hdf5, ValueError, ["cut short or damaged", "model.h5"]),
+    "HDF5 without a counter": (
+        hdf5_without("optimizer_weights/LAMB/iter:0"), ValueError, ["no slots"],
+    ),
     "HDF5 without a slot": (
         hdf5_without("optimizer_weights/LAMB/dense/kernel/v:0"), ValueError,
         ["incomplete", "'v' of 'dense/kernel'"],
