@@ -88,9 +88,11 @@ class Task:
         ]
 
 
-@functools.cache
-def one_device(frontend, case, graph=True, **changes):
+def trained_on_one_device(frontend, case, graph=True, **changes):
     return [copy for (copy,) in Task(frontend, case, mirrored(1), **changes).train(graph).copies()]
+
+
+one_device = functools.cache(trained_on_one_device)  # which takes no dict among the changes
 
 
 # --- MultiWorkerMirroredStrategy ---

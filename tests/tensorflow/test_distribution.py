@@ -9,7 +9,7 @@ from support import clusters, replicas
 from support.cases import assert_same
 from support.clusters import mirrored
 from support.frontends import every_frontend, uncompiled
-from support.replicas import BATCH, CASES, Task, one_device
+from support.replicas import BATCH, CASES, Task, one_device, trained_on_one_device
 
 
 def assert_equal(values, expected):
@@ -127,7 +127,7 @@ def test_each_variable_is_updated_where_it_lies(served):
 
 @slow
 def test_a_joined_layer_may_lie_on_two_servers(served):
-    expected = one_device("tf_keras", "LAMB", treatments={"dense": {"join": True}})
+    expected = trained_on_one_device("tf_keras", "LAMB", treatments={"dense": {"join": True}})
     assert_equal(served["weights"]["joined"], expected)
 
 
