@@ -38,7 +38,7 @@ PARTS = 32  # of training, with a held-out loss at the end of each
 WARMUP = 0.05  # of the one epoch
 BETA_2 = 0.999  # both optimizers' default
 RATES = {"LAMB": 0.002, "AdamW": 0.001}  # those of GRID that end lowest at batch 16
-GRID = {"LAMB": (0.001, 0.002, 0.004, 0.008), "AdamW": (0.0005, 0.001, 0.002, 0.004)}
+GRID = {"LAMB": (0.001, 0.002, 0.004), "AdamW": (0.0005, 0.001, 0.002, 0.004)}
 GRID_SEED = 100
 HERE = pathlib.Path(__file__).parent
 
