@@ -37,7 +37,7 @@ LETTERS, CONTEXT = 32, 6  # the 31 commonest characters, and one for all others
 PARTS = 32  # of training, with a held-out loss at the end of each
 WARMUP = 0.05  # of the one epoch
 BETA_2 = 0.999  # both optimizers' default
-RATES = {"LAMB": 0.002, "AdamW": 0.001}  # those of GRID that end lowest at batch 16
+RATES = {"LAMB": 0.002, "AdamW": 0.002}  # those of GRID that end lowest at batch 16
 GRID = {"LAMB": (0.001, 0.002, 0.004), "AdamW": (0.0005, 0.001, 0.002, 0.004)}
 GRID_SEED = 100
 HERE = pathlib.Path(__file__).parent
@@ -164,7 +164,7 @@ def draw_picture(runs, path):
     from matplotlib import pyplot
 
     figure, (over_updates, over_seconds) = pyplot.subplots(
-        1, 2, figsize=(10, 4), sharey=True, layout="constrained"
+        1, 2, figsize=(10, 4.4), sharey=True, layout="constrained"
     )
     for number, (batch, run) in enumerate(sorted(runs.items())):
         updates = [run["updates"] * (part + 1) // PARTS for part in range(PARTS)]
@@ -177,7 +177,7 @@ def draw_picture(runs, path):
         axes.set(xscale="log", xlabel=label, ylim=(None, 2.2))
         axes.grid(alpha=0.3)
     over_updates.set_ylabel("held-out loss")
-    over_updates.legend()
+    figure.legend(*over_updates.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
