@@ -22,6 +22,7 @@ CLIPS_LATER = (
 )
 OWN_WORDS = "the same refusal, in our words"
 NO_AMSGRAD = "no rule of ours is AMSGrad"
+NO_FLOAT8 = "scales of float8 layers, which Keras overwrites with their gradients, are refused"
 # (cases, words of the error, why ours differs)
 DIFFER = [
     ("*.test_clip_[nv]*", "ACTUAL: array([100., 100.]", CLIPS_LATER),
@@ -38,6 +39,9 @@ DIFFER = [
      "a sparse gradient becomes dense: norms are of whole layers"),
     ("OptimizerSparseTest.test_sparse_gradients_loss_scale_optimizer_sgd", "on a variable. Use",
      "in a branch of JAX, `assign` is asked on values, which are written after it"),
+    ("OptimizerTest.test_overwrite_with_gradient*", "of a float8 layer is no weight", NO_FLOAT8),
+    ("LossScaleOptimizerTest.test_finite_step_with_overwrite_*", "of a float8 layer is no weight",
+     NO_FLOAT8),
     ("AdamTest.test_config", "keyword argument 'amsgrad'", NO_AMSGRAD),
     ("AdamTest.test_correctness_with_golden", "keyword argument 'amsgrad'", NO_AMSGRAD),
     ("OptimizerSparseTest.*_amsgrad", "keyword argument 'amsgrad'", NO_AMSGRAD),
@@ -45,7 +49,7 @@ DIFFER = [
 
 
 def outcomes(backend, folder):
-    """Case -> its error, "" for none; and how many optimizers of ours each file has made."""
+    """Case that ran -> its error, "" for none; and how many optimizers of ours a file has made."""
     (package,) = importlib.util.find_spec("keras").submodule_search_locations
     report = folder / "report.xml"
     done = subprocess.run(
@@ -65,6 +69,8 @@ def outcomes(backend, folder):
     assert done.returncode in (0, 1), done.stdout[-2000:] + done.stderr[:4000]
     errors, made = {}, collections.Counter()
     for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("skipped") is not None:
+            continue
         file, _, group = case.get("classname").rpartition(".")
         failed = [child for child in case if child.tag in ("failure", "error")]
         errors[f"{group}.{case.get('name')}"] = "\n".join(child.text or "" for child in failed)
