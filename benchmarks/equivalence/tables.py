@@ -30,6 +30,9 @@ TUNED = {
 TEXT = """\
 # The registered experiment: every table
 
+**These runs had few updates left**: 576 to 2,992 at 8 times their batch, 144 to 748 at 32 times
+and 36 to 187 at 128 times.
+
 `python -m benchmarks.equivalence.tables` writes this page from the logs. [What it
 says](results.md), [how it was decided](protocol.md). An arm's *base* is the same optimizer tuned
 at the small batch; of `find_rate` and AutoWarmup it is AdamW.

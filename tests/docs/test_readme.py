@@ -1,43 +1,130 @@
-"""The README's Python runs, and what it shows was printed."""
+"""README's blocks run as they stand, in the order in which a reader pastes them."""
 
-import ast
-import inspect
+import importlib.util
 import re
+import shlex
+import subprocess
+import sys
+import tomllib
 import warnings
 
-from support.pages import ROOT, blocks
+import keras
+import pytest
+from support import cpus_as_tpu
+from support.pages import ROOT, blocks, runs, table
 
 import tf_lamb
+from tf_lamb.model_garden import train
+from tf_lamb.model_garden.common import yamls
 
-README = ROOT / "README.md"
+README, INDEX = ROOT / "README.md", ROOT / "docs" / "index.md"
+PYTHON = [text for _, text in blocks(README, "python")]
+SHELL = [text for _, text in blocks(README, "")]
+COMMANDS = [
+    words
+    for text in SHELL
+    if not text.startswith("variable")
+    for line in text.replace("\\\n", " ").splitlines()
+    if (words := shlex.split(line, comments=True))
+]
 
 
-def texts(language):
-    return [text for _, text in blocks(README, language)]
-
-
-def test_the_snippet_trains_as_it_stands(capsys):
+def test_its_python_runs_from_top_to_bottom(monkeypatch, capsys):
+    cpus_as_tpu.install(monkeypatch)
+    keras.utils.clear_session()  # the names of layers are counted anew, as in a new process
+    keras.utils.set_random_seed(0)
     names = {}
-    _, code = texts("python")
+    first, addons, on_a_tpu, larger = PYTHON
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        exec(code, names)
-    assert "Muon at batch 2,048" in capsys.readouterr().out
-    assert type(names["model"].optimizer) is tf_lamb.Muon
-    assert names["model"].optimizer.iterations == names["recipe"].train_steps == 80
+        exec(first, names)
+        assert type(names["model"].optimizer) is tf_lamb.LAMB
+        assert names["model"].optimizer.iterations == 5 * 8
+        (described,) = [text for text in SHELL if text.startswith("variable")]
+        assert described in capsys.readouterr().out
+        accuracy = names["model"].evaluate(names["x"], names["y"], verbose=0)[1]
+        assert accuracy > 0.9
+
+        exec(addons, names)
+        assert names["optimizer"].weight_decay == 0.01
+
+        exec(on_a_tpu, names)
+        assert names["strategy"].num_replicas_in_sync == 2
+        assert type(names["on_tpu"].optimizer) is tf_lamb.tf_keras.LAMB
+        assert names["on_tpu"].optimizer.iterations == 8  # of 2 x 128 examples
+
+        exec(larger, names)
+        assert type(names["model"].optimizer) is tf_lamb.LAMB
+        assert names["recipe"].learning_rate == 1e-2 * 8**0.5
+    printed = capsys.readouterr().out
+    assert f"{names['recipe'].train_steps:,} updates left" in printed
 
 
-def test_what_it_says_of_the_finder_can_be_typed():
-    """The call has the names of the arguments."""
-    code, _ = texts("python")
-    (call,) = re.findall(r"print\((tf_lamb\.find_batch\(.+\))\)", code)
-    said = {each.arg for each in ast.parse(call).body[0].value.keywords}
-    assert said == {"baseline_batch_size", "baseline_epochs"}
-    assert said <= set(inspect.signature(tf_lamb.find_batch).parameters)
+def test_the_first_code_begins_within_a_dozen_lines():
+    text = README.read_text()
+    first = text.split("\n```python\n")[0]
+    assert len(first.splitlines()) < 12
+    assert "optimizer=tf_lamb.LAMB(" in PYTHON[0]
 
 
-def test_what_make_train_shows_is_its_output():
-    (shown,) = [text for text in texts("") if text.startswith("step 500")]
-    output = (ROOT / "benchmarks" / "logs" / "make_train.log").read_text()
-    assert all(part.strip() in output for part in shown.split("..."))
-    assert len(output.splitlines()) <= 40
+def test_the_index_begins_with_the_code_of_readme():
+    assert blocks(INDEX, "python")[0][1] == PYTHON[0]
+
+
+def test_no_line_is_wrapped_by_an_editor():
+    assert [line for line in README.read_text().splitlines() if len(line) > 100] == []
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_names_what_exists(words):
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif words[:2] == ["pip", "install"]:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        (text,) = [text for text in SHELL if text.startswith("pip install")]
+        extras = re.findall(r'"\.\[([\w-]+)\]"', text)
+        assert len(extras) == 5 and set(extras) <= set(project["optional-dependencies"])
+    else:
+        assert words[:2] == ["python", "-m"] and importlib.util.find_spec(words[2])
+        flags = dict(word.removeprefix("--").split("=", 1) for word in words[3:])
+        if "experiment" in flags:
+            assert flags["experiment"] in train.OURS and yamls.found(flags["config_file"])
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_model_garden_train_and_evaluate(tmp_path):
+    """As they stand, in an empty folder: two data sets, a BERT and a ResNet."""
+    text, _ = (text for text in SHELL if "--experiment" in text)  # the second is of a pod
+    script = f'set -e\npython() {{ "{sys.executable}" "$@"; }}\n{text}'
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for trained in ("readme_bert", "readme_resnet"):
+        assert list((tmp_path / ".build" / trained).glob("ckpt-*.index"))
+    accuracy = float(re.search(r"top-1 accuracy +([\d.]+)%", done.stdout)[1])
+    assert accuracy > 95
+
+
+@pytest.mark.once
+def test_its_table_of_a_larger_batch_is_in_the_log():
+    """Rows of LAMB: batch, updates, the mean loss of three seeds, their median seconds."""
+    _, *rows = table(README, "A larger batch")
+    assert [row[0] for row in rows] == ["16", "128", "2,048", "16,384"]
+    for batch, updates, loss, seconds in rows:
+        of = {"text": "the Bible", "name": "LAMB", "batch": int(batch.replace(",", ""))}
+        made = runs("large_batch", **of)
+        seeds = [run for run in made if run["seed"] < 100 and "steps_per_execution" not in run]
+        assert len(seeds) == 3 and {f"{run['updates']:,}" for run in seeds} == {updates}
+        assert loss == f"{sum(run['loss'] for run in seeds) / 3:.3f}"
+        assert seconds == f"{sorted(run['seconds'] for run in seeds)[1]:.0f}"
+
+
+def test_its_versions_are_those_of_the_page():
+    """From the oldest to the newest that the hosts have."""
+    text = " ".join(README.read_text().split())
+    lines = (ROOT / "docs" / "versions.md").read_text().splitlines()
+    rows = [re.findall(r"\| ([\d.]*) ?(?=\|)", line) for line in lines if "../tests/hosts/" in line]
+    columns = list(zip(*rows, strict=True))[1:]
+    for name, versions in zip(("Keras", "TensorFlow", "", "JAX"), columns, strict=False):
+        numbers = sorted({tuple(map(int, v.split(".")[:2])) for v in versions if v})
+        oldest, newest = (".".join(map(str, numbers[i])) for i in (0, -1))
+        assert not name or f"{name} {oldest} to {newest}" in text

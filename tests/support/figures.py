@@ -562,6 +562,48 @@ def of_language_model():
     }  # fmt: skip
 
 
+def of_large_batch():
+    """Letters at batch 16 and above: mean loss, its change in %, seconds."""
+    seeds = collections.defaultdict(list)
+    for run in runs("large_batch", text="the Bible"):
+        if run["seed"] < 100 and "steps_per_execution" not in run:
+            seeds[run["name"], run["batch"]].append(run)
+    assert {len(lines) for lines in seeds.values()} == {3}
+    mean = {key: statistics.mean(run["loss"] for run in lines) for key, lines in seeds.items()}
+    seconds = {
+        key: statistics.median(run["seconds"] for run in lines) for key, lines in seeds.items()
+    }
+    change = {
+        (name, batch): 100 * (loss / mean[name, 16] - 1) for (name, batch), loss in mean.items()
+    }
+
+    def by_text(values):
+        return {f"{name} {batch}": value for (name, batch), value in values.items()}
+
+    return {
+        "letters_loss": by_text(mean), "letters_change": by_text(change),
+        "letters_seconds": by_text(seconds),
+        "letters_updates": {batch: lines[0]["updates"] for (_, batch), lines in seeds.items()},
+    }  # fmt: skip
+
+
+def of_updates_left():
+    """The fewest and the most updates at a ratio: of the registered tasks and of all runs."""
+    tasks = [FROZEN["workloads"][name] for name in against.TASKS]
+    left = {
+        ratio: [task["examples"] // (task["base"] * ratio) for task in tasks]
+        for ratio in FROZEN["ratios"]
+    }
+    found = report.Found(runs("language_model"))
+    examples = found.decided["examples"]
+    beyond_8 = [*left[32], *left[128], examples // 8192, examples // 32768]
+    return {
+        "left": {ratio: (min(of), max(of)) for ratio, of in left.items()},
+        "left_of_lm": {batch: examples // batch for batch in (2048, 8192, 32768)},
+        "left_beyond_8": (min(beyond_8), max(beyond_8)),
+    }
+
+
 def of_recipes():
     """The example that is refused at 32,768."""
     asked = {"examples": 60000, "epochs": 40}
@@ -581,7 +623,7 @@ def figures():
     made = {}
     for source in (
         of_pictures, of_text, of_flights, of_lstm, of_bert, of_adascale, of_autowarmup, of_transfer,
-        of_larger, of_equivalence, of_language_model, of_recipes,
+        of_larger, of_equivalence, of_language_model, of_recipes, of_large_batch, of_updates_left,
     ):  # fmt: skip
         made |= source()
     every = [made.pop(name) for name in ("rates", "rates_text", "rates_flights")]
