@@ -20,6 +20,9 @@ HOSTS = .build/hosts
 AUDIT = .build/audit
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
+# What a shell has set of Keras and of Python's path is not for these environments.
+unexport KERAS_BACKEND TF_USE_LEGACY_KERAS PYTHONPATH
+
 .PHONY: train train-resnet large-batch test test-all test-slow coverage test-hosts check format docs goldens audit
 
 train: $(VENV)/.train
@@ -69,16 +72,17 @@ test-hosts: test-host-oldest test-host-newest test-host-torch
 
 test-host-oldest test-host-newest: BACKENDS = tensorflow jax
 test-host-torch: BACKENDS = torch
-test-host-torch: EXTRA = ,torch
-test-host-newest: VERSION = 3.13
+test-host-torch $(HOSTS)/torch/.ready: EXTRA = ,torch
+test-host-newest $(HOSTS)/newest/.ready: VERSION = 3.13
 VERSION = 3.11
 HOST_TESTS = tests/core tests/contracts tests/api tests/keras tests/extras --ignore-glob='*model_garden*'
 
 test-host-%: $(HOSTS)/%/.ready
-	for backend in $(BACKENDS); do \
+	failed=; for backend in $(BACKENDS); do \
 	  KERAS_BACKEND=$$backend $(HOSTS)/$*/bin/python -m pytest -q -n 2 --dist worksteal -m "not slow" \
-	    $(HOST_TESTS) || exit 1; \
-	done
+	    $(HOST_TESTS) || failed="$$failed $$backend"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "test-host-$*: red on$$failed"; exit 1; fi
 
 check: $(VENV)/.develop
 	$(VENV)/bin/ruff check .

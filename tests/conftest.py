@@ -14,7 +14,9 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Eight devices, so that replicas can be tested on one machine; TensorFlow's are made below.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+FLAGS = os.environ.get("XLA_FLAGS", "")
+if "xla_force_host_platform_device_count" not in FLAGS:
+    os.environ["XLA_FLAGS"] = f"{FLAGS} --xla_force_host_platform_device_count=8".strip()
 
 import pytest
 from support import clusters, forgetting
@@ -23,8 +25,13 @@ BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 if BACKEND == "jax":
     os.environ.setdefault("JAX_ENABLE_X64", "1")  # the oracle is float64
 TESTS = pathlib.Path(__file__).parent
+BUILD = TESTS.parent / ".build"
+# No test reads or writes the home of who runs it: Keras has its settings there, matplotlib its
+# fonts, and a home may be one that cannot be written.
+os.environ.setdefault("KERAS_HOME", str(BUILD / "keras"))
+os.environ.setdefault("MPLCONFIGDIR", str(BUILD / "matplotlib"))
 # What JAX has compiled for one test is read for the next one, and in the next run.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(TESTS.parent / ".build" / "jax"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 ON_EVERY_BACKEND = ("contracts", "api", "keras", "extras")
 HEART = ("core", "contracts", "keras", "tensorflow")
