@@ -10,10 +10,13 @@ import warnings
 
 import keras
 import pytest
+import yaml
+from official.modeling import optimization
 from support import cpus_as_tpu
 from support.pages import ROOT, blocks, runs, table
 
 import tf_lamb
+from tf_lamb import model_garden
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common import yamls
 
@@ -23,7 +26,7 @@ SHELL = [text for _, text in blocks(README, "")]
 COMMANDS = [
     words
     for text in SHELL
-    if not text.startswith("variable")
+    if not text.startswith(("variable", " "))  # what is printed
     for line in text.replace("\\\n", " ").splitlines()
     if (words := shlex.split(line, comments=True))
 ]
@@ -57,7 +60,8 @@ def test_its_python_runs_from_top_to_bottom(monkeypatch, capsys):
         assert type(names["model"].optimizer) is tf_lamb.LAMB
         assert names["recipe"].learning_rate == 1e-2 * 8**0.5
     printed = capsys.readouterr().out
-    assert f"{names['recipe'].train_steps:,} updates left" in printed
+    (shown,) = [text for text in SHELL if "updates left" in text]
+    assert shown in printed
 
 
 def test_the_first_code_begins_within_a_dozen_lines():
@@ -77,11 +81,14 @@ def test_no_line_is_wrapped_by_an_editor():
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_names_what_exists(words):
-    if words[0] == "make":
+    if words[:2] == ["git", "clone"]:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert words[2:] == [project["urls"]["Repository"], "&&", "cd", "tf_lamb"]
+    elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[:2] == ["pip", "install"]:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        (text,) = [text for text in SHELL if text.startswith("pip install")]
+        (text,) = [text for text in SHELL if "pip install" in text]
         extras = re.findall(r'"\.\[([\w-]+)\]"', text)
         assert len(extras) == 5 and set(extras) <= set(project["optional-dependencies"])
     else:
@@ -89,6 +96,13 @@ def test_a_command_names_what_exists(words):
         flags = dict(word.removeprefix("--").split("=", 1) for word in words[3:])
         if "experiment" in flags:
             assert flags["experiment"] in train.OURS and yamls.found(flags["config_file"])
+
+
+def test_its_yaml_is_a_config():
+    ((_, text),) = blocks(README, "yaml")
+    model_garden.register()
+    optimizer = yaml.safe_load(text)["trainer"]["optimizer_config"]["optimizer"]
+    assert optimization.OptimizerConfig(optimizer).get().weight_decay == 0.01
 
 
 @pytest.mark.slow
