@@ -170,7 +170,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         frozen = self._storage.plan.frozen
         every = enumerate(self._trainable_variables)
         others = {i for i, v in every if v.trainable and i not in frozen}
-        return others.union(map(self._get_variable_index, variables))
+        # torch's compiler takes an iterator that `union` is given for empty (torch 2.13).
+        return others | {self._get_variable_index(v) for v in variables}
 
     @property
     def _widest(self):

@@ -396,7 +396,8 @@ class Layerwise:
         """The other unfrozen variables that accumulate: the update takes their sums, too."""
         if not self._storage.accumulators:
             return []
-        given = self._storage.plan.frozen.union(map(self._index_of, variables))
+        # torch's compiler takes an iterator that `union` is given for empty (torch 2.13).
+        given = self._storage.plan.frozen | {self._index_of(v) for v in variables}
         return [variable for variable in unfrozen if self._index_of(variable) not in given]
 
     # -- what both frontends build, and count ------------------------------------------------------

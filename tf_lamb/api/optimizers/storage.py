@@ -29,7 +29,7 @@ class Storage:
     def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
         """The variables of these positions that a step changes; sums of the frozen are dropped."""
         own, sums = self.native, self.accumulators
-        frozen = set(range(len(sums))) - self.plan.frozen.union(indices)
+        frozen = set(range(len(sums))) - self.plan.frozen - set(indices)
         return State(
             [
                 Stored(own(w), [own(slot) for slot in self.slots[i]], own(self.masters[i]))
