@@ -16,6 +16,7 @@ class Frontend:
     schedules: Any
     devices: Callable[[Any], int]  # of a model, those that share a call; refuses several processes
     fed: Callable[[Any, Iterator, Any], Any]  # model, batches, first batch -> what `fit` reads
+    on_batch: Callable[[Callable, tuple], dict]  # a model's train_on_batch, say, batch -> its logs
     state_of: Callable[[Any], Any]  # optimizer of the host -> its `Source` for `migrate`, if any
     checkpoints: Callable[[], Any]  # loads the module that reads files
 

@@ -33,6 +33,11 @@ def _fed(model, batches, first):
     return feeding.dataset(batches, first, is_tried=model._distribute_strategy is not None)
 
 
+def _on_batch(method, batch):
+    with seams.parts_may_lack():
+        return method(*batch, return_dict=True)
+
+
 def _state_of(source):
     Muon = getattr(keras.optimizers, "Muon", ())  # not in every Keras 3
     if not isinstance(source, (keras.optimizers.Lamb, Muon)):
@@ -63,5 +68,7 @@ def _checkpoints():
 
 
 frontends.register(
-    frontends.Frontend(keras, family, layers, schedules, _devices, _fed, _state_of, _checkpoints)
+    frontends.Frontend(
+        keras, family, layers, schedules, _devices, _fed, _on_batch, _state_of, _checkpoints
+    )
 )

@@ -18,6 +18,10 @@ def _fed(model, batches, first):
     return feeding.dataset(batches, first)
 
 
+def _on_batch(method, batch):
+    return method(*batch, return_dict=True)
+
+
 def _state_of(source):
     if not isinstance(source, tf_keras.optimizers.legacy.Optimizer):
         return None
@@ -36,6 +40,14 @@ def _state_of(source):
 
 frontends.register(
     frontends.Frontend(
-        tf_keras, family, layers, schedules, replicas_of, _fed, _state_of, lambda: checkpoints
+        tf_keras,
+        family,
+        layers,
+        schedules,
+        replicas_of,
+        _fed,
+        _on_batch,
+        _state_of,
+        lambda: checkpoints,
     )
 )
