@@ -68,7 +68,24 @@ def value_of(variable):
     """What a tensor, or a variable of either Keras, holds; waits for the device."""
     inner = getattr(variable, "value", None)  # of Keras 3's variable what its backend holds
     value = variable if inner is None or callable(inner) else inner
+    if hasattr(value, "detach"):
+        return _array_of_torch(value)
     return value.numpy() if hasattr(value, "numpy") else value
+
+
+def _array_of_torch(tensor):
+    """A copy; by `Variable.numpy()` Keras 3.15.1 does what NumPy 2 deprecates."""
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":  # which torch gives to NumPy in no way
+        return tensor.float().numpy().astype("bfloat16")
+    return tensor.numpy().copy()
+
+
+def numpy_of(variable):
+    """What a tensor, or a variable of either Keras, holds, as an array of NumPy's; a copy."""
+    import numpy as np
+
+    return np.array(value_of(variable))
 
 
 class Snapshot:
@@ -76,7 +93,7 @@ class Snapshot:
 
     def __init__(self, variables, values=None):
         self.variables = list(variables)
-        self.values = [v.numpy().copy() for v in self.variables] if values is None else values
+        self.values = [numpy_of(v) for v in self.variables] if values is None else values
 
     def put_back(self) -> None:
         """Gives the variables these values."""

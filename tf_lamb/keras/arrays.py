@@ -7,6 +7,8 @@ import keras
 from keras import ops
 from keras.ops import *  # noqa: F403
 
+from tf_lamb.api.variables import value_of
+
 
 def compute_dtype(dtype):
     """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
@@ -18,6 +20,11 @@ def native(variable):
     if variable is None or keras.backend.backend() != "tensorflow":
         return variable
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def to_numpy(array):
+    """Works as `keras.ops.convert_to_numpy`, which does what NumPy 2 deprecates on torch."""
+    return value_of(array) if keras.backend.backend() == "torch" else ops.convert_to_numpy(array)
 
 
 def dense(gradient, variable):

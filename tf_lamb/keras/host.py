@@ -105,7 +105,7 @@ def refuse(skipped, finite, refusal, paths):
 
         jax.debug.callback(check, skipped, finite)
     else:
-        check(*(ops.convert_to_numpy(each) for each in (skipped, finite)))
+        check(*map(arrays.to_numpy, (skipped, finite)))
 
 
 # -- what every frontend's `host` has, besides `put` -----------------------------------------------
@@ -113,7 +113,7 @@ def refuse(skipped, finite, refusal, paths):
 
 def which_are_finite(variables):
     """By variable, whether every element is finite; waits for the device."""
-    return ops.convert_to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
+    return arrays.to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
 
 
 def array_of(variable):
@@ -125,12 +125,12 @@ def array_of(variable):
     value = variable.value
     if hasattr(value, "addressable_data"):  # a part, where other processes have the rest
         value = value.addressable_data(0)
-    return ops.convert_to_numpy(value)
+    return arrays.to_numpy(value)
 
 
 def fetch(vectors):
     """The vectors as lists, in one transfer."""
-    return ops.convert_to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
+    return arrays.to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 
 
 def initial(variable, initializer):

@@ -14,7 +14,7 @@ import keras
 from keras import ops
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.keras import host, processes
+from tf_lamb.keras import arrays, host, processes
 
 
 def outside_of_any_graph():
@@ -36,7 +36,7 @@ def _read(entry):
 def save_own_variables(self, store):
     """By name; what is on show is not saved, what is in parts is gathered."""
     with processes.gathered(self.variables):
-        named.save(self._named_state(), store, ops.convert_to_numpy)
+        named.save(self._named_state(), store, arrays.to_numpy)
 
 
 def load_own_variables(self, store):

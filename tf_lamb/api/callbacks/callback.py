@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tf_lamb.api.variables import step_of
+from tf_lamb.api.variables import numpy_of, step_of
 from tf_lamb.core import accumulation, checks
 from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.messages import warn
@@ -98,7 +98,7 @@ def averages_that_lag(model, steps: int) -> str | None:
         if "BatchNormalization" not in names or hasattr(layer, "group_size") or not layer.trainable:
             continue
         mean = getattr(layer, "moving_mean", None)  # None before it is built
-        if (mean is None or not mean.numpy().any()) and why_averages_lag(layer.momentum, steps):
+        if (mean is None or not numpy_of(mean).any()) and why_averages_lag(layer.momentum, steps):
             lagging[layer.name] = layer.momentum
     if not lagging:
         return None

@@ -13,7 +13,7 @@ from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped, whole
 from tf_lamb.api.find.checks import scaled_as
 from tf_lamb.api.find.data import Examples
-from tf_lamb.api.variables import Snapshot, variables_of
+from tf_lamb.api.variables import Snapshot, numpy_of, variables_of
 
 AVERAGED = 16  # batches for the running averages of batch normalization
 # Attributes of a model. seam: Keras 3.15.1, the latter two. What a step on JAX has in hand, which
@@ -253,7 +253,7 @@ class Trials:
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
-        return _loss(method.__name__, method(*batch, return_dict=True))
+        return _loss(method.__name__, frontends.of(self.model).on_batch(method, batch))
 
 
 def _as_in_fit(step: Callable, read: Examples) -> Callable:
@@ -309,7 +309,7 @@ class RunningAverages:
         """Measures what an update keeps of them; they are lost."""
         _fill(self._variances, HUGE)
         update()
-        self._kept = [float(each.numpy().flat[0]) / HUGE for each in self._variances]
+        self._kept = [float(numpy_of(each).flat[0]) / HUGE for each in self._variances]
 
     @property
     def is_measured(self) -> bool:
@@ -326,9 +326,9 @@ class RunningAverages:
             before.variables, before.values, 2 * self._kept, strict=True
         ):
             # Nothing moved those of a layer that is called with training=False.
-            variable.assign(old if kept == 1.0 else variable.numpy() / (1 - kept**count))
+            variable.assign(old if kept == 1.0 else numpy_of(variable) / (1 - kept**count))
 
 
 def _fill(variables, value):
     for each in variables:
-        each.assign(0 * each.numpy() + value)
+        each.assign(0 * numpy_of(each) + value)

@@ -14,7 +14,7 @@ from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import names_of, step_of, unwrapped
+from tf_lamb.api.variables import names_of, numpy_of, step_of, unwrapped
 from tf_lamb.core.messages import warn
 
 
@@ -181,7 +181,7 @@ def _of_ours(source) -> Source:
 
 
 def _values(variables):
-    return {name: variable.numpy() for name, variable in variables.items()}
+    return {name: numpy_of(variable) for name, variable in variables.items()}
 
 
 def _begun(part, has_averages):

@@ -6,6 +6,7 @@ from typing import Any
 
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
+from tf_lamb.api.variables import value_of
 from tf_lamb.core import checks, noise
 from tf_lamb.core.rules.shared import debias
 
@@ -214,11 +215,11 @@ class AdaScale(MeasureNoise):
     @property
     def gain(self) -> float:
         """r of the last step, in [1, scale]."""
-        return float(self._state["gain"].numpy()) if self._state else 1.0
+        return float(value_of(self._state["gain"])) if self._state else 1.0
 
     @property
     def base_steps(self) -> float:
         """tau: the steps of the base batch that training is worth so far."""
         if not self._state:
             return 0.0
-        return float(sum(self._state[name].numpy() for name in ("step", "fraction")))
+        return float(sum(float(value_of(self._state[name])) for name in ("step", "fraction")))

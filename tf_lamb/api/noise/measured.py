@@ -5,7 +5,7 @@ from typing import Any
 
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import names_of, step_of, unwrapped
+from tf_lamb.api.variables import names_of, numpy_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
 
 
@@ -364,4 +364,4 @@ class MeasureNoise:
     def averages(self) -> noise.Averages:
         """Variance and signal, and over how many steps, as numbers."""
         names = ("variance", "signal", "count")
-        return noise.Averages(*(float(self._state[name].numpy().sum()) for name in names))
+        return noise.Averages(*(float(numpy_of(self._state[name]).sum()) for name in names))
