@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 _NOT_THE_USERS = {
     "dataclasses", "jax", "keras", "official", "orbit", "tensorflow", "tf_keras", "tf_lamb",
-    "tf_lamb_extras",
+    "tf_lamb_extras", "torch",
 }  # fmt: skip
 
 
