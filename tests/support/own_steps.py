@@ -30,10 +30,11 @@ def stepping(host, take, width=1, evaluates=True, loss=None):
         def metrics(self):
             return [self.tracker]
 
-    made = {"tensorflow": _on_tensorflow, "jax": _on_jax}[BACKEND](Tracking, take)
+    on_backend = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": _on_torch}[BACKEND]
+    model_class = on_backend(Tracking, take)
     if not evaluates:
-        made.test_step = host.Model.test_step
-    model = made(inputs, outputs)
+        model_class.test_step = host.Model.test_step
+    model = model_class(inputs, outputs)
     model.compile("sgd", loss)
     return model
 
@@ -84,5 +85,30 @@ def _on_jax(base, take):
             loss, others = self.mean_square(trained, others, data)
             shown = self.tracker.stateless_update_state(shown, loss)
             return {"loss": self.tracker.stateless_result(shown)}, (trained, others, shown)
+
+    return Model
+
+
+def _on_torch(base, take):
+    import torch
+
+    class Model(base):
+        def mean_square(self, data):
+            x, y = take(data)
+            return keras.ops.mean((self(x) - y) ** 2)
+
+        def train_step(self, data):
+            self.zero_grad()
+            loss = self.mean_square(data)
+            loss.backward()
+            trained = self.trainable_variables
+            with torch.no_grad():
+                self.optimizer.apply([v.value.grad for v in trained], trained)
+            self.tracker.update_state(loss)
+            return {"loss": self.tracker.result()}
+
+        def test_step(self, data):
+            self.tracker.update_state(self.mean_square(data))
+            return {"loss": self.tracker.result()}
 
     return Model
