@@ -42,6 +42,9 @@ BATCHES = st.lists(st.builds(promises.batch_of, KINDS, SEEDS), min_size=1, max_s
 RATES = st.sampled_from([0.1, 0.01, 0.003])
 # What runs eagerly is quicker; on JAX what is compiled gives its arrays away.
 EAGER = [True, False] if BACKEND == "jax" else [True, True, False]
+# On torch, Keras 3.15.1 zeroes the gradients of a model's torch parameters, which it keeps by path:
+# of two variables of one path the first is not among them, and its gradients add up.
+TWINS = st.just(False) if BACKEND == "torch" else st.booleans()
 ACCUMULATION = st.sampled_from([None, 2, 3])
 EXCLUSIONS = st.sampled_from([None, None, "norm_and_bias", ["bias"], ["norm"], ["dense"]])
 
@@ -273,7 +276,7 @@ class Training(RuleBasedStateMachine):
         return model, optimizer
 
     @initialize(
-        drawn=arguments(), seed=SEEDS, twins=st.booleans(), undecayed=UNDECAYED,
+        drawn=arguments(), seed=SEEDS, twins=TWINS, undecayed=UNDECAYED,
         eager=st.sampled_from(EAGER),
         wrapper=st.sampled_from([None, None, None, "MeasureNoise"]),
     )  # fmt: skip
