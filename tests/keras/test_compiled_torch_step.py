@@ -40,7 +40,7 @@ OPTIMIZERS = {
         ours.LAMB(halving(4), gradient_accumulation_steps=2, on_spike=(2, 3.0)), 4.0
     ),
     "a loss scale": lambda: keras.optimizers.LossScaleOptimizer(
-        ours.LAMB(0.1, gradient_accumulation_steps=2), initial_scale=4.0
+        ours.LAMB(0.1, gradient_accumulation_steps=2), initial_scale=4.0, name="scaled"
     ),
 }  # fmt: skip
 
