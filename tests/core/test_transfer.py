@@ -120,7 +120,7 @@ def test_what_is_out_of_range_is_refused(given, words):
 
 def test_it_says_how_many_updates_are_left():
     assert "1,200 updates left; expect more examples to the same loss" in str(transfer(2048))
-    for words in ("with 8 to 748 updates left, most", "with 1,024, LAMB and"):
+    for words in ("with 8 to 748 updates left, most", "with 1,024, LAMB ended"):
         assert words not in str(transfer(2048)) and words in str(transfer(2049))
 
 

@@ -63,12 +63,12 @@ def with_few_updates_left_results_are_lost():
 
 
 def letters_lose_little_with_1024_left():
-    """LAMB and AdamW by `transfer` lose under a percent there, with 128 left many times that."""
+    """LAMB and AdamW by `transfer` lose under half a percent there, with 128 left over five."""
     for name in ("LAMB", "AdamW"):
         at_2048, at_16384 = (
             figures()["letters_change"][f"{name} {batch}"] for batch in (2048, 16384)
         )
-        assert 0 < at_2048 < 0.8 and at_16384 > 5 * at_2048
+        assert -0.05 < at_2048 < 0.5 and at_16384 > 5
     seconds = figures()["letters_seconds"]
     assert 18 < seconds["LAMB 16"] / seconds["LAMB 2048"] < 22
     assert figures()["letters_updates"] == {16: 131072, 128: 16384, 2048: 1024, 16384: 128}

@@ -142,3 +142,21 @@ def test_its_versions_are_those_of_the_page():
         numbers = sorted({tuple(map(int, v.split(".")[:2])) for v in versions if v})
         oldest, newest = (".".join(map(str, numbers[i])) for i in (0, -1))
         assert not name or f"{name} {oldest} to {newest}" in text
+
+
+@pytest.mark.once
+def test_the_table_of_large_batch_is_in_the_log():
+    """Its row of a batch has the mean losses of LAMB and AdamW, and LAMB's median seconds."""
+    _, *rows = table(ROOT / "docs" / "large_batch.md", "What comes out")
+    base = {}
+    for batch, updates, *losses, seconds in rows:
+        for name, cell in zip(("LAMB", "AdamW"), losses, strict=True):
+            of = {"text": "the Bible", "name": name, "batch": int(batch.replace(",", ""))}
+            made = runs("large_batch", **of)
+            seeds = [run for run in made if run["seed"] < 100 and "steps_per_execution" not in run]
+            assert len(seeds) == 3 and {f"{run['updates']:,}" for run in seeds} == {updates}
+            mean = sum(run["loss"] for run in seeds) / 3
+            change = 100 * (mean / base.setdefault(name, mean) - 1)
+            assert cell == f"{mean:.3f}" + (f" ({change:+.1f}%)" if batch != "16" else "")
+            if name == "LAMB":
+                assert seconds == f"{sorted(run['seconds'] for run in seeds)[1]:.0f} s"

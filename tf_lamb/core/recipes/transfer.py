@@ -196,7 +196,7 @@ def _outlook(k, steps, expected) -> list[str]:
         lines += [
             f"seen beyond {KEPT} times the batch, after as many examples:",
             f"  with {few} to {most} updates left, most runs ended at a higher loss (six tasks)",
-            f"  with {ENOUGH:,}, LAMB and AdamW ended 0.4% higher (one task: make large-batch)",
+            f"  with {ENOUGH:,}, LAMB ended 0.4% higher, AdamW level (one task: make large-batch)",
         ]
     return lines
 
