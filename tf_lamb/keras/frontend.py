@@ -7,6 +7,7 @@ Seams (3.15.1): `Lamb._momentums`, `_velocities`, `_trainable_variables`, its st
 import keras
 
 from tf_lamb.api import frontends
+from tf_lamb.api.data import mapped
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.peers import Source
 from tf_lamb.api.stages import SEVERAL, replicas_of
@@ -33,7 +34,14 @@ def _fed(model, batches, first):
     return feeding.dataset(batches, first, is_tried=model._distribute_strategy is not None)
 
 
+def _tensor(array):
+    return array if array.dtype.kind in "OSU" else keras.ops.convert_to_tensor(array)
+
+
 def _on_batch(method, batch):
+    """Calls the method of a model with what its steps are given by `fit`."""
+    if keras.backend.backend() == "torch":  # where Keras would hand them arrays of NumPy's
+        batch = mapped(_tensor, batch)
     with seams.parts_may_lack():
         return method(*batch, return_dict=True)
 

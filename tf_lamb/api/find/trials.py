@@ -261,7 +261,7 @@ def _as_in_fit(step: Callable, read: Examples) -> Callable:
 
     def taking(*given):
         *state, data = given
-        if isinstance(data, tuple):
+        if isinstance(data, (list, tuple)):  # on torch `fit` makes lists of tuples
             data = whole(data)
             in_tuple = read.is_py_dataset and not isinstance(data[0], dict)
             if len(data) == 1 and not (in_tuple or isinstance(data[0], (list, tuple))):
