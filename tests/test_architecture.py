@@ -48,7 +48,7 @@ BEYOND = {
 }
 # And what only inside functions, on demand.
 ON_DEMAND = {
-    "core/recipes/growing.py": {"numpy"}, "api/data.py": {"numpy"},
+    "core/recipes/growing.py": {"numpy"}, "api/data.py": {"numpy"}, "api/variables.py": {"numpy"},
     "api/find/trials.py": {"numpy"}, "api/plots.py": {"matplotlib", "numpy"},
     "model_garden/experiments/scaling.py": {"numpy"},
 }  # fmt: skip

@@ -18,6 +18,7 @@ from support.frontends import (
     uncompiled,
 )
 from support.pages import ROOT
+from support.signatures import signature_of
 
 import tf_lamb
 from tf_lamb.api import callbacks, noise, optimizers
@@ -33,7 +34,7 @@ def faces_of(frontend, names=FACES):
 
 
 def arguments_of(cls):
-    return set(inspect.signature(cls).parameters)
+    return set(signature_of(cls).parameters)
 
 
 @pytest.mark.once
@@ -50,7 +51,7 @@ def test_both_frontends_have_the_same_names():
 
 
 @on_tensorflow
-@pytest.mark.parametrize("read", [inspect.signature, inspect.getdoc])
+@pytest.mark.parametrize("read", [signature_of, inspect.getdoc])
 def test_signatures_and_docstrings_are_equal(read):
     one, other = (
         {name: read(cls) for name, cls in faces_of(frontend).items()}

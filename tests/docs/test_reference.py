@@ -9,6 +9,7 @@ import re
 
 import pytest
 from support.pages import ROOT
+from support.signatures import signature_of
 
 import tf_lamb
 from tf_lamb.core import recipes, schedules
@@ -76,9 +77,9 @@ def test_every_public_name_and_every_argument_of_a_class_is_explained():
             unexplained.append(name)
         if inspect.isclass(value):
             entries = re.findall(r"\w+", " ".join(ENTRY.findall(text)))
-            arguments = (n for n in inspect.signature(value).parameters if n not in entries)
+            arguments = (n for n in signature_of(value).parameters if n not in entries)
             unexplained += [f"{name}({argument})" for argument in arguments]
-        parameters = inspect.signature(value).parameters.values()
+        parameters = signature_of(value).parameters.values()
         unexplained += [f"{name}({p.name})" for p in parameters if p.annotation is p.empty]
     assert not unexplained
 
