@@ -14,9 +14,10 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Eight devices, so that replicas can be tested on one machine; TensorFlow's are made below.
-FLAGS = os.environ.get("XLA_FLAGS", "")
-if "xla_force_host_platform_device_count" not in FLAGS:
-    os.environ["XLA_FLAGS"] = f"{FLAGS} --xla_force_host_platform_device_count=8".strip()
+# What a shell has set stands behind, where it wins.
+os.environ["XLA_FLAGS"] = " ".join(
+    ["--xla_force_host_platform_device_count=8", os.environ.get("XLA_FLAGS", "")]
+)
 
 import pytest
 from support import clusters, forgetting
