@@ -13,7 +13,7 @@ import pytest
 import yaml
 from official.modeling import optimization
 from support import cpus_as_tpu
-from support.pages import ROOT, blocks, runs, table
+from support.pages import ROOT, blocks, number, seeds_of_letters, table
 
 import tf_lamb
 from tf_lamb import model_garden
@@ -124,9 +124,7 @@ def test_its_table_of_a_larger_batch_is_in_the_log():
     _, *rows = table(README, "A larger batch")
     assert [row[0] for row in rows] == ["16", "128", "2,048", "16,384"]
     for batch, updates, loss, seconds in rows:
-        of = {"text": "the Bible", "name": "LAMB", "batch": int(batch.replace(",", ""))}
-        made = runs("large_batch", **of)
-        seeds = [run for run in made if run["seed"] < 100 and "steps_per_execution" not in run]
+        seeds = seeds_of_letters("LAMB", number(batch))
         assert len(seeds) == 3 and {f"{run['updates']:,}" for run in seeds} == {updates}
         assert loss == f"{sum(run['loss'] for run in seeds) / 3:.3f}"
         assert seconds == f"{sorted(run['seconds'] for run in seeds)[1]:.0f}"
@@ -151,9 +149,7 @@ def test_the_table_of_large_batch_is_in_the_log():
     base = {}
     for batch, updates, *losses, seconds in rows:
         for name, cell in zip(("LAMB", "AdamW"), losses, strict=True):
-            of = {"text": "the Bible", "name": name, "batch": int(batch.replace(",", ""))}
-            made = runs("large_batch", **of)
-            seeds = [run for run in made if run["seed"] < 100 and "steps_per_execution" not in run]
+            seeds = seeds_of_letters(name, number(batch))
             assert len(seeds) == 3 and {f"{run['updates']:,}" for run in seeds} == {updates}
             mean = sum(run["loss"] for run in seeds) / 3
             change = 100 * (mean / base.setdefault(name, mean) - 1)

@@ -13,7 +13,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support.pages import ROOT, number, runs, table
+from support.pages import ROOT, number, runs, seeds_of_letters, table
 
 from tf_lamb.core import recipes
 
@@ -564,10 +564,8 @@ def of_language_model():
 
 def of_large_batch():
     """Letters at batch 16 and above: mean loss, its change in %, seconds."""
-    seeds = collections.defaultdict(list)
-    for run in runs("large_batch", text="the Bible"):
-        if run["seed"] < 100 and "steps_per_execution" not in run:
-            seeds[run["name"], run["batch"]].append(run)
+    keys = itertools.product(("LAMB", "AdamW"), (16, 128, 2048, 16384))
+    seeds = {key: seeds_of_letters(*key) for key in keys}
     assert {len(lines) for lines in seeds.values()} == {3}
     mean = {key: statistics.mean(run["loss"] for run in lines) for key, lines in seeds.items()}
     seconds = {

@@ -71,6 +71,12 @@ def runs(log, **of):
     return [line for line in lines if of.items() <= line.items() and "cores" not in line]
 
 
+def seeds_of_letters(name, batch):
+    """Returns the runs of large_batch.jsonl that the pages quote: no grid, one step a call."""
+    lines = runs("large_batch", text="the Bible", name=name, batch=batch)
+    return [line for line in lines if line["seed"] < 100 and "steps_per_execution" not in line]
+
+
 def steps_of(task, **of):
     """By seed the fewest steps of these runs, infinitely many where none arrived."""
     found = {}
