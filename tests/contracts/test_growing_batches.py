@@ -153,6 +153,23 @@ def test_what_was_added_up_for_a_number_is_dropped(frontend):
         resumed(frontend, run)
 
 
+@every_frontend
+def test_what_is_restored_by_position_goes_on_with_fewer(frontend):
+    """As by `set_weights` or Orbax: at once, of the mean of all that were added up, then of two."""
+    (parts,) = updates([4])
+    four, two = (Feed(frontend, growing(frontend, "LARS", stages=each)) for each in (4, 2))
+    four.step(parts[:-1])
+    two.optimizer.build(two.variables)
+    for ours, theirs in zip(two.optimizer.variables, four.optimizer.variables, strict=True):
+        ours.assign(theirs)
+    for run in (four, two):
+        run.step(parts[-1:])
+    assert step_of(two.optimizer) == 1
+    assert_same(four.weights(), two.weights())
+    two.step(parts[:2])
+    assert step_of(two.optimizer) == 2
+
+
 class Network:
     """A small model that is trained by micro-batches of four rows, and counts its traces."""
 

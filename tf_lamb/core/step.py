@@ -23,7 +23,7 @@ class Scalars(NamedTuple):
     ema_momentum: Any
     ema_overwrites: Any  # whether the averages replace the weights after this step
     decay: Any = None  # weight decay, where it follows a schedule
-    micro_batches: Any = None  # those that have been added up, where an update takes ever more
+    micro_batches: Any = None  # those that have been added up, where an update takes several
     is_searching: Any = False  # whether a loss scale is, so that a step that overflows is no fault
 
 
@@ -88,8 +88,6 @@ class Update:
 
     def mean(self, xp, total, scalars: Scalars):
         """The mean gradient of an update's micro-batches, whose sum is given."""
-        if scalars.micro_batches is None:
-            return total / self.accumulation_steps
         return total / xp.cast(scalars.micro_batches, total.dtype)
 
 

@@ -525,7 +525,7 @@ class Layerwise:
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
             decay=xp.convert_to_tensor(decay(self.iterations)) if callable(decay) else None,
-            micro_batches=self._storage.micro_step + 1 if self._growing else None,
+            micro_batches=self._storage.micro_step + 1 if self._storage.steps else None,
             is_searching=self._guard.is_searching(),
         )
 
