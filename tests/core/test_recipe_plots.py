@@ -32,7 +32,7 @@ RECIPES = {
     "a boundary beyond the end": dataclasses.replace(
         recipes.published("linear_resnet50_sgd", 8192), train_steps=10000
     ),
-    "stages": recipes.published("bert_mixed_batch"),
+    "stages": recipes.published("nvidia_bert"),
 }
 
 
@@ -69,7 +69,7 @@ def test_a_jump_is_vertical(name, jumps):
 
 
 def test_stages_warm_up_again_and_count_examples_of_their_own():
-    recipe = recipes.published("bert_mixed_batch")
+    recipe = recipes.published("nvidia_bert")
     (line,) = recipe.plot(over="examples").lines
     x, y = line.get_data()
     first, second = recipe

@@ -67,6 +67,17 @@ LARS = {
     2048: (8.5, 5, 0.9, 2e-3, 3128 + 22530, 64),
     64480: (26, 31, 0.951807, 1e-4, 1788, 155),
 }
+# batch -> rate, steps, warmup, start, betas, decay, samples to the target.
+MLPERF = {
+    3072: (2e-3, 1141, 100, 0, 0.66, 0.998, 0.01, 2.768e6),
+    6912: (2.9293e-3, 700, 0, -700, 0.7206, 0.78921, 0.001, 3.596e6),
+    16384: (3.3e-3, 600, 290, -100, 0.75, 0.9, 0.0166629, 5.504e6),
+}
+# batch, sequence length, rate, warmup, steps; then power, steps and examples of all stages
+STAGES = {
+    "nvidia_bert": ((65536, 128, 6e-3, 2000, 7038), (32768, 512, 4e-3, 200, 1563), 0.5, 8601),
+    "bert_mixed_batch": ((65536, 128, 6e-3, 2000, 7037), (32768, 512, 4e-3, 200, 1562), 1.0, 8599),
+}
 
 
 def ten_digits(value):
@@ -82,17 +93,20 @@ def test_a_published_row(name, batch_size):
     assert numbers == ten_digits(rows[batch_size])
 
 
-def test_published_stages():
-    recipe = published("bert_mixed_batch")
-    assert [
-        (each.batch_size, each.sequence_length, each.learning_rate, each.warmup_steps,
-         each.train_steps, each.weight_decay, each.handover)
-        for each in recipe
-    ] == [
-        (65536, 128, 6e-3, 2000, 7037, 0.01, "drop"), (32768, 512, 4e-3, 200, 1562, 0.01, "drop"),
-    ]  # fmt: skip
+@pytest.mark.parametrize("name", STAGES)
+def test_published_stages(name):
+    *rows, power, steps = STAGES[name]
+    recipe = published(name)
+    for stage, row in zip(recipe, rows, strict=True):
+        assert row == (
+            stage.batch_size, stage.sequence_length, stage.learning_rate, stage.warmup_steps,
+            stage.train_steps,
+        )  # fmt: skip
+        assert (stage.power, stage.weight_decay, stage.handover) == (power, 0.01, "drop")
+        assert stage.initial_learning_rate == 0
+    assert recipe.train_steps == steps
     # The same examples as 1,000,000 steps at 512, to the six steps that nobody explains.
-    assert recipe.train_steps == 8599 and recipe.examples_seen == pytest.approx(512e6, rel=1e-3)
+    assert recipe.examples_seen == pytest.approx(512e6, rel=1e-3)
 
 
 @pytest.mark.parametrize("batch_size", LARS)
@@ -112,6 +126,22 @@ def test_the_training_of_mlperf_lars_lasts_at_least_as_long_as_the_target_took()
     rows = TABLE["mlperf_lars"][2]
     for batch_size, (*_, epochs_to_target) in rows.items():
         assert published("mlperf_lars", batch_size).epochs > epochs_to_target - 0.05
+
+
+@pytest.mark.parametrize("batch_size", MLPERF)
+def test_mlperf_lamb_for_bert(batch_size):
+    rate, steps, warmup, start, beta_1, beta_2, decay, samples = MLPERF[batch_size]
+    recipe = published("mlperf_lamb_bert", batch_size)
+    assert (recipe.learning_rate, recipe.train_steps) == (rate, steps)
+    assert (recipe.beta_1, recipe.beta_2, recipe.weight_decay) == (beta_1, beta_2, decay)
+    assert (recipe.epsilon, recipe.global_clipnorm, recipe.handover) == (1e-6, 1.0, "drop")
+    assert f"{samples:,.0f}" in str(recipe)
+    # The rate in warmup is the published one: while s - start < warmup, rate (s - start)/warmup.
+    for step in range(max(0, warmup + start) if warmup else 0):
+        first = recipe.initial_learning_rate
+        ramp = first + (recipe.learning_rate - first) * step / recipe.warmup_steps
+        assert ramp == pytest.approx(rate * (step - start) / warmup, rel=1e-12)
+    assert recipe.warmup_steps == (warmup + start if warmup else 0)
 
 
 # rule -> batch -> rate and epochs of warmup, from 0.1 and 0.2 epochs at 128

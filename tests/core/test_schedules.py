@@ -58,7 +58,10 @@ RECIPES = {
     "untuned LAMB, ResNet-50": ("untuned_lamb_resnet50", 8192),
     "LEGW": ("legw_resnet50_lars", 4096),
     "linear scaling": ("linear_resnet50_sgd", 8192),
+    "MLPerf, from the middle of warmup": ("mlperf_lamb_bert", 8192),
+    "without warmup": ("mlperf_lamb_bert", 4096),
     "two stages": ("bert_mixed_batch",),
+    "two stages, by the root": ("nvidia_bert",),
 }
 
 

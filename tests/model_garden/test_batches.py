@@ -16,6 +16,7 @@ from support.frontends import uncompiled
 from support.garden import BATCH, build, one_device, optimizer, tiny, train, trainer_of, weights
 
 from tf_lamb.core import recipes, schedules
+from tf_lamb.model_garden import train_stages
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError
@@ -141,9 +142,60 @@ def test_transfer_moves_decay_beta_2_and_averages_too(records, tmp_path):
     assert "as --params_override has it" in text
 
 
+def test_a_recipe_of_mlperf_begins_without_warmup_where_its_run_did():
+    params, text = filled(recipe="mlperf_lamb_bert", global_batch_size=4096)
+    config = params.trainer.optimizer_config
+    assert (params.trainer.train_steps, config.warmup.type) == (855, None)
+    assert config.learning_rate.tf_lamb_polynomial.as_dict() == {
+        "initial_learning_rate": 2.4e-3, "steps": 855, "end_learning_rate": 0.0, "power": 1.0,
+    }  # fmt: skip
+    lamb = config.optimizer.tf_lamb
+    assert (lamb.beta_1, lamb.beta_2, lamb.weight_decay) == (0.66, 0.998, 0.01)
+    assert "the target took 2,843,000 examples" in text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "batch", "tokens", "steps", "warmup", "rate", "power"),
+    [
+        ("nvidia_bert", 65536, 128, 7038, 2000, 6e-3, 0.5),
+        ("nvidia_bert", 32768, 512, 1563, 200, 4e-3, 0.5),
+        ("bert_mixed_batch", 32768, 512, 1562, 200, 4e-3, 1.0),
+    ],
+)
+def test_the_batch_names_the_stage_of_a_recipe(recipe, batch, tokens, steps, warmup, rate, power):
+    override = f"task.train_data.seq_length={tokens}"
+    params, text = filled(recipe=recipe, global_batch_size=batch, params_override=override)
+    config = params.trainer.optimizer_config
+    decay = config.learning_rate.tf_lamb_polynomial
+    assert (params.task.train_data.global_batch_size, params.trainer.train_steps) == (batch, steps)
+    assert (decay.initial_learning_rate, decay.steps, decay.power) == (rate, steps, power)
+    assert (config.warmup.tf_lamb.steps, config.warmup.tf_lamb.handover) == (warmup, "drop")
+    assert f"sequence length {tokens}" in text
+
+
+@pytest.mark.parametrize(("batch", "batches"), [(None, [65536, 32768]), (32768, [32768, 32768])])
+def test_a_recipe_in_stages_gives_every_stage_its_batch(batch, batches):
+    flags = Flags(recipe="nvidia_bert", global_batch_size=batch, params_override="", tpu="")
+    flags.model_dir, flags.tf_data_service = "runs", None
+    flags.stage = ["lamb/bert_pretraining", "lamb/bert_pretraining_phase2"]
+    stages = train_stages._stages(flags)
+    assert [stage.global_batch_size for stage in stages] == batches
+    assert [stage.recipe for stage in stages] == ["nvidia_bert", "nvidia_bert"]
+    flags.stage, flags.global_batch_size = flags.stage[:1], None
+    with pytest.raises(UserError, match="nvidia_bert has 2 stages, and 1 of --stage are given"):
+        train_stages._stages(flags)
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
+        ({"recipe": "mlperf_lamb_bert", "global_batch_size": 512},
+         "no reference point at batch 512"),
+        ({"recipe": "nvidia_bert", "global_batch_size": 4096},
+         "nvidia_bert has a batch a stage, 65,536 and 32,768, and no stage at 4,096"),
+        ({"recipe": "nvidia_bert", "global_batch_size": 65536},
+         "NVIDIA BERT-large, stage 1, trains on sequences of 128 tokens, but task.train_data."
+         "seq_length is 512. Write task.train_data.seq_length=128"),
         ({"recipe": "untuned_lamb_resnet50", "global_batch_size": 512},
          "untuned_lamb_resnet50 is a recipe for ResNet-50, but this experiment trains BERT"),
         ({"global_batch_size": 512 * 640},

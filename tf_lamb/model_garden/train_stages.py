@@ -18,6 +18,9 @@ to that stage only, and the start of training (`task.init_checkpoint`) to the fi
             continues; so do the averages of the weights. The learning rate starts again in both
             cases.
 
+`--recipe` of a recipe in stages, `bert_mixed_batch` or `nvidia_bert`, gives every stage its batch,
+rate and steps. NVIDIA keeps the moments: `--recipe=nvidia_bert --moments=keep`.
+
 `--largest_batch` makes stages of a single experiment, whose batch grows up to it:
 
     python -m tf_lamb.model_garden.train_stages --mode=train_and_eval --model_dir=/tmp/bert \\
@@ -76,14 +79,31 @@ class Stage:
 
 
 def _stages(args) -> list[Stage]:
-    same = "params_override", "tpu", "tf_data_service", "global_batch_size", "recipe"
-    flags = {name: getattr(args, name) for name in (*same, "per_replica_batch_size")}
+    same = "params_override", "tpu", "tf_data_service", "recipe", "per_replica_batch_size"
+    flags = {name: getattr(args, name) for name in same}
     stages = []
-    for i, text in enumerate(args.stage, 1):
+    for i, (text, batch) in enumerate(zip(args.stage, _batches(args), strict=True), 1):
         experiment, _, files = text.partition(":")
         folder = os.path.join(args.model_dir, f"stage_{i}")
-        stages.append(Stage(experiment, files.split(",") if files else [], folder, **flags))
+        stage = Stage(experiment, files.split(",") if files else [], folder, **flags)
+        stages.append(dataclasses.replace(stage, global_batch_size=batch))
     return stages
+
+
+def _batches(args) -> list[int | None]:
+    """The batch of every stage: that of the flag, or its own of a recipe that has stages."""
+    from tf_lamb.model_garden.experiments.recipes import batches_of_stages
+
+    count, batches = len(args.stage), batches_of_stages(args.recipe)
+    if not batches or args.global_batch_size:
+        return [args.global_batch_size] * count
+    if len(batches) != count:
+        raise UserError(
+            f"--recipe={args.recipe} has {len(batches)} stages, and {count} of --stage are given. "
+            "Write one for each, or choose a stage by --global_batch_size="
+            + " or ".join(map(str, batches))
+        )
+    return list(batches)
 
 
 def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
@@ -184,6 +204,11 @@ def _train(args, console) -> bool:
         raise UserError(
             f"--largest_batch={args.largest_batch} grows the batch of one experiment, and "
             f"{len(args.stage)} of --stage are given. Write one"
+        )
+    if args.largest_batch and args.moments == "reset":
+        raise UserError(
+            f"--largest_batch={args.largest_batch} keeps the moments, which --moments=reset would "
+            "set to zero at each larger batch. Leave --moments out"
         )
     keep_moments = bool(args.largest_batch) or args.moments == "keep"
     stages = _stages(args)

@@ -48,6 +48,28 @@ def _lars_point(name, fields, rows, batch_size) -> Recipe:
     )  # fmt: skip
 
 
+def _bert_point(name, fields, rows, batch_size) -> Recipe:
+    """Makes a recipe of a row of MLPerf's BERT, which may start inside its published warmup."""
+    batch, rate, steps, warmup, start, beta_1, beta_2, decay, samples = _row(name, rows, batch_size)
+    first, warming = 0.0, f"warmup = {warmup} steps"
+    if warmup and start:
+        first = rate * -start / warmup
+        warming += (
+            f" from step {start}, so {warmup + start} from step 0, where the rate is {rate:g} "
+            f"x {-start} / {warmup} = {first:.4g}"
+        )
+    numbers = {
+        "batch_size": batch, "learning_rate": rate, "initial_learning_rate": first,
+        "warmup_steps": warmup + start if warmup else 0, "train_steps": steps,
+        "beta_1": beta_1, "beta_2": beta_2, "weight_decay": decay,
+        "arithmetic": (
+            f"learning rate = {rate:g}", f"training = {steps:,} steps", warming,
+            f"the target took {samples:,} examples",
+        ),
+    }  # fmt: skip
+    return Recipe(**{**fields, **numbers})
+
+
 def _in_stages(name, fields, rows, batch_size) -> StagedRecipe:
     """Makes a recipe of the rows of all stages."""
     if batch_size is not None:
@@ -77,6 +99,7 @@ _LARS = {
 }  # fmt: skip
 _BERT = {**_LAMB, "model": "BERT", "weight_decay": 0.01, "handover": "drop"}
 _RESNET50 = {"model": "ResNet-50", "label_smoothing": 0.1}
+_NVIDIA = "NVIDIA DeepLearningExamples, PyTorch/LanguageModeling/BERT"
 
 # name -> what makes a recipe of its rows, the fields that all of them share, and the rows
 TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
@@ -144,14 +167,37 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
             67840: (24.699, 31, 0.951807, 1e-4, 1133, 424, 85.86),
         },
     ),
+    # The same repository, rcps_bert.json; mlcommons/training, retired_benchmarks/bert.
+    "mlperf_lamb_bert": (
+        _bert_point,
+        {
+            **_BERT, "title": "MLPerf BERT-large, from its checkpoint",
+            "source": "mlcommons/logging, reference convergence points of BERT, v1.0 to v5.1",
+        },
+        {  # rate, steps, warmup, start, beta_1, beta_2, decay, examples to the target
+            256: (3.5e-4, 13700, 0, 0, 0.9, 0.999, 0.01, 2_553_000),
+            448: (4.25e-4, 6700, 0, 0, 0.9, 0.999, 0.01, 2_411_000),
+            1536: (2e-3, 2254, 0, 0, 0.66, 0.996, 0.01, 2_778_000),
+            3072: (2e-3, 1141, 100, 0, 0.66, 0.998, 0.01, 2_768_000),
+            4096: (2.4e-3, 855, 0, 0, 0.66, 0.998, 0.01, 2_843_000),
+            4608: (3.5e-3, 700, 0, 0, 0.62, 0.9, 0.01, 2_795_000),
+            6144: (2.9293e-3, 700, 0, -700, 0.7206, 0.78921, 0.001, 3_321_000),
+            6912: (2.9293e-3, 700, 0, -700, 0.7206, 0.78921, 0.001, 3_596_000),
+            8192: (2.88293e-3, 600, 287, -76, 0.88, 0.88, 0.0166629, 4_191_000),
+            8704: (2.971656e-3, 600, 287, -76, 0.88, 0.88, 0.0166629, 4_278_000),
+            12288: (3.1e-3, 500, 300, -100, 0.8, 0.925, 0.0166629, 4_470_000),
+            13056: (3.19540686e-3, 500, 300, -100, 0.8, 0.925, 0.0166629, 4_633_000),
+            16384: (3.3e-3, 600, 290, -100, 0.75, 0.9, 0.0166629, 5_504_000),
+        },
+    ),
     # The paper's total is 8,599 steps, and its count for stage 2 is 1,562 (of 15,625 = 14,063 +
     # 1,562). The six steps more in stage 1 are unexplained. Its rates for this run are unknown.
     "bert_mixed_batch": (
         _in_stages,
         {
             **_BERT, "title": "Mixed-batch BERT-large",
-            "source": "You et al., arXiv 1904.00962, mixed-batch BERT; rate and warmup from NVIDIA "
-            "DeepLearningExamples, PyTorch/LanguageModeling/BERT",
+            "source": "You et al., arXiv 1904.00962, mixed-batch BERT; rate and warmup from "
+            + _NVIDIA,
         },
         [  # batch, sequence length, rate, warmup, steps
             (
@@ -161,7 +207,19 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
             (32768, 512, 4e-3, 200, 1562, "as published; 0.1 x 1,000,000 x 512 / 32,768 = 1,562.5"),
         ],
     ),
+    # Warmup is published as a share of training. Phase 2 keeps the moments and sets the optimizer's
+    # step back to 0. NVIDIA's TensorFlow code has other batches and adapts every variable.
+    "nvidia_bert": (
+        _in_stages,
+        {**_BERT, "title": "NVIDIA BERT-large", "power": 0.5, "source": _NVIDIA},
+        [
+            (65536, 128, 6e-3, 2000, 7038, "that is 0.2843 x 7,038 = 2,000.9, rounded down"),
+            (32768, 512, 4e-3, 200, 1563, "that is 0.128 x 1,563 = 200.1, rounded down"),
+        ],
+    ),
 }  # fmt: skip
+# Those whose batches are their own, a batch a stage.
+IN_STAGES = tuple(name for name, (make, *_) in TABLE.items() if make is _in_stages)
 
 
 @overload
@@ -177,7 +235,9 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
         "legw_resnet50_lars"     512 to 32,768     32 sqrt(batch_size / 32768), 391 steps
         "linear_resnet50_sgd"    256 to 8,192      0.1 batch_size / 256, 5 epochs
         "mlperf_lars"            1,632 to 67,840   a table of 12 batches, to 75.9% top-1
+        "mlperf_lamb_bert"       256 to 16,384     a table of 13 batches, to 72% masked words
         "bert_mixed_batch"       65,536 + 32,768   in 8,599 steps: 7,037 at 128 tokens, 1,562 at 512
+        "nvidia_bert"            65,536 + 32,768   in 8,601 steps: 7,038 at 128 tokens, 1,563 at 512
 
     The first four follow a rule of `scale` at any batch, and warn outside of theirs. They train for
     512,000,000 sequences or 90 epochs; for other data, call `scale` with the numbers of the
@@ -187,7 +247,10 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
       9/10 of the examples are sequences of 128 tokens and the rest of 512.
     - MLPerf's decay steps sometimes include warmup. They are read as all of training, unless that
       would end before the mean number of epochs of the reference runs.
-    - The mixed batch has the linear decay of the paper, and NVIDIA's peaks and warmups.
+    - MLPerf's BERT starts from its checkpoint, not from nothing. If the published warmup starts
+      before step 0, training starts inside it: for a start at -76, at 76/287 of the peak.
+    - The mixed batch has the linear decay of the paper, and NVIDIA's peaks and warmups: those of
+      the paper are unknown. NVIDIA's rate falls with the square root of the remaining steps.
 
     Args:
         name: A name of the table.

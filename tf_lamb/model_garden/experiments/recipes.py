@@ -5,7 +5,9 @@ import math
 from typing import Any
 
 from tf_lamb.core import recipes, schedules
+from tf_lamb.core.recipes.published import IN_STAGES
 from tf_lamb.model_garden.common.errors import UserError, named
+from tf_lamb.model_garden.common.yamls import at
 
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
 _SGD = ("sgd", "sgd_experimental", "tf_sgdp")
@@ -61,15 +63,43 @@ def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
     return found
 
 
-def published(name: str, batch_size: int, params) -> tuple[str, dict]:
-    """The printed form and the settings of a published recipe, which has to be for this model."""
-    recipe, model = recipes.published(name, batch_size), model_of(params)
+def published(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
+    """The printed form and the settings of a published recipe, which has to be for this model.
+
+    One in stages gives the stage of this batch. `own` is what `--params_override` says.
+    """
+    recipe, model = _at(name, batch_size), model_of(params)
     if recipe.model != model:
         raise ValueError(
             f"{name} is a recipe for {recipe.model}, but this experiment trains {model}. Choose "
             "another, or leave --recipe out to scale what the experiment says of its own batch"
         )
+    path, tokens = "task.train_data.seq_length", recipe.sequence_length
+    given = at(own, path) or getattr(params.task.train_data, "seq_length", tokens)
+    if tokens not in (None, given):
+        raise ValueError(
+            f"{recipe.title}, trains on sequences of {tokens} tokens, but {path} is {given}. Write "
+            f"{path}={tokens}, with data of that length, or choose another recipe"
+        )
     return str(recipe), settings_of_recipe(recipe)
+
+
+def _at(name: str, batch_size: int) -> recipes.Recipe:
+    """A published recipe at a batch."""
+    if name not in IN_STAGES:
+        return recipes.published(name, batch_size)
+    batches = batches_of_stages(name)
+    if batch_size not in batches:
+        known = " and ".join(f"{batch:,}" for batch in batches)
+        raise ValueError(
+            f"{name} has a batch a stage, {known}, and no stage at {batch_size:,}. Take one of them"
+        )
+    return recipes.published(name).stages[batches.index(batch_size)]
+
+
+def batches_of_stages(name: str | None) -> list[int]:
+    """The batch of every stage of a published recipe; none of one without stages."""
+    return [stage.batch_size for stage in recipes.published(name)] if name in IN_STAGES else []
 
 
 def model_of(params) -> str:

@@ -15,12 +15,17 @@ from fractions import Fraction
 from typing import Any
 
 from tf_lamb.core import checks, recipes, schedules
+from tf_lamb.core.recipes.published import IN_STAGES
 from tf_lamb.core.recipes.scaling import nearest
 from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.experiments.recipes import intervals, published
 
-# Those that were published for one model, and are given by the batch alone.
-PUBLISHED = ("untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lars")
+# Those that were published for one model, and are given by the batch alone; one in stages by the
+# batch of a stage.
+PUBLISHED = (
+    "untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lars",
+    "mlperf_lamb_bert", *IN_STAGES,
+)  # fmt: skip
 DEFAULT, TRANSFER = "legw", "transfer"
 RECIPES = (DEFAULT, "sqrt", TRANSFER, *PUBLISHED)
 
@@ -40,7 +45,7 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
     """
     tuned, steps = params.trainer.train_steps, at(own, "trainer.train_steps")
     if name in PUBLISHED:
-        text, settings = published(name, batch_size, params)
+        text, settings = published(name, batch_size, params, own)
         train_steps = settings["trainer"]["train_steps"]
         if steps not in (None, train_steps):
             raise ValueError(
