@@ -1,11 +1,15 @@
 """What every optimizer of Keras takes, ours take: and what they cannot do they say."""
 
+import inspect
+import re
+
 import keras
 import numpy as np
 import pytest
 from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 
 import tf_lamb.keras
+from tf_lamb.api import optimizers
 
 
 def variable(dtype="float32", name="v"):
@@ -49,20 +53,56 @@ def test_what_a_host_lets_be_set_is_in_the_config(frontend, name):
     assert getattr(type(optimizer).from_config(optimizer.get_config()), name) == 0.5
 
 
+@every_frontend
+@pytest.mark.parametrize("name", optimizers.__all__)
+@pytest.mark.once
+def test_a_misspelt_argument_is_answered_with_the_one_that_was_meant(frontend, name):
+    cls = getattr(FRONTENDS[frontend][1], name)
+    schedule = f"{frontend}.optimizers.schedules.InverseTimeDecay(rate, 1, decay)"
+    for given, way_out in (
+        ("weight_deacy", ": did you mean weight_decay?"),
+        ("gradient_accumulation_step", ": did you mean gradient_accumulation_steps?"),
+        ("weight_decay_rate", ": pass it as weight_decay."),
+        ("lr", ": pass it as learning_rate."),
+        ("decay", f", the decay of the learning rate: pass learning_rate={schedule}."),
+        ("colour", f": it takes {', '.join(inspect.signature(cls).parameters)}."),
+    ):
+        answer = f"{name} has no argument {given!r}{way_out}"
+        with pytest.raises(TypeError, match=f"^{re.escape(answer)}$"):
+            cls(**{given: 0.01})
+        with pytest.raises(TypeError, match=f"^{re.escape(answer)} If the config is of another"):
+            cls.from_config({given: 0.01})
+
+
+@every_frontend
+@pytest.mark.once
+def test_a_subclass_may_name_its_arguments_as_it_likes(frontend):
+    class Mine(FRONTENDS[frontend][1].LAMB):
+        def __init__(self, lr=0.1, **arguments):
+            super().__init__(lr, **arguments)
+
+    assert Mine(lr=0.5).get_config()["learning_rate"] == 0.5
+    with pytest.raises(TypeError, match="^Mine has no argument 'eps': pass it as epsilon"):
+        Mine(eps=1e-8)
+
+
+@every_frontend
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [("MeasureNoise", "smothing", "smoothing"), ("AdaScale", "preconditoned", "preconditioned")],
+)
+@pytest.mark.once
+def test_what_measures_answers_a_misspelt_argument_too(frontend, name, given, meant):
+    cls, inner = getattr(FRONTENDS[frontend][1], name), FRONTENDS[frontend][1].LAMB()
+    with pytest.raises(TypeError, match=f"^{name} has no argument '{given}': did you mean {meant}"):
+        cls(inner, **{given: 0.5})
+
+
 @pytest.mark.once
 def test_the_config_of_keras_makes_one_of_ours():
     config = keras.optimizers.Lamb(0.5, loss_scale_factor=8.0).get_config()
     ours = tf_lamb.keras.LAMB.from_config(config)
     assert ours.get_config()["loss_scale_factor"] == ours.loss_scale_factor == 8.0
-
-
-@pytest.mark.once
-def test_a_float8_layer_is_refused():
-    layer = keras.layers.Dense(2)
-    layer.build((None, 8))
-    layer.quantize("float8")
-    with pytest.raises(ValueError, match="inputs_scale of a float8 layer is no weight"):
-        tf_lamb.keras.LAMB().build(layer.trainable_variables)
 
 
 def test_gradients_are_unscaled_before_anyone_looks_at_them():

@@ -48,7 +48,7 @@ CHOICES = {
     "dtypes['masters']": ("float32",),
     "dtypes['products']": ("float32", "bfloat16"),
     "on_nonfinite": ("skip", "raise", "propagate"),
-    "method": ("decentlam", "dmsgd", "dsgd"),
+    "method": ("decentlam", "dmsgd", "dmsgd_awc", "dsgd"),
     "kind": ("linear", "polynomial", "exponential", "constant"),
     "handover": ("continuous", "drop"),
     "decay": ("constant", "multi_step", "polynomial"),

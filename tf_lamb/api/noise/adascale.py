@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api.noise.measured import MeasureNoise
+from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
 from tf_lamb.api.variables import value_of
 from tf_lamb.core import checks, noise
@@ -95,6 +96,7 @@ class AdaScale(MeasureNoise):
     _take_rate: Callable  # has the inner optimizer read a `Rate` instead of its own
     _adaptive: tuple[type, ...]  # of them the framework's that keep second moments
 
+    @arguments.answered
     def __init__(
         self, inner: Any, scale: float, *, preconditioned: bool | None = None,
         smoothing: float = 0.99, name: str = "adascale",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_lamb.api.optimizers import named
+from tf_lamb.api.optimizers import arguments, named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import names_of, numpy_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
@@ -72,6 +72,7 @@ class MeasureNoise:
     _summed: Callable  # per-replica gradients -> their sums over replicas
     _assign: Callable  # variables and values, on every replica
 
+    @arguments.answered
     def __init__(self, inner: Any, *, smoothing: float = 0.99, name: str = "measured"):
         self._check_inner(inner)
         self._wrap(inner, checks.text("name", name))

@@ -134,7 +134,7 @@ class Layerwise:
             made = super().from_config(config, custom_objects)  # type: ignore[misc]
         except TypeError as error:
             raise TypeError(
-                f"{error}: if the config is of another version, make the optimizer with the "
+                f"{error} If the config is of another version, make the optimizer with the "
                 "arguments of today, which CHANGELOG lists, and load the weights."
             ) from error
         made._is_from_config = True

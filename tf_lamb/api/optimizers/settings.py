@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.schedules import check_host
 from tf_lamb.core import checks, layouts
 from tf_lamb.core.accumulation import Stages
@@ -302,7 +303,11 @@ Class = TypeVar("Class", bound=type)
 
 
 def documented(cls: Class) -> Class:
-    """Puts an entry for each argument that has none in the place of `{{shared_arguments}}`."""
+    """Puts an entry for each argument that has none in the place of `{{shared_arguments}}`.
+
+    The constructor answers an argument that it does not have with the one that was meant.
+    """
+    cls.__init__ = arguments.answered(cls.__init__)  # type: ignore[misc]
     keys = cls.settings_class.keys  # type: ignore[attr-defined]
     if not (doc := cls.__doc__):  # python -OO
         return cls
