@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core import checks, schedules
@@ -12,7 +12,10 @@ from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 LEAST = 4  # updates that a larger batch is begun for
 
 
-def growing(recipe: Recipe, largest_batch: int) -> StagedRecipe:
+def growing(
+    recipe: Recipe, largest_batch: int, *, begin_with: Mapping[int, float] | None = None,
+    noise_scale: float | None = None,
+) -> StagedRecipe:  # fmt: skip
     """Doubles the batch where the schedule has halved the rate: as many examples, fewer updates.
 
         r              the rate of the recipe after warmup, divided by its peak
@@ -29,14 +32,19 @@ def growing(recipe: Recipe, largest_batch: int) -> StagedRecipe:
 
     Args:
         recipe: The recipe of the first batch, with a rate that falls.
-        largest_batch: At least twice that of the recipe. Where `NoiseScale` reports a smaller one
-            late in training, take that.
+        largest_batch: The largest batch, in examples; at least twice that of the recipe.
+        begin_with: Smaller batches of the beginning, {64: 0.03, 128: 0.1}: 64 for 3% of all
+            examples, then 128 up to 10%. Their rate has the same factor, of k < 1. Defaults to
+            None.
+        noise_scale: Gradient noise scale in examples, as `NoiseScale` reports it late in training:
+            no batch is above it. Defaults to None.
 
     Returns:
         A `StagedRecipe`, for `fit_stages`, or for `from_recipe` and `gradient_accumulation_steps`.
 
     Raises:
-        ValueError: if no batch grows, or a batch is larger than all examples.
+        TypeError: if `recipe` has stages, or an argument is not a number.
+        ValueError: if no batch grows, a batch is larger than all examples, or `begin_with` shrinks.
 
     Example:
         >>> from tf_lamb.core.recipes import growing, scale
@@ -50,6 +58,7 @@ def growing(recipe: Recipe, largest_batch: int) -> StagedRecipe:
     References:
         - Meterez et al., Seesaw, https://arxiv.org/abs/2510.14717
         - Smith et al., https://arxiv.org/abs/1711.00489, for SGD
+        - Merrill et al., https://arxiv.org/abs/2505.23971, the small beginning
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"A recipe of one stage can grow, and this is a {type(recipe).__name__}.")
@@ -57,21 +66,18 @@ def growing(recipe: Recipe, largest_batch: int) -> StagedRecipe:
 
     size = recipe.batch_size
     most = checks.integer("largest_batch", largest_batch)
-    if most < 2 * size:
-        raise ValueError(
-            f"No batch between {size:,} and {most:,} is twice that of the recipe: pass a "
-            f"largest_batch of {2 * size:,} or more."
-        )
+    if noise_scale is not None:
+        most = min(most, int(checks.number("noise_scale", noise_scale, "[1, inf)")))
     rates = recipe.schedule(schedules).value(np, np.arange(recipe.train_steps))
     relative = np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate  # 1 in warmup
-    left = np.arange(recipe.train_steps, 0, -1)
-    k = multiples(np, relative, np.minimum(most / size, left / LEAST))
-    begins = [(int(step), size * int(k[step])) for step in np.flatnonzero(np.diff(k, prepend=0))]
-    if len(begins) == 1:
-        raise ValueError(
-            f"The rate of {recipe.title} never falls to half of its peak, where the batch would "
-            f"double, with {2 * LEAST} steps left: give the recipe a decay, or an earlier one."
-        )
+    begins = _small(recipe, begin_with)
+    first = begins.pop()[0]
+    left = np.arange(recipe.train_steps - first, 0, -1)
+    k = multiples(np, relative[first:], np.minimum(most / size, left / LEAST))
+    for step in np.flatnonzero(np.diff(k, prepend=0)):
+        begins.append((first + int(step), size * int(k[step])))
+    if len(begins) == 1 or most < size:
+        raise ValueError(_why_constant(recipe, most))
     largest = begins[-1][1]
     if recipe.examples is not None and largest > recipe.examples:
         raise ValueError(
@@ -102,6 +108,50 @@ def multiples(np: Any, relative: Any, most: Any) -> Any:
     return np.maximum.accumulate(k)
 
 
+def _small(recipe, begin_with) -> list[tuple[int, int]]:
+    """The first steps, in steps of the recipe, of the smaller batches, and of its own at last."""
+    given = {} if begin_with is None else begin_with
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"begin_with has batches and the parts of all examples at which they end, such as "
+            f"{{64: 0.03}}, and not {begin_with!r}."
+        )
+    batches = [checks.integer("A batch of begin_with", batch) for batch in given]
+    parts = [checks.number("A part of begin_with", part, "(0, 1)") for part in given.values()]
+    if [*batches, recipe.batch_size] != sorted({*batches, recipe.batch_size}):
+        raise ValueError(
+            f"A batch may not shrink: begin_with has {batches}, and then comes "
+            f"{recipe.batch_size}. Pass smaller batches, in order."
+        )
+    if parts != sorted(set(parts)):
+        raise ValueError(f"begin_with ends its batches at {parts} of all examples: let them rise.")
+    ends = [math.ceil(part * recipe.train_steps) for part in parts]
+    if ends and ends[-1] >= recipe.train_steps:
+        raise ValueError(
+            f"begin_with leaves no step to the batch of {recipe.batch_size:,}: end it earlier "
+            f"than at {parts[-1]:g}."
+        )
+    if recipe.handover == "drop" and any(end < recipe.warmup_steps for end in ends):
+        raise ValueError(
+            f"begin_with changes the batch at step {ends[0]:,}, within the warmup of "
+            f"{recipe.warmup_steps:,} steps, after which this recipe's rate drops: change it later."
+        )
+    return list(zip([0, *ends], [*batches, recipe.batch_size], strict=True))
+
+
+def _why_constant(recipe, most) -> str:
+    if most < 2 * recipe.batch_size:
+        return (
+            f"No batch between {recipe.batch_size:,} and {most:,} is twice that of the recipe: "
+            f"pass a largest_batch (and a noise scale) of {2 * recipe.batch_size:,} or more, or "
+            "begin with a smaller batch."
+        )
+    return (
+        f"The rate of {recipe.title} never falls to half of its peak, where the batch would "
+        f"double, with {2 * LEAST} steps left: give the recipe a decay, or an earlier one."
+    )
+
+
 def _stages(recipe, begins) -> tuple[Recipe, ...]:
     """A recipe for each batch, from the examples on at which the one before has ended."""
     stages, begin = [], 0.0
@@ -118,13 +168,17 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
     """The part of a recipe from one of its steps on, with k times its batch."""
     import numpy as np
 
+    def rate(step):
+        return factor * float(recipe.schedule(schedules).value(np, np.float64(step)))
+
     factor = k if recipe.optimizer == "SGD" else math.sqrt(k)
-    peak = recipe.learning_rate
-    if begin:
-        peak = float(recipe.schedule(schedules).value(np, np.float64(begin)))
-    warmup = 0 if begin else min(steps, recipe.warmup_steps)  # the batch is constant within it
+    warmup = min(steps, max(0, round((recipe.warmup_steps - begin) / k)))
+    peak = rate(begin) if begin and not warmup else factor * recipe.learning_rate
+    if warmup == steps:  # it ends within the warmup of the recipe
+        first, part = recipe.initial_learning_rate, (begin + steps * k) / recipe.warmup_steps
+        peak = factor * (first + (recipe.learning_rate - first) * min(1.0, part))
     continuous = recipe.handover == "continuous"
-    decay_begins = warmup if continuous and not begin else begin
+    decay_begins = max(begin, recipe.warmup_steps) if warmup and continuous else begin
     decay_ends = recipe.train_steps
     if recipe.decay_steps is not None:
         decay_ends = recipe.decay_steps + (recipe.warmup_steps if continuous else 0)
@@ -137,10 +191,10 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
         recipe,
         title=f"{recipe.title}, batch {batch:,}",
         batch_size=batch,
-        learning_rate=factor * peak,
+        learning_rate=peak,
         warmup_steps=warmup,
         train_steps=steps,
-        initial_learning_rate=recipe.initial_learning_rate if warmup else 0.0,
+        initial_learning_rate=rate(begin) if warmup else 0.0,
         end_learning_rate=factor * recipe.end_learning_rate,
         decay="constant" if recipe.decay == "multi_step" and not inside else recipe.decay,
         boundaries=tuple(inside),
