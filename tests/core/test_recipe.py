@@ -228,9 +228,11 @@ def test_the_way_of_an_optimizer_of_keras_is_named():
     with pytest.raises(ValueError) as caught:
         published("linear_resnet50_sgd", 8192).arguments("LAMB")
     message = str(caught.value)
-    assert "keras.optimizers.SGD(recipe.schedule(), ...)" in message
+    assert "keras.optimizers.SGD(recipe.schedule(), momentum=0.9, nesterov=True)" in message
     assert "kernel_regularizer=keras.regularizers.L2(5e-05)" in message  # half of the decay
     assert "from_recipe" not in message
-    adamw = recipes.transfer(256, 256, 0.01, examples=60000, epochs=40, optimizer="AdamW")
-    with pytest.raises(ValueError, match=r"write keras.optimizers.AdamW\(recipe.schedule\(\), "):
-        adamw.arguments("LAMB")
+    of = {"examples": 60000, "epochs": 40, "optimizer": "AdamW", "beta_2": 0.9, "ema_momentum": 0.5}
+    with pytest.raises(ValueError) as caught:
+        recipes.transfer(256, 256, 0.01, weight_decay=0.01, **of).arguments("LAMB")
+    given = "beta_2=0.9, weight_decay=0.01, use_ema=True, ema_momentum=0.5"
+    assert str(caught.value).endswith(f"write keras.optimizers.AdamW(recipe.schedule(), {given}).")

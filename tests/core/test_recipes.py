@@ -93,6 +93,18 @@ def test_a_published_row(name, batch_size):
     assert numbers == ten_digits(rows[batch_size])
 
 
+def test_a_published_rule_is_one_for_your_own_baseline():
+    """The paper's base of LEGW is 2^2.5 and 10/2^5 epochs of warmup at 1,024."""
+    for name, tuned, power in (
+        ("untuned_lamb_resnet50", (512, 0.005, 0.3125), 1.0),
+        ("legw_resnet50_lars", (1024, 2**2.5, 10 / 2**5), 2.0),
+    ):
+        row = published(name, 8192)
+        rule = recipes.scale(8192, *tuned, 1281167, 90, rule="legw", power=power)
+        for field in ("learning_rate", "warmup_epochs", "warmup_steps", "power"):
+            assert getattr(row, field) == ten_digits(getattr(rule, field))
+
+
 @pytest.mark.parametrize("name", STAGES)
 def test_published_stages(name):
     *rows, power, steps = STAGES[name]
@@ -107,6 +119,16 @@ def test_published_stages(name):
     assert recipe.train_steps == steps
     # The same examples as 1,000,000 steps at 512, to the six steps that nobody explains.
     assert recipe.examples_seen == pytest.approx(512e6, rel=1e-3)
+
+
+def test_nvidia_publishes_warmup_as_a_share():
+    one, two = published("nvidia_bert")
+    assert [math.floor(0.2843 * 7038), math.floor(0.128 * 1563)] == [2000, 200]
+    assert "0.2843" in str(one) and "0.128" in str(two)
+    # The first rate of decay: step 2001 of 7038.
+    assert one.learning_rate * (1 - 2001 / one.train_steps) ** one.power == ten_digits(
+        0.005075894589
+    )
 
 
 @pytest.mark.parametrize("batch_size", LARS)

@@ -39,11 +39,17 @@ def _constructor_hint(recipe) -> str:
     """Formats the call that makes the optimizer. For Keras's SGD, weight decay is a penalty."""
     if recipe.optimizer in _WITH_FROM_RECIPE:
         return f"{recipe.optimizer}.from_recipe(...)"
-    call = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(), ...)"
-    if recipe.optimizer == "SGD" and recipe.weight_decay:
+    is_sgd = recipe.optimizer == "SGD"
+    names = ("momentum", "nesterov") if is_sgd else ("beta_2", "weight_decay")
+    arguments = [(name, value) for name in names if (value := getattr(recipe, name)) is not None]
+    if recipe.ema_momentum is not None:
+        arguments += [("use_ema", True), ("ema_momentum", recipe.ema_momentum)]
+    given = "".join(f", {name}={_short(value)}" for name, value in arguments)
+    call = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(){given})"
+    if is_sgd and recipe.weight_decay:
         penalty = f"keras.regularizers.L2({recipe.weight_decay / 2:g})"
         return f"{call}, and for its weight decay kernel_regularizer={penalty} in the layers"
-    return f"{call}, with what the recipe prints"
+    return call
 
 
 class AnyRecipe:

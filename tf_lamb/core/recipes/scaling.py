@@ -69,7 +69,7 @@ def in_epochs(
 def scale(
     batch_size: int, base_batch_size: int, base_learning_rate: float, base_warmup_epochs: float,
     examples: int, epochs: float, *, rule: str = "sqrt",
-    decay: str | Iterable[float] = "polynomial",
+    decay: str | Iterable[float] = "polynomial", power: float = 1.0, handover: str = "continuous",
 ) -> Recipe:  # fmt: skip
     """Scales the learning rate and warmup of your own baseline to another batch size.
 
@@ -95,7 +95,10 @@ def scale(
         epochs: Number of epochs, as in the baseline.
         rule: "sqrt", "linear" or "legw". Defaults to "sqrt".
         decay: The baseline's decay: "polynomial", "constant", or the epochs at which the rate falls
-            to a tenth, such as (30, 60, 80). Defaults to "polynomial", linear to 0.
+            to a tenth, such as (30, 60, 80). Defaults to "polynomial", to 0.
+        power: Power of the polynomial. Defaults to 1.
+        handover: "continuous", or "drop" if the baseline's decay counts from step 0. Defaults to
+            "continuous".
 
     Raises:
         TypeError: if an argument is not a number.
@@ -118,7 +121,7 @@ def scale(
         raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, not {rule!r}.")
     return by_rule(
         rule, fit_steps, batch_size, base_batch_size, base_learning_rate, base_warmup_epochs,
-        examples, epochs, decay,
+        examples, epochs, decay, power=power, handover=handover,
     )  # fmt: skip
 
 
