@@ -4,7 +4,7 @@ import math
 
 import keras
 
-from tf_lamb.core.checks import real
+from tf_lamb.core.checks import number, real
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.adversarial.keras import SplitBatchNormalization
 
@@ -31,6 +31,23 @@ def input_range(value) -> tuple[float, float]:
     return low, high
 
 
+def distance(name: str, value, default: float, width: float) -> float:
+    """A distance in the units of the images, within their range, or its default where it is None.
+
+    Raises:
+        ValueError, TypeError: for one out of the range.
+    """
+    if value is None:
+        return default
+    try:
+        return number(name, value, f"(0, {width!r}]")
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. It is in the units of the images, and input_range is {width:g} wide: 9/255 "
+            f"of that are {9 / 255 * width:.3g}."
+        ) from error
+
+
 def check_model(candidate) -> None:
     """A built image model with one input."""
     if not isinstance(candidate, keras.Model):
@@ -53,6 +70,16 @@ def check_image(name: str, x) -> None:
             f"ConcurrentAdversarial perturbs the pixels of one image input, (batch, height, width, "
             f"channels), but {name} has {found}."
         )
+
+
+def check_unfrozen(line, trainable) -> None:
+    """Raises where other variables are trained than those that the model keeps copies of."""
+    for copies in line:
+        if len(copies) != len(trainable):
+            raise ValueError(
+                f"The model trains {len(trainable)} variables, but {len(copies)} when "
+                "ConcurrentAdversarial was made, which keeps copies of them. Freeze layers first."
+            )
 
 
 def check_pixels(lowest: float, highest: float, bounds) -> None:

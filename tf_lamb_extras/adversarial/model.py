@@ -84,9 +84,9 @@ class ConcurrentAdversarial(AdversarialStep):
     ):
         checks.check_backend()
         low, high = checks.input_range(input_range)
-        width, share = f"(0, {high - low!r}]", "[0, 1]"
-        epsilon = 9 / 255 * (high - low) if epsilon is None else number("epsilon", epsilon, width)
-        step_size = epsilon if step_size is None else number("step_size", step_size, width)
+        width, share = high - low, "[0, 1]"
+        epsilon = checks.distance("epsilon", epsilon, 9 / 255 * width, width)
+        step_size = checks.distance("step_size", step_size, epsilon, width)
         arguments = {
             "epsilon": epsilon, "input_range": (low, high), "step_size": step_size,
             "steps": integer("steps", steps), "tau": integer("tau", tau, 0),

@@ -29,6 +29,7 @@ class AdversarialStep(keras.Model):
 
     def make_train_function(self, force=False):
         """Makes the function as Keras's does, which every `fit` calls before its first step."""
+        checks.check_unfrozen(self._line, self.trainable_variables)
         if int(ops.convert_to_numpy(self._steps_done)) == 0:
             # Weights may have been loaded since this model was made.
             for copies in self._line:

@@ -2,12 +2,13 @@
 
 import glob
 import json
+import math
 import os
 from typing import Any
 
 from tf_lamb.api import plots
 from tf_lamb.api.callbacks.callback import RISING, Callback
-from tf_lamb.api.variables import variables_of
+from tf_lamb.api.variables import value_of, variables_of
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.automatic_warmup import files, gaussian_process
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
@@ -32,8 +33,9 @@ class AutoWarmup(Callback):
                   decay from half of the peak
 
     If the last epoch of the longest warmup is the lowest, the decay starts there, from its rate.
-    The callback sets the learning rate before every step, whatever else sets it. A wide
-    range from min to max costs little: the rate grows by the same factor at every step.
+    The callback sets the learning rate before every step, and warns of another callback that sets
+    it, too; give the optimizer any number. A wide range from min to max costs little: the rate
+    grows by the same factor at every step.
 
     A rate beyond the peak may damage the network for every later rate. Therefore the callback keeps
     one copy of weights and state in the host's memory. `iterations` is restored with them. A
@@ -45,6 +47,9 @@ class AutoWarmup(Callback):
         min_learning_rate: Start of the warmup. Defaults to 1e-5 (the authors' value, for AdamP).
         max_learning_rate: End of the longest warmup. Defaults to 1.0 (also the authors' value).
         max_warmup_fraction: Longest warmup, as a fraction of all steps. Defaults to 0.5.
+        decay: "cosine", the default, or "constant_then_cosine": hold the peak, and fall over the
+            last `cooldown_fraction` of all steps.
+        cooldown_fraction: See decay. Defaults to 0.2.
         confidence: Threshold of P. Defaults to 0.95.
         patience: Number of epochs in a row. Defaults to 3.
         tests: Tests per epoch, on different sets of at most 500 losses. Defaults to 5.
@@ -59,7 +64,7 @@ class AutoWarmup(Callback):
         warmup: The observations and decisions: `points`, `verdicts`, `begin`, `peak`, `found`.
 
     Raises:
-        ValueError: for an impossible range, fraction; when training begins, if the number
+        ValueError: for an impossible range, fraction or decay; when training begins, if the number
             of steps is unknown, the optimizer has a schedule, or the state is missing or belongs to
             another training.
         FloatingPointError: at the end of a first epoch without a finite loss.
@@ -89,14 +94,16 @@ class AutoWarmup(Callback):
 
     def __init__(
         self, min_learning_rate: float = 1e-5, max_learning_rate: float = 1.0, *,
-        max_warmup_fraction: float = 0.5, confidence: float = 0.95, patience: int = 3,
-        tests: int = 5, total_steps: int | None = None,
-        state_file: str | os.PathLike | None = None, verbose: bool = True,
+        max_warmup_fraction: float = 0.5, decay: str = "cosine", cooldown_fraction: float = 0.2,
+        confidence: float = 0.95, patience: int = 3, tests: int = 5,
+        total_steps: int | None = None, state_file: str | os.PathLike | None = None,
+        verbose: bool = True,
     ):  # fmt: skip
         super().__init__()
         self._told: dict[str, Any] = {
             "min_learning_rate": min_learning_rate, "max_learning_rate": max_learning_rate,
-            "max_warmup_fraction": max_warmup_fraction, "confidence": confidence,
+            "max_warmup_fraction": max_warmup_fraction, "decay": decay,
+            "cooldown_fraction": cooldown_fraction, "confidence": confidence,
             "patience": patience, "tests": tests,
         }  # fmt: skip
         gaussian_process.check_installed()
@@ -116,7 +123,8 @@ class AutoWarmup(Callback):
         total = self._total_steps or self.params["epochs"] * self._steps
         self._settings = Settings(total, **self._told)
         super().on_train_begin(logs)
-        self._has_begun = False
+        self._has_begun = self._knows_others = False
+        self._set: float | None = None
 
     def on_epoch_begin(self, epoch, logs=None):
         """Starts, or resumes after the earlier epochs."""
@@ -133,13 +141,29 @@ class AutoWarmup(Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         """Sets the learning rate."""
+        if batch == 0:
+            self._warn_of_others()
+        self._set = rate = self.warmup.rate(self._first + batch)
         try:
-            self.model.optimizer.learning_rate = self.warmup.rate(self._first + batch)
+            self.model.optimizer.learning_rate = rate
         except TypeError as error:
             raise ValueError(
                 "AutoWarmup sets the learning rate itself, but this optimizer has a schedule of "
                 "its own: give the optimizer a number instead."
             ) from error
+
+    def _warn_of_others(self):
+        """Warns if the rate is not the one that was set last: somebody else sets it, too."""
+        if self._set is None or self._knows_others:
+            return
+        rate = float(value_of(self.model.optimizer.learning_rate))
+        if not math.isclose(rate, self._set, rel_tol=1e-5):  # in float32
+            self._knows_others = True
+            warn(
+                f"AutoWarmup sets the learning rate before every step. It has set {self._set:.3g}, "
+                f"and something else has set {rate:.3g} since, which has no effect. Take "
+                "LearningRateScheduler and ReduceLROnPlateau out of the callbacks."
+            )
 
     def on_train_batch_end(self, batch, logs=None):
         """Keeps the mean loss of the epoch so far."""
@@ -189,6 +213,7 @@ class AutoWarmup(Callback):
             return ""
         for variable, array in zip(self._trained(), arrays, strict=True):
             variable.assign(array.copy())  # which may be needed again
+        self._set = None
         return f" The weights and the optimizer are those of step {lowest:,} again."
 
     def _trained(self):
@@ -198,10 +223,13 @@ class AutoWarmup(Callback):
         return [variable.numpy().copy() for variable in self._trained()]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws loss, posterior, switch and learning rate on two `Axes`, and returns them.
+        """Draws loss, posterior, switch and learning rate; see `AutoWarmup`.
 
         Args:
             axes: Two matplotlib `Axes`. Defaults to None: those of a new figure.
+
+        Returns:
+            The two `Axes`. The caller shows or saves them.
 
         Raises:
             ValueError: before the first loss.

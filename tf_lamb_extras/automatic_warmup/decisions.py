@@ -15,6 +15,9 @@ from typing import Any
 from tf_lamb.core import checks
 from tf_lamb_extras.automatic_warmup import gaussian_process
 
+DECAYS = ("cosine", "constant_then_cosine")
+
+
 # The functions that `Settings.value` uses, over Python's own numbers.
 FLOATS = types.SimpleNamespace(
     cos=math.cos, maximum=max, minimum=min, where=lambda holds, x, other: x if holds else other
@@ -23,12 +26,27 @@ FLOATS = types.SimpleNamespace(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The arguments of AutoWU, as `AutoWarmup` explains them; the defaults are its authors'."""
+    """The arguments of AutoWU; the defaults are its authors'.
+
+    Attributes:
+        total_steps: T, of the whole training.
+        min_learning_rate, max_learning_rate: where the warmup begins, and where it would end after
+            its longest.
+        max_warmup_fraction: of T, the longest that the warmup may last.
+        decay: "cosine" to 0 from the switch to T; or "constant_then_cosine", to 0 over the last
+            `cooldown_fraction` of T.
+        cooldown_fraction: see decay.
+        confidence: how probable it must be that the loss was lower before.
+        patience: epochs in a row of which a majority of tests says so.
+        tests: tests an epoch, each on another sample of the losses.
+    """
 
     total_steps: int
     min_learning_rate: float = 1e-5
     max_learning_rate: float = 1.0
     max_warmup_fraction: float = 0.5
+    decay: str = "cosine"
+    cooldown_fraction: float = 0.2
     confidence: float = 0.95
     patience: int = 3
     tests: int = 5
@@ -42,9 +60,16 @@ class Settings:
                 "AutoWarmup raises the learning rate from min_learning_rate to max_learning_rate, "
                 f"so it needs 0 < min < max, but they are {low!r} and {high!r}. Try 1e-5 and 1.0."
             )
-        for name in ("max_warmup_fraction", "confidence"):
+        for name in ("max_warmup_fraction", "cooldown_fraction", "confidence"):
             if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must be between 0 and 1, it is {getattr(self, name)!r}.")
+                endless = name == "max_warmup_fraction"
+                why = "a warmup without an end leaves nothing to decay: " if endless else ""
+                raise ValueError(
+                    f"{name} must be between 0 and 1, {why}it is {getattr(self, name)!r}."
+                )
+        if self.decay not in DECAYS:
+            known = " or ".join(map(repr, DECAYS))
+            raise ValueError(f"decay must be {known}, not {self.decay!r}.")
         if self.longest < 1:
             raise ValueError(
                 f"max_warmup_fraction={self.max_warmup_fraction:g} of {self.total_steps} steps is "
@@ -56,6 +81,11 @@ class Settings:
         """Steps of the longest warmup, which ends where nothing is found."""
         return int(self.max_warmup_fraction * self.total_steps)
 
+    @property
+    def cooldown(self) -> float:
+        """The step at which "constant_then_cosine" begins to fall."""
+        return (1 - self.cooldown_fraction) * self.total_steps
+
     def warmup(self, step):
         """min (max/min)^(step/longest)."""
         ratio = self.max_learning_rate / self.min_learning_rate
@@ -63,15 +93,23 @@ class Settings:
 
     def unfound(self) -> tuple[float, float]:
         """The switch, as `value` takes it, where no minimum is found."""
-        return (begin := float(self.longest)), self.warmup(begin)
+        begin = float(self.longest)
+        if self.decay == "constant_then_cosine":
+            begin = min(begin, self.cooldown)
+        return begin, self.warmup(begin)
 
     def value(self, xp: Any, step, begin, peak):
         """The learning rate after this many steps.
 
-        warmup(step)                            step < begin
-        peak (1 + cos(pi min(s/S, 1)))/2        after; s = step - begin, S = T - begin
+            warmup(step)                                           step < begin
+            peak (1 + cos(pi min(s/S, 1)))/2, s = step - first     after
+
+        where first is begin, or with "constant_then_cosine" the cooldown's; S = T - first.
         """
-        part = xp.maximum(step - begin, 0.0 * step) / (self.total_steps - begin)
+        first = begin
+        if self.decay == "constant_then_cosine":
+            first = xp.maximum(begin, 0.0 * begin + self.cooldown)
+        part = xp.maximum(step - first, 0.0 * step) / (self.total_steps - first)
         fall = 0.5 * (1.0 + xp.cos(math.pi * xp.minimum(part, 1.0 + 0.0 * part)))
         # Past the switch the warmup may leave the floats.
         rise = self.warmup(xp.minimum(step, 0.0 * step + self.longest))
@@ -143,10 +181,18 @@ class AutoWUState:
             self.points.append((step, loss))
 
     def end_epoch(self, step: int, is_kept: bool = True) -> bool:
-        """Decides, after this many steps, whether training goes back to `lowest`.
+        """Decides, after this many steps.
 
-        An epoch of the warmup without a finite loss is a `FloatingPointError` where no weights are
-        kept to go back to.
+        Args:
+            step: that many.
+            is_kept: whether the weights of the lowest epoch are there to go back to.
+
+        Returns:
+            Whether training goes back to `lowest`.
+
+        Raises:
+            FloatingPointError: where an epoch of the warmup had no finite loss, and there is
+                nothing to go back to.
         """
         last = self.verdicts[-1][0] if self.verdicts else 0
         if self.found or last >= self.begin or self.watched:

@@ -110,13 +110,23 @@ def _check_rate(optimizer, method):
             )
 
 
-def check_convergence(method, matrices):
-    """Raises unless DecentLaM's workers come together."""
-    if method == "decentlam" and not rules.is_symmetric(matrices):
+def check_convergence(method, matrices, momentum):
+    """Raises unless DecentLaM's workers come together with this momentum."""
+    if method != "decentlam":
+        return
+    growth = rules.growth(matrices, momentum)
+    symmetric = "a symmetric topology ('ring', 'symmetric_exponential', 'grid', 'full')"
+    if growth is None:
         raise ValueError(
-            "'decentlam' drives workers apart with some matrices that are not symmetric. Use "
-            "(W + W.T)/2, a symmetric topology ('ring', 'symmetric_exponential', 'grid', 'full'), "
-            "or method='dmsgd'."
+            "'decentlam' drives workers apart with some matrices that are not symmetric, and of "
+            f"this one nothing is known. Use (W + W.T)/2, {symmetric}, or method='dmsgd'."
+        )
+    if growth >= 1:
+        most = rules.largest_momentum(matrices)
+        raise ValueError(
+            f"'decentlam' with momentum {momentum:g} drives these {len(matrices[0])} workers "
+            f"apart, {growth:.3g} times further each step, whatever the learning rate. Use "
+            f"{symmetric}, method='dmsgd', or a momentum of at most {most:g}."
         )
 
 

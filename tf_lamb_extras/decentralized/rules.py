@@ -28,10 +28,10 @@ and velocity v of all workers, is
 For an eigenvalue of W that is a 2 x 2 matrix. With a real one, as all of a symmetric W are, it
 shrinks whatever b < 1 is. With a complex one it may grow, and so it may where matrices take turns:
 at b = 0.9 it does for `one_sided_ring` from three workers on, and for `exponential` and
-`one_peer_exponential` from four on. So it takes one symmetric W alone. The other methods only ever
-shrink differences.
+`one_peer_exponential` from four on. The other methods only ever shrink differences.
 """
 
+import cmath
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -58,18 +58,27 @@ def dsgd(xp, g, w, *, lr, decay=0.0, mix):
     return (mix(w - lr * decayed(g, decay, w)),)
 
 
-def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
+def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix, order="adapt_then_combine"):
     """One step of decentralized momentum SGD.
 
         v <- b v + lr (g + decay w)
-        w <- mix(w - v)
+        w <- mix(w - v)                 adapt, then combine (ATC)
+        w <- mix(w) - v                 adapt with combine (AWC): `mix` need not wait for g
 
-    Returns the new w and v; the arguments are those of `dsgd`, and b is the momentum.
+    Args:
+        g, w, v: gradient, weight and velocity of this worker, arrays of one shape.
+        momentum: b.
+        order: "adapt_then_combine" or "adapt_with_combine".
+        lr, decay, mix: see `dsgd`.
 
-    Source: Yuan et al., arXiv:2104.11981; adapt-then-combine.
+    Returns:
+        The new w and v.
+
+    Source: Yuan et al., arXiv:2104.11981; the orders go by BlueFog's names.
     """
     v = momentum * v + lr * decayed(g, decay, w)
-    return mix(w - v), v
+    w = mix(w - v) if order == "adapt_then_combine" else mix(w) - v
+    return w, v
 
 
 def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
@@ -163,12 +172,29 @@ def _given(topology, workers):
                     f"topology must be doubly stochastic, but {kind} {i} of the matrix sums to "
                     f"{sum(line):g}. Every row and every column must sum to 1."
                 )
+    _check_weights(matrix)
+    return matrix
+
+
+def _check_weights(matrix):
+    """Raises where a weight is negative, or what one worker knows does not come to all."""
     for i, row in enumerate(matrix):
         if min(row) < 0:
             raise ValueError(
                 f"topology gives worker {i} the weight {min(row):g}. Use none below 0."
             )
-    return matrix
+    reached, waiting = {0}, [0]
+    while waiting:
+        sender = waiting.pop()
+        new = {i for i, row in enumerate(matrix) if row[sender]} - reached
+        reached |= new
+        waiting += new
+    if len(reached) < len(matrix):
+        lost = min(set(range(len(matrix))) - reached)
+        raise ValueError(
+            f"topology leaves worker {lost} without a way from worker 0, so that they never agree. "
+            "Give some worker on each side a weight above 0 for one on the other."
+        )
 
 
 def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:
@@ -219,10 +245,66 @@ TOPOLOGIES: dict[str, Callable[[int], tuple[Matrix, ...]]] = {
 }
 
 
-def is_symmetric(matrices: Sequence[Matrix]) -> bool:
-    """Whether it is one matrix, and equal to its transpose."""
-    return len(matrices) == 1 and all(
-        math.isclose(weight, matrices[0][j][i], abs_tol=1e-9)
-        for i, row in enumerate(matrices[0])
-        for j, weight in enumerate(row)
-    )
+_MOMENTA = [i / 100 for i in range(99, 0, -1)]
+
+
+def growth(matrices: Sequence[Matrix], momentum: float) -> float | None:
+    """The factor by which the workers' differences grow a step, in the long run.
+
+    Returns:
+        A number below 1 where they vanish. None where that takes an eigenvalue solver: for
+        matrices that are neither all circulant, nor a single symmetric one.
+    """
+    modes = _modes(matrices)
+    return None if modes is None else _growth(modes, momentum)
+
+
+def largest_momentum(matrices: Sequence[Matrix]) -> float:
+    """The largest momentum, in hundredths, with which the workers come together; or 0."""
+    modes = _modes(matrices)
+    return 0.0 if modes is None else next((b for b in _MOMENTA if _growth(modes, b) < 1), 0.0)
+
+
+def _modes(matrices):
+    """Each way to differ, as its eigenvalue of each matrix: those that are circulant commute."""
+    if all(map(_is_circulant, matrices)):
+        workers = len(matrices[0])
+        return [tuple(_eigenvalue(matrix, k) for matrix in matrices) for k in range(1, workers)]
+    if len(matrices) == 1 and _is_symmetric(matrices[0]):
+        return [(0.0,)]  # any real eigenvalue will do: whether it shrinks is the same for all
+    return None
+
+
+def _eigenvalue(matrix, k):
+    """The k-th of a circulant matrix."""
+    turn = 2j * math.pi * k / len(matrix)
+    return sum(weight * cmath.exp(turn * j) for j, weight in enumerate(matrix[0]) if weight)
+
+
+def _growth(modes, b):
+    return max((_radius(mode, b) for mode in modes), default=0.0)
+
+
+def _radius(eigenvalues, b):
+    """The spectral radius of a product of one mode's 2 x 2 matrices, as a mean of its factors."""
+    p, q, r, s = 1.0, 0.0, 0.0, 1.0
+    for w in eigenvalues:
+        p, q, r, s = w * p - b * r, w * q - b * s, (1 - w) * p + b * r, (1 - w) * q + b * s
+    half = (p + s) / 2
+    root = cmath.sqrt(half * half - (p * s - q * r))
+    return max(abs(half + root), abs(half - root)) ** (1 / len(eigenvalues))
+
+
+def _is_circulant(matrix):
+    return _is(matrix, lambda i, j: matrix[0][(j - i) % len(matrix)])
+
+
+def _is_symmetric(matrix):
+    return _is(matrix, lambda i, j: matrix[j][i])
+
+
+def _is(matrix, expected):
+    return all(
+        math.isclose(weight, expected(i, j), abs_tol=1e-9)
+        for i, row in enumerate(matrix) for j, weight in enumerate(row)
+    )  # fmt: skip

@@ -24,6 +24,7 @@ from tf_lamb_extras.decentralized.workers import Consensus, Workers
 _RULES: dict[str, Callable] = {
     "decentlam": rules.decentlam,
     "dmsgd": rules.dmsgd,
+    "dmsgd_awc": functools.partial(rules.dmsgd, order="adapt_with_combine"),
     "dsgd": rules.dsgd,
 }
 
@@ -49,11 +50,12 @@ class Decentralized(keras.Model):
             workers start with the model's weights; after `fit` and after `average()` the model has
             their mean.
         method: "decentlam", which converges to the limit of "dsgd" at any momentum; "dmsgd",
-            momentum SGD; or "dsgd", without momentum. Defaults to "decentlam".
+            momentum SGD that adapts, then combines; "dmsgd_awc", which combines while it adapts; or
+            "dsgd", without momentum. Defaults to "decentlam".
         topology: The neighbours of each worker: "ring", "one_sided_ring", "exponential",
             "symmetric_exponential", "one_peer_exponential", "grid", "full", or a doubly stochastic
-            matrix with a row for each device. "decentlam" needs a symmetric matrix. Defaults to
-            "ring".
+            matrix with a row for each device. "decentlam" needs a symmetric matrix, unless the
+            momentum is small. Defaults to "ring".
         weight_decay: Factor of the weight that is added to the gradient before averaging.
             Defaults to 0.
         exclude_from_weight_decay: Regexes, searched in the paths of variables, of the variables
@@ -97,7 +99,7 @@ class Decentralized(keras.Model):
         devices = checks.devices_of(devices)
         matrices = rules.matrices(topology, len(devices))
         optimizer = checks.own_optimizer(model, method)
-        checks.check_convergence(method, matrices)
+        checks.check_convergence(method, matrices, optimizer.momentum)
         rule = _RULES[method]
         if method != "dsgd":
             rule = functools.partial(rule, momentum=optimizer.momentum)

@@ -110,7 +110,12 @@ class Workers:
         return jax.block_until_ready(results) if on_cpu else results
 
     def on(self, devices):
-        """The same on as many other devices."""
+        """The same on as many other devices; raises for another number of them."""
+        if len(devices) != self.count:
+            raise ValueError(
+                f"there are {self.count} workers, and {len(devices)} devices to compile for: give "
+                "as many."
+            )
         return Workers(self.model, self._rule, self._matrices, tuple(devices))
 
     def jitted(self, step, optimizer):

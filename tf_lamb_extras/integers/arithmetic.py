@@ -14,6 +14,7 @@ construction is ours, and exact by design: once the thresholds are found, all nu
 import bisect
 import math
 import operator
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -62,6 +63,14 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
     line that they round to never falls either, so that bisection finds the thresholds; a
     `Fraction` is exact.
 
+    Args:
+        k: Slope.
+        b: Value at 0.
+        bits: n, of the activation.
+        low: The least x.
+        high: The greatest x.
+        name: What errors call it.
+
     Raises:
         ValueError, TypeError: for what is no range of int32 or no number, and where int32 would
             overflow, |A| max|x| + |B| >= 2^31; and for floats that are whole numbers but for their
@@ -78,10 +87,12 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
             "change b in its last places."
         )
     if found is None or width(found, low, high) > 32:
+        begin, end = _changing(k, b, bits, low, high)
         raise ValueError(
             f"{name}: int32 would overflow: no A x + B of 32 bits is clip(floor({float(k):.9g} x + "
             f"{float(b):.9g}), 0, {2**bits - 1}) at every x from {low:,} to {high:,}. Take fewer "
-            "bits for the activation, or for the kernel that the accumulator sums."
+            "bits for the activation, or for the kernel that the accumulator sums; or clip x to "
+            f"a narrower range, such as that from {begin:,} to {end:,} in which this one changes."
         )
     return found
 
@@ -93,18 +104,33 @@ def _found(k, b, bits, low, high) -> Integers | None:
     return mirrored and mirrored._replace(a=-mirrored.a)
 
 
-def _rising(k, b, bits, low, high) -> Integers | None:
+def _changing(k, b, bits, low, high) -> tuple[int, int]:
+    """The last x of the first level and the first x of the last: between them lie the others."""
+    if k < 0:
+        begin, end = _changing(-k, b, bits, -high, -low)
+        return -end, -begin
+    first, last, begins = _thresholds(k, b, bits, low, high)
+    return begins[first + 1] - 1, begins[last]
+
+
+def _thresholds(k, b, bits, low, high):
+    """The levels at the ends of the range, and of each level after the first its first x."""
+
     def line(x):
         return k * x + b
 
-    top, xs = 2**bits - 1, range(low, high + 1)
     # A line may be far out of the levels.
-    first, last = (math.floor(min(max(line(x), 0), top)) for x in (low, high))
+    first, last = (math.floor(min(max(line(x), 0), 2**bits - 1)) for x in (low, high))
+    xs = range(low, high + 1)
+    levels = range(first + 1, last + 1)
+    return first, last, {j: low + bisect.bisect_left(xs, j, key=line) for j in levels}
+
+
+def _rising(k, b, bits, low, high) -> Integers | None:
+    top = 2**bits - 1
+    first, last, begins = _thresholds(k, b, bits, low, high)
     if first == last:
         return Integers(0, first, 0)
-    # Of each level after the first, its first x.
-    levels = range(first + 1, last + 1)
-    begins = {j: low + bisect.bisect_left(xs, j, key=line) for j in levels}
     # (x, level): at x the line is at least at `reached`, and below `missed`. At the ends of the
     # range only 0 and `top` hold by clipping.
     reached = [(low, first)] * (first > 0) + [(x, j) for j, x in begins.items()]
@@ -192,3 +218,13 @@ def check_range(low, high, name: str) -> tuple[int, int]:
             "for activations or kernels, or split the sum."
         )
     return ends
+
+
+def check_inside(name: str, low: Sequence[int], high: Sequence[int], least, greatest) -> None:
+    """The least and the greatest x of each channel are in its range, or an error."""
+    for channel, (bottom, top, x, z) in enumerate(zip(low, high, least, greatest, strict=True)):
+        if x < bottom or z > top:
+            raise ValueError(
+                f"{name}, channel {channel}: an accumulator of {x if x < bottom else z:,} is out "
+                f"of the range from {bottom:,} to {top:,} that its integers were made for."
+            )

@@ -44,19 +44,25 @@ class FixedPointLayer:
         x = np.asarray(x)
         if x.dtype.kind not in "iu":
             raise TypeError(f"{self.name} takes whole numbers, int32 or smaller, not {x.dtype}.")
-        x = np.moveaxis(x, self.axis, -1)
-        for channel in range(x.shape[-1] if x.size else 0):
-            bottom, top = self.low[channel], self.high[channel]
-            least, greatest = x[..., channel].min(), x[..., channel].max()
-            if least < bottom or greatest > top:
-                raise ValueError(
-                    f"{self.name}, channel {channel}: an accumulator of "
-                    f"{least if least < bottom else greatest:,} is out of the range from "
-                    f"{bottom:,} to {top:,} that its integers were made for."
-                )
-        a, b, shift = (np.array(each, np.int32) for each in (self.a, self.b, self.shift))
-        y = arithmetic.evaluate(np, x.astype(np.int32), a, b, shift, self.bits)
-        return np.moveaxis(y, -1, self.axis)
+        if x.size:
+            others = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
+            ends = (end(axis=others).tolist() for end in (x.min, x.max))
+            arithmetic.check_inside(self.name, self.low, self.high, *ends)
+        shape = self.along(x.ndim)
+        a, b, shift = (
+            np.array(each, np.int32).reshape(shape) for each in (self.a, self.b, self.shift)
+        )
+        return arithmetic.evaluate(np, x.astype(np.int32), a, b, shift, self.bits)
+
+    def in_tensorflow(self, x):
+        """Computes y from a tensor, also in a `tf.function`; XLA drops the check of the range."""
+        from tf_lamb_extras.integers.tensorflow import evaluate
+
+        return evaluate(self, x)
+
+    def along(self, rank: int) -> list[int]:
+        """Returns the shape that broadcasts the channels over an array of this rank."""
+        return [-1 if i == self.axis % rank else 1 for i in range(rank)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,16 +121,17 @@ def fixed_point(
 
     Returns:
         An object with `layers`, a dict from names to integers (`a`, `b` and `shift`, ranges
-        `low` and `high`, and `in_numpy(x)`, which evaluates y in int32), and with `left`, the
-        batch normalizations without a `QuantizedReLU`. It prints as a table: per layer the largest
-        d, the bits (sign included) of A, of B and of A x + B, and the channel with the most bits.
+        `low` and `high`, and the evaluators `in_numpy(x)` and `in_tensorflow(x)`, which return
+        y in int32), and with `left`, the batch normalizations without a `QuantizedReLU`. It
+        prints as a table: per layer the largest d, the bits (sign included) of A, of B and of
+        A x + B, and the channel with the most bits.
 
     Raises:
         ValueError, TypeError: for a model without such a pair or without a known order of
             layers, a layer that is not built or not finite, a kernel that is not integers times
             a power of two, a range that is invalid, unknown or of more than 31 bits, and an
-            overflow of int32. `in_numpy` raises for an input that is not an integer or out of
-            range.
+            overflow of int32. The evaluators raise for an input that is not an integer or out
+            of range.
 
     Example:
 
@@ -223,6 +230,11 @@ def _pairs(model, norms, calls):
 def _check_names(accumulators, pairs):
     if accumulators is None:
         return {}
+    if not isinstance(accumulators, dict):
+        raise TypeError(
+            "accumulators must be a dict from the name of a batch normalization to (step, lowest, "
+            f"highest), not {accumulators!r:.80}."
+        )
     for name in accumulators:
         if name not in pairs:
             raise ValueError(

@@ -276,6 +276,8 @@ def small(shape=(4, 4, 1), **arguments):
     ("arguments", "text"),
     [
         ({"epsilon": 0}, "epsilon must be a number in (0, 1.0], but it is 0"),
+        ({"epsilon": 8}, "It is in the units of the images, and input_range is 1 wide: 9/255 of"),
+        ({"step_size": 2}, "step_size must be a number in (0, 1.0], but it is 2"),
         ({"alpha": 1.1}, "alpha must be a number in [0, 1], but it is 1.1"),
         ({"tau": -1}, "tau must be a whole number >= 0, not -1"),
         ({"input_range": (1, 0)}, "input_range must be (lowest, highest), but it is (1, 0)"),
@@ -306,6 +308,14 @@ def test_data_that_cannot_be():
         training.fit(np.zeros((4, 4, 4, 1)), verbose=0)
     with pytest.raises(ValueError, match=r"input_range is \(0, 1\)"):
         training.fit(np.full((4, 4, 4, 1), 200, "uint8"), np.zeros((4, 2)), verbose=0)
+
+
+def test_layers_that_are_frozen_after_the_copies_were_made_are_refused():
+    training = ConcurrentAdversarial(small(), input_range=(0, 1))
+    training.model.layers[-1].trainable = False
+    training.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="Freeze layers first"):
+        training.fit(np.zeros((4, 4, 4, 1)), np.zeros((4, 2)), verbose=0)
 
 
 def test_the_example_runs():

@@ -161,6 +161,17 @@ def test_what_only_fit_knows_to_be_wrong_is_refused_before_a_step(frontend, digi
         train(model, (x * np.nan, y), 4, auto_warmup(frontend))
 
 
+@every_frontend
+def test_another_that_sets_the_rate_is_named_once(frontend, digits, recwarn):
+    host, _ = FRONTENDS[frontend]
+    warmup, seen = auto_warmup(frontend, 1e-3, 1.0), watcher(host)
+    other = host.callbacks.LearningRateScheduler(lambda epoch: 7.0)
+    train(model_of(frontend), digits, 4, warmup, other, seen)
+    told = [str(w.message) for w in recwarn if "something else has set 7" in str(w.message)]
+    assert len(told) == 1 and "Take LearningRateScheduler and" in told[0]
+    assert max(seen.rates) <= 1.0
+
+
 @on_tensorflow
 @every_frontend
 def test_the_loss_is_the_mean_over_replicas(frontend, digits, judged):
@@ -186,7 +197,9 @@ def test_the_example_runs():
 
 
 @every_frontend
-def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(frontend, judged, capsys):
+def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(
+    frontend, judged, capsys, recwarn
+):
     """A rate that destroys what was learned: the losses of the last epochs are the highest."""
     judged(lambda losses: losses > 8)
     host, _ = FRONTENDS[frontend]
@@ -202,6 +215,7 @@ def test_after_the_switch_the_model_is_as_at_the_end_of_that_epoch(frontend, jud
         np.testing.assert_array_equal(one, other)
         assert one.ndim == 0 or (one != now).any()
     assert f"are those of step {lowest * 4} again" in capsys.readouterr().out
+    assert not [w for w in recwarn if "something else" in str(w.message)]
 
 
 @every_frontend

@@ -65,6 +65,8 @@ def authors(settings, epochs, steps, found):
                 lr *= gamma
                 continue
             begin, peak = switch
+            if settings.decay == "constant_then_cosine":
+                begin = max(begin, (1 - settings.cooldown_fraction) * total)
             part = max(now - begin, 0) / (total - begin)
             rates.append(peak * 0.5 * (1 + math.cos(math.pi * part)))
         if switch is None:
@@ -96,9 +98,10 @@ def run(settings, epochs, steps, found):
     return warmup, rates
 
 
+@pytest.mark.parametrize("decay", ["cosine", "constant_then_cosine"])
 @pytest.mark.parametrize("passes", [True, False])
-def test_the_rates_of_a_whole_training_are_the_authors(passes):
-    settings = Settings(24 * 7, 1e-4, 2.0, max_warmup_fraction=0.6)
+def test_the_rates_of_a_whole_training_are_the_authors(decay, passes):
+    settings = Settings(24 * 7, 1e-4, 2.0, decay=decay, max_warmup_fraction=0.6)
     found = votes_of if passes else lambda epoch: votes_of(0)
     warmup, rates = run(settings, 24, 7, found)
     np.testing.assert_allclose(rates, authors(settings, 24, 7, found), rtol=1e-12)
@@ -179,9 +182,11 @@ def test_the_lowest_epoch_is_the_one_that_ends_lowest():
 @pytest.mark.parametrize(
     ("told", "says"),
     [
+        ({"min_learning_rate": 0.0}, "needs 0 < min < max"),
         ({"min_learning_rate": 1.0, "max_learning_rate": 0.1}, "needs 0 < min < max"),
-        ({"max_warmup_fraction": 1.0}, "max_warmup_fraction must be between 0 and 1, it is 1.0"),
+        ({"max_warmup_fraction": 1.0}, "a warmup without an end leaves nothing to decay"),
         ({"confidence": 95}, "confidence must be between 0 and 1, it is 95"),
+        ({"decay": "linear"}, "decay must be 'cosine' or 'constant_then_cosine', not 'linear'"),
         ({"patience": 0}, "patience must be a whole number >= 1"),
         ({"max_warmup_fraction": 0.001, "total_steps": 100}, "is no step at all"),
     ],

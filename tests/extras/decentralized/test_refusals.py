@@ -38,7 +38,15 @@ BAD = {
     "other number": (compiled, {"topology": np.full((4, 4), 0.25)}, "for 4 workers, .* are 8"),
     "apart": (
         compiled, {"topology": "one_peer_exponential"},
-        "drives workers apart .* a symmetric topology",
+        "drives these 8 workers apart, 1.11 times further .* or a momentum of at most 0.7",
+    ),
+    "perhaps apart": (
+        compiled, {"topology": (np.eye(8) + np.eye(8)[[1, 2, 4, 0, 5, 6, 7, 3]]) / 2},
+        r"nothing is known. Use \(W \+ W.T\)/2",
+    ),
+    "islands": (
+        compiled, {"topology": np.kron(np.eye(2), np.full((4, 4), 0.25))},
+        "leaves worker 4 without a way from worker 0, so that they never agree",
     ),
     "not compiled": (dense, {}, "is not compiled. First model.compile"),
     "train_step": (lambda: compiled(Custom([keras.layers.Dense(3)])), {}, "Custom has a train_st"),

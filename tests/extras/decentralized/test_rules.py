@@ -32,6 +32,13 @@ WORKED = {
         [[.1612673611, .1715752315], [-.006068287037, .04971180556], [.1052592593, .05609259259],
          [.2742916667, -.006903935185]],
     ],
+    "dmsgd_awc": [
+        [[.05, 0], [-.1, .1], [0, -.1], [.15, .05]],
+        [[.1258333333, .05], [-.1966666667, .185], [.01666666667, -.1633333333],
+         [.3404166667, .07583333333]],
+        [[.2168194444, .1023611111], [-.2603888889, .2811388889], [.05305555556, -.2131666667],
+         [.5318159722, .1169583333]],
+    ],
     "decentlam": [
         [[.03333333333, .05], [-.01666666667, 0], [.01666666667, .01666666667],
          [.06666666667, -.01666666667]],
@@ -45,6 +52,7 @@ WORKED = {
 RULES = {
     "dsgd": lambda xp, g, w, v, **o: (*rules.dsgd(xp, g, w, **o), v),
     "dmsgd": functools.partial(rules.dmsgd, momentum=0.9),
+    "dmsgd_awc": functools.partial(rules.dmsgd, momentum=0.9, order="adapt_with_combine"),
     "decentlam": functools.partial(rules.decentlam, momentum=0.9),
 }
 
@@ -97,13 +105,13 @@ def papers(method, matrix, rates, decay, b=0.9):
             x = x - rate * m
         else:
             m = b * m + gradient
-            x = matrix @ (x - rate * m)
+            x = matrix @ (x - rate * m) if method == "dmsgd" else matrix @ x - rate * m
         last = rate
         seen.append(x)
     return seen
 
 
-@pytest.mark.parametrize("method", ["dmsgd", "decentlam"])
+@pytest.mark.parametrize("method", ["dmsgd", "dmsgd_awc", "decentlam"])
 def test_a_schedule_rescales_the_papers_momentum_and_decay_is_of_the_gradient(method):
     rates = [0.01, 0.03, 0.05, 0.05, 0.02, 0.001]
     ring = matrix_of("ring")

@@ -81,6 +81,14 @@ def check_exchanges(topology, collectives, beside):
         assert reduced <= 32  # loss and metrics: a few sums
 
 
+def test_another_number_of_devices_to_compile_for_is_one_error():
+    import jax
+
+    workers = Decentralized(compiled())
+    with pytest.raises(ValueError, match="there are 8 workers, and 2 devices to compile for"):
+        lowered(workers, jax.devices()[:2])
+
+
 def test_a_second_step_compiles_nothing():
     import jax
 
@@ -187,7 +195,7 @@ def test_resumed_is_uninterrupted(tmp_path):
 
     def workers():
         model = compiled(dense(0.2, normalized=True), rate=schedule(), momentum=0.5)
-        return Decentralized(model, "dmsgd", "one_peer_exponential")
+        return Decentralized(model, topology="one_peer_exponential")
 
     backup = functools.partial(tf_lamb.keras.BackupAndRestore, tmp_path / "backup")
 

@@ -149,6 +149,19 @@ def test_what_is_refused(error, text, arguments):
     refused(error, text, integers, *arguments)
 
 
+@pytest.mark.parametrize("k", [0.0386, -0.0386])
+def test_an_overflow_names_the_range_that_would_do(k):
+    low, high = -(10**6), 2 * 10**6
+    text = "such as that from -3,368 to 3,213" if k > 0 else "such as that from -3,213 to 3,368"
+    refused(ValueError, text, integers, k, 131.0, 8, low, high)
+    begin, end = (-3368, 3213) if k > 0 else (-3213, 3368)
+    x = np.arange(begin - 1, end + 2)
+    levels = line_levels(x, k, 131.0, 8)
+    assert {*levels[:2], *levels[-2:]} == {0, 255}  # and no narrower one
+    assert levels[2] != levels[1] and levels[-3] != levels[-2]
+    check_at_every_x(k, 131.0, 8, begin, end)
+
+
 @pytest.mark.parametrize("scale", [0.3, 0, float("inf"), "1", True])
 def test_a_scale_rounds_nothing(scale):
     refused(ValueError, f"power of two, which rounds no float, not {scale!r}",

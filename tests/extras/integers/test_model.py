@@ -140,6 +140,26 @@ def test_ranges_are_those_that_the_kernels_allow(frontend, trained):
         assert list(numbers.low) == (np.minimum(kernel, 0).sum(0) * most).tolist()
 
 
+@on_tensorflow
+@every_frontend
+def test_tensors_have_the_same_levels(frontend, trained):
+    _, _, fixed = trained(frontend)
+    numbers = fixed.layers["norm_first"]
+    ends = [np.linspace(*each, 9) for each in zip(numbers.low, numbers.high, strict=True)]
+    x = np.stack(ends, axis=-1).astype("int32")
+    y = numbers.in_tensorflow(tf.constant(x))
+    assert y.dtype == tf.int32
+    np.testing.assert_array_equal(y, numbers.in_numpy(x))
+    graph = tf.function(numbers.in_tensorflow)
+    np.testing.assert_array_equal(graph(tf.constant(x, tf.int64)), y)
+    x[-1, 2] += 1
+    for function in (numbers.in_tensorflow, graph):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="out of the range"):
+            function(tf.constant(x))
+    with pytest.raises(TypeError, match="norm_first takes whole numbers"):
+        numbers.in_tensorflow(tf.constant([0.5]))
+
+
 @every_frontend
 def test_an_array_out_of_range_or_of_floats_is_refused(frontend, trained):
     numbers = trained(frontend)[2].layers["norm_first"]
@@ -242,6 +262,7 @@ def test_what_cannot_be_in_integers(frontend):
     refused(ValueError, "norm, channel 0: the range from 0 to 4,000,000,000 needs more than 31",
             fixed_point, model, (0, 2 * 10**9))  # fmt: skip
     named = functools.partial(fixed_point, model, (0, 9))
+    refused(TypeError, "accumulators must be a dict", named, accumulators=[("norm", 1, 0, 9)])
     refused(ValueError, "accumulators names 'nrom', which", named, accumulators={"nrom": (1, 0, 9)})
     with_range = functools.partial(fixed_point, input_range=(0, 9))
     refused(ValueError, "because sum before it has an activation", with_range,
