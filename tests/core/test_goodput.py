@@ -28,7 +28,7 @@ def test_the_examples_run(module):
 # -- seconds of a step -----------------------------------------------------------------------------
 
 
-def test_the_update_is_counted_once():
+def test_the_update_and_the_network_of_several_devices_are_counted_once():
     time = plans.fit_time([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
     assert (time.micro_batch, time.example) == pytest.approx((0.05, 0.001), rel=1e-9)
     assert time.residual < 1e-12
@@ -36,6 +36,10 @@ def test_the_update_is_counted_once():
     machine = plans.Machine(time, 64, (1, 8))
     assert machine.seconds(8 * 256, 8) == machine.seconds(256, 1) == time.step(64, 4)
     assert plans.Machine(time, 512, (16,)).seconds(256, 16) == time.step(16)
+    wired = plans.Machine(time, 64, (1, 8), network={8: 0.03})
+    assert wired.seconds(8 * 256, 8) == pytest.approx(4 * 0.114 + 0.05)
+    assert wired.seconds(8 * 256, 8, 256) == pytest.approx(0.306 + 0.05)
+    assert wired.seconds(256, 1) == time.step(64, 4)
 
 
 def test_between_sizes_that_were_timed_the_seconds_are_on_the_line_through_them():
@@ -179,8 +183,8 @@ TIME = plans.StepTime(0.05, 0.001)
 STEPS = counts.from_noise(1000, batch=32, steps=4800)
 
 
-def plan(steps=STEPS, time=TIME, micro_batch=512, devices=(1,), price=None, **given):
-    machine = plans.Machine(time, micro_batch, devices, price)
+def plan(steps=STEPS, time=TIME, micro_batch=512, devices=(1,), price=None, network=None, **given):
+    machine = plans.Machine(time, micro_batch, devices, price, network)
     return plans.plan(steps, machine, **{"baseline": 32, "examples": 60000, **given})
 
 
@@ -201,6 +205,41 @@ def test_the_table_of_one_device():
         assert row.cost == pytest.approx(cost, abs=0.006)
 
 
+@given(st.floats(1e-3, 1), st.floats(1e-6, 1e-2), st.floats(1, 1e5))
+def test_the_optimum_is_the_best_of_a_grid(alpha, beta, noise_scale):
+    time = plans.StepTime(alpha, beta)
+    best = plans.optimum(time, noise_scale)
+
+    def hours(batch):
+        return (alpha + beta * batch) * (1 + noise_scale / batch)
+
+    assert hours(best) <= min(hours(best * 1.01**i) for i in range(-300, 300)) * (1 + 1e-12)
+    assert hours(best) == pytest.approx((alpha**0.5 + (beta * noise_scale) ** 0.5) ** 2)
+
+
+def test_the_optimum_and_its_regret():
+    assert plans.optimum(TIME, 1000) == pytest.approx(223.6, abs=0.05)
+    answer = plan(batches=[*range(16, 1000, 4)], micro_batch=1000)
+    assert answer.fastest.batch == pytest.approx(224, abs=16)  # those within 0.1% are level
+    taken = next(row for row in answer.rows if row.batch == 224)
+    for truth, lost in ((250, 0.107), (500, 0.022), (2000, 0.014), (4000, 0.045)):
+        assert plans.regret(answer.rows, taken, truth) == pytest.approx(lost, abs=6e-4)
+
+
+def test_the_regret_goes_as_far_as_the_runs_scatter():
+    """A factor of two, or farther: to the ends of the interval, which may be infinite."""
+    assert list(plan().regret) == [500, 2000]
+    answer = plan(counts.from_runs([(32, 4800), (32, 2900), (512, 420), (512, 700)]))
+    low, high = answer.steps.interval
+    assert low < answer.steps.noise / 2 and high > 2 * answer.steps.noise
+    assert list(answer.regret) == [low, high]
+    answer = plan(counts.from_runs([(256, 700), (512, 420)]))
+    assert answer.steps.interval[1] == math.inf
+    lost = answer.regret[math.inf]
+    assert lost == pytest.approx(plans.regret(answer.rows, answer.fastest, 1e12)) and lost > 0
+    assert " or inf, it takes " in str(answer)
+
+
 @given(st.integers(1, 10**5), st.integers(1, 64), st.integers(1, 512))
 def test_parts_are_as_few_as_memory_allows_and_equal(batch, devices, largest):
     micro, k = plans.arrange(batch, devices, largest)
@@ -209,7 +248,7 @@ def test_parts_are_as_few_as_memory_allows_and_equal(batch, devices, largest):
 
 
 def test_the_batches_that_are_named():
-    answer = plan(devices=(1, 8), price=1.2, deadline=0.025)
+    answer = plan(network={8: 0.02}, devices=(1, 8), price=1.2, deadline=0.025)
     by_hours = min(answer.rows, key=lambda row: row.hours)
     assert answer.fastest == by_hours and by_hours.devices == 8
     assert answer.cheapest.devices == 1 and answer.cheapest.cost < answer.fastest.cost
@@ -223,9 +262,10 @@ def test_without_a_bend_a_larger_batch_is_always_faster():
     answer = plan(counts.from_runs([(32, 4800), (512, 250)]), micro_batch=4096)
     assert answer.fastest == answer.rows[-1] and answer.fastest.batch == 4096
     assert answer.why_not_larger.startswith("at the edge: a fit of 2 runs")
+    assert answer.optimum is None and list(answer.regret) == [answer.steps.interval[0]]
     assert "no bend seen up to 512" in str(answer) and "noise scale inf (" in str(answer)
     flat = plan(counts.from_runs([(32, 4800), (512, 4800)]))
-    assert flat.fastest.batch == 32 and str(flat)
+    assert flat.fastest.batch == 32 and flat.optimum is None and "unlimited" not in str(flat)
 
 
 @pytest.mark.parametrize("largest", [32, 512])
@@ -238,20 +278,45 @@ def test_of_level_batches_the_smallest_is_named(largest):
 
 def test_the_candidates():
     """Powers of two times the baseline and what fits, where every device has an example."""
-    answer = plan(micro_batch=50, devices=(1, 32), most=1700)
+    answer = plan(network={32: 0.02}, micro_batch=50, devices=(1, 32), most=1700)
     found = {1: set(), 32: set()}
     for row in answer.rows:
         found[row.devices].add(row.batch)
     assert found[32] == {32, 64, 128, 256, 512, 1024, 1600}
     # 1,024 becomes 21 micro-batches of 49 examples.
     assert found[1] == {32, 50, 64, 129, 258, 517, 1029, 1600}
-    assert f" on {answer.fastest.devices}: " in str(answer)
+    assert "network 20 ms on 32" in str(answer) and f" on {answer.fastest.devices}: " in str(answer)
     assert "network not counted" in str(plan(devices=(8,))) and "network" not in str(plan())
     # 33 examples on two devices are 34, which the data does not have.
     assert [row.batch for row in plan(batches=[32, 33], devices=(2,), examples=33).rows] == [32]
     # As many devices as examples; what the limits name is still possible.
     (row,) = plan(batches=[32], devices=(32,), examples=32, most=32).rows
     assert row.batch == 32
+
+
+def test_a_batch_that_may_miss_the_deadline_is_told_of():
+    text = str(plan(deadline=0.1))
+    assert "\n1,024 may miss the deadline: it takes up to 10.6 min" in text
+    answer = plan(deadline=9.9, most=1024)
+    assert answer.by_deadline.between[1] < 9.9 and "may miss" not in str(answer)
+
+
+def test_the_text():
+    lines = str(plan(deadline=0.1)).splitlines()
+    assert lines[0].startswith("noise scale 1,000 (500 to 2,000) from one reading")
+    assert lines[1] == "at any batch 149 steps and 148,837 examples at least"
+    assert "50 ms a micro-batch + 1 ms an example (worst residual 0%)" in lines[2]
+    assert [line.split()[0] for line in lines[4:12]] == [
+        "32", "64", "128", "256", "512", "1,024", "2,048", "4,096",
+    ]  # fmt: skip
+    assert lines[4].endswith("6.56 min         0.109  baseline")
+    assert lines[7].endswith("fastest, cheapest")
+    assert lines[9].endswith("largest by the deadline")
+    assert lines[12].startswith("take 256: 2.57 min to 5.75 min; 128 to ")
+    assert lines[14].startswith("if the noise scale is 500 or 2,000, it takes ")
+    assert lines[-1] == "with unlimited memory one device is fastest at batch 224"
+    long = str(plan(counts.from_noise(1000, 32, 480_000_000)))
+    assert "e+0" not in long and "10,933 h" in long
 
 
 @pytest.mark.parametrize(
@@ -298,6 +363,8 @@ def test_why_not_larger(given, why):
             "known of batch 2,049: a fit",
         ),
         (lambda: plan(devices=(1, 0)), "devices must be a whole number"),
+        (lambda: plan(devices=()), "devices must name a number of devices at least"),
+        (lambda: plan(batches=[]), "batches must name one at least"),
         (lambda: plan(baseline=9000), "Nothing is known of batch 9,000"),
         (lambda: plan(most=16), "No batch can be planned for 1 devices: 16 is the largest"),
         (lambda: plan(devices=(64,), batches=[32]), "planned for 64 devices: 32 is the largest"),

@@ -85,12 +85,16 @@ def steps_of(task, **of):
     return found
 
 
-# Sentences of the finders that have other words since the run that is logged, or none.
+# Sentences of the finders that have other words since the run that is logged.
 _REWORDED = {
     "within 10% of its time is no other": "no other batch is within 10% of its time",
     "not larger, time:": "why not larger:",
     "twice the fewest steps there, and twice the fewest examples": (
         "a batch that large takes twice the minimum steps and examples"
+    ),
+    "longer than the best batch": "more time than the best batch",
+    "one device that holds any batch is fastest at": (
+        "with unlimited memory one device is fastest at batch"
     ),
 }
 
@@ -99,4 +103,4 @@ def reworded(text):
     """What a finder printed, in the words that it has now."""
     for before, now in _REWORDED.items():
         text = text.replace(before, now)
-    return re.sub(r"\n(if the noise scale is|one device that holds any batch).*", "", text)
+    return text

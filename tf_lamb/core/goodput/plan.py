@@ -4,12 +4,13 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tf_lamb.core import checks
 from tf_lamb.core.goodput.steps import StepCurve
 from tf_lamb.core.messages import table
 
+WRONG_BY = 2.0  # of the noise scale, for the regret
 NEAR = 1.1  # times the least hours
 LEVEL = 1.001  # times the least of hours: no gain
 
@@ -19,10 +20,11 @@ class StepTime:
     """The seconds that a step is made of, and how well they are known.
 
         C(b) = micro_batch + example b      a micro-batch of b examples
-        T    = k C(b) + update              k micro-batches
+        T    = k C(b) + update + network    k micro-batches; the network of several devices
 
     Between sizes that were timed C is on the line through them: time bends where a cache or a
-    device is full. Source: Qiao et al., Pollux, arXiv:2008.12260, without the network.
+    device is full. Source: Qiao et al., Pollux, arXiv:2008.12260, with a network that is not
+    hidden.
     """
 
     micro_batch: float
@@ -41,7 +43,7 @@ class StepTime:
         return most + self.example * (size - largest)
 
     def step(self, size: float, accumulation: int = 1) -> float:
-        """T of micro-batches of a size."""
+        """T of micro-batches of a size, without the network."""
         return accumulation * self.call(size) + self.update
 
 
@@ -85,10 +87,12 @@ class Machine:
     micro_batch: int  # the largest that fits a device; larger batches accumulate
     devices: tuple[int, ...] = (1,)  # how many; several numbers are compared
     price: float | None = None  # of a device for an hour
+    network: Mapping[int, float] | None = None  # devices -> its seconds; None: not counted
 
-    def seconds(self, batch: int, devices: int) -> float:
-        """Seconds of a step, without the network between devices."""
-        return self.time.step(*arrange(batch, devices, self.micro_batch))
+    def seconds(self, batch: int, devices: int, micro_batch: int | None = None) -> float:
+        """Seconds of a step, on devices that hold a micro-batch of any size if it is given."""
+        micro, accumulation = arrange(batch, devices, micro_batch or self.micro_batch)
+        return self.time.step(micro, accumulation) + (self.network or {}).get(devices, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +126,8 @@ class Answer:
     deadline: float | None
     by_deadline: Row | None  # the largest batch that ends by then
     why_not_larger: str
+    regret: dict[float, float]  # noise scale -> time that `fastest` would lose if it were this one
+    optimum: float | None  # the batch of `optimum`; None on several devices
     left_out: tuple[tuple[int, str], ...] = ()  # of the batches that were given, and why
 
     def __str__(self) -> str:
@@ -133,6 +139,25 @@ def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
     local = batch / devices
     accumulation = math.ceil(local / largest)
     return math.ceil(local / accumulation), accumulation
+
+
+def optimum(time: StepTime, noise: float) -> float:
+    """The fastest batch of one device that holds any, without accumulation.
+
+        B* = sqrt(a Bn/b),  a = micro_batch + update, b = example
+
+    It minimizes (a + b B)(1 + Bn/B); at B* that is (sqrt(a) + sqrt(b Bn))^2.
+    """
+    return math.sqrt((time.micro_batch + time.update) * noise / time.example)
+
+
+def regret(rows: Iterable[Row], taken: Row, noise: float) -> float:
+    """The share of time that a row loses to the best one, if the noise scale is this."""
+
+    def time(row):
+        return row.seconds * (1 / row.batch if noise == math.inf else 1 + noise / row.batch)
+
+    return time(taken) / min(map(time, rows)) - 1
 
 
 def plan(
@@ -181,6 +206,11 @@ def plan(
         raise ValueError(f"No batch can be planned for {counts} devices: {beyond}.")
     fastest = _smallest(rows, lambda row: row.hours)
     in_time = [row for row in rows if deadline is not None and row.hours <= deadline]
+    bends = 0 < steps.noise < math.inf
+    low, high = steps.interval  # farther where the runs scatter
+    wrong = steps.noise / WRONG_BY, steps.noise * WRONG_BY
+    around = [min(low, wrong[0]), max(high, wrong[1])] if bends else [low]
+    alone = machine.devices == (1,) and bends and machine.time.example > 0
     return Answer(
         steps=steps,
         machine=machine,
@@ -191,12 +221,16 @@ def plan(
         deadline=deadline,
         by_deadline=max(in_time, key=lambda row: (row.batch, -row.devices), default=None),
         why_not_larger=_why_not_larger(machine, rows, fastest, beyond),
+        regret={noise: regret(rows, fastest, noise) for noise in around},
+        optimum=optimum(machine.time, steps.noise) if alone else None,
         left_out=tuple((b, why) for b, why in left_out.items() if batches and b not in kept),
     )
 
 
 def _check(machine, baseline, examples, most, deadline):
     """One error for what is no number, or out of range."""
+    if not machine.devices:
+        raise ValueError("devices must name a number of devices at least, such as (1, 8).")
     checks.integer("examples", examples, most=math.inf)
     checks.integer("baseline", baseline)
     checks.integer("micro_batch", machine.micro_batch)
@@ -229,6 +263,8 @@ def _wanted(batches, baseline, machine, why_not):
         full = (machine.micro_batch * devices for devices in machine.devices)
         return wanted + [batch for batch in full if batch > baseline], beyond
     wanted = sorted(checks.integer("batches", batch) for batch in batches)
+    if not wanted:
+        raise ValueError("batches must name one at least; None stands for powers of two.")
     end = f"{wanted[-1]:,} is the largest that was given"
     return wanted, next(filter(None, map(why_not, wanted)), end)
 
@@ -268,7 +304,8 @@ def _why_not_larger(machine, rows, fastest, beyond):
     if after is None:
         return f"at the edge: {beyond}"
     local = after.batch // after.devices
-    if LEVEL * after.steps * machine.time.step(local) < 3600 * fastest.hours:
+    whole = after.steps * machine.seconds(after.batch, after.devices, local)
+    if LEVEL * whole < 3600 * fastest.hours:
         return (
             f"{after.batch:,} would be faster in one micro-batch of {local:,} examples a device; "
             f"{machine.micro_batch:,} is the largest here"
@@ -290,7 +327,11 @@ def _measured(answer):
         "at least"
     )
     update = f", {duration(time.update)} an update" if time.update else ""
-    network = ", network not counted" if max(answer.machine.devices) > 1 else ""
+    network = ""
+    if max(answer.machine.devices) > 1:
+        seconds = (answer.machine.network or {}).items()
+        counted = (f"{duration(taken)} on {count}" for count, taken in seconds)
+        network = f", network {', '.join(counted) or 'not counted'}"
     yield (
         f"{duration(time.micro_batch)} a micro-batch + {duration(time.example)} an example (worst "
         f"residual {time.residual:.0%}){update}{network}"
@@ -336,10 +377,15 @@ def _advice(answer):
     others = "no other batch is" if len(near) == 1 else f"{min(near):,} to {max(near):,} are"
     yield f"take {best.batch:,}{where}: {low} to {high}; {others} within {NEAR - 1:.0%} of its time"
     yield f"why not larger: {answer.why_not_larger}"
+    scales = " or ".join(f"{noise:,.0f}" for noise in answer.regret)
+    longer = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
+    yield f"if the noise scale is {scales}, it takes {longer} more time than the best batch"
     last = answer.by_deadline
     if last is not None and last.between[1] > answer.deadline:
         most = duration(3600 * last.between[1])
         yield f"{last.batch:,} may miss the deadline: it takes up to {most}"
+    if answer.optimum is not None:
+        yield f"with unlimited memory one device is fastest at batch {max(1, answer.optimum):,.0f}"
     if answer.deadline is not None and answer.by_deadline is None:
         yield f"no batch ends within {answer.deadline:g} hours"
 
