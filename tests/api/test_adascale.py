@@ -38,6 +38,9 @@ def test_gain_and_tau_are_the_papers(frontend):
         close(optimizer.base_steps, reference.tau)
     assert 1 < reference.r < 8
     assert optimizer.updates == 6
+    with pytest.raises(ValueError, match="scale must be a number in"):
+        optimizer.scale = 0.5
+    assert optimizer.scale == 8.0
 
 
 # Inner optimizers: name, whether of the host, arguments, power of the gain, measured from.

@@ -117,19 +117,44 @@ def test_a_fit_whose_parts_are_equal_says_that_it_measured_no_noise(frontend, ca
 
 
 @every_frontend
-def test_readings_begin_anew_with_another_model_and_where_the_state_is_put_back(frontend):
+def test_readings_begin_anew_with_another_model_and_go_on_where_the_state_is_put_back(frontend):
     ours = FRONTENDS[frontend][1]
-    watch = ours.NoiseScale(16, verbose=False)
-    for smoothing in (0.9, 0.1):  # whose only readings come at one step
+    watch = ours.NoiseScale(16, every=4, verbose=False)
+    for smoothing in (0.9, 0.1):  # whose readings come at the same steps
         model = regression(frontend, scaled(frontend, 2, smoothing=smoothing))
         fit(model, epochs=1, callbacks=[watch])
-        assert watch.history["noise_scale"] == [model.optimizer.noise_scale(16)]
+        assert watch.history["step"] == [2, 4]
+        assert watch.history["noise_scale"][-1] == model.optimizer.noise_scale(16)
     kept = [(v, v.numpy().copy()) for v in variables_of(model.optimizer)]
     fit(model, epochs=4, callbacks=[watch])
     for variable, value in kept:
         variable.assign(value)
     fit(model, epochs=1, callbacks=[watch])
-    assert watch.history["step"] == [8] and len(watch._averages) == 1
+    assert watch.history["step"] == [2, 4, 6, 8] == [each.count for each in watch._averages[1:]]
+    for variable, value in kept:  # within fit, at a step that no one tells
+        variable.assign(value)
+    watch._read_now()
+    assert watch.history["step"] == [2, 4] == [each.count for each in watch._averages[1:]]
+
+
+@every_frontend
+def test_the_standard_error_goes_on_where_the_state_is_put_back(frontend):
+    """A new callback, as in a new process, and one that has the readings of before."""
+    ours = FRONTENDS[frontend][1]
+    model = regression(frontend, scaled(frontend, 2, smoothing=0.9))
+    whole, late = (ours.NoiseScale(batch_size=16, every=1, verbose=False) for _ in range(2))
+    fit(model, epochs=4, callbacks=[whole])
+    kept, before = (
+        [(v, v.numpy().copy()) for v in variables_of(model.optimizer)],
+        [*whole._averages],
+    )
+    fit(model, epochs=4, callbacks=[whole, late])
+    assert late.standard_error() == pytest.approx(whole.standard_error(), rel=0.5)
+    for variable, value in kept:
+        variable.assign(value)
+    fit(model, epochs=1, callbacks=[whole])
+    assert whole._averages[: len(before)] == before
+    assert whole.standard_error() == noise.standard_error(whole._averages, 0.9) > 0
 
 
 # --- What is refused, by AdaScale and by what it shares with MeasureNoise ---

@@ -25,10 +25,13 @@ def test_the_report_names_the_variable_its_step_and_its_last_norms():
     assert title == ("Training has diverged: at step 30, the weights of 'b/kernel' are not finite.")
     assert header.split() == ["variable", "step", "weight", "norm", "update", "norm", "trust",
                               "ratio"]  # fmt: skip
-    assert [row.split() for row in rows[:3]] == [
+    assert [row.split() for row in rows[:6]] == [
         ["b/kernel", "10", "4", "1", "0.5"],
         ["20", "4", "8", "0.5"],
         ["30", "4", "nan", "0.5"],
+        ["a/kernel", "10", "3", "1", "3"],
+        ["20", "3", "1", "3"],
+        ["30", "3", "1", "3"],
     ]
     assert "longer warmup" in rows[-1]
     assert "bounds=" in rows[-1]
@@ -36,6 +39,14 @@ def test_the_report_names_the_variable_its_step_and_its_last_norms():
 
 def test_a_loss_that_is_not_finite_ends_the_run_where_no_step_was_skipped():
     assert "at step 2, the loss is inf." in add(Diagnosis(patience=20), 2, loss=np.inf)
+
+
+def test_what_has_risen_most_comes_first_where_all_weights_are_finite():
+    diagnosis = Diagnosis(patience=20)
+    for step, norm in ((1, 1.0), (2, 9.0)):
+        observations = [seen("calm", 1.0, 1.0, 1.0), seen("wild", 1.0, norm, 1.0)]
+        report = add(diagnosis, step, loss=np.inf if step == 2 else 1.0, observations=observations)
+    assert report.index("wild") < report.index("calm")
 
 
 def test_one_skipped_batch_is_no_divergence():

@@ -50,7 +50,11 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
         )
     if not isinstance(optimizer, Layerwise):
         name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        raise TypeError(f"describe shows the plan of tf_lamb's optimizers, and {name} has none.")
+        inside = "; after the first step, ask describe() of each in model.optimizer.optimizers"
+        way_out = inside if hasattr(optimizer, "optimizers") else ""  # of a MultiOptimizer
+        raise TypeError(
+            f"describe shows the plan of tf_lamb's optimizers, and {name} has none{way_out}."
+        )
     plan = optimizer.plan
     if plan is None:
         if not (model.built and model.trainable_variables):

@@ -94,7 +94,8 @@ class Diagnosis:
     def _table(self, broken):
         """Formats norms and ratio of the reported variables, one line per reading."""
         _, latest = self._kept[-1]
-        shown = [path for path in broken if path in latest][:_SHOWN]
+        shown = [path for path in [*broken, *self._risen()] if path in latest]
+        shown = list(dict.fromkeys(shown))[:_SHOWN]
         if not shown:
             return []
         width = max(map(len, shown))
@@ -105,6 +106,25 @@ class Diagnosis:
                 numbers = (short(getattr(seen[path], name)) for name in NORMS_AND_RATIO)
                 lines.append(line("" if i else path, f"{step:,}", *numbers))
         return lines
+
+    def _risen(self):
+        """Returns the paths with a trust ratio, sorted by the growth of their norms."""
+        (_, first), (_, last) = self._kept[0], self._kept[-1]
+        growth = {
+            path: max(
+                _growth(first[path].weight_norm, seen.weight_norm),
+                _growth(first[path].update_norm, seen.update_norm),
+            )
+            for path, seen in last.items()
+            if seen.trust_ratio is not None and path in first
+        }
+        return sorted(growth, key=growth.__getitem__, reverse=True)
+
+
+def _growth(before, after):
+    if not before or after is None or math.isnan(after):
+        return math.inf
+    return after / before
 
 
 class StopOnDivergence(Callback):
@@ -117,7 +137,8 @@ class StopOnDivergence(Callback):
     no step was skipped. The message gives
 
         the variables, and the step
-        the weight norm, update norm and trust ratio of each in the last 5 readings
+        the weight norm, update norm and trust ratio of each in the last 5 readings; if all weights
+            are finite, of the variables with the largest growth of norms
         a note if all weights are finite: the cause is then in the batches, which a callback does
             not see, or in the loss
         the usual remedies

@@ -1,5 +1,6 @@
 """Callbacks of the noise scale and of AdaScale."""
 
+import bisect
 from typing import Any
 
 from tf_lamb.api import plots
@@ -46,8 +47,8 @@ class NoiseScale(Callback):
 
     B_simple grows during training. The callback does not change training. It adds `noise_scale` to
     the logs of each epoch, for `History` and TensorBoard. `history` has every reading, and begins
-    anew with another optimizer, or where its state is put back; `plot()` draws them. The callback
-    prints its advice when training ends.
+    anew with another optimizer; where its state is put back, the readings of before stay. `plot()`
+    draws them. The callback prints its advice when training ends.
 
     `standard_error()` is that of the last reading, relative to it. It follows from the readings
     before, so that there have to be several while the averages reach back, over 1/(1 - smoothing)
@@ -90,19 +91,30 @@ class NoiseScale(Callback):
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
         self._averages: list[noise.Averages] = []
 
+    def _forget_since(self, step, count):
+        """Keeps the readings of up to a step, by when the averages had so many."""
+        kept = bisect.bisect(self.history["step"], step)
+        for seen in self.history.values():
+            del seen[kept:]
+        counts = [each.count for each in self._averages]
+        del self._averages[bisect.bisect(counts, count) :]
+
     def _find(self, model):
         how = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
         found = find(self, model, MeasureNoise, f"needs an optimizer that measures: {how}")
         if found is not self._optimizer:
             self._forget()
+        elif self.history["step"]:  # its state may have been put back since
+            self._forget_since(found.updates, found.averages().count)
         return found
 
     def _read_now(self):
         step, steps = self._optimizer.updates, self.history["step"]
         if steps[-1:] == [step]:  # the end of an epoch, and of `every` batches
             return
-        if steps and step < steps[-1]:  # the optimizer's state was put back
-            self._forget()
+        if steps and step < steps[-1]:  # its state was put back within `fit`, by less than `every`
+            updates = -(-self._every // self._optimizer.micro_batches)
+            self._forget_since(step - updates, self._optimizer.averages().count - updates)
         self.history["step"].append(step)
         self.history["noise_scale"].append(self._optimizer.noise_scale(self.batch_size))
         averages = self._optimizer.averages()

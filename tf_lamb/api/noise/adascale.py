@@ -102,7 +102,7 @@ class AdaScale(MeasureNoise):
         smoothing: float = 0.99, name: str = "adascale",
     ):  # fmt: skip
         super().__init__(inner, smoothing=smoothing, name=name)
-        self.scale = checks.number("scale", scale)
+        self.scale = scale
         adaptive = self._second_moment_of() is not None
         self._preconditioned = adaptive
         if preconditioned is not None:
@@ -157,6 +157,20 @@ class AdaScale(MeasureNoise):
         with with_base_rate(self.inner_optimizer):
             config = super().get_config()
         return {**config, "scale": self.scale, "preconditioned": self._preconditioned}
+
+    @property
+    def scale(self) -> float:
+        """The ratio of the batch to the base batch.
+
+        Set in mid-run, it holds from the next time that the step is traced, which
+        `model.make_train_function(force=True)` asks for; the averages stay, for they are those of a
+        base batch.
+        """
+        return self._scale
+
+    @scale.setter
+    def scale(self, value):
+        self._scale = checks.number("scale", value)
 
     @property
     def power(self) -> float:
