@@ -99,12 +99,19 @@ PATTERNS = [
     (b"bias", TypeError, r"b'bias'"),
 ]
 
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)
+)
 OURS = "trainer: {optimizer_config: {optimizer: {tf_lamb: {%s}}}}"
 # The contents of a --config_file, and what is said of it. TOUCH is a file that code would make.
 YAMLS = [
     ("!!python/object/apply:os.system ['touch TOUCH']", r"is not YAML: .*python/object/apply"),
     ("trainer: !!python/name:os.system", r"python/name"),
     ("trainer: {train_steps: 1%s}" % ("0" * 5000), r"is not YAML: .*digits"),
+    (BOMB, r"too many values"),
+    ("trainer: &a [*a]", r"too many values"),
+    ("trainer: {train_steps: 2020-01-01}", r"is not YAML: .*2020, 1, 1"),
+    ("trainer: {train_steps: 010}", r"010 in line 1 is 8 in YAML.* Write 10"),
     ("[" * 5000 + "]" * 5000, r"is not YAML: .*nested"),
     ("trainer: {train_steps: 1", r"is not YAML"),
     ("? [1]\n: 2", r"is not YAML: .*unhashable"),

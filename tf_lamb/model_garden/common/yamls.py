@@ -1,4 +1,8 @@
-"""YAML from anywhere, executing nothing: Model Garden's loader makes code of `!!python/name`."""
+"""YAML from anywhere: read without executing anything, and without unfolding a bomb.
+
+Model Garden's own loader makes Python functions of `!!python/name`, and takes whatever memory the
+aliases of a file unfold to.
+"""
 
 import os
 import pathlib
@@ -9,6 +13,8 @@ import yaml
 
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean
 
+_MOST_VALUES = 100_000  # that aliases may unfold to; the largest experiment has some hundreds
+_PLAIN = (str, int, float, bool, type(None))
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -31,6 +37,16 @@ class _Loader(yaml.SafeLoader):
             lines[name] = line
         return node
 
+    def construct_yaml_int(self, node):
+        """See base class, which reads 010 as 8."""
+        number, digits = super().construct_yaml_int(node), node.value.replace("_", "")
+        if digits.lstrip("+-").isdecimal() and number != int(digits):
+            raise UserError(
+                f"{node.value} in line {node.start_mark.line + 1} is {number} in YAML, where a "
+                f"leading 0 makes a number octal. Write {int(digits)}"
+            )
+        return number
+
 
 # seam: tf-models-official 2.20.0. Its loader reads 1e-3 as a number, which YAML 1.1 does not.
 _Loader.add_implicit_resolver(
@@ -40,12 +56,13 @@ _Loader.add_constructor(
     "tag:yaml.org,2002:python/tuple",
     lambda loader, node: tuple(loader.construct_sequence(node, deep=True)),
 )
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read(text: str | bytes):
     """The values that a YAML holds, or one `ValueError` in a line that says what is wrong."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        values = yaml.load(text, Loader=_Loader)
     except UserError:
         raise
     except RecursionError:
@@ -54,6 +71,24 @@ def read(text: str | bytes):
         yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
     ) as error:  # fmt: skip
         raise ValueError(" ".join(str(error).split())) from error
+    _check(values)
+    return values
+
+
+def _check(values) -> None:
+    """Walks through all values, as often as aliases name them."""
+    pending, count = [values], 0
+    while pending:
+        value = pending.pop()
+        count += 1
+        if count > _MOST_VALUES:
+            raise ValueError(f"its aliases unfold to too many values, more than {_MOST_VALUES:,}")
+        if isinstance(value, dict):
+            pending += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple)):
+            pending += value
+        elif not isinstance(value, _PLAIN):
+            raise ValueError(f"{value!r} is neither a text nor a number; write it in quotes")
 
 
 def mapping(text: str | bytes, source: str) -> dict:
@@ -129,8 +164,13 @@ def found(path: str) -> str:
     ours = shipped()
     if path not in ours:
         hint = f". {did_you_mean(path, ours)}" if ours and not os.path.dirname(path) else ""
-        raise UserError(f"--config_file={path}: there is no such file{hint}")
+        raise UserError(missing(path) + hint)
     return ours[path]
+
+
+def missing(path: str) -> str:
+    """The error for a config file that is not there."""
+    return f"--config_file={path}: there is no such file"
 
 
 def read_file(path: str) -> dict:
@@ -140,6 +180,8 @@ def read_file(path: str) -> dict:
     else:
         import tensorflow as tf
 
+        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+            raise UserError(missing(path))
         with tf.io.gfile.GFile(path, "rb") as file:
             text = file.read()
     return mapping(text, f"--config_file={path}")
