@@ -151,6 +151,11 @@ with Console() as console:
     assert (said, process.returncode) == ("Stopped at step 7.\n", 130)
 
 
+def test_an_abort_shows_the_line_of_python_that_called_it(tmp_path):
+    _, said = run("with Console(): os.abort()", folder=tmp_path, code_of_exit=-6)
+    assert "Aborted" in said and '"<string>", line' in said
+
+
 def test_a_worker_that_is_not_the_chief_keeps_its_stderr(tmp_path):
     code = """
 with Console() as console:

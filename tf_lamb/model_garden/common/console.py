@@ -5,6 +5,7 @@ the process's stderr is a file, and what is for the reader goes past it.
 """
 
 import contextlib
+import faulthandler
 import inspect
 import io
 import os
@@ -67,8 +68,8 @@ class Console:
     """Sends stderr to a log, and shows what is for the reader, until its block ends.
 
     With --verbosity=1 stderr stays as it is, and there is no log. An error shows the last of the
-    log. Ctrl-C and SIGTERM end the process with one line and exit status 130, wherever it is: what
-    is written is safe from a kill.
+    log; where C++ aborts, the console has Python's line of it. Ctrl-C and SIGTERM end the process
+    with one line and exit status 130, wherever it is: what is written is safe from a kill.
     """
 
     stream: Any  # the stderr that there was
@@ -95,6 +96,9 @@ class Console:
                 stack.callback(logger.removeFilter, self._logged)
                 stack.enter_context(warnings.catch_warnings())
                 self._showwarning, warnings.showwarning = warnings.showwarning, self._warned
+            if not faulthandler.is_enabled():
+                faulthandler.enable(self.stream, all_threads=False)
+                stack.callback(faulthandler.disable)
             stack.enter_context(_ended_at_once(self._stop))
             self._undo = stack.pop_all()
         return self
