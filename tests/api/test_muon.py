@@ -136,3 +136,65 @@ def test_what_is_no_matrix_has_the_slots_of_the_others(frontend):
 
 def rows(axes):
     return {pattern: {"rows": each} for pattern, each in axes.items()}
+
+
+def attention_of_dense(host):
+    """Three heads of four, written with a `Dense` for each matrix."""
+    heads, size, width = 3, 4, 12
+    ops = host.ops if host is keras else importlib.import_module("tensorflow")
+
+    class Attention(host.layers.Layer):
+        def __init__(self):
+            super().__init__(name="attention")
+            names = ("query", "key", "value", "attention_output")
+            layers = [host.layers.Dense(width, use_bias=False, name=name) for name in names]
+            *self.into, self.out = layers
+
+        def build(self, shape):
+            for layer in (*self.into, self.out):
+                layer.build(shape)
+            self.built = True
+
+        def call(self, x):
+            q, k, v = (ops.reshape(layer(x), (2, 6, heads, size)) for layer in self.into)
+            scores = ops.einsum("bthd,bshd->bhts", q, k) / size**0.5
+            softmax = ops.nn.softmax(scores)
+            return self.out(ops.reshape(ops.einsum("bhts,bshd->bthd", softmax, v), (2, 6, width)))
+
+    return Attention()
+
+
+@every_frontend
+@pytest.mark.parametrize("scale", ["rms", "shape"])
+@uncompiled(fits=True)
+def test_attention_takes_the_steps_of_its_matrices(frontend, scale):
+    """Keras keeps (model, heads, head size) where a `Dense` has (model, heads x head size).
+
+    Without biases: that of the keys has a gradient of zero but for rounding.
+    """
+    host, ours = FRONTENDS[frontend]
+    x, y = np.random.default_rng(0).normal(size=(2, 2, 6, 12)).astype("float32")
+    trained, tables, start = [], [], None
+    for dense in (False, True):
+        inputs = host.Input((6, 12), batch_size=2)
+        layer = (
+            attention_of_dense(host)
+            if dense
+            else host.layers.MultiHeadAttention(3, 4, use_bias=False)
+        )
+        model = host.Model(inputs, layer(inputs) if dense else layer(inputs, inputs))
+        values = [array(v) for v in model.trainable_variables]
+        start = start or values
+        model.set_weights([w.reshape(v.shape) for w, v in zip(start, values, strict=True)])
+        optimizer = ours.Muon(
+            0.05, weight_decay=0.1, form={"update_scale": scale}, jit_compile=False
+        )
+        model.compile(optimizer, "mse", jit_compile=False)
+        for _ in range(3):
+            model.train_on_batch(x, y)
+        trained.append([array(v) for v in model.trainable_variables])
+        optimizer.describe(tables.append)
+    for of_heads, of_dense, w in zip(*trained, start, strict=True):
+        assert np.abs(of_heads - w).max() > 1e-3
+        np.testing.assert_allclose(of_heads.reshape(of_dense.shape), of_dense, rtol=1e-4, atol=1e-5)
+    assert [table.count("matrix of 12 x 12") for table in tables] == [4, 4]

@@ -87,6 +87,19 @@ def test_trust_ratios_their_median_their_range_and_the_outliers_of_the_table():
     assert list(of_label(ax, "net/far/kernel").get_ydata()) == [1, 1, 100]
 
 
+@pytest.mark.parametrize("readings", [512, 513, 5000])
+def test_a_long_run_keeps_a_bounded_number_of_readings_evenly(readings):
+    history = TrustRatios().history
+    for step in range(1, readings + 1):
+        history.add(10 * step, [Observation("kernel", 0, "", 1, 1.0, 1.0, float(step))])
+    (curve,) = history.curves().values()
+    steps = list(curve)
+    assert 256 <= len(steps) <= 513 and len(history._kept) <= 512
+    assert (steps[0], steps[-1]) == (10, 10 * readings)
+    assert len(set(np.diff(steps[:-1]))) == 1
+    assert all(ratio == step / 10 for step, ratio in curve.items())
+
+
 @pytest.mark.parametrize("make", FULL)
 def test_axes_are_named_and_legends_cover_nothing(make):
     ax = make().plot()

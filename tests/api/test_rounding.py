@@ -4,7 +4,15 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from support.frontends import BACKEND, array
+from support.frontends import (
+    BACKEND,
+    FRONTENDS,
+    apply,
+    array,
+    every_frontend,
+    new_variable,
+    uncompiled,
+)
 
 from tf_lamb.core import step
 
@@ -86,3 +94,25 @@ def test_noise_is_that_of_numpy(shape):
             np.testing.assert_array_equal(
                 found, step.rounding_noise(NumPy(), shape, np.int32(t), 5, 3), strict=True
             )
+
+
+@every_frontend
+@pytest.mark.parametrize("name", ["LAMB", "LANS", "LARS", "AdamP", "SGDP", "Muon", "SOAP"])
+@uncompiled()
+def test_a_row_without_a_gradient_keeps_its_weight_and_loses_its_moments(frontend, name):
+    """However small these are: a moment of a row that is never seen halves every seven steps."""
+    exponents = np.arange(-149, 60)
+    start = np.ones((len(exponents), 4))
+    optimizer = getattr(FRONTENDS[frontend][1], name)(1e-3, dtypes={"slots": "bfloat16"})
+    variable = new_variable(frontend, start, path="bias")
+    optimizer.build([variable, new_variable(frontend, np.ones((2, 2)), path="kernel")])
+    before = np.broadcast_to(2.0 ** exponents[:, None], start.shape)
+    for slot in optimizer.state_of(0).values():
+        slot.assign(before)
+    apply(optimizer, [np.zeros(start.shape)], [variable])
+    assert np.isfinite(array(variable)).all()
+    for slot in optimizer.state_of(0).values():
+        after = array(slot).astype("float64")
+        # Some frameworks make zeros of denormals.
+        assert (after <= before).all() if name != "Muon" else np.isfinite(after).all()
+        assert (after >= np.where(before < 2.0**-120, 0, before / 4)).all()

@@ -62,3 +62,29 @@ def test_a_config_excludes_the_variable_that_was_excluded(frontend):
     alone = type(optimizer).from_config(unbuilt)
     alone.build(variables[:2])
     assert [t.decay for t in alone.plan.treatments] == [0.0, 0.5]
+
+
+@every_frontend
+@uncompiled()
+def test_reports_name_both(frontend, capsys):
+    optimizer, model = built(frontend, exclude_from_layer_adaptation=["bias"])
+    optimizer.describe()
+    assert "dense/kernel#2of2" in capsys.readouterr().out
+    optimizer.observe_trust_ratios()
+    assert len({seen.path for seen in optimizer.trust_ratios()}) == 4
+    model.trainable_variables[2].assign(np.full((2, 2), np.nan))
+    assert optimizer.nonfinite_weights(model) == ["dense/kernel#2of2"]
+    model.layers[1].trainable = False  # the tower that is left has the path alone
+    optimizer, _ = built(frontend, model)
+    assert optimizer.nonfinite_weights(model) == ["dense/kernel"]
+
+
+@every_frontend
+def test_layers_of_one_name_are_refused(frontend):
+    with pytest.raises(ValueError, match="'dense/kernel' and 1 'dense/bias'"):
+        built(
+            frontend,
+            towers(frontend, bias=False),
+            treatments={"dense": {"join": True}},
+            exclude_from_layer_adaptation=[],
+        )

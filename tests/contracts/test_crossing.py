@@ -246,3 +246,14 @@ def test_a_checkpoint_of_objects_crosses_by_name(tmp_path, frontend, before, aft
     assert_same(slots(new), slots(old))
     if "gradient_accumulation_steps" in after:
         assert not any(array(a).any() for a in new._storage.accumulators)
+
+
+@every_frontend
+@uncompiled()
+def test_a_file_of_no_steps_begins_anew(frontend):
+    model = two_layers(frontend)
+    optimizer = lamb(frontend, model)
+    steps(optimizer, model, 2)
+    FRONTENDS[frontend][1].LAMB(0.1).save_own_variables(store := {})
+    optimizer.load_own_variables(store)
+    assert not any(slot.any() for slot in slots(optimizer))

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from support.cases import assert_same
-from support.frontends import BACKEND, apply, array, new_variable, uncompiled
+from support.frontends import BACKEND, apply, array, new_variable, on_tensorflow, uncompiled
 
 import tf_lamb.keras as ours
 
@@ -180,3 +180,42 @@ def test_keras_forgets_the_optimizer_of_a_model_that_was_saved_as_h5(tmp_path):
             if kept is not None:
                 loaded = keras.models.load_model(tmp_path / name)
                 assert (type(loaded.optimizer) is type(optimizer)) == kept
+
+
+@has_multi
+@uncompiled()
+def test_fit_backs_a_multi_optimizer_up(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise KeyboardInterrupt
+
+    def fit(model, *callbacks):
+        x, y = data()
+        model.fit(x, y, batch_size=ROWS, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(network(multi()), ours.BackupAndRestore(tmp_path), Stop())
+    resumed = fit(network(multi()), ours.BackupAndRestore(tmp_path))
+    assert_same(state(resumed), state(fit(network(multi()))))
+
+
+@has_multi
+@on_tensorflow
+@uncompiled()
+def test_a_checkpoint_of_tensorflow_needs_to_be_told_of_the_optimizers_inside(tmp_path):
+    """Keras does not track them: news, where it does."""
+    import tensorflow as tf
+
+    def checkpoint(model, is_told):
+        inside = {"inside": list(model.optimizer.optimizers)} if is_told else {}
+        return tf.train.Checkpoint(model=model, optimizer=model.optimizer, **inside)
+
+    saved = steps(network(multi()))
+    for is_told in (False, True):
+        restored = network(multi())
+        restored.optimizer.build(restored.trainable_variables)
+        path = checkpoint(saved, is_told).save(tmp_path / "ckpt")
+        checkpoint(restored, is_told).restore(path)
+        same = [np.array_equal(*each) for each in zip(state(saved), state(restored), strict=True)]
+        assert all(same) == is_told

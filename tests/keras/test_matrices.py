@@ -1,6 +1,7 @@
 """The layers of Keras, built: what Muon takes for a matrix in each."""
 
 import keras
+import pytest
 
 from tf_lamb.keras import Muon
 
@@ -53,3 +54,30 @@ def test_convolutions_of_keras():
         "fallback: one row or column",
         "matrix of 12 x 7",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Bert", {"transformer_layer_0/self_attention_layer/query": (16, 16),
+               "transformer_layer_0/self_attention_layer/attention_output": (16, 16)}),
+     ("Gemma", {"decoder_block_0/attention/query": (16, 20), "decoder_block_0/attention/key":
+                (16, 10), "decoder_block_0/attention/attention_output": (20, 16)}),
+     ("GPTNeoX", {"transformer_layer_0/self_attention/query_key_value": (16, 48)}),
+     ("Mixtral", {"transformer_layer_0/self_attention/value": (16, 8)})],
+)  # fmt: skip
+def test_backbones_of_keras_hub(name, expected):
+    models = pytest.importorskip("keras_hub").models
+    made = {
+        "Bert": lambda: models.BertBackbone(30, 1, 4, 16, 20, max_sequence_length=8),
+        "Gemma": lambda: models.GemmaBackbone(30, 1, 4, 2, 16, 20, 5),
+        "GPTNeoX": lambda: models.GPTNeoXBackbone(30, 1, 4, 16, 20, max_sequence_length=8),
+        "Mixtral": lambda: models.MixtralBackbone(30, 1, 4, 16, 20, 2, num_experts=3, top_k=2),
+    }[name]()
+    found = of(made)
+    for path, size in expected.items():
+        assert found[f"{path}/kernel"] == "matrix of {} x {}".format(*size)
+    for path, layout in found.items():
+        if "bias" in path:
+            assert layout == BIAS
+        assert ("experts/" in path) == (layout == "fallback: stack of matrices")
+        assert ("embeddings" in path) == (layout == "fallback: no matrix, by its name")

@@ -160,3 +160,13 @@ def test_a_broken_backup_is_refused(stopped, tmp_path, frontend, damage, pattern
         fit(frontend, new_model(frontend), tmp_path)
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
     assert contents(tmp_path) == before
+
+
+@every_frontend
+@pytest.mark.parametrize("other", [{"units": 9}, {"optimizer": "LARS"}], ids=["model", "optimizer"])
+def test_a_backup_of_another_model_is_refused(stopped, tmp_path, frontend, other):
+    stopped(frontend, tmp_path, **({} if frontend == "keras" else other))
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="cannot be restored"):
+        fit(frontend, new_model(frontend, **(other if frontend == "keras" else {})), tmp_path)
+    assert contents(tmp_path) == before

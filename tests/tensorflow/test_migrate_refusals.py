@@ -196,3 +196,19 @@ def test_arguments_of_migrate_that_cannot_be_right():
         with pytest.raises(TypeError, match=word):
             tf_lamb.migrate(old, stranger, model)
     assert new.plan is None
+
+
+def test_keras_muon_takes_biases_of_two_axes_for_matrices():
+    inputs = keras.Input((4, 6))
+    attended = keras.layers.MultiHeadAttention(2, 3, name="attention")(inputs, inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3, name="dense")(attended))
+    old = keras.optimizers.Muon()
+    old.build(model.trainable_variables)
+    biases = [f"attention/{of}/bias" for of in ("query", "key", "value")]
+    as_there = tf_lamb.keras.Muon(exclude_from_layer_adaptation=["attention/"])
+    with pytest.raises(ValueError, match=r"exclude_from_.*query/kernel.* fresh=\[.*value/bias'\]"):
+        tf_lamb.keras.migrate(old, tf_lamb.keras.Muon(), model)
+    report = tf_lamb.keras.migrate(old, as_there, model, fresh=biases)
+    assert set(report.fresh) == set(biases) and "dense/kernel" in report.matched
+    rules = {f"the rule of {bias}": ("Newton-Schulz", "AdamW") for bias in biases}
+    assert rules.items() <= report.changes.items()

@@ -2,6 +2,7 @@
 
 import array
 import functools
+import itertools
 import math
 import os
 import statistics
@@ -13,6 +14,8 @@ from tf_lamb.api.callbacks.callback import Callback
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observed, short
 from tf_lamb.api.variables import step_of
 from tf_lamb.core import messages
+
+_MOST_KEPT = 512  # readings, for a picture; of more, every second one goes
 
 
 class History:
@@ -28,6 +31,7 @@ class History:
         self._ranges: dict = {}  # position -> smallest and largest ratio
         self._clipped: dict = {}  # position -> ratios clipped, ratios seen
         self._kept: dict = {}  # step -> the ratio of each layer
+        self._keeps_every = 1
 
     def read(self):
         """Reads the latest step, unless it was read already."""
@@ -56,13 +60,18 @@ class History:
             self._ranges[i] = (min(smallest, ratio), max(largest, ratio))
             clipped, count = self._clipped.get(i, (0, 0))
             self._clipped[i] = (clipped + seen.clipped, count + seen.ratios)
-        self._kept[step] = _ratios(self.latest)
+        if (self.readings - 1) % self._keeps_every == 0:
+            self._kept[step] = _ratios(self.latest)
+        if len(self._kept) > _MOST_KEPT:  # from now on half as often, as what is kept already
+            self._kept = dict(itertools.islice(self._kept.items(), None, None, 2))
+            self._keeps_every *= 2
 
     def curves(self) -> plots.Curves:
-        """The ratio of each layer over the steps."""
+        """The ratio of each layer over the steps; of a long run, 256 to 513 readings."""
+        kept = {**self._kept, self.step: _ratios(self.latest)}
         names = {seen.layer: seen.joined or seen.path for seen in self.latest if seen.ratios}
         return {
-            name: {step: self._kept[step][i] for step in sorted(self._kept)}
+            name: {step: kept[step][i] for step in sorted(kept)}
             for i, name in enumerate(names.values())
         }
 
