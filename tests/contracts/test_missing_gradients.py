@@ -21,10 +21,12 @@ ARGUMENTS = {"weight_decay": 0.1, "epsilon": 0.1}
 FROZEN = "frozen"
 
 
-def run(frontend, micro_batches, steps=None, wrap=None, leave_out=False, **arguments):
+def run(frontend, micro_batches, steps=None, wrap=None, leave_out=False, rule="LAMB", **arguments):
     """The variables after each call, two of them; a gradient for each, or None, or `FROZEN`."""
     ours, arguments = FRONTENDS[frontend][1], {**ARGUMENTS, **arguments}
-    optimizer = ours.LAMB(0.1, gradient_accumulation_steps=steps, **arguments)
+    if rule == "LARS":
+        del arguments["epsilon"]
+    optimizer = getattr(ours, rule)(0.1, gradient_accumulation_steps=steps, **arguments)
     if wrap:
         optimizer = wrapped(frontend, wrap, optimizer)
     start = {"a": 1.0, "b": 2.0}
@@ -81,6 +83,20 @@ def test_a_variable_without_any_gradient_stays(frontend):
     one = run(frontend, [(1.0, None)] * 2)
     np.testing.assert_array_equal(found[3][1], 2.0)
     np.testing.assert_allclose(found[3], one[1], rtol=1e-6)
+
+
+@every_frontend
+@pytest.mark.parametrize("rule", ["LAMB", "LANS", "LARS"])
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@uncompiled()
+def test_a_joined_variable_without_any_gradient_stays(frontend, rule):
+    """Its layer's trust ratio is that of the others, as without micro-batches."""
+    joined = {"treatments": {".": {"join": True}}, "rule": rule}
+    steps = [(1.0, 3.0), (2.0, None), (0.5, None), (1.0, 2.0)]
+    found = run(frontend, [each for each in steps for _ in range(2)], 2, **joined)
+    alone = run(frontend, steps, **joined)
+    np.testing.assert_array_equal(found[5][1], found[1][1])
+    np.testing.assert_allclose(found[1::2], alone, rtol=1e-6)
 
 
 @on_tensorflow

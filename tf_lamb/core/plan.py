@@ -30,8 +30,13 @@ class Layer:
     paths: tuple[str, ...]  # one that others have, too, with its number
     treatments: tuple[Treatment, ...]
     number: int  # tells this layer from every other of the model
-    may_rest: bool = False  # it is stepped only where a gradient is not all zeros
+    missing: tuple[bool, ...] = ()  # by member, whether all of its sum may be zeros: it rests then
     multiplier: float = 1.0  # of its learning rate
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether none of its variables is sure to have a gradient."""
+        return bool(self.missing) and all(self.missing)
 
     def rate(self, lr):
         """The layer's learning rate; a multiplier of 1 adds nothing to a program."""
@@ -56,11 +61,12 @@ class Plan:
     multipliers: tuple[float, ...] = ()  # of their learning rates; empty if all are 1
     follows_schedule: bool = False  # whether weight decay does
     near_zero: frozenset[int] = frozenset()  # whose trust ratio is of hardly any weight
+    overwritten: frozenset[int] = frozenset()  # whose "gradients" are their next values
 
     @functools.cached_property
     def frozen(self) -> frozenset[int]:
-        """The positions of the variables whose multiplier is 0."""
-        return frozenset(i for i, each in enumerate(self.multipliers) if each == 0)
+        """The positions of the variables that no step moves: overwritten, or with multiplier 0."""
+        return self.overwritten | {i for i, each in enumerate(self.multipliers) if each == 0}
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -68,7 +74,7 @@ class Plan:
         return tuple(unique(self.paths))
 
     def layers(self, indices: Iterable[int], missing: Iterable[int] = ()) -> tuple[Layer, ...]:
-        """The layers of these variables; one with a variable that has no gradient may rest."""
+        """The layers of these variables, of which those that are missing may have no gradient."""
         members: dict = {}
         missing = set(missing)
         for position, index in enumerate(indices):
@@ -79,7 +85,7 @@ class Plan:
                 tuple(self.names[index] for _, index in pairs),
                 tuple(self.treatments[index] for _, index in pairs),
                 pairs[0][1],
-                any(index in missing for _, index in pairs),
+                tuple(index in missing for _, index in pairs) if missing else (),
                 self.multipliers[pairs[0][1]] if self.multipliers else 1.0,
             )
             for pairs in members.values()
@@ -142,6 +148,7 @@ class Plan:
             self.names, sizes, treated, self.treatments, self.groups, strict=True
         ):
             layer = f"joined in {group}" if group else treatment.words
+            layer = "set by its layer" if len(rows) - 1 in self.overwritten else layer
             near = "near 0" if len(rows) - 1 in self.near_zero else ""
             rows.append((path, f"{size:,}", *cells, ", ".join(filter(None, (layer, near)))))
         rows.append(("",) * len(rows[0]))
@@ -172,6 +179,7 @@ def plan_for(
     exclude_from_weight_decay: Sequence[str] | None = None,
     exclude_from_layer_adaptation: Sequence[str] | None = None,
     excluded_by_identity: Sequence[bool] = (),
+    overwritten: Sequence[bool] = (),
     treatments: Mapping[str, Mapping[str, Any]] | None = None,
     layout: Callable[[layouts.Variable], layouts.Layout] = layouts.slices,
 ) -> Plan:
@@ -186,6 +194,8 @@ def plan_for(
         exclude_from_layer_adaptation: None means "as for weight decay".
         excluded_by_identity: of each variable, whether it was excluded from weight decay as
             an object, without a pattern; no variable by default.
+        overwritten: of each variable, whether its layer sets it, by way of its gradient: no
+            pattern has an effect on it, and no step moves it; no variable by default.
         treatments: pattern -> key -> value; of each key the first pattern that matches and has it
             counts. With "join" the variables of one Keras layer are one layer, unless the second
             list of exclusions was given and holds them.
@@ -202,14 +212,17 @@ def plan_for(
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
     unadapted = _all_of(found["exclude_from_layer_adaptation"])
     given = _given(treatments or {}, found["treatments"], len(paths))
+    set_by_layers = frozenset(i for i, each in enumerate(overwritten) if each)
+    given = [{} if i in set_by_layers else each for i, each in enumerate(given)]
     joined = {i for i, each in enumerate(given) if each.get("join", ("", False))[1]}
     # As for weight decay; but a bias without decay that is joined shares the ratio of its layer.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
+    undecayed, unadapted = undecayed | set_by_layers, unadapted | set_by_layers
     variables = layouts.variables(paths, shapes, unadapted, given)
     groups = joined_layers(paths, joined - unadapted)
     rates = tuple(variable.get("rate", 1.0) for variable in variables)
-    _check_joined(variables, groups, rates)
+    _check_joined(variables, groups, rates, set_by_layers)
     decay = 1.0 if weight_decay is None else weight_decay
     decided = tuple(
         Treatment(decay=0.0 if i in undecayed else decay, **vars(layout(variable)))
@@ -224,6 +237,7 @@ def plan_for(
     return Plan(
         tuple(paths), tuple(map(tuple, shapes)), decided, groups, tuple(unmatched),
         rates if any(each != 1 for each in rates) else (), weight_decay is None,
+        overwritten=set_by_layers,
     )  # fmt: skip
 
 
@@ -237,12 +251,13 @@ def _given(treatments, found, count) -> list[dict[str, tuple[str, Any]]]:
     return given
 
 
-def _check_joined(variables, groups, rates):
+def _check_joined(variables, groups, rates, set_by_layers):
     """Raises where nothing is trained, or where a layer of several variables cannot be one."""
-    if rates and not any(rates):
+    trained = [rate for i, rate in enumerate(rates) if i not in set_by_layers]
+    if trained and not any(trained):
         raise ValueError(
-            f"treatments freezes all {len(rates)} variables, and nothing would be trained: narrow "
-            "the patterns whose rate is 0."
+            f"treatments freezes all {len(trained)} variables, and nothing would be trained: "
+            "narrow the patterns whose rate is 0."
         )
     first: dict = {}
     for variable, group, rate in zip(variables, groups, rates, strict=True):

@@ -92,8 +92,9 @@ class Update:
 
 
 def step(
-    xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, decay=None, observe=None
-) -> Step:
+    xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, decay=None, observe=None,
+    present=(),
+) -> Step:  # fmt: skip
     """One step of a rule for one layer, which `stacks.together` runs beside others.
 
     Args:
@@ -102,6 +103,8 @@ def step(
         bitcast: takes an array and the name of a dtype, and gives the same bits in that dtype.
         decay: None, or the array that multiplies the decay of each treatment.
         observe: None, or what a rule with a trust ratio calls once, while it is traced.
+        present: see `present_in`. A variable without a gradient stays as it is, and the norms of
+            its layer are those of the others.
     """
     dtype = "float64" if any(each.weight.dtype == "float64" for each in stored) else "float32"
 
@@ -113,6 +116,11 @@ def step(
     ]
     if observe:
         rule = functools.partial(rule, observe=observe)
+    # Of a layer of one variable the whole step is taken, or not.
+    known = dict(enumerate(present)) if len(stored) > 1 else {}
+    resting = {i: has_gradient for i, has_gradient in known.items() if has_gradient is not None}
+    for i, has_gradient in resting.items():
+        states[i] = [xp.where(has_gradient, x, xp.zeros_like(x)) for x in states[i]]
     gradients = list(map(wide, gradients))
     scalars = {"lr": wide(lr), "t": wide(t), "decay": None if decay is None else wide(decay)}
     new_states = yield from apply_rule(xp, rule, treatments, gradients, states, **scalars)
@@ -124,13 +132,28 @@ def step(
         noise = rounding_noise(xp, tuple(value.shape), t, number, next(position))
         return stochastically_rounded(xp, xp.cast(value, "float32"), noise, bitcast)
 
-    return [
+    new = [
         Stored(
             xp.cast(weight, old.weight.dtype),
             [narrow(value, slot.dtype) for slot, value in zip(old.slots, slots, strict=True)],
             None if old.master is None else weight,
         )
         for old, (weight, *slots) in zip(stored, new_states, strict=True)
+    ]
+    for i, has_gradient in resting.items():
+
+        def taken(new, old, is_due=has_gradient):
+            return xp.where(is_due, new, xp.convert_to_tensor(old))
+
+        new[i] = chosen(taken, new[i], stored[i])
+    return new
+
+
+def present_in(xp, layer, gradients) -> list:
+    """By variable of a layer, whether a gradient that may be missing is not all zeros; or None."""
+    return [
+        xp.any(gradient != 0) if is_missing else None
+        for is_missing, gradient in zip(layer.missing, gradients, strict=bool(layer.missing))
     ]
 
 

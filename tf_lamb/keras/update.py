@@ -203,15 +203,16 @@ class Update(step.Update):
 
     def _step(self, layer, gradients, state, scalars, choice):
         stored, observed = state.of(layer)
+        present = step.present_in(ops, layer, gradients)
         if layer.may_rest:
-            choice &= ops.any(ops.stack([ops.any(g != 0) for g in gradients]))
+            choice &= ops.any(ops.stack(present))
         # A device works on its share of each weight; slots are stored as such shares.
         at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
         new = yield from step.step(
             arrays, self.rule, layer.treatments, gradients, at_hand,
             lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=arrays.bitcast,
             decay=scalars.decay,
-            observe=step.recorder(ops, observed, choice.assign),
+            observe=step.recorder(ops, observed, choice.assign), present=present,
         )  # fmt: skip
         for old, own, each in zip(stored, at_hand, new, strict=True):
             kept = step.chosen(choice.of, each, own)

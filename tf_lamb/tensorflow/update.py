@@ -215,14 +215,14 @@ class Update(step.Update):
         stored, observed = map(list, zip(*states, strict=True))
         own = [[gradients[i] for i in layer.members] for layer in layers]
         numbers = [tf.constant(layer.number) for layer in layers]
+        present = [step.present_in(namespace, *each) for each in zip(layers, own, strict=True)]
         run = functools.partial(
-            self._program(layers, states[0]), numbers, own, stored, observed,
+            self._program(layers, states[0]), numbers, own, stored, observed, present,
             first.rate(scalars.lr), scalars.t, scalars.decay,
         )  # fmt: skip
         if not first.may_rest:
             return run
-        due = tf.reduce_any([tf.reduce_any(g != 0) for g in own[0]])
-        return functools.partial(tf.cond, due, run, lambda: None)
+        return functools.partial(tf.cond, tf.reduce_any(present[0]), run, lambda: None)
 
     @staticmethod
     def _key(layer, state):
@@ -248,15 +248,17 @@ class Update(step.Update):
             self._programs[key] = program
         return self._programs[key]
 
-    def _step(self, treatments, numbers, gradients, stored, observed, lr, t, decay):
+    def _step(self, treatments, numbers, gradients, stored, observed, present, lr, t, decay):
         """One step of the rule for layers of which each has these treatments."""
         steps = [
             step.step(
                 namespace, self.rule, treatments, own, old, lr=lr, t=t, number=number,
                 bitcast=namespace.bitcast, decay=decay,
-                observe=step.recorder(namespace, seen, _assign),
+                observe=step.recorder(namespace, seen, _assign), present=has_gradient,
             )
-            for number, own, old, seen in zip(numbers, gradients, stored, observed, strict=True)
+            for number, own, old, seen, has_gradient in zip(
+                numbers, gradients, stored, observed, present, strict=True
+            )
         ]  # fmt: skip
         for of_layer, new in zip(stored, stacks.together(namespace, steps), strict=True):
             for old, each in zip(of_layer, new, strict=True):
