@@ -12,7 +12,7 @@ from support.examples import run_example
 from support.frontends import on_tensorflow
 
 import tf_lamb.keras
-from tf_lamb_extras.adversarial import ConcurrentAdversarial
+from tf_lamb_extras.adversarial import ConcurrentAdversarial, checks, step
 
 if keras.backend.backend() not in ("tensorflow", "jax"):
     pytest.skip("it trains on TensorFlow and JAX", allow_module_level=True)
@@ -320,3 +320,19 @@ def test_layers_that_are_frozen_after_the_copies_were_made_are_refused():
 
 def test_the_example_runs():
     run_example(ConcurrentAdversarial, least=6)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "bounds"), [((-0.1, 1), (0, 1)), ((0, 1.2), (0, 1)), ((0, 1), (0, 255))]
+)
+def test_pixels_a_little_beyond_the_range_or_lost_in_it_warn(pixels, bounds):
+    with pytest.warns(UserWarning, match="input_range is"):
+        checks.check_pixels(*pixels, bounds)
+
+
+def test_only_images_that_can_be_had_again_are_looked_at():
+    images = np.zeros((100, 4, 4, 1))
+    assert step.some_images(images).shape == (64, 4, 4, 1)
+    generator = (images for _ in range(1))
+    assert step.some_images(generator) is None
+    assert next(generator) is images

@@ -251,3 +251,28 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(frontend, judged, tmp_pa
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match="was begun for 40 steps, and fit has 48"):
         fit(tmp_path / "killed", epochs=12)
+
+
+@every_frontend
+def test_a_decay_that_diverges_goes_back_until_it_does_not(frontend, judged, capsys):
+    """From a peak that is set too high, at which what was learned is lost."""
+    judged(lambda losses: losses > 24, lowest=1.0)
+    host, _ = FRONTENDS[frontend]
+
+    def too_high(epoch, logs):
+        if callback.warmup.found:
+            callback.warmup.peak = 10.0
+
+    model, data = line(frontend, host.optimizers.SGD(0.1))
+    before, after = [], []
+    callback = auto_warmup(frontend, 1e-2, 10.0, patience=2, verbose=True)
+    raises = host.callbacks.LambdaCallback(on_epoch_end=too_high)
+    callbacks = states(host, before), callback, raises, states(host, after)
+    losses = train(model, data, 16, *callbacks, batch_size=4)["loss"]
+    warmup = callback.warmup
+    cut = warmup.cuts[0][0] // 4
+    assert losses[cut - 1] > 10 > losses[0] > 100 * losses[-1]
+    for at, _ in warmup.cuts:
+        for one, other in zip(before[warmup.lowest // 4 - 1], after[at // 4 - 1], strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert f"are those of step {warmup.lowest} again" in capsys.readouterr().out

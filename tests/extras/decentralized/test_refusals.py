@@ -106,3 +106,17 @@ def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step()
         workers.fit(batches(), verbose=0)
     assert workers.optimizer.iterations.numpy() == 2  # and the run goes on from there
     fit(workers, 1)
+
+
+@on_jax
+def test_one_worker_has_nobody_to_average_with():
+    import jax
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    one = jax.devices()[:1]
+    with pytest.warns(UserWarning, match="one worker, .* nobody to average with"):
+        Decentralized(model, devices=one)
+    for devices in ([], one * 2):
+        with pytest.raises(ValueError, match="must be different devices, and one at least"):
+            Decentralized(model, devices=devices)

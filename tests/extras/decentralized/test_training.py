@@ -240,3 +240,58 @@ def test_what_is_saved_is_the_averaged_model(tmp_path):
         loaded = keras.models.load_model(tmp_path / f"{name}.keras")
         for variable, own in zip(loaded.weights, model.weights, strict=True):
             np.testing.assert_array_equal(variable.numpy(), own.numpy())
+
+
+def test_half_precision_variables_and_a_subclass_that_data_builds():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__(dtype="bfloat16")
+            self.dense = keras.layers.Dense(3, dtype="bfloat16")
+
+        def call(self, x):
+            return self.dense(x)
+
+    model = compiled(Own(), metrics=[])
+    logs = fit(Decentralized(model), 3, validation_data=data(24, 1))
+    assert logs["loss"][-1] < logs["loss"][0]
+    assert {v.dtype for v in model.weights} == {"bfloat16"}
+
+
+def test_what_fit_takes_it_takes(capsys):
+    """Callbacks that set the rate, weights of classes, constraints, several outputs, executions."""
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(8, kernel_constraint=keras.constraints.MaxNorm(0.5))(inputs)
+    outputs = {"a": keras.layers.Dense(1, name="a")(hidden), "b": keras.layers.Dense(2)(hidden)}
+    keras.utils.set_random_seed(1)
+    model = keras.Model(inputs, outputs)
+    losses = {"a": "mse", "b": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
+    model.compile(
+        keras.optimizers.SGD(0.01, momentum=0.9),
+        losses,
+        steps_per_execution=2,
+        metrics={"a": ["mae"], "b": ["accuracy"]},
+    )
+    start = model.get_weights()
+    x, y = data()
+    targets = {"a": y[:, :1], "b": (y[:, 1] > 0).astype("int32")}
+    workers = Decentralized(model, "dmsgd", "full")
+    rates = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 / (1 + epoch))
+    weights = np.linspace(0, 2, len(x))
+    options = {
+        "x": x, "y": targets, "sample_weight": {"a": weights, "b": weights}, "callbacks": [rates],
+    }  # fmt: skip
+    logs = fit(workers, 2, **options, verbose=1)
+    shown = capsys.readouterr().out
+    assert "Epoch 2/2" in shown and "consensus_distance" in shown
+    constrained = own_weights(workers)[0]
+    assert np.linalg.norm(constrained, axis=1).max() <= 0.5 + 1e-6
+    after = model.get_weights()
+    model.set_weights(start)
+    expected = fit(model, 2, **options)
+    assert logs["learning_rate"] == pytest.approx([0.02, 0.01])
+    logs.pop("consensus_distance")
+    assert logs.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(logs[name], expected[name], rtol=1e-4, err_msg=name)
+    for own, other in zip(after, model.get_weights(), strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-5)

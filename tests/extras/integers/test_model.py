@@ -129,6 +129,32 @@ def test_a_network_in_integers_has_the_same_outputs(frontend, trained):
 
 
 @every_frontend
+def test_every_accumulator_in_range_has_the_levels_of_float64(frontend, trained):
+    model, _, fixed = trained(frontend)
+    kernels = [model.get_layer(name) for name in ("first", "depth", "dense")]
+    for layer, numbers, into in zip(kernels, fixed.layers.values(), (1.0, 0.25, 0.5), strict=True):
+        norm = model.get_layer(numbers.name)
+        channels = len(numbers.a)
+        gamma, beta = (1 if w is None else array(w).astype(float) for w in (norm.gamma, norm.beta))
+        bias = array(layer.bias).astype(float) if layer.use_bias else 0.0
+        x = np.stack(
+            [
+                np.resize(np.arange(low, high + 1), max(numbers.high) - min(numbers.low) + 1)
+                for low, high in zip(numbers.low, numbers.high, strict=True)
+            ],
+            axis=-1,
+        )
+        assert x.shape[1] == channels and x.size > 1000
+        expected = batch_norm_levels(
+            x, gamma, 0.0 if norm.beta is None else beta, array(norm.moving_mean).astype(float),
+            array(norm.moving_variance), epsilon=norm.epsilon, bias=bias,
+            step=numbers.kernel_step * into, bits=numbers.bits,
+            scale=model.get_layer(numbers.activation).scale,
+        )  # fmt: skip
+        np.testing.assert_array_equal(numbers.in_numpy(x), expected)
+
+
+@every_frontend
 def test_ranges_are_those_that_the_kernels_allow(frontend, trained):
     model, _, fixed = trained(frontend)
     for name, most in (("first", 16), ("depth", 15), ("dense", 3)):
@@ -273,3 +299,21 @@ def test_what_cannot_be_in_integers(frontend):
     refused(ValueError, "sum: the kernel is on no grid", with_range, small(frontend, kernel=uneven))
     wide = small(frontend, kernel=np.full((2, 2), 2.0**14 + 1))
     refused(ValueError, "norm, channel 0: int32 would overflow", fixed_point, wide, (0, 60_000))
+
+
+@every_frontend
+def test_another_axis_or_a_second_call_is_no_pair(frontend):
+    host, ours = FRONTENDS[frontend]
+    layers = host.layers
+    inputs = host.Input((3, 3))
+    y = layers.Dense(3, name="sum")(inputs)
+    y = ours.QuantizedReLU(4)(layers.BatchNormalization(axis=1, name="norm")(y))
+    refused(ValueError, "norm normalizes another axis than that of sum's", fixed_point,
+            host.Model(inputs, y), (0, 9))  # fmt: skip
+    inner = host.Model(inputs, y, name="inner")
+    outer = host.Sequential([host.Input((3, 3)), inner])
+    refused(ValueError, "norm is left, inside another layer", fixed_point, outer, (0, 9))
+    norm = layers.BatchNormalization(name="twice")
+    y = ours.QuantizedReLU(4)(norm(norm(inputs)))
+    refused(ValueError, "twice is left, which is called 2 times", fixed_point,
+            host.Model(inputs, y), (0, 9))  # fmt: skip
