@@ -160,6 +160,23 @@ def test_a_matrix_counts_its_own_steps(clock):
     np.testing.assert_array_equal(state[0], expected[0])
 
 
+@pytest.mark.parametrize("every", [7, 8, 10])
+def test_a_counter_in_float32_renews_beyond_2_to_the_24_steps(every):
+    """In every f-th step, as an exact counter has it; a stop at 2^24 would renew never, or ever."""
+    w, gradients = random_steps((4, 3), steps=63)
+    state = tuple(each.astype("float32") for each in (w, *slots(w)))
+    first, renewals = 2**24 - 1040, []
+    for t, g in enumerate(gradients, -3):
+        if t == 0:
+            state = (*state[:-1], np.float32(first))
+        basis = state[4]
+        state = alone(NUMPY, step(g.astype("float32"), state, every=every, t=9))
+        assert state[-1].dtype == "float32"
+        if t >= 0 and not np.array_equal(basis, state[4]):
+            renewals.append(t)
+    assert renewals == [t for t in range(60) if (first + t) % every == 0]
+
+
 @pytest.mark.parametrize(
     ("shape", "longest", "one_sided", "expected"),
     [((4, 7), 10, False, [0, 1]), ((4, 7), 5, False, [0]), ((7, 4), 5, False, [1]),

@@ -90,7 +90,17 @@ def soap(
     )  # fmt: skip
     stays = begins & (new_kept > kept)
     pairs = [each for pair in zip(factors, bases, strict=True) for each in pair]
-    return new_w, new_m, new_v, *pairs, new_kept, xp.where(stays, s, s + 1)
+    new_s = xp.where(stays, s, _after(xp, s, precondition_frequency))
+    return new_w, new_m, new_v, *pairs, new_kept, new_s
+
+
+def _after(xp, s, f):
+    """The step after s. Before 2^24, where float32 counts no further, about 2^23 are taken off.
+
+    They are a multiple of f, so renewals come when they would, and 1 - b^s is 1 there.
+    """
+    period = float(f * max(1, 2**23 // f))
+    return xp.where(s + 1 >= 2.0**24 - 1024, s + 1 - period, s + 1)
 
 
 def sides_of(shape, max_precond_dim, one_sided):
