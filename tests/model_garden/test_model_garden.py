@@ -53,6 +53,7 @@ def test_the_fields_are_the_arguments_of_the_constructor(key):
     config = getattr(optimization.OptimizerConfig(), key)
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     around = {name: fields.pop(name) for name in ("adascale", "measure_noise")}
+    assert fields.pop("weight_decay_schedule").type is None
     assert fields.pop("trust_ratios_every") is None
     assert fields.pop("divergence_report") is True
     assert fields == arguments

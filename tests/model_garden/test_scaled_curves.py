@@ -60,6 +60,20 @@ def test_the_other_rule_keeps_warmup_in_epochs(batch, steps, new):
     assert trainer["optimizer_config"]["warmup"]["tf_lamb"]["steps"] == new
 
 
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (25, "25 steps, as before"),  # a tenth of 250
+        (100, "25 steps, 100 before"),  # as many examples
+        (40, "25 steps, raised to a tenth of training, 40 before"),
+        (400, "62 steps, cut to a quarter of training, 400 before"),
+    ],
+)
+def test_what_became_of_a_warmup_is_told(steps, words):
+    text, _ = scaled(256, LINE, "transfer", steps=steps)
+    assert f"\n  warmup = {words}\n" in text
+
+
 def test_a_batch_of_more_than_all_examples_is_refused():
     with pytest.raises(ValueError, match=r"1,000 steps x 64 / 200,000 = 0.32 steps"):
         scaled(200_000, LINE)
@@ -73,6 +87,25 @@ def test_a_weight_decay_of_model_gardens_own_is_moved():
         "beta_2": pytest.approx(0.999**4), "weight_decay_rate": pytest.approx(0.04),
     }  # fmt: skip
     assert "weight_decay" in text
+
+
+@pytest.mark.parametrize(("recipe", "factor"), [("transfer", 2), ("sqrt", 1)])
+def test_a_weight_decay_schedule_is_moved_as_a_weight_decay(recipe, factor):
+    """By `transfer`, at 4 times the batch: twice the rate, a quarter of the steps."""
+    decay = {"stepwise": {"boundaries": [500, 900], "values": [0.1, 0.02, 0.0]}}
+    own = {"weight_decay": 0.0, "weight_decay_schedule": chosen(decay)}
+    text, trainer = filled(256, DECAYS["ours"], LINEAR, recipe, **own)
+    moved = trainer["optimizer_config"]["optimizer"]["tf_lamb"]["weight_decay_schedule"]
+    found = merged(decay, moved)["stepwise"]
+    assert found["boundaries"] == [125, 225]
+    assert found["values"] == pytest.approx([0.1 * factor, 0.02 * factor, 0.0])
+    assert "optimizer.tf_lamb.weight_decay_schedule.stepwise.boundaries = [125, 225] steps" in text
+
+
+def test_a_weight_decay_schedule_that_transfer_cannot_move_is_refused():
+    own = {"weight_decay_schedule": {"type": "power"}}
+    with pytest.raises(ValueError, match=r"scale optimizer.tf_lamb.weight_decay_schedule.type=pow"):
+        filled(256, DECAYS["ours"], LINEAR, "transfer", **own)
 
 
 # Model Garden's own warmups, which end on the curve of the decay.

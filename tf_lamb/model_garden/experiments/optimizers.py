@@ -5,13 +5,14 @@ import functools
 
 import tensorflow as tf
 from official.modeling.hyperparams import base_config
-from official.modeling.optimization import ema_optimizer
-from official.modeling.optimization.configs import optimizer_config
+from official.modeling.optimization import ema_optimizer, optimizer_factory
+from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
 from tf_lamb.model_garden.common import seams
-from tf_lamb.model_garden.experiments.schedules import settings_of
+from tf_lamb.model_garden.experiments.schedules import is_steered, settings_of
+from tf_lamb.tf_keras import schedules
 
 
 class _InOrder(base_config.Config):
@@ -34,6 +35,8 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     `learning_rate` is not among those: it comes from `optimizer_config.learning_rate`.
 
     Attributes:
+        weight_decay_schedule: what `weight_decay` follows instead of being a number: a choice as
+            `optimizer_config.learning_rate` is one, off without a type.
         adascale: the arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, off without a
             scale; and `base_steps`, the steps that the base batch took, at which training ends if
             `train_steps` does not end it before. None leaves it to those alone.
@@ -43,6 +46,9 @@ class _Config(optimizer_config.BaseOptimizerConfig):
             a report of `tf_lamb.tf_keras.StopOnDivergence`.
     """
 
+    weight_decay_schedule: optimization_config.LrConfig = dataclasses.field(
+        default_factory=optimization_config.LrConfig
+    )
     adascale: _AdaScale = dataclasses.field(default_factory=_AdaScale)  # type: ignore[valid-type]
     measure_noise: _MeasureNoise = dataclasses.field(  # type: ignore[valid-type]
         default_factory=_MeasureNoise
@@ -75,7 +81,7 @@ SETTINGS = {
 
 def build(
     cls, learning_rate=0.001, adascale=None, measure_noise=None, trust_ratios_every=None,
-    divergence_report=False, **arguments,
+    divergence_report=False, weight_decay_schedule=None, **arguments,
 ):  # fmt: skip
     """An optimizer of ours, with what wraps it; the runner sees to the rest."""
     if arguments.get("use_ema") and not arguments.get("ema_overwrite_frequency"):
@@ -84,6 +90,10 @@ def build(
             "use_ema=true keeps averages that Model Garden never uses. Leave it out, and write "
             f"trainer.optimizer_config.ema.average_decay={decay:g}, whose averages are evaluated "
             "and exported"
+        )
+    if (weight_decay_schedule or {}).get("type"):
+        arguments["weight_decay"] = _falling(
+            weight_decay_schedule, arguments.get("weight_decay"), learning_rate
         )
     optimizer = cls(learning_rate, **arguments)
     if trust_ratios_every is not None:
@@ -96,6 +106,25 @@ def build(
     if adascale.get("scale") is not None:
         return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)
     return tf_lamb.tf_keras.MeasureNoise(optimizer, **measure_noise) if is_measured else optimizer
+
+
+def _falling(choice: dict, weight_decay, learning_rate):
+    """The schedule that weight decay follows, in the place of a number."""
+    if weight_decay:
+        raise ValueError(
+            f"weight_decay_schedule.type={choice['type']} takes the place of weight_decay, which "
+            f"is {weight_decay:g}, by you or by the experiment. Write weight_decay=0, or "
+            "weight_decay_schedule.type=null"
+        )
+    if is_steered(kind := choice["type"]) or kind not in optimizer_factory.LR_CLS:
+        raise ValueError(
+            f"weight_decay_schedule.type={kind} is no schedule. Write a number as weight_decay"
+        )
+    schedule = optimizer_factory.LR_CLS[kind](**choice[kind])
+    if isinstance(learning_rate, schedules.Stages):  # the rate's `warmup.tf_lamb.begin_step`
+        schedule = schedules.Stages(learning_rate.lengths, (0.0, schedule))
+    # A check before training is made in a graph, where no decay can be read.
+    return schedule if tf.executing_eagerly() else 0.0
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):

@@ -126,6 +126,12 @@ def grown(params, largest_batch: int, title: str, examples=None) -> tuple[str, l
     that resume in order go on from stage to stage. `examples` are those of the training data, where
     they are known.
     """
+    batch = params.task.train_data.global_batch_size
+    if largest_batch < 2 * batch:
+        raise UserError(
+            f"--largest_batch={largest_batch} is less than twice task.train_data."
+            f"global_batch_size={batch}. Write --largest_batch={2 * batch}, or more"
+        )
     if not hasattr(params.task, "init_optimizer"):
         raise UserError(
             f"--largest_batch keeps the optimizer from stage to stage, and "
@@ -137,6 +143,12 @@ def grown(params, largest_batch: int, title: str, examples=None) -> tuple[str, l
         raise UserError(
             "--largest_batch: AdaScale scales the rate of one batch, and would go on counting its "
             f"steps. Write trainer.optimizer_config.optimizer.{optimizer.type}.adascale.scale=null"
+        )
+    if getattr(getattr(optimizer.get(), "weight_decay_schedule", None), "type", None):
+        path = f"trainer.optimizer_config.optimizer.{optimizer.type}.weight_decay_schedule"
+        raise UserError(
+            f"--largest_batch takes fewer steps, which {path} counts. Write {path}.type=null, and "
+            "a number as weight_decay"
         )
     with named(f"--largest_batch={largest_batch}"):
         recipe = dataclasses.replace(recipe_of(params, title), examples=examples)

@@ -11,6 +11,7 @@ No rate is asked of TensorFlow: a multi-worker strategy must be the first to tou
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -63,17 +64,33 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
     trainer, config = settings["trainer"], params.trainer.optimizer_config
     loop = at(own, "trainer.steps_per_loop")
     trainer.update(intervals(params.trainer, trainer["train_steps"], loop))
-    adascale = getattr(config.optimizer.get(), "adascale", None)
-    if adascale is not None and adascale.base_steps:
-        steps, kind = max(nearest(adascale.base_steps * stretch), 1), config.optimizer.type
-        text += f"\n  optimizer.{kind}.adascale.base_steps = {steps:,} steps"
-        optimizer = trainer["optimizer_config"].setdefault("optimizer", {})
-        optimizer.setdefault(kind, {})["adascale"] = {"base_steps": steps}
-    if config.ema is not None and config.ema.start_step > 0:
-        steps = nearest(config.ema.start_step * stretch)
-        text += f"\n  ema.start_step = {steps:,} steps"
-        trainer["optimizer_config"].setdefault("ema", {})["start_step"] = steps
+    for path, value in _other_steps(config, stretch):
+        text += f"\n  {'.'.join(path)} = {value if isinstance(value, list) else f'{value:,}'} steps"
+        place = trainer["optimizer_config"]
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = value
     return text, settings
+
+
+def _other_steps(config, stretch) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Paths and values of what is counted in steps, too, besides the learning rate."""
+    kind, optimizer = config.optimizer.type, config.optimizer.get()
+    adascale = getattr(optimizer, "adascale", None)
+    if adascale is not None and (steps := adascale.base_steps):
+        place = "optimizer", kind, "adascale", "base_steps"
+        yield place, max(nearest(steps * stretch), 1)
+    if decay := _decay_schedule(optimizer):
+        for key, steps in _stretched(decay.get(), stretch).items():
+            yield ("optimizer", kind, "weight_decay_schedule", decay.type, key), steps
+    if config.ema is not None and (steps := config.ema.start_step) > 0:
+        yield ("ema", "start_step"), nearest(steps * stretch)
+
+
+def _decay_schedule(optimizer) -> Any:
+    """The choice of a schedule that weight decay follows; None where it follows none."""
+    schedule = getattr(optimizer, "weight_decay_schedule", None)
+    return schedule if schedule is not None and schedule.type else None
 
 
 # -- a curve, piece by piece ----------------------------------------------------------------------
@@ -94,17 +111,17 @@ def _each(schedule, names, change) -> dict:
     return {k: [*map(change, v)] if isinstance(v, list) else change(v) for k, v in found.items()}
 
 
-def _largest(rate) -> float:
-    """The largest rate that the settings of a learning rate name."""
+def _largest(name: str, rate) -> float:
+    """The largest rate that the settings of a schedule name; it stands under this name."""
     if rate.type not in _SCALABLE and not str(rate.type).startswith("tf_lamb_"):
         raise ValueError(
-            f"--global_batch_size cannot scale learning_rate.type={rate.type}, only "
+            f"--global_batch_size cannot scale {name}.type={rate.type}, only "
             f"{', '.join(_SCALABLE)} and those of tf_lamb. Write what this batch needs into a YAML"
         )
     rates = [v for k, v in rate.get().as_dict().items() if k in RATES and v is not None]
     if not rates:
         raise ValueError(
-            f"trainer.optimizer_config.learning_rate.{rate.type} names no rate to scale. Write one "
+            f"trainer.optimizer_config.{name}.{rate.type} names no rate to scale. Write one "
             "into a YAML, because a rate of --params_override holds as it is"
         )
     return max(max(r) if isinstance(r, list) else r for r in rates)
@@ -191,7 +208,7 @@ class Curve:
     @property
     def peak(self) -> float:
         """The rate where warmup ends."""
-        largest, rate = _largest(self.rate), self.rate.get().as_dict()
+        largest, rate = _largest("learning_rate", self.rate), self.rate.get().as_dict()
         if not self.ends_on_decay:
             return largest
         known = {key: self.said.get(key) if value is None else value for key, value in rate.items()}
@@ -256,10 +273,10 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         f"{steps:,} steps, as --params_override has it" if is_given else f"{ratio} {steps:,} steps"
     )
     arithmetic = recipe.arithmetic if name == TRANSFER else recipe.arithmetic[:2]
-    name, on_the_curve = "initial_learning_rate", []
-    first, now = curve.rate.get().as_dict().get(name), rate.get(name)
+    place, on_the_curve = "initial_learning_rate", []
+    first, now = curve.rate.get().as_dict().get(place), rate.get(place)
     if now is not None and first not in (None, curve.peak):  # the curve begins above the peak
-        begins = f"{name} = {now:.4g} ({first:g} before)"
+        begins = f"{place} = {now:.4g} ({first:g} before)"
         on_the_curve = [f"peak, where warmup ends = {recipe.learning_rate:.4g}: {begins}"]
     lines = [
         f"{recipe.title} from batch {base:,}, at which this experiment was tuned, to "
@@ -268,13 +285,25 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         *(line for line in arithmetic if not line.startswith(("steps ", "warmup "))),
         *on_the_curve,
         f"training = {training}",
-        f"warmup = {own_warmup:,} steps, {curve.warmup_steps:,} before",
+        f"warmup = {_warming(name, curve.warmup_steps, own_warmup, base, batch_size)}",
         f"source: {recipe.source}",
     ]
     return "\n  ".join(lines), {
         "task": {"train_data": {"global_batch_size": batch_size}},
         "trainer": {"train_steps": steps, "optimizer_config": found},
     }
+
+
+def _warming(name, before, after, tuned, batch_size) -> str:
+    """Says what became of the steps of a warmup."""
+    as_many_examples = nearest(Fraction(before * tuned, batch_size))
+    if after == before:
+        return f"{before:,} steps, as before"
+    if name == TRANSFER and after < as_many_examples:
+        return f"{after:,} steps, cut to a quarter of training, {before:,} before"
+    if name == TRANSFER and after > as_many_examples:
+        return f"{after:,} steps, raised to a tenth of training, {before:,} before"
+    return f"{after:,} steps, {before:,} before"
 
 
 def _recipe(name, batch_size, base, steps, curve: Curve, moving: dict) -> recipes.Recipe:
@@ -293,8 +322,11 @@ def _recipe(name, batch_size, base, steps, curve: Curve, moving: dict) -> recipe
 def _moving(config) -> dict:
     """The settings that `transfer` moves, of an optimizer that has them."""
     own = config.optimizer.get().as_dict()
+    decay = own.get("weight_decay_rate", own.get("weight_decay"))  # theirs, or ours
+    if schedule := _decay_schedule(config.optimizer.get()):
+        decay = _largest(f"optimizer.{config.optimizer.type}.weight_decay_schedule", schedule)
     found = {
-        "weight_decay": own.get("weight_decay_rate", own.get("weight_decay")),  # theirs, or ours
+        "weight_decay": decay,
         "beta_2": own.get("beta_2"),
         "ema_momentum": config.ema.average_decay if config.ema is not None else None,
     }
@@ -306,6 +338,9 @@ def _moved(config, recipe, moving: dict) -> dict:
     own = {name: getattr(recipe, name) for name in moving if name != "ema_momentum"}
     if "weight_decay" in own and hasattr(config.optimizer.get(), "weight_decay_rate"):
         own["weight_decay_rate"] = own.pop("weight_decay")
+    elif "weight_decay" in own and (decay := _decay_schedule(config.optimizer.get())):
+        factor = own.pop("weight_decay") / moving["weight_decay"]
+        own["weight_decay_schedule"] = {decay.type: _multiplied(decay.get(), factor)}
     found = {"optimizer": {config.optimizer.type: own}} if own else {}
     if "ema_momentum" in moving:
         found["ema"] = {"average_decay": recipe.ema_momentum}
