@@ -11,6 +11,7 @@ import orbit
 import tensorflow as tf
 from official.core import actions as core_actions
 from support import garden
+from support.frontends import uncompiled
 from support.garden import build, optimizer, run, tiny
 
 from tf_lamb.model_garden.folders.report import read_scalars
@@ -142,6 +143,17 @@ def test_an_orbit_loop_is_watched(records, tmp_path, replicas):
     (idle,) = {seen.path for seen in adapted} - {seen.path for seen, _ in moved}
     assert re.search(f"{idle} .* no step yet", table)
     assert len(moved) > 5
+
+
+def test_a_loop_without_our_runner_tells_once_of_what_comes_nothing(records, caplog):
+    own = {"trust_ratios_every": 2, "jit_compile": False}
+    settings = garden.tiny(records, optimizer_config=garden.optimizer(**own))
+    trainer = garden.trainer_of(garden.build(settings), garden.one_device())
+    words = "Nothing comes of divergence_report=true, trust_ratios_every=2, but by actions"
+    with uncompiled():
+        for _ in range(2):
+            trainer.train(tf.constant(1))
+    assert len([line for line in caplog.messages if words in line]) == 1
 
 
 def test_an_action_that_comes_too_late_is_refused():

@@ -15,6 +15,7 @@ from support.frontends import uncompiled
 from support.garden import build, run, tiny
 
 from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.model_garden.running.runner import Runner
 
 STEPS = 6
@@ -112,7 +113,9 @@ EMA = {"ema": {"average_decay": 0.5, "dynamic_decay": False}}
 
 
 def test_averages_are_evaluated_where_there_are_any(records, tmp_path, monkeypatch):
-    """Those of a checkpoint without any would be 0."""
+    """Those of a checkpoint without any would be 0; weights are told of where averages are."""
+    warned = []
+    monkeypatch.setattr(checkpoints.logging, "warning", lambda text, *a: warned.append(text % a))
     plain, settings = tmp_path / "plain", tiny(records, optimizer_config=EMA)
     with uncompiled():
         run(build(tiny(records, train_steps=1)), plain, "train")
@@ -124,3 +127,10 @@ def test_averages_are_evaluated_where_there_are_any(records, tmp_path, monkeypat
         settings["task"]["init_checkpoint"] = str(plain)
         with pytest.raises(UserError, match="and task.init_checkpoint gives none. Write"):
             run(build(settings), tmp_path / "three", "eval")
+        averaged = tmp_path / "averaged"
+        run(build(tiny(records, train_steps=1, optimizer_config=EMA)), averaged, "train")
+        monkeypatch.setattr(Runner, "evaluated", str(averaged / "ckpt-1"))
+        warned.clear()
+        run(build(tiny(records)), tmp_path / "four", "eval")
+    said = f"{averaged}/ckpt-1 holds averages of the weights, and the weights are evaluated"
+    assert any(text.startswith(said) for text in warned)

@@ -1,5 +1,6 @@
-"""Data that cannot be read is one sentence each."""
+"""Data that cannot be read, and what would break off later, are one sentence each."""
 
+import json
 import re
 
 import pytest
@@ -9,12 +10,15 @@ pytest.importorskip("official")
 import tensorflow as tf
 from official.core import task_factory
 from support import garden
+from support.frontends import uncompiled
 from support.garden import EXPERIMENT, build, one_device, tiny, tiny_resnet
 
 from tf_lamb.model_garden.checks.data import naming_records
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.common.yamls import merged
+from tf_lamb.model_garden.folders import checkpoints, model_dirs
+from tf_lamb.model_garden.running import runner
 from tf_lamb.model_garden.running.runner import Trainer
 
 
@@ -85,6 +89,149 @@ def test_an_evaluation_without_a_batch_or_an_end_is_refused(records, tmp_path, c
         assert re.search(f"task.validation_data.*{expected}", refusal(settings, tmp_path, mode))
 
 
+def test_validation_data_of_which_no_batch_comes_are_named(records, tmp_path, monkeypatch):
+    """Where their files cannot be counted before, as in a bucket."""
+    settings = merged(tiny(records, train_steps=1), {"task": {"validation_data": BATCHES}})
+    with uncompiled():
+        garden.run(build(tiny(records, train_steps=1)), tmp_path, "train")
+        monkeypatch.setattr(runner.Runner, "evaluated", str(tmp_path / "ckpt-1"))
+        with pytest.raises(UserError, match="has not one batch of global_batch_size=65") as error:
+            garden.run(build(settings), tmp_path, "eval")
+    assert "drop_remainder=false" in str(error.value)
+
+
+BEST = {"best_checkpoint_export_subdir": "best"}
+HEAD = tiny("")["task"]["model"]["cls_heads"][0]
+
+
+@pytest.mark.parametrize(
+    ("task", "trainer", "expected"),
+    [
+        ({"train_data": {"is_training": False}}, {}, "task.train_data.is_training is False: .* "
+         "breaks off. Write task.train_data.is_training=true"),
+        ({"model": {"cls_heads": [HEAD | {"name": "other"}]}}, {}, "cls_heads has no head named "
+         "next_sentence, which .* need, but 'other'. Name one so, or write task.train_data.use_next"
+         "_sentence_label=false,task.validation_data.use_next_sentence_label=false"),
+        ({"model": {"cls_heads": []}}, {}, "has no head named next_sentence, .*, but none"),
+        ({"train_data": {"use_next_sentence_label": False}}, {}, "task.train_data.use_next_sentence"
+         "_label is False, and task.validation_data.use_next_sentence_label is True. Write the"),
+        ({}, BEST | {"best_checkpoint_eval_metric": "masked_lm_acuracy"}, "trainer.best_checkpoint_"
+         "eval_metric='masked_lm_acuracy' is not known. Did you mean masked_lm_accuracy?"),
+        ({}, BEST | {"best_checkpoint_eval_metric": "lm_example_loss",
+                     "best_checkpoint_metric_comp": "hihger"}, "metric_comp='hihger' is not known. "
+         "Did you mean higher?"),
+    ],
+)  # fmt: skip
+def test_what_would_break_off_later_is_refused_before(records, tmp_path, task, trainer, expected):
+    settings = merged(tiny(records, **trainer), {"task": task})
+    assert re.search(expected, refusal(settings, tmp_path))
+
+
+@pytest.mark.parametrize(("task", "trainer"), [
+    ({"validation_data": {"is_training": True}}, {"validation_steps": 2}),
+    ({"model": {"cls_heads": [HEAD | {"name": "other"}, HEAD]}}, {}),
+    ({part: {"use_next_sentence_label": False} for part in ("train_data", "validation_data")}
+     | {"model": {"cls_heads": []}}, {}),
+    ({}, BEST | {"best_checkpoint_eval_metric": "validation_loss"}),
+])  # fmt: skip
+def test_what_does_not_break_off_is_none_of_it(records, tmp_path, task, trainer):
+    settings = merged(tiny(records, **trainer), {"task": task})
+    check_run(build(settings), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+
+
+def test_a_result_that_is_known_only_after_an_evaluation_is_missed_at_the_first(tmp_path):
+    best = checkpoints.Best(str(tmp_path), "acuracy", "higher")
+    words = "trainer.best_checkpoint_eval_metric='acuracy' is not known. Did you mean accuracy?"
+    with pytest.raises(UserError, match=re.escape(words)):
+        best.maybe_export_checkpoint(tf.train.Checkpoint(), {"accuracy": 0.5}, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_a_note_on_the_best_checkpoint_is_refused(records, tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "info.json").write_text('{"validation_loss": 1.')
+    params = build(tiny(records, **BEST, best_checkpoint_eval_metric="validation_loss"))
+    with pytest.raises(UserError, match="best/info.json cannot be read: .* Delete it"):
+        garden.run(params, tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("loop", "intervals", "expected"),
+    [
+        (4, {"summary_interval": 10}, "summary_interval=10 is no multiple of .*=4. .*_per_loop=2,"),
+        (4, {"checkpoint_interval": 6}, "checkpoint_interval=6 is no .*steps_per_loop=2,"),
+        (0, {}, "steps_per_loop is 0"),
+        (4, {"checkpoint_interval": 6, "validation_interval": 3}, None),  # which ends loops
+        (4, {"checkpoint_interval": 30}, None),  # the last alone
+        (4, {"checkpoint_interval": 8, "validation_interval": 6}, None),
+    ],
+)
+def test_intervals_that_loops_do_not_meet(records, tmp_path, loop, intervals, expected):
+    settings = tiny(records, steps_per_loop=loop, **{"summary_interval": 20, **intervals})
+    if expected is None:
+        check_run(build(settings), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+    else:
+        assert re.search(f"trainer.{expected}", refusal(settings, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "expected"),
+    [
+        ({"vocab_size": 51}, "text", "the model's vocab_size is 50, but .* holds 51 tokens. Write "
+         "task.model.encoder.bert.vocab_size=51"),
+        ({"num_classes": 11}, "pictures", "task.model.num_classes is 10, but .* has 11. Write "
+         "task.model.num_classes=11"),
+        ({"vocab_size": 50, "num_classes": 10}, "text", None),
+    ],
+)  # fmt: skip
+def test_data_that_are_said_to_hold_more_are_refused(sources, tmp_path, facts, kind, expected):
+    """By the data.json beside them: the first records may lack the rarest."""
+    params_of, good = sources[kind]
+    params = params_of(written(tmp_path / "some.tfrecord", good))
+    (tmp_path / "data.json").write_text(json.dumps(facts))
+    if expected is None:
+        check_run(params, "train", str(tmp_path / "model"))
+        return
+    with pytest.raises(UserError, match=expected):
+        check_run(params, "train", str(tmp_path / "model"))
+
+
+def test_a_missing_file_is_named_with_the_command_that_writes_a_small_one(records, tmp_path):
+    settings = tiny(records)
+    settings["task"]["train_data"]["input_path"] = "a b/train.tfrecord"
+    assert refusal(settings, tmp_path).endswith(
+        "there is no file a b/train.tfrecord. A small one is written by python -m tf_lamb."
+        "model_garden.sample_data --output_dir='a b' --seq_length=16 --max_predictions_per_seq=4"
+    )
+
+
+def test_a_folder_without_a_run_is_not_followed(records, tmp_path):
+    params, folder = build(tiny(records)), tmp_path / "model"
+    assert f"{folder} holds no run to follow" in refusal(tiny(records), tmp_path, "continuous_eval")
+    model_dirs.write_params(params, str(folder))  # which a training writes at its start
+    check_run(params, "continuous_eval", str(folder))
+
+
+def test_an_evaluation_of_another_model_than_the_run_has_is_refused(records, tmp_path):
+    """Before anything is built, as the params.yaml beside the checkpoint says."""
+
+    def of(**encoder):
+        return build(merged(tiny(records), {"task": {"model": {"encoder": {"bert": encoder}}}}))
+
+    folder = str(tmp_path / "run")
+    model_dirs.write_params(of(), folder)
+    tf.train.Checkpoint(v=tf.Variable(1)).save(f"{folder}/ckpt")
+    check_run(of(dropout_rate=0.5), "eval", folder)  # which an evaluation may have otherwise
+    another, change = of(num_layers=2, hidden_activation="relu"), "num_layers is 1, yours 2"
+    for mode in ("eval", "continuous_eval"):
+        with pytest.raises(UserError, match=change) as error:
+            check_run(another, mode, folder)
+        assert f"--config_file={folder}/params.yaml" in str(error.value)
+    another.override({"task": {"init_checkpoint": folder}})
+    with pytest.raises(UserError, match=f"task.init_checkpoint={folder} holds another.*{change}"):
+        check_run(another, "eval", str(tmp_path / "new"))
+
+
 def test_a_file_that_is_cut_is_named_when_it_is_met(records, examples, tmp_path):
     """It is known only when it is read to its end."""
     whole, cut = (written(tmp_path / f"{name}.tfrecord", examples) for name in "ab")
@@ -129,17 +276,37 @@ BAD = {
     "no Example": ("text", b"just words", "Example|is required but could not be found"),
     "label": ("pictures", {"image__class__label": 10},
               "its image/class/label " + BEYOND.format(10, 9, "num_classes", 10)),
+    "sentence's token": ("sentences", {"input_ids": 50},
+                         "its input_ids " + BEYOND.format(50, 49, "encoder.bert.vocab_size", 50)),
+    "sentence's label": ("sentences", {"label_ids": 2},
+                         "its label_ids " + BEYOND.format(2, 1, "num_classes", 2)),
     "JPEG": ("pictures", {"image__encoded": b"\xff\xd8\xffno picture"}, "JPEG|jpeg"),
 }  # fmt: skip
 
 
+def of_sentences(path):
+    data = {"input_path": path, "global_batch_size": 8, "seq_length": garden.LENGTH, "seed": 1}
+    encoder = tiny("")["task"]["model"]["encoder"]
+    task = {"model": {"num_classes": 2, "encoder": encoder}, "train_data": data,
+            "validation_data": data}  # fmt: skip
+    trainer = {
+        "train_steps": 2, "optimizer_config": {"warmup": {"type": None}, "learning_rate": {
+            "type": "constant"}, "optimizer": {"type": "sgd"}},
+    }  # fmt: skip
+    runtime = {"distribution_strategy": "one_device"}
+    settings = {"runtime": runtime, "task": task, "trainer": trainer}
+    return build(settings, "bert/sentence_prediction")
+
+
 @pytest.fixture(scope="module")
-def sources(records, pictures):
+def sources(records, pictures, tmp_path_factory):
     """What makes an experiment of a file, and the records of one, by the kind of data."""
+    sentences = garden.write_sentences(tmp_path_factory.mktemp("sentences"))
     read = lambda path: [r.numpy() for r in tf.data.TFRecordDataset(path)]  # noqa: E731
     return {
         "text": (lambda path: build(tiny(path)), read(records)),
         "pictures": (tiny_resnet, read(pictures)),
+        "sentences": (of_sentences, read(sentences)),
     }
 
 

@@ -1,5 +1,7 @@
 """A batch that grows: one experiment, in stages of larger and larger batches."""
 
+import types
+
 import numpy as np
 import pytest
 import yaml
@@ -172,8 +174,8 @@ def test_averages_are_kept_with_the_optimizer(records, tmp_path):
     ("config", "flags", "expected"),
     [
         ({}, {"largest_batch": 2 * BATCH - 1},
-         "--largest_batch=15: No batch between 8 and 15 is twice that of the recipe: pass a "
-         "largest_batch of 16 or more"),
+         "--largest_batch=15 is less than twice task.train_data.global_batch_size=8. Write "
+         "--largest_batch=16, or more"),
         ({}, {"largest_batch": 128, "override": "trainer.train_steps=4000,trainer.optimizer_config."
               "learning_rate.tf_lamb_polynomial.steps=3996"}, "larger than all 64 examples"),
         (rate("cosine", initial_learning_rate=0.1, decay_steps=STEPS), {},
@@ -185,6 +187,11 @@ def test_averages_are_kept_with_the_optimizer(records, tmp_path):
         ({"optimizer": {"tf_lamb": {"adascale": {"scale": 2}, "gradient_accumulation_steps": 2}}},
          {},
          "Write trainer.optimizer_config.optimizer.tf_lamb.adascale.scale=null"),
+        ({"optimizer": {"tf_lamb": {"weight_decay": 0.0, "weight_decay_schedule": {
+            "type": "tf_lamb_polynomial", "tf_lamb_polynomial": OURS}}}}, {},
+         "--largest_batch takes fewer steps, which trainer.optimizer_config.optimizer.tf_lamb."
+         "weight_decay_schedule counts. Write trainer.optimizer_config.optimizer.tf_lamb."
+         "weight_decay_schedule.type=null, and a number as weight_decay"),
         ({}, {"override": "task.train_data.global_batch_size=9,runtime.num_gpus=2,"
               "runtime.distribution_strategy=mirrored"}, "cannot be dealt out to 2 replica(s)"),
     ],
@@ -198,3 +205,19 @@ def test_a_batch_that_cannot_grow(records, tmp_path, config, flags, expected):
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("stages", "moments", "expected"),
+    [
+        (2, None, "of one experiment, and 2 of --stage are given. Write one"),
+        (1, "reset", "--largest_batch=64 keeps the moments, which --moments=reset would set to"),
+    ],
+)
+def test_flags_that_do_not_go_together(stages, moments, expected):
+    args = types.SimpleNamespace(
+        mode="train", experiment=None, config_file=None, stage=["lamb/bert_pretraining"] * stages,
+        moments=moments, largest_batch=64,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=expected):
+        train_stages._train(args, None)

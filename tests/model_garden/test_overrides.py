@@ -208,6 +208,64 @@ def test_a_decay_that_cannot_be(kind, name, decay):
         check_optimizer(params)
 
 
+def decayed_by(kind, **settings):
+    return {"weight_decay": 0.0, "weight_decay_schedule": {"type": kind, kind: settings}}
+
+
+@pytest.mark.parametrize("kind", ["stepwise", "exponential", "power", "tf_lamb_polynomial"])
+def test_a_decay_that_lacks_its_numbers(kind):
+    params = with_rate(**optimizer(**decayed_by(kind)))
+    words = rf"weight_decay_schedule.{kind}.\w+ is not set and has no default. Set it, e.g. for"
+    with pytest.raises(UserError, match=words):
+        check_optimizer(params)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (decayed_by("stepwise", boundaries=[2], values=[0.1, -0.1]),
+         "weight_decay_schedule.stepwise.values is [0.1, -0.1], and weight decay is a number of 0"),
+        (decayed_by("tf_lamb_constant", learning_rate=0.1) | {"weight_decay": 0.01},
+         "weight_decay_schedule.type=tf_lamb_constant takes the place of weight_decay, which is "
+         "0.01, by you or by the experiment. Write weight_decay=0, or"),
+        (decayed_by("constant", learning_rate=0.1),
+         "weight_decay_schedule.type=constant is no schedule. Write a number as weight_decay"),
+        (decayed_by("tf_lamb_polynomial", initial_learning_rate=0.1, steps=4), None),
+    ],
+)  # fmt: skip
+def test_a_schedule_that_weight_decay_cannot_follow(own, expected):
+    params = with_rate(**optimizer(**own))
+    if expected is None:
+        check_optimizer(params)
+        return
+    with pytest.raises(UserError) as error:
+        check_optimizer(params)
+    assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+def test_decay_in_the_loss_is_refused_beside_a_schedule_of_it():
+    params = exp_factory.get_exp_config("lamb/resnet_imagenet")
+    falling = decayed_by("stepwise", boundaries=[100], values=[0.1, 0.0])
+    params.override({
+        "task": {"losses": {"l2_weight_decay": 1e-4}},
+        "trainer": {"optimizer_config": {"optimizer": {"type": "tf_lamb", "tf_lamb": falling}}},
+    })  # fmt: skip
+    with pytest.raises(UserError, match="tf_lamb.weight_decay_schedule.type=stepwise decays too"):
+        check_optimizer(params)
+
+
+def test_two_clippings_are_one_too_many():
+    """One is the experiment's own."""
+    with pytest.raises(UserError) as error:
+        check_optimizer(with_rate(**optimizer(clipnorm=0.5)))
+    place = "trainer.optimizer_config.optimizer.tf_lamb"
+    assert str(error.value) == (
+        f"{place} has clipnorm=0.5 and global_clipnorm=1.0, by you or by the experiment, and one "
+        f"alone can clip. Write {place}.clipnorm=null or {place}.global_clipnorm=null"
+    )
+    check_optimizer(with_rate(**optimizer(clipnorm=0.5, global_clipnorm=None)))
+
+
 @pytest.mark.parametrize("name", sorted(parsing.experiments()))
 def test_no_experiment_comes_to_0_too_early(name):
     params = exp_factory.get_exp_config(name)
@@ -220,13 +278,30 @@ def test_no_experiment_comes_to_0_too_early(name):
 # Devices.
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", "one_device"])
-def test_gpus_that_are_not_there(records, tmp_path, strategy):
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [
+        ("mirrored", "but TensorFlow sees 0. Write runtime.num_gpus=0"),
+        ("one_device", "but .*=one_device has one device. Write .*distribution_strategy=mirrored"),
+        ("'off'", "but .* has one device"),
+    ],
+)
+def test_gpus_that_are_not_there(records, tmp_path, strategy, says):
     settings = tiny(records)
-    settings["runtime"] = {"distribution_strategy": strategy, "num_gpus": 2}
-    with pytest.raises(UserError, match="runtime.num_gpus is 2, but TensorFlow sees 0"):
+    settings["runtime"] = {"distribution_strategy": strategy.strip("'"), "num_gpus": 2}
+    with pytest.raises(UserError, match=f"runtime.num_gpus is 2, {says}"):
         check_run(build(settings), "train", str(tmp_path / "model"))
     check_runtime(build(settings), evaluating=False)  # for those of another machine
+
+
+def test_replicas_that_meet_within_a_step_are_not_compiled_alone(records):
+    runtime = {"distribution_strategy": "mirrored", "num_gpus": 2, "enable_xla": True}
+    params = build(tiny(records))
+    params.override({"runtime": runtime})
+    check_runtime(params, evaluating=False)
+    params.override({"runtime": {"all_reduce_alg": "nccl"}})
+    with pytest.raises(UserError, match="all_reduce_alg=nccl .* Leave .* or write runtime.enable_"):
+        check_runtime(params, evaluating=False)
 
 
 @pytest.mark.parametrize("own", [{"measure_noise": {"enabled": True}}, {"adascale": {"scale": 2}}])

@@ -10,6 +10,7 @@ pytest.importorskip("official")
 
 import tensorflow as tf
 from official.core import train_utils
+from official.modeling.optimization import OptimizerFactory
 from support import commands
 from support.frontends import uncompiled
 from support.garden import BATCH, assert_same_bits, build, one_device, tiny, trainer_of
@@ -120,6 +121,22 @@ def test_moments_are_reset_or_kept_with_the_steps_of_bias_correction(records, st
         assert float(trainer.optimizer.learning_rate) == pytest.approx(0.005)
 
 
+@pytest.mark.parametrize("kind", ["polynomial", "tf_lamb_polynomial"])
+def test_a_weight_decay_schedule_begins_with_the_stage(records, kind):
+    steps = "steps" if kind.startswith("tf_lamb") else "decay_steps"
+    falling = {"initial_learning_rate": 0.1, steps: 4, "end_learning_rate": 0.0}
+    schedule = {"weight_decay": 0.0, "weight_decay_schedule": {"type": kind, kind: falling}}
+    config = {
+        "optimizer": {"type": "tf_lamb", "tf_lamb": schedule},
+        "warmup": {"tf_lamb": {"begin_step": 12}},
+    }
+    params = build(tiny(records, optimizer_config=config)).trainer.optimizer_config
+    factory = OptimizerFactory(params)
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    decay = [float(optimizer.weight_decay(step)) for step in (12, 14, 16)]
+    np.testing.assert_allclose(decay, [0.1, 0.05, 0.0], atol=1e-8)
+
+
 # What is refused, before the first stage has trained a step.
 
 
@@ -222,17 +239,37 @@ def checkpoint_at(folder, step):
     return manager.save(checkpoint_number=step)
 
 
-def test_a_stage_is_not_lengthened_once_the_next_has_begun(files, tmp_path):
+def test_a_stage_remembers_which_checkpoint_it_began_with(tmp_path):
+    folder = str(tmp_path / "second")
+    for step, expected in ((12, 12), (20, 20), (30, 20)):  # until it has a checkpoint of its own
+        checkpoint_at(tmp_path / "first", step)
+        model_dirs.write_run(folder, "lamb/bert_pretraining", 1, str(tmp_path / "first"))
+        if step == 20:
+            checkpoint_at(folder, 2)
+        began = model_dirs.read_run(folder)["began_with"]
+        assert began == str(tmp_path / "first" / f"ckpt-{expected}")
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "of an older version"])
+def test_a_stage_is_not_lengthened_once_the_next_has_begun(files, tmp_path, noted):
     first, second = (tmp_path / f"stage_{i}" for i in (1, 2))
     parsed = train_stages.prepare(both(files, tmp_path, ""), False)
+    checkpoint_at(first, 12)
+    if noted:
+        model_dirs.write_run(str(second), "lamb/bert_pretraining", 1, str(first))
     for folder, params, step in zip((first, second), parsed, (12, 3), strict=True):
         checkpoint_at(folder, step)
         model_dirs.write_params(params, str(folder))
     train_stages.prepare(both(files, tmp_path, ""), False)  # the second goes on
+    longer = "stage_1.trainer.train_steps=20"
     with pytest.raises(UserError, match="stage 2: .* which is not over") as error:
-        train_stages.prepare(both(files, tmp_path, "stage_1.trainer.train_steps=20"), False)
-    assert f"{second} has begun with {first}" in str(error.value)
+        train_stages.prepare(both(files, tmp_path, longer), False)
+    assert f"{second} began with ckpt-12 of {first}" in str(error.value)
     assert f"delete {second}" in str(error.value) and "\n" not in str(error.value)
+    checkpoint_at(first, 20)  # by another command
+    if noted:
+        with pytest.raises(UserError, match="began with ckpt-12 of .* is at ckpt-20 now"):
+            train_stages.prepare(both(files, tmp_path, longer), False)
 
 
 def of_another_model(records, layers=2, positions=16, **task):
@@ -255,6 +292,13 @@ def test_no_half_of_a_model_comes_from_a_checkpoint(records, stage_1, change, wo
         of_another_model(records, **change, init_checkpoint=path).initialize()
 
 
-def test_a_model_may_begin_with_half_of_a_checkpoints(records, tmp_path):
+def test_a_model_may_begin_with_half_of_a_checkpoints_which_is_told(records, tmp_path, caplog):
     path = of_another_model(records).checkpoint.save(str(tmp_path / "ckpt"))
     of_another_model(records, 1, init_checkpoint=path).initialize()
+    (told,) = [line for line in caplog.messages if "left out" in line]
+    assert told.startswith(
+        f"task.init_checkpoint={path} holds 16 variables that this model has not"
+    )
+    caplog.clear()
+    of_another_model(records, init_checkpoint=path).initialize()
+    assert not [line for line in caplog.messages if "left out" in line]

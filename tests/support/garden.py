@@ -59,6 +59,18 @@ def write_records(folder):
     ])  # fmt: skip
 
 
+def write_sentences(folder):
+    """For `bert/sentence_prediction`."""
+    random = np.random.default_rng(1)
+    return written(folder, [
+        {
+            "input_ids": random.integers(5, VOCABULARY, LENGTH), "segment_ids": [0] * LENGTH,
+            "input_mask": [1] * LENGTH, "label_ids": [label],
+        }
+        for label in random.integers(2, size=EXAMPLES)
+    ])  # fmt: skip
+
+
 def tiny(records, **trainer):
     """Settings that make the experiment so small that a step takes no time."""
     data = {

@@ -78,6 +78,28 @@ def check_order(data) -> None:
         )
 
 
+def check_heads(task, evaluating: bool) -> None:
+    """Raises where a masked-LM task has no head for its labels, or evaluates without them."""
+    if not isinstance(task, masked_lm.MaskedLMConfig):
+        return
+    # seam: tf-models-official 2.20.0, whose loss knows one name, and whose metrics `train_data`.
+    setting = "use_next_sentence_label"
+    labeled, both = getattr(task.train_data, setting, False), ("train_data", "validation_data")
+    if evaluating and getattr(task.validation_data, setting, labeled) != labeled:
+        raise UserError(
+            f"task.train_data.{setting} is {labeled}, and task.validation_data.{setting} is "
+            f"{not labeled}. Write the same for both"
+        )
+    names = [head.name for head in task.model.cls_heads or ()]
+    if labeled and "next_sentence" not in names:
+        without = ",".join(f"task.{part}.{setting}=false" for part in both)
+        raise UserError(
+            f"task.model.cls_heads has no head named next_sentence, which the labels of the next "
+            f"sentence need, but {', '.join(map(repr, names)) or 'none'}. Name one so, or write "
+            f"{without}"
+        )
+
+
 @task_factory.register_task_cls(MaskedLMConfig)
 class MaskedLMTask(masked_lm.MaskedLMTask):
     """Model Garden's masked-LM task in all but its train step and where its data begins."""
@@ -100,9 +122,14 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             return
         # Model Garden would leave out the last layer of the next-sentence head.
         whole = tf.train.Checkpoint(model=model)
-        missing, _ = checkpoints.gaps(path, whole, model.variables)
+        missing, over = checkpoints.gaps(path, whole, model.variables)
         if missing:
             raise ValueError(checkpoints.lacks(missing))
+        if over:
+            logging.warning(
+                "task.init_checkpoint=%s holds %d variables that this model has not, %s for one: "
+                "they are left out.", path, len(over), over[0]
+            )  # fmt: skip
         whole.read(path).expect_partial()
         logging.info("Took over the weights of %s.", path)
 

@@ -16,7 +16,7 @@ to that stage only, and the start of training (`task.init_checkpoint`) to the fi
     reset   (default) the moments are zero, and bias correction starts with step 1.
     keep    the moments and the optimizer's steps come from the previous stage, and bias correction
             continues; so do the averages of the weights. The learning rate starts again in both
-            cases.
+            cases, and so does a `weight_decay_schedule`.
 
 `--recipe` of a recipe in stages, `bert_mixed_batch` or `nvidia_bert`, gives every stage its batch,
 rate and steps. NVIDIA keeps the moments: `--recipe=nvidia_bert --moments=keep`.

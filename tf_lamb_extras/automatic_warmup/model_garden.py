@@ -101,6 +101,7 @@ class AutoWarmup:
             optimizer,
             cast(Schedule, schedules.steered_rate(optimizer)),
         )
+        self._schedule.is_watched = True
         self._folder, self._writes = model_dir, writes
         self._path = os.path.join(model_dir, "auto_warmup.json")
         self.warmup = AutoWUState(self._schedule.settings)

@@ -13,7 +13,7 @@ from support.clusters import mirrored
 from support.garden import build, optimizer, run, tiny, trainer_of
 
 from tf_lamb import model_garden
-from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.checks.experiment import check_optimizer, check_run
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import schedules
 from tf_lamb.model_garden.running import runner
@@ -101,6 +101,17 @@ def test_model_gardens_mains_watch_the_loss_too(
     assert list((tmp_path / "trust_ratios").iterdir())
 
 
+def test_a_loop_in_which_nobody_watches_the_loss_is_refused(records, eager):
+    trainer = trainer_of(params_of(records), mirrored(1))
+    with (
+        trainer.strategy.scope(),
+        pytest.raises(UserError, match="nobody watches the loss") as error,
+    ):
+        trainer.train(tf.constant(2))
+    assert "\n" not in str(error.value)
+    assert trainer.global_step.numpy() == 0
+
+
 @pytest.mark.slow
 def test_replicas_share_the_rate_and_the_loss(records, eager):
     seen = {}
@@ -144,6 +155,15 @@ def test_what_sets_the_rate_too_is_refused(records, tmp_path, config, says):
     params.trainer.optimizer_config.override(config)
     with pytest.raises(UserError, match=says):
         check_run(params, "train", str(tmp_path / "new"))
+
+
+def test_it_is_no_schedule_of_a_decay(records):
+    params = params_of(records)
+    decay = {"type": KEY, KEY: {"total_steps": STEPS, "decide_every": 1}}
+    given = optimizer(weight_decay=0.0, weight_decay_schedule=decay)
+    params.trainer.optimizer_config.override(given)
+    with pytest.raises(UserError, match=f"weight_decay_schedule.type={KEY} is no schedule. Write"):
+        check_optimizer(params)
 
 
 def test_a_run_that_goes_on_with_it_jumps_nowhere(records):

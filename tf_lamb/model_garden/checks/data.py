@@ -9,19 +9,24 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
 from official.core import config_definitions, input_reader, task_factory
 from official.modeling.hyperparams import base_config
-from official.nlp.tasks import masked_lm
+from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
 from tf_lamb.model_garden.common.errors import UserError, named
+from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.tasks import PretrainDataConfig, check_order
 
-_READ_RECORDS = masked_lm.MaskedLMConfig, ImageClassificationTask
+_READ_RECORDS = (
+    masked_lm.MaskedLMConfig, sentence_prediction.SentencePredictionConfig,
+    ImageClassificationTask,
+)  # fmt: skip
 _FIRST = 100  # records of a file that are looked at before training
 _read = tf.compat.v1.io.tf_record_iterator  # of a file
 
@@ -37,16 +42,26 @@ def check_data(params, training: bool, evaluating: bool) -> None:
             raise UserError(f"task.{part}.input_path is empty. Name the TFRecord files to read")
         if part == "train_data":
             check_order(data)
-        elif data.is_training and (steps := params.trainer.validation_steps) < 0:
-            raise UserError(
-                "task.validation_data.is_training is True: its examples come again and again, and "
-                f"an evaluation with trainer.validation_steps={steps} never ends. Write "
-                "task.validation_data.is_training=false"
-            )
+        _check_passes(params, part, data)
         _check_positions(params.task, part, data)
         for pattern in patterns(data):
             if pattern != "dummy":
                 _check_files(params, part, pattern)
+
+
+def _check_passes(params, part: str, data) -> None:
+    """Raises where training would end with the data, or an evaluation never."""
+    if part == "train_data" and data.is_training is False:
+        raise UserError(
+            "task.train_data.is_training is False: its examples come once, in one order, and then "
+            "training breaks off. Write task.train_data.is_training=true"
+        )
+    if part == "validation_data" and data.is_training and params.trainer.validation_steps < 0:
+        raise UserError(
+            "task.validation_data.is_training is True: its examples come again and again, and an "
+            f"evaluation with trainer.validation_steps={params.trainer.validation_steps} never "
+            "ends. Write task.validation_data.is_training=false"
+        )
 
 
 def _check_positions(task, part: str, data) -> None:
@@ -69,9 +84,10 @@ def _check_files(params, part: str, pattern) -> None:
         files = input_reader.match_files(pattern)
     for file in files:
         if not tf.io.gfile.exists(file):
-            raise UserError(f"{given}: there is no file {file}")
+            raise UserError(f"{given}: there is no file {file}{_sample(params, part, file)}")
         if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
             raise UserError(f"{given}: {file} is empty")
+    _check_facts(params.task, files[0])
     data = getattr(params.task, part)
     reads = isinstance(params.task, _READ_RECORDS)
     reads = reads and getattr(data, "file_type", None) == "tfrecord"
@@ -83,13 +99,55 @@ def _check_files(params, part: str, pattern) -> None:
         _check_whole(part, files)
     if part == "train_data" or data.is_training or not data.drop_remainder:
         return
-    batch, count = data.global_batch_size, count_examples(data)
-    if count is not None and count < batch:
+    count = count_examples(data)
+    if count is not None and count < data.global_batch_size:
+        raise UserError(no_batch(data))
+
+
+def _sample(params, part: str, file: str) -> str:
+    """The command that writes a small data set of that name, if it is one that it writes."""
+    folder, name = os.path.split(file)
+    names = "train.tfrecord", "validation.tfrecord"
+    if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in names:
+        return ""
+    data = getattr(params.task, part)
+    return (
+        f". A small one is written by python -m tf_lamb.model_garden.sample_data --output_dir="
+        f"{shlex.quote(folder)} --seq_length={data.seq_length} --max_predictions_per_seq="
+        f"{data.max_predictions_per_seq}"
+    )
+
+
+def _check_facts(task, file: str) -> None:
+    """Holds what `sample_data` or `sample_pictures` wrote beside its records against the model.
+
+    Of records the first are looked at alone, where the rarest tokens and classes may not be.
+    """
+    facts, model = model_dirs.read_facts(file), getattr(task, "model", None)
+    classes = getattr(model, "num_classes", None)
+    if classes is not None and classes < facts.get("num_classes", 0):
         raise UserError(
-            f"task.validation_data has not one batch of global_batch_size={batch:,}: there is "
-            "nothing to evaluate. Write task.validation_data.global_batch_size=N, of no more "
-            "examples than there are, or task.validation_data.drop_remainder=false"
+            f"task.model.num_classes is {classes}, but {file} has {facts['num_classes']}. "
+            f"Write task.model.num_classes={facts['num_classes']}"
         )
+    encoder = getattr(model, "encoder", None)
+    size = getattr(encoder.get(), "vocab_size", None) if encoder is not None else None
+    if size is not None and size < facts.get("vocab_size", 0):
+        raise UserError(
+            f"the model's vocab_size is {size}, but {file} holds {facts['vocab_size']} tokens. "
+            f"Write task.model.encoder.{encoder.type}.vocab_size={facts['vocab_size']}"
+        )
+
+
+def no_batch(data) -> str:
+    """The error for validation data of which no batch is evaluated."""
+    batch, drops = data.global_batch_size, getattr(data, "drop_remainder", False)
+    way_out = ", or task.validation_data.drop_remainder=false" if drops else ""
+    return (
+        f"task.validation_data has not one batch of global_batch_size={batch:,}: there is nothing "
+        "to evaluate. Write task.validation_data.global_batch_size=N, of no more examples than "
+        f"there are{way_out}"
+    )
 
 
 def patterns(data) -> Iterator:
@@ -172,16 +230,26 @@ def _limits(task, data) -> Iterator[tuple]:
         tokens, types = ("input_word_ids", "input_type_ids") if v2 else ("input_ids", "segment_ids")
         fixed, encoder = isinstance(data, PretrainDataConfig), task.model.encoder
         length, masked = ("seq_length", "max_predictions_per_seq") if fixed else (None, None)
-        yield "input_word_ids", *_size(encoder, tokens, "vocab_size"), length
-        yield "input_type_ids", *_size(encoder, types, "type_vocab_size"), length
+        yield from _of_encoder(encoder, tokens, types, length)
         yield "masked_lm_ids", *_size(encoder, "masked_lm_ids", "vocab_size"), masked
         for i, head in enumerate(task.model.cls_heads or ()):
             if head.name == "next_sentence" and getattr(data, "use_next_sentence_label", False):
                 setting = f"task.model.cls_heads[{i}].num_classes"
                 yield "next_sentence_labels", "next_sentence_labels", head.num_classes, setting
+    elif isinstance(task, sentence_prediction.SentencePredictionConfig):
+        if not task.hub_module_url:
+            yield from _of_encoder(task.model.encoder, "input_ids", "segment_ids")
+        count, label = task.model.num_classes, getattr(data, "label_field", None)
+        if label and getattr(data, "label_type", None) == "int" and count > 1:
+            yield label, label, count, "task.model.num_classes"
     elif isinstance(task, ImageClassificationTask) and not task.train_data.is_multilabel:
         feature = task.train_data.label_field_key
         yield "label", feature, task.model.num_classes, "task.model.num_classes"
+
+
+def _of_encoder(encoder, tokens, types, length=None) -> Iterator[tuple]:
+    yield "input_word_ids", *_size(encoder, tokens, "vocab_size"), length
+    yield "input_type_ids", *_size(encoder, types, "type_vocab_size"), length
 
 
 def _size(encoder, feature, field) -> tuple:

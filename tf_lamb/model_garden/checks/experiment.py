@@ -11,12 +11,13 @@ from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
 from tf_lamb.model_garden.checks.data import check_data
-from tf_lamb.model_garden.checks.rates import check_rate, is_at_least_0
+from tf_lamb.model_garden.checks.rates import check_numbers, check_rate, is_at_least_0
+from tf_lamb.model_garden.checks.trainer import check_best, check_loop, check_steps
 from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError, named, unknown
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
-from tf_lamb.model_garden.tasks import check_groups
+from tf_lamb.model_garden.tasks import check_groups, check_heads
 
 # seam: tf-models-official 2.20.0. What `get_distribution_strategy` knows.
 _STRATEGIES = (
@@ -35,10 +36,18 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
         check_optimizer(params)
         check_batch(params)
     _check_first_stage(params, model_dir)
+    check_heads(params.task, evaluating)
     check_data(params, training, evaluating)
+    if evaluating:
+        check_best(params)
     if training:
-        _check_steps(params, model_dir)
+        check_loop(params.trainer, evaluating)
+        check_steps(params, model_dir)
         model_dirs.check_folder(params, model_dir, experiment, seed)
+    else:
+        if mode == "continuous_eval":
+            model_dirs.check_followed(model_dir)
+        model_dirs.check_evaluated(params, model_dir)
     check_devices(params)
 
 
@@ -55,6 +64,14 @@ def check_runtime(params, evaluating: bool) -> None:
         raise UserError(f"runtime.num_gpus is {gpus}. Set it to 0 or more")
     if strategy.lower() not in _STRATEGIES:
         raise UserError(unknown("runtime.distribution_strategy", strategy, _STRATEGIES))
+    algorithm = params.runtime.all_reduce_alg
+    if algorithm and strategy.lower() == "mirrored" and params.runtime.enable_xla and gpus:
+        # TensorFlow's error would come with the first step.
+        raise UserError(
+            f"runtime.all_reduce_alg={algorithm} lets replicas meet in the middle of a step, which "
+            "runtime.enable_xla=true compiles for each alone. Leave all_reduce_alg out, or write "
+            "runtime.enable_xla=false"
+        )
     ema = params.trainer.optimizer_config.ema
     if ema is not None and strategy.lower() == "off" and evaluating:
         raise UserError(
@@ -111,6 +128,11 @@ def measures(params) -> str | None:
 def check_devices(params) -> None:
     """Raises where the GPUs of a run are not there: TensorFlow would wait, or take the CPU."""
     asked, strategy = params.runtime.num_gpus, params.runtime.distribution_strategy.lower()
+    if asked > 1 and strategy in ("off", "one_device"):
+        raise UserError(
+            f"runtime.num_gpus is {asked}, but runtime.distribution_strategy={strategy} has one "
+            "device. Write runtime.distribution_strategy=mirrored"
+        )
     # Asks no device for anything, which is left to the strategy.
     gpus = tf.config.list_physical_devices("GPU") if asked else ()
     seen = sum(len(tf.config.get_logical_device_configuration(gpu) or [gpu]) for gpu in gpus)
@@ -138,17 +160,15 @@ def check_optimizer(params) -> None:
     if config.optimizer.type not in OPTIMIZERS:
         return
     _check_left_behind(config.optimizer)
+    _check_clipping(config.optimizer.get(), source)
+    _check_decay(params)
+    path = f"{source}.weight_decay_schedule"
+    schedule = config.optimizer.get().weight_decay_schedule
+    check_numbers(schedule, path, params.trainer.train_steps, "weight decay")
     if not isinstance(config.optimizer.get().gradient_accumulation_steps, int | float | None):
         raise UserError(
             f"{source}.gradient_accumulation_steps takes one number here. Write one, and let "
             "train_stages --largest_batch grow the batch"
-        )
-    in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
-    if in_loss and (decay := config.optimizer.get().weight_decay):
-        raise UserError(
-            f"task.losses.l2_weight_decay={in_loss} decays in the loss what {source}.weight_decay="
-            f"{decay} decays too, and lengthens the gradient by it. Write "
-            "task.losses.l2_weight_decay=0"
         )
     if params.task.differential_privacy_config is not None:
         raise UserError(
@@ -174,6 +194,32 @@ def _check_left_behind(optimizer) -> None:
                     f"{other}, which is not used, has {written}. Write it under {optimizer.type}, "
                     f"too, or {other}.{key}=null"
                 )
+
+
+def _check_clipping(own, source: str) -> None:
+    """Raises where two clip, of which one may be the experiment's own."""
+    given = {name: value for name in _CLIPPINGS if (value := getattr(own, name)) is not None}
+    if len(given) > 1:
+        values = " and ".join(f"{name}={value}" for name, value in given.items())
+        raise UserError(
+            f"{source} has {values}, by you or by the experiment, and one alone can clip. Write "
+            f"{' or '.join(f'{source}.{name}=null' for name in given)}"
+        )
+
+
+def _check_decay(params) -> None:
+    """Raises where the loss decays what the optimizer decays, too."""
+    in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
+    optimizer = params.trainer.optimizer_config.optimizer
+    name, decay = "weight_decay", optimizer.get().weight_decay
+    if kind := optimizer.get().weight_decay_schedule.type:
+        name, decay = "weight_decay_schedule.type", kind
+    if in_loss and decay:
+        raise UserError(
+            f"task.losses.l2_weight_decay={in_loss} decays in the loss what trainer."
+            f"optimizer_config.optimizer.{optimizer.type}.{name}={decay} decays too, and "
+            "lengthens the gradient by it. Write task.losses.l2_weight_decay=0"
+        )
 
 
 def check_batch(params) -> None:
@@ -221,15 +267,4 @@ def _check_first_stage(params, model_dir) -> None:
         raise UserError(
             f"task.init_checkpoint={path} cannot be read: {reason}. Name another checkpoint in "
             "that folder, or bring back a copy"
-        )
-
-
-def _check_steps(params, model_dir: str) -> None:
-    """Raises where more steps were taken than are asked for."""
-    done, steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
-    if done > steps:
-        raise UserError(
-            f"--model_dir={model_dir} has taken {done:,} steps, more than trainer.train_steps="
-            f"{steps:,}. Write trainer.train_steps=N, with more than {done:,}, to go on, or choose "
-            "another --model_dir"
         )

@@ -30,7 +30,7 @@ def check_rate(params) -> None:
     """Raises where a learning rate is none, or is 0 before training has ended."""
     config, steps = params.trainer.optimizer_config, params.trainer.train_steps
     for part in ("learning_rate", "warmup"):
-        _check_numbers(getattr(config, part), f"{_CONFIG}.{part}", steps)
+        check_numbers(getattr(config, part), f"{_CONFIG}.{part}", steps, "a learning rate")
     name, warm = _warmup(config)
     if warm > steps:
         raise UserError(
@@ -45,8 +45,15 @@ def check_rate(params) -> None:
         OptimizerFactory(config).build_learning_rate()
 
 
-def _check_numbers(choice, path: str, train_steps: int) -> None:
-    """Raises where a learning rate or a warmup lacks a number, or has one that makes it none."""
+def check_numbers(choice, path: str, train_steps: int, what: str) -> None:
+    """Raises where a schedule lacks a number, or has one that makes it none.
+
+    Args:
+        choice: of a schedule; it may have no type.
+        path: where it stands.
+        train_steps: of the run.
+        what: follows the schedule.
+    """
     settings = choice.get().as_dict() if choice.get() else {}
     length, _ = _DECAYS.get(choice.type, (None, None))
     falls = choice.type in ("polynomial", "cosine", "exponential")  # others refuse it themselves
@@ -64,7 +71,7 @@ def _check_numbers(choice, path: str, train_steps: int) -> None:
             raise UserError(f"{place} is {value}. Set a whole number of {least} or more")
         for number in value if isinstance(value, list | tuple) else [value]:
             if key in RATES and not is_at_least_0(number):
-                raise UserError(f"{place} is {value}, and a learning rate is a number of 0 or more")
+                raise UserError(f"{place} is {value}, and {what} is a number of 0 or more")
         if falls and key in _FACTORS and not is_at_least_0(value):
             raise UserError(f"{place} is {value}. Set a number of 0 or more")
 

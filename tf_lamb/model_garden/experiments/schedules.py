@@ -62,7 +62,13 @@ def register_schedules() -> None:
 
 
 class Steered(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Base of a rate that an action moves between loops; `seams.add_learning_rates` adds it."""
+    """Base of a rate that an action moves between loops; `seams.add_learning_rates` adds it.
+
+    Attributes:
+        is_watched: whether the action is there, which says so: without it the rate would rise on.
+    """
+
+    is_watched = False
 
     @classmethod
     def check(cls, params) -> None:

@@ -16,7 +16,7 @@ from absl import logging
 from official.core import train_utils
 from official.modeling import optimization
 
-from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError, unknown
 
 # seam: tf-models-official 2.20.0 and tensorflow 2.20. What Orbit and TensorFlow name their files.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"
@@ -233,7 +233,13 @@ class Best(train_utils.BestCheckpointExporter):
     """Model Garden's exporter, but its notes come after the checkpoint: a kill breaks neither."""
 
     def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
-        """See base class."""
+        """See base class, which would miss a result only at the second evaluation."""
+        try:
+            train_utils.get_leaf_nested_dict(eval_logs, self._metric_name)
+        except KeyError as error:
+            name = "|".join(self._metric_name)
+            known = unknown("trainer.best_checkpoint_eval_metric", name, sorted(eval_logs))
+            raise UserError(known) from error
         is_better = super().maybe_export_checkpoint(checkpoint, eval_logs, global_step, False)
         if is_better and write_logs:
             with atomic_write(self.best_ckpt_logs_path) as self._notes:
@@ -301,11 +307,18 @@ class Manager(tf.train.CheckpointManager):
         asked = isinstance(self.checkpoint.optimizer, optimization.ExponentialMovingAverage)
         names = [name for name, _ in tf.train.list_variables(path)] if path else []
         # seam: tf-models-official 2.20.0, of which a slot for each weight has this name.
-        if asked and not any("/average/" in name for name in names):
+        has_averages = any("/average/" in name for name in names)
+        if asked and not has_averages:
             raise UserError(
                 f"trainer.optimizer_config.ema evaluates averages of the weights, and "
                 f"{path or 'task.init_checkpoint'} gives none. Write trainer.optimizer_config.ema="
                 "null, which evaluates the weights"
+            )
+        if has_averages and not asked:
+            logging.warning(
+                "%s holds averages of the weights, and the weights are evaluated. For the averages "
+                "write trainer.optimizer_config.ema as the run has it.",
+                path,
             )
         return asked
 

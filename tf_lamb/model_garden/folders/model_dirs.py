@@ -3,6 +3,7 @@
 import fcntl  # Windows has none, and no Model Garden: there is no tensorflow-text for it
 import json
 import os
+import re
 import socket
 from typing import IO
 
@@ -18,6 +19,7 @@ from tf_lamb.model_garden.folders import checkpoints
 RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"
 _OPTIMIZER = "trainer.optimizer_config.optimizer.type"
 _LOCK_FILE = "tf_lamb_run.lock"
+_FREE_IN_EVALUATION = re.compile("drop|input_size|momentum|stochastic|sync_bn")
 _locked: dict[str, IO] = {}  # by path, open as long as this process trains there
 
 
@@ -60,14 +62,18 @@ def _read(path: str, load) -> dict | None:
 
 
 def read_run(model_dir: str) -> dict:
-    """The notes of the last run here, its experiment and seed; {} if there are none."""
+    """The notes of the last run here: experiment, seed, where it began; {} if there are none."""
     return _read(os.path.join(model_dir, RUN_FILE), json.loads) or {}
 
 
-def write_run(model_dir: str, experiment: str, seed: int | None) -> None:
-    """Says what this run is."""
+def write_run(model_dir: str, experiment: str, seed: int | None, begins=None) -> None:
+    """Says what this run is, and with which checkpoint it began: that of `begins`, if any."""
     tf.io.gfile.makedirs(model_dir)
-    content = {"experiment": experiment, "seed": seed}
+    if checkpoints.is_begun(model_dir):
+        began = read_run(model_dir).get("began_with")
+    else:
+        began = checkpoint_in(begins) if begins else None
+    content = {"experiment": experiment, "seed": seed, "began_with": began}
     checkpoints.write_json(os.path.join(model_dir, RUN_FILE), content)
 
 
@@ -156,6 +162,40 @@ def _why_another(saved: dict | None, params: dict, run: dict, experiment, seed) 
     return difference and f"holds another experiment: {difference}"
 
 
+def check_followed(model_dir: str) -> None:
+    """Raises where there is no run whose checkpoints could come."""
+    if read_params(model_dir) is None and not checkpoints.is_begun(model_dir):
+        raise UserError(
+            f"--model_dir={model_dir} holds no run to follow. Name the --model_dir of a training "
+            "that has begun: it writes params.yaml at its start"
+        )
+
+
+def check_evaluated(params, model_dir: str) -> None:
+    """Raises where this is not the model whose checkpoint is evaluated, as its params.yaml says."""
+    source, folder, path = f"--model_dir={model_dir}", model_dir, params.task.init_checkpoint
+    if path and not checkpoints.is_begun(model_dir):
+        source = f"task.init_checkpoint={path}"
+        folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
+    old = at(read_params(folder) or {}, "task.model") or {}
+    new = params.task.model.as_dict()
+    if difference := _first_difference(_as_evaluated(old), _as_evaluated(new), "task.model"):
+        raise UserError(
+            f"{source} holds another model: {difference}. Evaluate it as it was trained, with "
+            f"--config_file={os.path.join(folder, 'params.yaml')}"
+        )
+
+
+def _as_evaluated(settings):
+    """A model's settings, without those that an evaluation may have otherwise than the training."""
+    if isinstance(settings, (list, tuple)):
+        return [_as_evaluated(each) for each in settings]
+    if not isinstance(settings, dict):
+        return settings
+    kept = (key for key in settings if not _FREE_IN_EVALUATION.search(str(key)))
+    return {key: _as_evaluated(settings[key]) for key in kept}
+
+
 def check_successor(before, after, keep_moments: bool) -> None:
     """Raises where an experiment cannot go on from the weights of the one before."""
     old, new = before.task.model.as_dict(), after.task.model.as_dict()
@@ -182,13 +222,27 @@ def check_successor(before, after, keep_moments: bool) -> None:
 
 
 def check_handed_over(params, model_dir: str, successor: str) -> None:
-    """Raises where a stage goes on though its successor, in a folder of its own, has begun."""
-    if checkpoints.is_begun(successor) and not is_over(params, model_dir):
-        raise UserError(
-            f"--model_dir={successor} has begun with {model_dir}, which is not over: nothing of "
-            "what is trained there would reach it. Give the stage before as many steps as it had, "
-            f"or delete {successor} to have this one begin anew"
-        )
+    """Raises where a stage that has begun would see nothing of what the one before has trained.
+
+    Args:
+        params: the experiment of the stage before.
+        model_dir: its folder.
+        successor: the folder of the stage that goes on from it.
+    """
+    if not checkpoints.is_begun(successor):
+        return
+    latest = checkpoints.readable(model_dir)
+    latest = latest and os.path.basename(latest)
+    began = read_run(successor).get("began_with") or latest  # older versions did not note it
+    began = began and os.path.basename(began)
+    if began == latest and is_over(params, model_dir):
+        return
+    now = f"is at {latest or 'no checkpoint'} now" if began != latest else "is not over"
+    raise UserError(
+        f"--model_dir={successor} began with {began} of {model_dir}, which {now}: nothing of what "
+        "is trained there since would reach it. Give the stage before as many steps as it had, or "
+        f"delete {successor} to have this one begin anew"
+    )
 
 
 def _identity(params: dict) -> dict:

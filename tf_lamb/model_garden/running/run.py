@@ -78,7 +78,7 @@ def _begin(console, params, args, seed) -> bool:
             print(report.report(args.model_dir), flush=True)
         return False
     console.on_stop = lambda: _stopped(console.step, args.model_dir)
-    model_dirs.write_run(args.model_dir, args.experiment, seed)
+    model_dirs.write_run(args.model_dir, args.experiment, seed, params.task.init_checkpoint)
     if is_chief and (latest := checkpoints.latest(args.model_dir)):
         print(f"Going on from {os.path.basename(latest)}", flush=True)
     return True
@@ -86,11 +86,14 @@ def _begin(console, params, args, seed) -> bool:
 
 def _have_model_garden_train(console, params, args, seed, evaluated, strategy) -> None:
     """Runs Model Garden's main, which makes the strategy, the task and the trainer."""
+    is_chief, timeout = batches.is_chief(params), params.trainer.continuous_eval_timeout
     if seed is not None:
         tf_keras.utils.set_random_seed(seed)
+    if args.mode == "continuous_eval" and is_chief and timeout is not None:
+        print(f"Waiting for each checkpoint in {args.model_dir}, {timeout:,} seconds at the most "
+              "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
     before = model_dirs.read_params(args.model_dir) if "train" in args.mode else None
-    shown_on = console if batches.is_chief(params) else None
-    runner.install(params, shown_on, evaluated, strategy, before)
+    runner.install(params, console if is_chief else None, evaluated, strategy, before)
     with naming_records(params):
         model_garden.main(None)
 

@@ -43,7 +43,13 @@ def is_synchronized(layer):
 
 
 class Trainer(base_trainer.Trainer):
-    """Model Garden's trainer in all but how often a step calls the task's."""
+    """Model Garden's trainer in all but how often a step calls the task's.
+
+    Attributes:
+        has_our_runner: whether a `Runner` sees to what the experiment asks for besides steps.
+    """
+
+    has_our_runner = False
 
     def __init__(self, config, task, model, optimizer, *args, **kwargs):
         self._micro_batches = batches.micro_batches(config)
@@ -84,6 +90,46 @@ class Trainer(base_trainer.Trainer):
                 f"task.init_checkpoint={config.init_checkpoint} does not fit this model: {error}"
             ) from error
 
+    def eval_begin(self):
+        """See base class."""
+        self._batches = 0
+        return super().eval_begin()
+
+    def eval_reduce(self, state=None, step_outputs=None):
+        """See base class, which calls it after each batch."""
+        self._batches += 1
+        return super().eval_reduce(state, step_outputs)
+
+    def eval_end(self, aggregated_logs=None):
+        """See base class; without a batch there are no results."""
+        # A loop of TensorFlow's calls no `eval_reduce`, and has an error of its own.
+        if not self._batches and not self.config.trainer.eval_tf_while_loop:
+            raise UserError(data_checks.no_batch(self.config.task.validation_data))
+        return super().eval_end(aggregated_logs)
+
+    def train_loop_begin(self):
+        """See base class; refuses or tells what nobody sees to in this loop."""
+        if not self.has_our_runner:
+            self._check_loop()
+            self.has_our_runner = True  # all is told
+        super().train_loop_begin()
+
+    def _check_loop(self):
+        rate = schedules.steered_rate(self.optimizer)
+        if rate and not rate.is_watched:
+            raise UserError(
+                "the learning rate follows the loss, and nobody watches the loss in this loop. "
+                "Train with the runner of tf_lamb.model_garden.running.runner, or give the loop "
+                "the action that the learning rate's own `action` makes"
+            )
+        config = self.config.trainer.optimizer_config.optimizer.get()
+        if settings := list(_seen_to_by_a_runner(config)):
+            logging.warning(
+                "This loop is not run by tf_lamb.model_garden.running.runner. Nothing comes of %s, "
+                "but by actions that you give it.",
+                ", ".join(settings),
+            )
+
     def train_step(self, iterator):
         """See base class; as many micro-batches as the optimizer makes one update of."""
         if self._micro_batches == 1:
@@ -100,6 +146,19 @@ class Trainer(base_trainer.Trainer):
         self.global_step.assign(done + 1)  # which each of them has counted
 
 
+def _seen_to_by_a_runner(config):
+    """The settings of an optimizer that are nothing to it, as they are written."""
+    adascale, measuring = getattr(config, "adascale", None), getattr(config, "measure_noise", None)
+    if getattr(config, "divergence_report", False):
+        yield "divergence_report=true"
+    if every := getattr(config, "trust_ratios_every", None):
+        yield f"trust_ratios_every={every}"
+    if measuring is not None and measuring.enabled:
+        yield "measure_noise.enabled=true"
+    if adascale is not None and adascale.scale and adascale.base_steps:
+        yield f"adascale.base_steps={adascale.base_steps}"
+
+
 class Runner(train_lib.OrbitExperimentRunner):
     """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
 
@@ -112,11 +171,16 @@ class Runner(train_lib.OrbitExperimentRunner):
         trainer = self.params.trainer
         if not trainer.best_checkpoint_export_subdir or not trainer.best_checkpoint_eval_metric:
             return None
-        return checkpoints.Best(
-            os.path.join(self.model_dir, trainer.best_checkpoint_export_subdir),
-            trainer.best_checkpoint_eval_metric,
-            trainer.best_checkpoint_metric_comp,
-        )
+        folder = os.path.join(self.model_dir, trainer.best_checkpoint_export_subdir)
+        try:
+            return checkpoints.Best(
+                folder, trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
+            )
+        except ValueError as error:  # its notes are damaged, or the comparison is unknown
+            raise UserError(
+                f"{os.path.join(folder, 'info.json')} cannot be read: {error}. Delete it: the next "
+                "evaluation is the best one"
+            ) from error
 
     def _maybe_build_checkpoint_manager(self):
         # Every worker has to save, for what they sum up together; only the chief's is kept.
@@ -171,6 +235,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         return controller
 
     def _actions(self, optimizer):
+        self.trainer.has_our_runner = True
         config = self.params.trainer.optimizer_config.optimizer.get()
         mine: list = []
         if getattr(config, "divergence_report", False):
