@@ -235,6 +235,10 @@ def test_a_batch_is_dealt_out():
     lamb = params.trainer.optimizer_config.optimizer.tf_lamb
     assert lamb.gradient_accumulation_steps == 128
     assert "32 examples x 8 replica(s) x 128 micro-batch(es) = 32,768" in text
+    assert (
+        "not 50 examples at once: 32 is the largest number up to --per_replica_batch_size=50 that "
+        "divides the 4,096 of a replica" in text
+    )
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,8 @@ def check_flags(args) -> None:
         )
     _steps(args, 1, 1)
     _seconds(args)
+    for name in ("batches", "devices"):
+        _integers(args, name)
 
 
 def _pairs(args, name: str) -> list[tuple[int, float]]:
@@ -73,6 +75,15 @@ def _pairs(args, name: str) -> list[tuple[int, float]]:
     except ValueError:
         given = ",".join(texts)
         raise UserError(f"--{name}={given}: write pairs, such as 64:4800,1024:300") from None
+
+
+def _integers(args, name: str) -> list[int]:
+    """The entries of a flag such as --devices=1,8."""
+    try:
+        return [int(text) for text in getattr(args, name)]
+    except ValueError:
+        given = ",".join(getattr(args, name))
+        raise UserError(f"--{name}={given}: write whole numbers, such as 64,128") from None
 
 
 def _steps(args, baseline, train_steps) -> steps.StepCurve:
@@ -111,9 +122,7 @@ def ask(params, args) -> plan.Answer:
             f"task.train_data.global_batch_size={baseline:,} is more than the {examples:,} "
             "examples of task.train_data. Take a smaller batch, or more data"
         )
-    with named("--devices and --batches are whole numbers, such as 1,8"):
-        devices, compared = tuple(map(int, args.devices)), [*map(int, args.batches)]
-    devices = devices or (replicas,)
+    devices, compared = tuple(_integers(args, "devices")) or (replicas,), _integers(args, "batches")
     seconds, timed = _seconds(args)
     share = math.ceil(baseline / replicas / batches.micro_batches(params))
     micro = args.micro_batch_size or max(share, timed)

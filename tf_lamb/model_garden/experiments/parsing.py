@@ -120,10 +120,16 @@ def _accumulation(params, most: int) -> tuple[int, str]:
             )
         count = batches.accumulation(batch, replicas, most)
     share = batch // replicas // count
-    return count, (
+    line = (
         f"batch = {share:,} examples x {replicas} replica(s) x {count:,} micro-batch(es) "
         f"= {batch:,}"
     )
+    if count > 1 and share != most:
+        line += (
+            f"\n  not {most:,} examples at once: {share:,} is the largest number up to {flag} that "
+            f"divides the {batch // replicas:,} of a replica"
+        )
+    return count, line
 
 
 def experiments(collection=None, prefix="") -> Iterator[str]:
