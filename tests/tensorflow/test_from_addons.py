@@ -3,6 +3,7 @@
 import json
 
 import h5py
+import numpy as np
 import pytest
 from goldens import load, problem
 from support.frontends import FRONTENDS, every_frontend
@@ -55,10 +56,13 @@ def test_from_addons_refuses_what_it_would_have_to_guess(frontend):
 
 
 @every_frontend
-def test_the_legacy_decay_of_the_rate_is_asked_for_as_a_schedule(frontend):
+def test_the_legacy_decay_of_the_rate_becomes_a_schedule(frontend):
     host, room = FRONTENDS[frontend]
     config = {"class_name": "Addons>LAMB", "config": {"learning_rate": 0.1, "decay": 0.5}}
-    with pytest.raises(ValueError, match=r"decay=0\.5, .*InverseTimeDecay\(rate, 1, decay\)"):
-        room.LAMB.from_addons(config)
+    falls = room.LAMB.from_addons(config)._learning_rate
+    np.testing.assert_allclose([float(falls(t)) for t in range(3)], [0.1, 0.1 / 1.5, 0.05], 1e-6)
     schedule = host.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5)
+    twice = host.optimizers.schedules.serialize(schedule)
+    with pytest.raises(ValueError, match=r"a schedule and decay=0\.5 besides"):
+        room.LAMB.from_addons({**config, "config": {"learning_rate": twice, "decay": 0.5}})
     assert room.LAMB.from_addons(config, learning_rate=schedule)._learning_rate is schedule

@@ -193,7 +193,7 @@ def test_a_frontend_leads_to_the_other(here, there, family):
 def test_other_names_and_fresh_variables():
     stepped, model = migrating.stepped(), renamed_model(tf_keras, head="logits")
     new = tf_lamb.tf_keras.LAMB(0.1)
-    with pytest.raises(ValueError, match="rename={'logits/kernel': name}.*fresh="):
+    with pytest.raises(ValueError, match="rename={'logits/kernel': 'head/kernel'}.*fresh="):
         tf_lamb.tf_keras.migrate(stepped, new, model)
     report = tf_lamb.tf_keras.migrate(
         stepped, new, model, rename={"logits/kernel": "head/kernel"}, fresh=["logits/bias"]
@@ -253,3 +253,54 @@ def test_a_schedule_that_counted_micro_batches_is_warned_of(but):
 @pytest.mark.parametrize("function", [tf_lamb.migrate, tf_lamb.LAMB.from_addons])
 def test_its_example_runs(function):
     run_example(function, least=1)
+
+
+@every_frontend
+def test_what_accompanies_the_slots(frontend):
+    """Averages begin with the weights, micro-steps are counted, half slots are cast."""
+    host, room = FRONTENDS[frontend]
+    model = build(host)
+    optimizer = room.LAMB(
+        0.02, **DECAY, use_ema=True, gradient_accumulation_steps=3, dtypes={"slots": "bfloat16"},
+        jit_compile=False,
+    )  # fmt: skip
+    report = room.migrate(ADDONS["files"]["checkpoint"], optimizer, model, weights=True)
+    assert int(optimizer.iterations) == SAVED
+    assert "averages    begin with the weights" in str(report)
+    plain = room.LAMB(0.02, **DECAY)
+    assert "average" in room.migrate(optimizer, plain, model).left_behind
+    averages = optimizer._model_variables_moving_average
+    for average, slots, weight in zip(
+        averages, optimizer._storage.slots, model.trainable_variables, strict=True
+    ):
+        np.testing.assert_array_equal(average.numpy(), weight.numpy())
+        expected = ADDONS["slots"]["m"][path(weight)][SAVED - 1]
+        np.testing.assert_allclose(slots[0].numpy().astype("float32"), expected, rtol=2**-8)
+    list(apply(optimizer, model, ADDONS["gradients"], range(3)))
+    assert int(optimizer.iterations) == SAVED + 1
+
+
+def test_arguments_of_keras_muon_alone_are_reported():
+    model = build(keras)
+    old = keras.optimizers.Muon(2e-3, rms_rate=0.3, adam_lr_ratio=0.5, exclude_layers=["head"])
+    old.build(model.trainable_variables)
+    new = tf_lamb.keras.Muon(
+        2e-3, weight_decay=0.004, epsilon=1e-7, exclude_from_layer_adaptation=["embed", "head"]
+    )
+    report = tf_lamb.keras.migrate(old, new, model)
+    form = {**new.get_config()["form"], "fallback_lr_scale": 0.5}
+    assert report.changes == {"form": (form, new.get_config()["form"]), "rms_rate": (0.3, 0.2)}
+    assert report.keep == {"form": form}
+    halved = tf_lamb.keras.Muon(**{**new.get_config(), **report.keep})
+    changes = tf_lamb.keras.migrate(old, halved, model).changes
+    assert changes == {"rms_rate": (0.3, 0.2), "adam_weight_decay": (0.004, 0.002)}
+
+
+@every_frontend
+def test_a_model_without_its_code_comes_from_the_file(frontend):
+    host, room = FRONTENDS[frontend]
+    file = str(ADDONS["files"]["hdf5"])
+    model = host.models.load_model(file, compile=False)
+    optimizer = room.LAMB.from_addons(file, jit_compile=False)
+    assert len(room.migrate(file, optimizer, model).matched) == 7
+    go_on(optimizer, model, ADDONS)

@@ -28,7 +28,7 @@ class MigrationReport:
     matched: Mapping[str, str]  # path of a variable -> its name in the source
     fresh: tuple[str, ...]  # paths that begin at zero, as they were asked to
     left_over: tuple[str, ...]  # names that the source has state for and the optimizer has not
-    left_behind: tuple[str, ...]  # what else has no place in the optimizer, by its name in a file
+    left_behind: tuple[str, ...]  # what else has no place here, by its name in a file
     averages: str  # how averaged weights (`use_ema`) go on; empty where the optimizer has none
     changes: Mapping[str, tuple[Any, Any]]  # argument -> its value there, and here
     keep: Mapping[str, Any]  # the arguments that would keep the behaviour
@@ -46,10 +46,11 @@ class MigrationReport:
             ("left over", ", ".join(self.left_over) or "nothing in the source"),
             ("weights", weights),
             *([("averages", self.averages)] if self.averages else []),
-            *([("left behind", ", ".join(self.left_behind))] if self.left_behind else []),
+            *(("left behind", text) for text in peers.in_words(self.left_behind)),
         ]
         for name, (there, here) in self.changes.items():
-            rows.append(("changes", f"{name}: {there!r} there, {here!r} here"))
+            there, here = peers.shown(there), peers.shown(here)
+            rows.append(("changes", f"{name}: {there} there, {here} here"))
         if not self.changes and not self.left_behind:
             rows.append(("changes", "none that the source tells of"))
         if self.keep:
@@ -148,7 +149,8 @@ def migrate(
             f"{found.origin}, which read it at micro-batches: divide its steps by {times}."
         )
     begun = (name for name in left if name not in found.scalars or found.scalars[name].any())
-    return dataclasses.replace(report, left_behind=tuple(sorted(begun)))
+    changes = report.changes | peers.adascale_changes(_of_adascale(before), _of_adascale(measuring))
+    return dataclasses.replace(report, left_behind=tuple(sorted(begun)), changes=changes)
 
 
 def _of_another(source) -> Source:
@@ -206,6 +208,11 @@ def _measuring(optimizer) -> tuple:
     return optimizer.saved_kind, preconditioned
 
 
+def _of_adascale(optimizer) -> dict[str, Any]:
+    """The arguments of an AdaScale; none of another optimizer."""
+    return optimizer.get_config() if isinstance(optimizer, AdaScale) else {}
+
+
 def _steps(measured, source, measuring) -> dict[str, Any]:
     """What another measuring optimizer goes on with: AdaScale's schedule, at steps of the base."""
     if not isinstance(measuring, AdaScale):
@@ -228,7 +235,8 @@ def _prepared(source, optimizer, model, weights, rename, fresh):
         raise ValueError("The model has no trainable variables yet: call it on a batch first.")
     _known("fresh", fresh, shapes)
     _known("rename", rename, _shapes(model.weights) if weights else shapes)
-    wanted = _slots_of(optimizer, optimizer.plan_for(model.trainable_variables), fresh)
+    plan = optimizer.plan_for(model.trainable_variables)
+    wanted = _slots_of(optimizer, plan, fresh)
     first = {path: dict([next(iter(slots.items()))]) for path, slots in wanted.items()}
     found = match(source.origin, first, source.slots, rename)
     if family in ("Muon", "SOAP"):
@@ -244,6 +252,8 @@ def _prepared(source, optimizer, model, weights, rename, fresh):
     defaults = {each.name: each.default for each in parameters}
     changes = peers.changes(theirs, ours, defaults, source.unsaid)
     changes |= peers.muon_changes(source.beyond, ours)
+    if family == "Muon":
+        changes |= peers.other_rules(_of_fresh(source, plan, fresh, rename))
     report = MigrationReport(
         origin=source.origin,
         optimizer=family,
@@ -252,7 +262,7 @@ def _prepared(source, optimizer, model, weights, rename, fresh):
         fresh=tuple(path for path in shapes if path in fresh),
         left_over=tuple(sorted(set(source.slots) - set(found.values()))),
         left_behind=(),
-        averages=_averages(source) if ours["use_ema"] else "",
+        averages=_averages(source, ours),
         changes=changes,
         keep={
             name: there
@@ -265,7 +275,22 @@ def _prepared(source, optimizer, model, weights, rename, fresh):
     return report, slots, values
 
 
-def _averages(source):
+def _of_fresh(source, plan, fresh, rename):
+    """Path of a variable that begins anew -> its slots in the source, and whether it is adapted."""
+    there = {own: source.slots[name] for name, own in peers.without_model(source.slots).items()}
+    names = {path: rename.get(path, own) for path, own in peers.without_model(plan.names).items()}
+    return {
+        path: (there[names[path]], treatment.adapt)
+        for path, treatment in zip(plan.names, plan.treatments, strict=True)
+        if path in fresh and names[path] in there
+    }
+
+
+def _averages(source, ours):
+    if not ours["use_ema"]:
+        return "left behind: those of another package are not read" * bool(
+            source.beyond.get("use_ema")
+        )
     if any("average" in slots for slots in source.slots.values()):
         return "continue"
     waits = "has_averages" in source.scalars

@@ -105,13 +105,13 @@ def match(
     rename: Mapping[str, str],
 ) -> dict[str, str]:
     """Path -> name in the source, with the model's name or without, of every path; or one error."""
-    short = _short(found)
+    short = without_model(found)
     lookup = {short[name]: name for name in found} | {name: name for name in found}
     result = {}
-    for path, own in _short(wanted).items():
+    for path, own in without_model(wanted).items():
         name = rename.get(path) or lookup.get(path) or lookup.get(own) or ""
         if name not in found:
-            raise ValueError(_missing(origin, path, name, wanted, found))
+            raise ValueError(_missing(origin, path, name, wanted, found, lookup))
         for part, own_shape in wanted[path].items():
             if part not in found[name]:
                 raise ValueError(
@@ -135,20 +135,27 @@ def match(
     return result
 
 
-def _missing(origin, path, name, wanted, found):
+def _missing(origin, path, name, wanted, found, lookup):
     """Why a variable has no counterpart, and both ways out."""
     part, shape = next(iter(wanted[path].items()))
+    taken = {lookup.get(other) for other in wanted}
+    alike = [
+        other
+        for other, values in found.items()
+        if other not in taken and any(tuple(v.shape) == shape for v in values.values())
+    ]
+    theirs = repr(alike[0]) if alike else "name"
     asked = f" under the name {name!r}" if name else ""
     begins = f" If the source never updated it, pass fresh=[{path!r}]: it then begins at zero."
     return (
         f"{origin} holds no {part!r} of {path!r}, shape {shape}{asked}; it has "
         f"{', '.join(map(repr, list(found)[:3]))} and so on. If the variable has another name "
-        f"there, pass rename={{{path!r}: name}}.{'' if part == 'weight' else begins} Nothing was "
-        "changed."
+        f"there, pass rename={{{path!r}: {theirs}}}.{'' if part == 'weight' else begins} Nothing "
+        "was changed."
     )
 
 
-def _short(names: Iterable[str]) -> dict[str, str]:
+def without_model(names: Iterable[str]) -> dict[str, str]:
     """Name -> the same without the name of the model."""
     names = list(names)
     root = model_name(names)
@@ -287,6 +294,63 @@ def _bare(value):
     kind = value.get("registered_name") or value["class_name"]
     own = {k: v for k, v in value["config"].items() if k != "name" and v is not None}
     return {"class_name": kind.rpartition(">")[2], **own}
+
+
+def shown(value) -> str:
+    """The value of an argument in a report; a schedule as it is written."""
+    bare = _bare(value)
+    if bare is value:
+        return repr(value)
+    kind = bare.pop("class_name")
+    return f"{kind}({', '.join(f'{k}={shown(v)}' for k, v in bare.items())})"
+
+
+# By the beginning of a name in a file: what it is, and what would continue it.
+_LEFT = {
+    "average": ("the averages of the weights", "use_ema=True continues them"),
+    "master": ("the float32 masters", "dtypes={'masters': 'float32'} continues them"),
+    "gradient_norms": ("the norms that on_spike knows", "a window as long continues them"),
+    "micro_step": (
+        "the micro-batches of an update that has begun",
+        "the same gradient_accumulation_steps, with the same wrapper, continues them",
+    ),
+    "measured": ("what is measured", "the same wrapper around the optimizer continues it"),
+}  # fmt: skip
+
+
+def in_words(names: Iterable[str]) -> list[str]:
+    """What names in a file stand for, with the name, and what would continue it."""
+    lines, others = [], list(names)
+    for beginning, (what, way) in _LEFT.items():
+        # The sums of an update belong to its count.
+        alike = "accumulator" if beginning == "micro_step" else beginning
+        if known := [name for name in others if name.startswith((beginning, alike))]:
+            lines.append(f"{what} ({', '.join(known)}): {way}")
+            others = [name for name in others if name not in known]
+    return lines + others
+
+
+def adascale_changes(
+    there: Mapping[str, Any], here: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Argument of an AdaScale -> its value there and here, None where there is no AdaScale."""
+    names = ("scale", "preconditioned")
+    pairs = {f"AdaScale's {name}": (there.get(name), here.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if not _same(*pair)}
+
+
+def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str, tuple[str, str]]:
+    """The rule of each variable that Muon orthogonalizes on one side alone.
+
+    `fresh` has of a variable that begins anew its slots there, and whether it is a matrix here.
+    """
+    rules = {True: "Newton-Schulz", False: "AdamW"}
+    both = {path: ("v" not in slots, is_matrix) for path, (slots, is_matrix) in fresh.items()}
+    return {
+        f"the rule of {path}": (rules[there], rules[here])
+        for path, (there, here) in both.items()
+        if there != here
+    }
 
 
 KERAS_MUON = Peer(

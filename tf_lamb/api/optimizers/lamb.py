@@ -114,8 +114,8 @@ class LAMB(Layerwise):
 
         It reads both forms. TensorFlow Addons saves all arguments from 0.16 on. Before, it dropped
         the exclusion lists and called `weight_decay` `weight_decay_rate`; so does Model Garden,
-        under the same name. This package does not register the name: to load such a model, call
-        this function.
+        under the same name. A `decay` becomes the schedule that it was. This package does not
+        register the name: to load such a model, call this function.
 
         Args:
             config: The result of `serialize`, `{"class_name": "Addons>LAMB", "config": {...}}` or
@@ -123,8 +123,9 @@ class LAMB(Layerwise):
             **arguments: Arguments of `LAMB` that replace or extend those of the config.
 
         Raises:
-            ValueError: for another class; for an argument that LAMB does not have; for a config
-                with `weight_decay_rate` without both exclusion lists as arguments.
+            ValueError: for another class; for an argument that LAMB does not have; for a schedule
+                and a `decay` besides; for a config with `weight_decay_rate` without both exclusion
+                lists as arguments.
 
         Example:
 
@@ -169,15 +170,23 @@ def _of_addons(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, An
     # Addons takes an empty list for none given.
     if "exclude_from_layer_adaptation" not in given:
         ours["exclude_from_layer_adaptation"] = ours.get("exclude_from_layer_adaptation") or None
-    if (decay := theirs.get("decay")) and "learning_rate" not in given:
-        raise ValueError(
-            f"The config has decay={settings.plain(decay)!r}, which divides its rate in every "
-            f"step. Pass learning_rate={host.__name__}.optimizers.schedules.InverseTimeDecay(rate, "
-            "1, decay), or a schedule of your own."
-        )
+    if theirs.get("decay") and "learning_rate" not in given:
+        rate = ours.get("learning_rate", 0.001)
+        ours["learning_rate"] = _decayed(rate, settings.plain(theirs["decay"]))
     if isinstance(rate := ours.get("learning_rate"), dict):
         ours["learning_rate"] = _schedule_of(rate, host)
     return ours
+
+
+def _decayed(rate, decay):
+    """The serialized schedule of the legacy interface, which divides a rate by 1 + decay step."""
+    if isinstance(rate, Mapping):
+        raise ValueError(
+            f"The config has a schedule and decay={decay:g} besides. Write both as one schedule, "
+            "and pass it as learning_rate=."
+        )
+    config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": decay}
+    return {"class_name": "InverseTimeDecay", "config": config}
 
 
 def _schedule_of(rate, host):
