@@ -124,6 +124,22 @@ def test_it_says_how_many_updates_are_left():
         assert words not in str(transfer(2048)) and words in str(transfer(2049))
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        ("LARS", "LARS lost 2 of 3 runs at 8 times the batch, and 3 of 3 at 32 times"),
+        ("SGD", "these rules were not measured with SGD"),
+        ("Adam", "these rules were not measured with Adam"),
+        *((name, None) for name in ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP", None)),
+    ],
+)
+def test_it_says_with_which_optimizers_it_was_not_measured_or_lost(optimizer, words):
+    for batch in (128, 256, 512, 2048):
+        text = str(transfer(batch, optimizer=optimizer))
+        assert ("lost" in text or "not measured" in text) is (words is not None and batch > 256)
+        assert words is None or (words in text) is (batch > 256)
+
+
 @pytest.mark.parametrize(("examples", "left"), [(2**21, 1024), (2**21 - 2048, 1023)])
 def test_it_warns_of_few_updates_left_and_not_of_a_ratio(examples, left):
     """At 128 times the batch: where 1,024 are left, a result was kept."""
