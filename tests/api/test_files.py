@@ -3,7 +3,7 @@
 import pytest
 from support.crashing import full_disk
 
-from tf_lamb_extras.automatic_warmup import files
+from tf_lamb.api import files
 
 pytestmark = pytest.mark.once
 

@@ -6,11 +6,11 @@ import math
 import os
 from typing import Any
 
-from tf_lamb.api import plots
+from tf_lamb.api import files, plots
 from tf_lamb.api.callbacks.callback import RISING, Callback
 from tf_lamb.api.variables import value_of, variables_of
 from tf_lamb.core.messages import warn
-from tf_lamb_extras.automatic_warmup import files, gaussian_process
+from tf_lamb_extras.automatic_warmup import gaussian_process
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
 
 ROUNDING = 2.0**-22  # of a difference of two means in float32, over the larger
