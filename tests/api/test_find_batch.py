@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 from support.examples import run_example
-from support.frontends import FRONTENDS, every_frontend
+from support.frontends import FRONTENDS, every_frontend, on_tensorflow
+from support.notebooks import assert_shown
 
+import tf_lamb
 from tf_lamb.api.find import trials
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import recipes
@@ -81,10 +83,13 @@ def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
 @every_frontend
 def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     host, ours = FRONTENDS[frontend]
-    found = search(ours, linear(host), noise_scale=500, deadline_hours=0.05)
+    found = search(
+        ours, linear(host), noise_scale=500, deadline_hours=0.05, device_counts={1: 0, 4: 0.001}
+    )
     assert found.answer.steps.interval == pytest.approx((250, 1000))
     assert found.batch_size == found.answer.by_deadline.batch > BATCH
-    assert "largest by the deadline" in str(found)
+    text = str(found)
+    assert "largest by the deadline" in text and "network 0 ms on 1, 1 ms on 4" in text
     recipe = found.recipe()
     assert recipe.batch_size == found.batch_size
     calls = found.row.accumulation
@@ -268,6 +273,12 @@ def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
     refuses("at batch 20 tell nothing beside 16: 32 is the least", large_batch_size=20)
     for given in ([0.01, 0.02], {32: 0.1}):
         refuses("step_seconds must map two micro-batches or more to seconds", step_seconds=given)
+    refuses("device_counts must name a number", device_counts=())
+    refuses("device_counts must be a whole number", device_counts=(1, 0))
+    refuses("Seconds of the network in device_counts must be", device_counts={1: 0, 8: -1})
+    words = np.full((8000, WIDTH), "word")
+    timed = {"step_seconds": None, "noise_scale": 9}
+    refuses("Steps on strings cannot be timed: pass step_sec", data=(words, y), **timed)
     broken = linear(host)
     broken.set_weights([np.full((WIDTH, 1), np.nan)])
     refuses("not finite before any step", model=broken, baseline_epochs=40)
@@ -285,3 +296,100 @@ def test_a_baseline_that_learns_nothing_has_no_target():
 
 def test_its_example_runs():
     run_example(FRONTENDS["keras"][1].find_batch, least=6)
+
+
+def test_a_schedule_of_the_rate_or_of_decay_is_no_obstacle():
+    host, ours = FRONTENDS["keras"]
+    schedule = host.optimizers.schedules.CosineDecay(0.1, 100)
+    own = ours.SGDP(schedule, weight_decay=schedule)
+    found = search(ours, linear(host, own), noise_scale=500, baseline_learning_rate=RATE)
+    assert found.recipe().weight_decay is None
+    assert f"baseline_batch_size=16, baseline_learning_rate={RATE})" in found.script
+    compile(found.script, "code", "exec")
+
+
+def test_the_budget_of_the_code_is_enough_for_a_model_with_batch_normalization(monkeypatch):
+    host, ours = FRONTENDS["keras"]
+    model = host.Sequential([
+        host.layers.Input((WIDTH,)), host.layers.BatchNormalization(), host.layers.Dense(1)
+    ])  # fmt: skip
+    model.compile(host.optimizers.SGD(RATE), "mse")
+    found = search(ours, model, step_seconds={16: 0.026, 4096: 0.027}, noise_scale=500)
+
+    def begun(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trials, "step", begun)
+    names = {"tf_lamb": tf_lamb, "model": model, **dict(zip("xy", quadratic(), strict=True))}
+    with pytest.raises(KeyboardInterrupt):
+        exec(found.script, names)
+
+
+def test_it_says_what_becomes_of_the_saving_in_whole_epochs():
+    """554 updates of 64 are 3 epochs, of 250 each; 16 takes 2 epochs of 1,000 in 26 ms each."""
+    host, ours = FRONTENDS["keras"]
+    how = {"noise_scale": 425}
+    lost = search(ours, linear(host), **how)
+    assert (lost.batch_size, lost.epochs) == (64, 3)
+    text = str(lost)
+    assert (
+        "as the script trains: 3, 750 steps, 55.5 s; batch 16 takes 52 s: nothing is saved\n"
+        "3 epochs in place of 2: a model may overfit"
+    ) in text
+    assert text.endswith("searches the rate here for 0.5 of the run at most, 27.8 s")
+    fast = {"step_seconds": {16: 0.026, 256: 0.05}}
+    saved = search(ours, linear(host), **how, **fast)
+    share = 1 - saved.row.seconds * saved.recipe().train_steps / 52
+    assert f"batch 16 takes 52 s: {share:.0%} is saved" in str(saved) and share > 0.3
+    late = search(ours, linear(host), **how, deadline_hours=41.5 / 3600)
+    assert "nothing is saved, and the deadline is missed" in str(late)
+    stays = search(ours, linear(host), noise_scale=1)
+    assert stays.batch_size == 16 and "whole epochs" not in str(stays)
+
+
+def test_it_says_where_the_rate_cannot_be_searched():
+    host, ours = FRONTENDS["keras"]
+    idle = {"step_seconds": {16: 0.026, 4096: 0.027}}
+    short = search(ours, linear(host), noise_scale=5000, baseline_epochs=1, **idle)
+    why = f"find_rate cannot search here: {short.row.steps} steps are too few to search the rate in"
+    assert why in str(short)
+    assert short.script.endswith(f"{short.row.steps} steps are too few to search the rate in")
+    more = search(ours, linear(host), noise_scale=500, **idle)
+    assert f"for {more._budget:g} of the run" in str(more) and more._budget > 0.5
+    assert f"budget={more._budget}," in more.script
+
+
+@on_tensorflow
+def test_an_optimizer_that_accumulates_nothing_is_not_told_to():
+    host, ours = FRONTENDS["tf_keras"]
+    how = {"noise_scale": 500, "step_seconds": UP_TO_64, "deadline_hours": 1.0}
+    found = search(ours, linear(host), **how)
+    assert found.row.accumulation > 1 and found.row.steps >= 32
+    assert "SGD accumulates no gradients for the" in str(found)
+    assert found.script.startswith("print(found.recipe())  # SGD accumulates no gradients")
+
+
+def test_where_noise_is_all_no_bend_is_seen():
+    runs = [(16, 1600), (256, 99)]
+    host, ours = FRONTENDS["keras"]
+    found = search(ours, linear(host), noise_scale=runs)
+    assert "no bend seen up to 256" in str(found)
+    assert found.answer.steps.at(BATCH) == pytest.approx(2000)
+    flat = search(ours, linear(host), noise_scale=[(16, 100), (256, 100)])
+    assert "no steps are saved beyond batch 16" in str(flat)
+    assert flat.batch_size == BATCH
+    assert flat.script == "# keep your run: 16 is the batch that you have tuned"
+    assert found.runs == () and found.cost == 0
+
+
+def test_it_is_drawn_and_a_notebook_shows_the_table_and_the_plot():
+    host, ours = FRONTENDS["keras"]
+    pytest.importorskip("matplotlib")
+    found = search(ours, linear(host), noise_scale=500, device_counts=(1, 4), deadline_hours=0.05)
+    ax = found.plot()
+    labels = {"devices: 1", "devices: 4", "fastest", "cheapest", "deadline"}
+    assert labels <= {line.get_label() for line in ax.lines}
+    (fastest,) = (line for line in ax.lines if line.get_label() == "fastest")
+    row = found.answer.fastest
+    assert [*fastest.get_xdata()] == [row.batch] and [*fastest.get_ydata()] == [row.hours]
+    assert_shown(found)

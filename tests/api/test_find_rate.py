@@ -10,13 +10,13 @@ import keras
 import numpy as np
 import pytest
 from support.examples import run_example
-from support.frontends import FRONTENDS, every_frontend, on_jax
+from support.frontends import FRONTENDS, every_frontend, on_jax, on_tensorflow
 from support.notebooks import assert_shown
 from support.own_steps import stepping
 
 from tf_lamb.api.find.checks import anew
 from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.trials import Progress, Trials
+from tf_lamb.api.find.trials import Trials
 
 EXAMPLES, WIDTH, BATCH = 1600, 8, 32
 
@@ -475,6 +475,17 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     refuses(ValueError, "has a schedule: pass its peak", of=linear(host, scheduled))
     ada = ours.AdaScale(host.optimizers.SGD(0.1, gradient_accumulation_steps=2), scale=2)
     refuses(ValueError, "AdaScale sets rates itself", of=linear(host, ada))
+    refuses(ValueError, "A run of 13 steps is too short", epochs=0.25)
+    refuses(ValueError, r"warmup must be a number in \[0, 1\)", warmup=1)
+    refuses(ValueError, "decay must be 'polynomial' or 'constant'", decay="multi_step")
+    two = [ours.LAMB(beta_2=0.99), ours.LAMB(beta_2=0.9)]
+    refuses(ValueError, "LAMB would be tried with two settings", optimizers=two)
+    with pytest.raises(ValueError, match="data holds no batch"):
+        search(ours, model, [])
+    with pytest.raises(ValueError, match="holds arrays of 1 and 8 rows, .* call batch"):
+        search(ours, model, list(zip(x, y, strict=True)))
+    with pytest.raises(TypeError, match="data holds lists of numbers"):
+        search(ours, model, (x.tolist(), y.tolist()))
     with pytest.raises(TypeError, match=r"of arrays: write data=\(x, y\)"):
         search(ours, model, [x, y])
     with pytest.raises(ValueError, match=r"as its loss needs targets: pass data=\(x, y\)"):
@@ -487,6 +498,38 @@ def test_what_cannot_be_searched_is_refused_before_any_step():
     broken.set_weights([np.full((WIDTH, 1), np.nan), np.zeros(1)])
     refuses(ValueError, "not finite before any step", of=broken)
     assert_equal(before, state_of(model))
+
+
+@on_tensorflow
+def test_what_tf_keras_cannot_search_is_refused():
+    host, ours = FRONTENDS["tf_keras"]
+    with pytest.raises(ValueError, match="Adam of tf_keras does not accumulate gradients"):
+        search(ours, linear(host, "adam"), micro_batch_size=8)
+    legacy = host.optimizers.legacy.Adam(0.01)
+    with pytest.raises(ValueError, match="Adam is one of the legacy optimizers"):
+        search(ours, linear(host, legacy))
+
+
+def test_the_warmup_is_that_of_the_run_and_of_the_short_ones(monkeypatch):
+    """Which have a fifth at least; the rate of the first step tells."""
+    host, ours = FRONTENDS["keras"]
+    firsts, begun = [], []
+    step, start = Trials.step, Trials.start
+    monkeypatch.setattr(Trials, "start", lambda self, *of: (begun.append(1), start(self, *of)))
+
+    def stepping_at(self, rate):
+        if begun:
+            firsts.append(rate)
+            begun.clear()
+        return step(self, rate)
+
+    monkeypatch.setattr(Trials, "step", stepping_at)
+    for warmup, part in ((0.05, 0.2), (0.5, 0.5)):
+        firsts.clear()
+        found = search(ours, linear(host), warmup=warmup)
+        assert found.warmup_steps == found.recipe().warmup_steps == round(warmup * 800)
+        wanted = [trial.tried / round(part * trial.steps) for trial in found.trials]
+        assert firsts == pytest.approx(wanted)
 
 
 def test_its_example_runs():
@@ -511,19 +554,6 @@ def test_it_tells_the_cost_and_each_short_run(capsys):
     cost, *runs = capsys.readouterr().out.strip().splitlines()
     assert cost.startswith("find_rate: runs of") and len(runs) == len(found.trials)
     assert runs[0].startswith(f"SGD, {found.trials[0].steps} steps at ")
-
-
-@pytest.mark.parametrize("watched", [False, True])
-def test_what_is_watched_has_a_progress_bar(watched, monkeypatch, capsys):
-    """A terminal, or a notebook; a file has the lines alone."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: watched, raising=False)
-    progress = Progress(keras.Sequential(), 100, verbose=True)
-    progress.add(120)
-    progress.say("a line")
-    progress.end()
-    printed = capsys.readouterr().out
-    assert "a line\n" in printed
-    assert ("100/100" in printed) == watched
 
 
 def test_a_model_without_a_loss_in_its_logs_is_refused():

@@ -1,5 +1,6 @@
 """`fit_stages`: what it trains, what callbacks see of it, how it is resumed, what it refuses."""
 
+import itertools
 import os
 
 import keras
@@ -213,6 +214,80 @@ def order_of(kind, host):
         if kind == "py_dataset":
             of.on_epoch_end()
     return np.concatenate(found)[:, 0]
+
+
+@pytest.mark.once
+def test_a_py_dataset_is_told_of_each_pass():
+    """As by `fit`, where it may shuffle."""
+    host, _ = FRONTENDS["keras"]
+    of, told = by_py_dataset(host, *data()), []
+    of.on_epoch_begin = lambda: told.append("begin")
+    of.on_epoch_end = lambda: told.append("end")
+    fit("keras", model_of("keras"), of)
+    assert told == ["begin", *["begin", "end"] * 4, "begin"]  # once for the first batch alone
+
+
+@pytest.mark.once
+def test_a_py_dataset_may_tell_its_number_of_batches_alone():
+    """By `num_batches`, which is None for one without end."""
+    host, _ = FRONTENDS["keras"]
+
+    class Numbered(host.utils.PyDataset):
+        num_batches = None
+
+        def __getitem__(self, index):
+            return data()
+
+    with pytest.raises(ValueError, match="does not say how many .* pass examples="):
+        fit("keras", model_of("keras"), Numbered())
+    Numbered.num_batches = 1
+    fit("keras", model := model_of("keras"), Numbered())
+    assert int(model.optimizer.iterations) == 11
+
+
+@pytest.mark.once
+def test_batches_of_several_sizes_are_counted_or_refused():
+    host, _ = FRONTENDS["keras"]
+    x, y = data()
+    starts = (0, 2, 4, 6, 20, 22)  # the first, the second, the middle and the last hold two
+    several = [(x[a:b], y[a:b]) for a, b in itertools.pairwise(starts)]
+    fit("keras", model := model_of("keras"), several)
+    fit("keras", same := model_of("keras"), [(x, y)])
+    assert_equal(state_of(same), state_of(model))
+
+    class Several(host.utils.PyDataset):
+        def __len__(self):
+            return len(several)
+
+        def __getitem__(self, index):
+            return several[index]
+
+    small = recipe_of(((2, 3), (4, 2)))  # into the second pass
+    with pytest.raises(Exception, match="more than the 10 examples .* pass examples="):
+        fit("keras", model_of("keras", small), Several(), small)
+    fit("keras", model := model_of("keras"), Several(), examples=22)
+    assert_equal(state_of(same), state_of(model))
+    several = [(x[:2], y[:2]), (x[2:20], y[2:20]), (x[20:], y[20:])]  # the second tells of it
+    fit("keras", model := model_of("keras"), Several())
+    assert_equal(state_of(same), state_of(model))
+
+
+@every_frontend
+def test_several_inputs_come_as_lists_or_dicts(frontend):
+    host, ours = FRONTENDS[frontend]
+    (x, y), weights = data(), np.ones(EXAMPLES)
+    recipe = recipe_of(((4, 2), (8, 1)))
+
+    def trained(inputs, of):
+        output = host.layers.Dense(1)(host.layers.Add()(list(inputs.values())))
+        model = host.Model(inputs if isinstance(of, dict) else list(inputs.values()), output)
+        model.set_weights([np.full((WIDTH, 1), 0.3), np.zeros(1)])
+        model.compile(host.optimizers.SGD(recipe.schedule(ours.schedules)), "mse")
+        fit(frontend, model, (of, y, weights), recipe)
+        return state_of(model)
+
+    inputs = {name: host.layers.Input((WIDTH,), name=name) for name in "ab"}
+    assert_equal(trained(inputs, [x, 0 * x]), trained(inputs, {"a": x, "b": 0 * x}))
 
 
 @every_frontend
@@ -473,6 +548,10 @@ def test_what_cannot_be_trained_is_refused_before_any_step(frontend):
     if frontend == "keras":
         stock = model_of(frontend, optimizer="Adam", gradient_accumulation_steps=2)
         refuses(ValueError, "gradient_accumulation_steps=2 of Keras's Adam", model=stock)
+    if frontend == "keras":
+        swap = host.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        words = "would save the averages .*: put it after"
+        refuses(ValueError, words, callbacks=[swap, ours.BackupAndRestore("backup")])
     often = host.callbacks.BackupAndRestore("backup", save_freq=3)
     refuses(ValueError, "BackupAndRestore with save_freq=3", callbacks=[often])
     for callback in (

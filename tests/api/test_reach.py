@@ -6,6 +6,7 @@ import functools
 import pytest
 
 from tf_lamb.api.find import reach
+from tf_lamb.api.find.search_log import SearchLog
 
 pytestmark = pytest.mark.once
 
@@ -33,7 +34,7 @@ def short_runs(small, large, base=16, batch=256, length=400):
     trials = {base: Learner(small), batch: Learner(large)}
     made = reach.short_runs(
         lambda batch: contextlib.nullcontext(trials[batch]), 0.1, base, batch, length,
-        lambda line: None,
+        lambda line: None, SearchLog(None, "find_batch", None, None, {}),
     )  # fmt: skip
     return *made, trials
 
@@ -67,6 +68,11 @@ def test_a_run_that_arrives_before_anybody_looks_is_looked_at_earlier():
         short_runs(functools.partial(loss, by=64), at_large(loss))
 
 
-def test_where_no_run_arrives_the_way_out_is_one():
-    with pytest.raises(ValueError, match="No run at batch 256 .* 3 times .* smaller .*stay at 16"):
-        short_runs(falling, lambda step, rate: 1.0)
+@pytest.mark.parametrize("base, large, words", [
+    (16, 256, "so the noise scale is below 104: pass a smaller one, such as large_batch_size=128"),
+    (16, 32, "examples: stay at 16, or look at the rate"),
+    (32, 96, "examples: stay at 32, or look at the rate"),
+])  # fmt: skip
+def test_where_no_run_arrives_the_way_out_is_one(base, large, words):
+    with pytest.raises(ValueError, match=f"No run at batch {large} .* 3 times .*{words}"):
+        short_runs(falling, lambda step, rate: 1.0, base, large)

@@ -172,9 +172,14 @@ class Batches:
             )
         self._data, self._skipped = data, 0
         self._held: int | None = None  # the checksum of what is held out
+        self._counted: int | None = None  # examples, by some batches and the last
 
     def count(self) -> int:
-        """The examples of a pass, which is read."""
+        """The examples of a pass, which is read where its batches may differ in size.
+
+        Of a `PyDataset`, whose pass may cost minutes, the first two batches, one in the middle and
+        the last are read; a pass that has more or fewer examples raises when it ends.
+        """
         try:
             batches = self._data.num_batches if self.is_py_dataset else len(self._data)
         except (TypeError, NotImplementedError):
@@ -185,6 +190,13 @@ class Batches:
             )
         if not batches:
             raise ValueError("data holds no batch.")
+        if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
+            some = {i for i in (0, 1, batches // 2) if i < batches - 1}
+            seen = (mapped(dense, whole(self._data[i])) for i in (*sorted(some), batches - 1))
+            *sizes, last = map(_rows_of, seen)
+            if len(set(sizes)) < 2:
+                self._counted = (batches - 1) * max(sizes, default=0) + last
+                return self._counted
         return sum(map(size_of, self._read()))
 
     def hold_out(self, wanted: int) -> tuple:
@@ -198,7 +210,8 @@ class Batches:
 
         def passes():
             while True:
-                left = _between(self._skipped, examples, self._compared())
+                end, is_all = examples or self._counted, examples is None
+                left = _between(self._skipped, end, self._compared(), is_all)
                 if (first := next(left, None)) is None:
                     raise ValueError(
                         "data has no example to train on when it is read again: pass what can be "
@@ -231,7 +244,8 @@ class Batches:
     def _read(self, skipped=0, most=None, made=whole):
         """A pass that is begun now: tuples of NumPy arrays, without the first examples."""
         every = map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
-        return _between(skipped, most, map(made, every))
+        is_all = most is not None and most == self._counted
+        return _between(skipped, most, map(made, every), is_all)
 
     def _compared(self):
         """A pass; raises where it does not begin with the examples that are held out."""
@@ -270,8 +284,11 @@ def _rows_of(batch):
     return sizes.pop()
 
 
-def _between(first, end, batches):
-    """The examples from the first to the end as arrays; raises where batches end before it."""
+def _between(first, end, batches, is_all=False):
+    """The examples from the first to the end as arrays.
+
+    Raises where batches end before it, or, if it `is_all` that a pass has, where they do not.
+    """
     at = 0
     for batch in (mapped(dense, each) for each in batches):
         size = _rows_of(batch)
@@ -280,6 +297,11 @@ def _between(first, end, batches):
         if at > first:
             yield mapped(lambda each, cut=cut: each[cut], batch)
         if end is not None and at >= end:
+            if is_all and (at > end or next(batches, None) is not None):
+                raise ValueError(
+                    f"A pass over data has more than the {end:,} examples that some of its batches "
+                    "tell of, as they differ in size: pass examples=, those of one pass."
+                )
             return
     if end is not None:
         fewer = f"examples={at}, or " if at else ""

@@ -36,10 +36,8 @@ def given_or_new(what: str, axes=None, rows: int = 1, shown: bool = True) -> Seq
 
 
 def in_notebook(answer: Any) -> str:
-    """HTML of what an answer prints, and of its plot where it has one and matplotlib is there."""
+    """HTML of what an answer prints, and of its plot where matplotlib is installed."""
     text = f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(answer))}</pre>'
-    if not hasattr(answer, "plot"):
-        return text
     try:
         (ax,) = given_or_new("an answer", shown=False)
     except ModuleNotFoundError:
@@ -218,6 +216,32 @@ def rates(found, ax=None):
         ax.axvline(found.rate, color="black", ls="--", label=f"found: {found.rate:.3g}")
     ax.set_xscale("log")
     ax.set(xlabel="learning rate of the real run", ylabel="held-out loss")
+    ax.grid(alpha=0.3)
+    legend(ax)
+    return ax
+
+
+def batches(answer, ax=None):
+    """Draws hours over the batch, a line for each number of devices, with the likely ones."""
+    (ax,) = given_or_new("batches", ax)
+    for devices in answer.machine.devices:
+        rows = [row for row in answer.rows if row.devices == devices]
+        at = [row.batch for row in rows]
+        lows, highs = ([row.between[end] for row in rows] for end in (0, 1))
+        ax.fill_between(at, lows, highs, alpha=0.2)
+        ax.plot(at, [row.hours for row in rows], ".-", label=f"devices: {devices:,}")
+    named = {"fastest": (answer.fastest, "o"), "cheapest": (answer.cheapest, "s")}
+    if answer.by_deadline is not None:
+        named["largest by the deadline"] = (answer.by_deadline, "D")
+    for label, (row, marker) in named.items():
+        ax.plot(row.batch, row.hours, marker, ms=9, color="black", mfc="none", ls="", label=label)
+    if answer.deadline is not None:
+        ax.axhline(answer.deadline, color="black", ls="--", lw=1, label="deadline")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    ax.set(xlabel="batch", ylabel="hours")
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.yaxis.set_major_formatter("{x:,.3g}")
     ax.grid(alpha=0.3)
     legend(ax)
     return ax

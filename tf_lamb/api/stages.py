@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tf_lamb.api import frontends, seams
+from tf_lamb.api import frontends, progress, seams
 from tf_lamb.api.data import Arrays, check_paired, source
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import step_of, unwrapped, waiting_in
@@ -32,7 +32,8 @@ def fit_stages(
     The examples are one stream of passes over the data, and each update takes the next batch of its
     stage. An epoch has as many examples as one of `fit` at the first batch: its steps become fewer
     as the batch grows. Optimizer, schedules, callbacks, progress bar and history go on through all
-    stages. The training step is compiled once for each size of a call.
+    stages, and a line tells which stage begins. The training step is compiled once for each size of
+    a call.
 
     An optimizer of this package that accumulates gradients, as by
     `gradient_accumulation_steps={0: 1, 500: 2}`, is given its micro-batches: a call has
@@ -94,10 +95,11 @@ def fit_stages(
     counted = examples is None or isinstance(read, Arrays)
     plan = Epochs(stages, read.count() if counted else integer("examples", examples))
     _check_examples(recipe, plan, examples)
+    shown = verbose if progress.can_print() else 0
     callback_list = type("Callbacks", (WholeRun, frontend.host.callbacks.CallbackList), {})
     every = callback_list(
-        callbacks, add_history=True, add_progbar=verbose != 0, model=model,
-        verbose=1 if verbose == "auto" else verbose, epochs=plan.count,
+        callbacks, add_history=True, add_progbar=shown != 0, model=model,
+        verbose=1 if shown == "auto" else shown, epochs=plan.count,
         steps=_steps(plan.calls(0)),
     )  # fmt: skip
     _check_callbacks(every.callbacks)
@@ -117,8 +119,11 @@ def fit_stages(
         done = every.done
         _check_restored(recipe, model.optimizer, done, plan.updates(done))
         take = read.stream(plan.start(done), seed, plan.examples)
+        told = 0
         while not every.is_over:
             epoch, calls = every.done, plan.calls(every.done)
+            if shown:
+                told = _tell_stages(plan, epoch, told)
             every.begin_epoch(epoch, _steps(calls))
             batches = frontend.fed(model, _batches(take, calls), first)
             history = fit(batches, _steps(calls), epoch, epoch + 1)
@@ -177,6 +182,20 @@ class WholeRun:
 
 def _steps(calls: Iterable[tuple[int, int]]) -> int:
     return sum(number for _, number in calls)
+
+
+def _tell_stages(plan, epoch, told):
+    """Says which stages an epoch trains, after those that were told of; the last one's number."""
+    begin, stages = 0, plan.stages
+    for number, stage in enumerate(stages, 1):
+        first, begin = begin, begin + stage.steps
+        if number > told and first < plan.updates(epoch + 1) and begin > plan.updates(epoch):
+            told = number
+            progress.say(
+                f"Stage {number} of {len(stages)}, batch {stage.batch:,}: updates {first + 1:,} to "
+                f"{begin:,} of {sum(each.steps for each in stages):,}"
+            )
+    return told
 
 
 def _batches(take, calls):
@@ -338,7 +357,8 @@ def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> No
 
 
 def _check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises for a backup within an epoch, and for a second schedule."""
+    """Raises for a backup within an epoch, or of averages, and for a second schedule."""
+    swaps = False
     for each in callbacks:
         names = [cls.__name__ for cls in type(each).__mro__]
         own = {type(each).__name__} if getattr(each, "sets_learning_rate", False) else set()
@@ -354,4 +374,10 @@ def _check_callbacks(callbacks: Iterable[Any]) -> None:
             raise ValueError(
                 f"BackupAndRestore with save_freq={frequency!r} would go on within an epoch: leave "
                 "save_freq and save_before_preemption out, so that it saves after each epoch."
+            )
+        swaps = swaps or getattr(each, "swap_on_epoch", False)
+        if "BackupAndRestore" in names and swaps:
+            raise ValueError(
+                "SwapEMAWeights(swap_on_epoch=True) stands before BackupAndRestore, which would "
+                "save the averages in the place of the weights: put it after."
             )

@@ -1,17 +1,22 @@
 """Which batch a model and its data want, how long it takes and what it costs: `find_batch`."""
 
 import contextlib
+import dataclasses
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api import frontends
+from tf_lamb.api.data import mapped
 from tf_lamb.api.find import reach
 from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, tuned_rate
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found_batch import FoundBatch
-from tf_lamb.api.find.trials import Progress, Trials, normalizations
+from tf_lamb.api.find.search_log import SearchLog, settings_by_name
+from tf_lamb.api.find.trials import Trials, normalizations
+from tf_lamb.api.progress import Progress
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.goodput import plan, steps
@@ -38,8 +43,9 @@ def find_batch(
     baseline_learning_rate: float | None = None,
     noise_scale: float | Iterable[tuple[float, float]] | None = None,
     large_batch_size: int | None = None, step_seconds: Mapping[int, float] | None = None,
+    device_counts: int | Iterable[int] | Mapping[int, float] = 1,
     deadline_hours: float | None = None, examples: int | None = None, validation_data: Any = None,
-    verbose: bool = True,
+    directory: str | os.PathLike | None = None, verbose: bool = True,
 ) -> FoundBatch:  # fmt: skip
     """Finds which batch to train with: the fastest, the cheapest, the largest by a deadline.
 
@@ -70,11 +76,19 @@ def find_batch(
         step_seconds: Seconds of a step by micro-batch, two at least. Larger batches than the
             largest accumulate gradients. Defaults to None: measured on one device, up to the
             largest that fits, or that saves time.
+        device_counts: Numbers of devices to compare, as (1, 8), each of which steps as was timed;
+            or a dict from each to the seconds that its network adds to a step, as
+            {1: 0, 8: 0.002}. Without one the network is not counted, and the answer says so.
+            Defaults to 1.
         deadline_hours: The most hours that training may take. Defaults to None.
         examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
             the data says how many batches it has.
         validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
             which then may not be shuffled anew for each pass.
+        directory: A folder in which the seconds of a step and every short run are saved, and from
+            which a search that was killed goes on: with the weights that it began with, to the
+            same answer bit for bit, where every pass over the data is the same and no layer draws
+            from a global generator. Defaults to None.
         verbose: Whether to print the cost beforehand, a progress bar, and each short run. Defaults
             to True.
 
@@ -84,8 +98,9 @@ def find_batch(
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, a baseline that learns nothing in a tenth of its run, or a
-            large batch that does not reach its loss.
+            not finite from the start, a baseline that learns nothing in a tenth of its run, a
+            large batch that does not reach its loss, or a `directory` with another search: of
+            another model, on other data, or with other arguments.
 
     Example:
 
@@ -107,6 +122,7 @@ def find_batch(
     checks.number("baseline_epochs", baseline_epochs, "(0, inf)")
     if deadline_hours is not None:
         checks.number("deadline_hours", deadline_hours, "(0, inf)")
+    counts, network = _device_counts(device_counts)
     check(model, base, None)
     own = unwrapped(model.optimizer)
     rate = tuned_rate(own, baseline_learning_rate)
@@ -126,6 +142,7 @@ def find_batch(
         _check_large(large, base, read.training, total)
     machine, sizes = _given_machine(step_seconds), []
     if machine is None:
+        mapped(_check_numbers, read.blocks[0])
         if devices > 1:
             raise ValueError(
                 f"keras.distribution shares a call among {devices} devices, and a step is timed on "
@@ -133,10 +150,16 @@ def find_batch(
             )
         most = min(read.training, large * steps.FARTHEST)
         sizes = sizes_from(max(1, base // GROWTH), most)
-    search = _Search(model, read, own, base, large, rate, verbose)
+    log = SearchLog(directory, "find_batch", model, read, {
+        "baseline_batch_size": base, "steps": total, "learning_rate": rate,
+        "large_batch_size": large, "optimizer": type(own).__name__, **settings_by_name(own),
+        "loss_scale": "LossScale" in type(model.optimizer).__name__,
+    })  # fmt: skip
+    search = _Search(model, read, own, log, base, large, rate, verbose)
     timed = "seconds of a step: as given"
     if machine is None:
         machine, timed = search.machine(sizes)
+    machine = dataclasses.replace(machine, devices=counts, network=network)
     target, runs = None, []
     if curve is None:
         target, runs = search.short_runs(machine, total)
@@ -157,28 +180,33 @@ def find_batch(
 class _Search:
     """What `find_batch` has to run: steps that are timed, and short runs at two batches."""
 
-    def __init__(self, model, read, own, base, large, rate, verbose):
-        self.model, self.read, self.own = model, read, own
+    def __init__(self, model, read, own, log, base, large, rate, verbose):
+        self.model, self.read, self.own, self.log = model, read, own, log
         self.base, self.large, self.rate, self.verbose = base, large, rate, verbose
         self.progress: Progress | None = None
 
     def machine(self, sizes):
         """What trains, by the seconds of its steps, and how far they were measured."""
-        if self.verbose:
-            print(f"find_batch: steps are timed at micro-batches of {', '.join(map(str, sizes))}")
-        seen, update, how = self._measured(sizes)
-        return plan.Machine(plan.fit_time([*seen], [*seen.values()], update), max(seen)), how
+        seen, update, how = self.log.cached(["seconds", sizes], lambda: self._measured(sizes))
+        timed, taken = zip(*seen, strict=True)
+        return plan.Machine(plan.fit_time(timed, taken, update), max(timed)), how
 
     def _measured(self, sizes):
         """The seconds by micro-batch, those of an update alone, and what ended the list."""
-        with self._trials(self.base) as trials:
-            seen, how = seconds_of_steps(trials, sizes)
-        if not accumulates(self.own):
-            return seen, 0.0, how
-        first, calls = sizes[0], ACCUMULATED
-        with self._trials(calls * first, calls) as trials:
-            alone = seconds_of_update(trials, first, seen[first])
-        return seen, min(alone, 0.5 * min(seen.values())), how
+        of_update = accumulates(self.own)
+        most = (1 + ROUNDS) * (len(sizes) + of_update)
+        with Progress(self.model, most, self.verbose, unit="timing") as progress:
+            names = ", ".join(map(str, sizes))
+            progress.say(f"find_batch: steps are timed at micro-batches of {names}")
+            with self._trials(self.base) as trials:
+                seen, how = seconds_of_steps(trials, sizes, progress.add)
+            pairs = [*seen.items()]
+            if not of_update:
+                return pairs, 0.0, how
+            first, calls = sizes[0], ACCUMULATED
+            with self._trials(calls * first, calls) as trials:
+                alone = seconds_of_update(trials, first, seen[first], progress.add)
+            return pairs, min(alone, 0.5 * min(seen.values())), how
 
     def short_runs(self, machine, total):
         """The target, and the runs to it; `total` are the steps of the baseline."""
@@ -188,32 +216,33 @@ class _Search:
         few, many = (each / (base * total) for each in of_runs)
         example = sum(machine.seconds(batch, 1) / batch for batch in (base, large)) / 2
         quick, slow = (plan.duration(each * example) for each in of_runs)
-        self.progress = Progress(self.model, of_runs[1], self.verbose)
-        self.progress.say(
-            f"find_batch: short runs at batch {base:,} and {large:,}, on about {few:.1f} to "
-            f"at most {many:.1f} times the examples of the baseline, {quick} to {slow} of steps; "
-            f"{self.read.held_out:,} are held out"
-        )
         fits = machine.micro_batch if accumulates(self.own) else large
         _, calls = plan.arrange(large, 1, fits)
         of_base = micro_batches(base, fits)
         check_shared(self.model, base // of_base)
         check_shared(self.model, large // calls)
         calls_of = {base: (of_base, AVERAGED), (large := large // calls * calls): (calls, 1)}
-        found = reach.short_runs(
-            lambda batch: self._trials(batch, *calls_of[batch]),
-            self.rate, base, large, length, self.progress.say,
-        )  # fmt: skip
-        self.progress.end()
-        return found
+        about, most = of_runs
+        with Progress(self.model, most, self.verbose, about) as self.progress:
+            self.progress.say(
+                f"find_batch: short runs at batch {base:,} and {large:,}, on about {few:.1f} to "
+                f"at most {many:.1f} times the examples of the baseline, {quick} to {slow} of "
+                f"steps; {self.read.held_out:,} are held out"
+            )
+            self.log.tell(self.progress.say)
+            return reach.short_runs(
+                lambda batch: self._trials(batch, *calls_of[batch]),
+                self.rate, base, large, length, self.progress.say, self.log,
+            )  # fmt: skip
 
     @contextlib.contextmanager
     def _trials(self, batch, calls=1, averaged=1):
         """Trials with the model's optimizer, which make an update in so many calls."""
         with Trials(self.model, self.read, batch, batch // calls, averaged=averaged) as trials:
-            trials.check_loss()
+            self.log.begin(trials)
             trials.choose("own", lambda: anew(self.own, calls))
-            trials.tell = self.progress.add if self.progress else None
+            if self.progress:
+                trials.tell = self.progress.add
             yield trials
 
 
@@ -239,6 +268,29 @@ def _given_machine(step_seconds):
     return plan.Machine(plan.fit_time(sizes, [*step_seconds.values()]), max(sizes))
 
 
+def _device_counts(given):
+    """The numbers of devices, and the seconds of the network by number, or None."""
+    counts = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not counts:
+        raise ValueError("device_counts must name a number of devices at least, such as (1, 8).")
+    for count in counts:
+        checks.integer("device_counts", count)
+    if not isinstance(given, Mapping):
+        return counts, None
+    for seconds in given.values():
+        checks.number("Seconds of the network in device_counts", seconds, "[0, inf)")
+    return counts, dict(given)
+
+
+def _check_numbers(array):
+    """Raises where `fit` takes no generator of such arrays."""
+    if array.dtype.kind in "OSU":
+        raise ValueError(
+            "Steps on strings cannot be timed: pass step_seconds=, or data that are numbers, as "
+            "data.map(preprocessor) makes them."
+        )
+
+
 def _check_large(large, base, examples, total):
     """Raises for a large batch at which short runs tell nothing."""
     most = min(examples, round(PART * total) * base // reach.LEAST_STEPS)
@@ -258,7 +310,9 @@ def sizes_from(first: int, most: int) -> list[int]:
     return sizes if len(sizes) > 1 or first == most else [first, most]
 
 
-def seconds_of_steps(trials: Trials, sizes: list[int]) -> tuple[dict[int, float], str]:
+def seconds_of_steps(
+    trials: Trials, sizes: list[int], tell: Callable[[int], None] = lambda timings: None
+) -> tuple[dict[int, float], str]:
     """Seconds of a call with its update, by micro-batch, and what ended the list."""
     seen: dict[int, tuple[int, float]] = {}
     how = ""
@@ -270,17 +324,20 @@ def seconds_of_steps(trials: Trials, sizes: list[int]) -> tuple[dict[int, float]
             how = f"{2 * max(seen):,} does not fit"
             break
         seen[size] = found
+        tell(1)
         if len(seen) > 2 and found[1] >= LINEAR * size / smaller * seen[smaller][1]:
             how = "beyond, an example takes no less time"
             break
     how = f"micro-batches up to {max(seen):,}: {how or 'larger ones were not tried'}"
-    return in_turn(trials, {size: steps for size, (steps, _) in seen.items()}), how
+    return in_turn(trials, {size: steps for size, (steps, _) in seen.items()}, tell), how
 
 
-def seconds_of_update(trials: Trials, size: int, whole: float) -> float:
+def seconds_of_update(
+    trials: Trials, size: int, whole: float, tell: Callable[[int], None] = lambda timings: None
+) -> float:
     """Seconds of an update alone: (whole - mean) k/(k - 1), with the mean of its k calls."""
     k, (steps, _) = trials.calls, lasting(trials, size)
-    return max(0.0, (whole - in_turn(trials, {size: steps})[size]) * k / (k - 1))
+    return max(0.0, (whole - in_turn(trials, {size: steps}, tell)[size]) * k / (k - 1))
 
 
 def _fitting(trials, size, seen):
@@ -304,7 +361,9 @@ def lasting(trials: Trials, size: int) -> tuple[int, float]:
     return steps, lasts / steps
 
 
-def in_turn(trials: Trials, steps: dict[int, int]) -> dict[int, float]:
+def in_turn(
+    trials: Trials, steps: dict[int, int], tell: Callable[[int], None] = lambda timings: None
+) -> dict[int, float]:
     """Seconds of a call in the quickest epoch of each micro-batch, from the steps of an epoch."""
     quickest = dict.fromkeys(steps, math.inf)
     batches = {size: next(trials.data.batches(size, 0)) for size in steps}
@@ -312,4 +371,5 @@ def in_turn(trials: Trials, steps: dict[int, int]) -> dict[int, float]:
     for size in ROUNDS * [*steps]:
         lasts = min(trials.epochs(batches[size], steps[size], TIMED))
         quickest[size] = min(quickest[size], lasts / steps[size])
+        tell(1)
     return quickest

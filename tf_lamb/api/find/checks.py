@@ -75,6 +75,11 @@ def check_optimizer(optimizer: Any) -> None:
         raise ValueError(
             f"{name} sets rates itself: take an optimizer that is inside it for a search."
         )
+    if not hasattr(optimizer, "build"):
+        raise ValueError(
+            f"{name} is one of the legacy optimizers, which are not searched: take {name} of "
+            "tf_keras.optimizers."
+        )
 
 
 def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:

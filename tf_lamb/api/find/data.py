@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tf_lamb.api.data import Arrays, mapped, size_of, source
+from tf_lamb.api.data import Arrays, checksum, mapped, size_of, source
 from tf_lamb.core import checks
 
 MOST_HELD_OUT = 8192
 BLOCKS = 16  # of the held-out examples: their scatter is the error of a comparison
 WHOLE = 8  # of a block's size where it has enough: devices that share a call divide it
+COMPARED = 64  # examples to train on, by which data are told apart
 
 
 class Examples:
@@ -71,3 +72,9 @@ class Examples:
         examples, and a pass ends at `examples`, so that endless data do not bring what is held out.
         """
         return self._source.batches(size, seed, self._told)
+
+    def checksum(self) -> str:
+        """Of held-out examples, and of those trained on first where each pass begins with them."""
+        held = checksum(self.blocks)
+        first, again = (checksum(next(self.batches(COMPARED, 0)), held) for _ in range(2))
+        return f"{first if first == again else held:08x}"

@@ -205,7 +205,7 @@ class FoundRate:
         rows = [("optimizer", "learning rate", "level from", "to", "held-out loss", "")]
         for each in self.candidates:
             if (found := self.answers.get(each.name)) is None:
-                rows.append((each.name, "", "", "", "", "not run longer: search with it alone"))
+                rows.append((each.name, "", "", "", "", self._why_left(each.name)))
                 continue
             low, high = found.interval
             rows.append((
@@ -214,6 +214,16 @@ class FoundRate:
                 f"taken: {self.why_optimizer}" if each.name == self.optimizer_name else "",
             ))  # fmt: skip
         return table(rows, right=(1, 2, 3, 4))
+
+    def _why_left(self, name):
+        """Why an optimizer has no answer."""
+        short, *longer = self._best_runs(name)
+        if longer or not short.losses:
+            return "lost"
+        for other in self.answers:
+            if search.is_level(short, self._best_runs(other)[0]):
+                return f"level with {other} in shorter runs, not run longer: search with it alone"
+        return "not among the best of the shorter runs"
 
     def plot(self, ax: Any = None) -> Any:
         """Draws held-out loss over learning rate; returns the `Axes`, `ax` or a new figure's."""

@@ -17,7 +17,7 @@ from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundBatch:
-    """What `find_batch` found. Print it, train with `script` or `recipe()`."""
+    """What `find_batch` found. Print it, `plot()` it, train with `script` or `recipe()`."""
 
     answer: Answer  # steps, hours and cost at each batch, and the batches to name
     runs: tuple[reach.Run, ...]  # every short run
@@ -180,6 +180,10 @@ class FoundBatch:
         yield f"  they took {self.cost:.2f} times the examples of the baseline"
         yield "  noise grows as the loss falls: at the end of a run the scale is rather larger"
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the likely hours over the batch; returns the `Axes`, `ax` or a new figure's."""
+        return plots.batches(self.answer, ax)
+
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """What a notebook shows: the text, and the plot where matplotlib is installed."""
         return plots.in_notebook(self)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,13 @@ from tf_lamb.api.data import check_paired
 from tf_lamb.api.find.checks import accumulates, anew, check, check_optimizer, scaled_as, tuned_rate
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.found import Answer, Candidate, FoundRate
-from tf_lamb.api.find.trials import NO_TEST_STEP, Progress, Trials
+from tf_lamb.api.find.search_log import SearchLog, settings_by_name
+from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
+from tf_lamb.api.progress import Progress
 from tf_lamb.api.variables import is_ours, unwrapped
 from tf_lamb.core import checks, search
 from tf_lamb.core.recipes.scaling import fit_steps
 
-WARMUP = 0.05  # of the real run
 # Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
 STARTS = {
     "LAMB": 0.01, "LANS": 0.01, "Muon": 0.01, "SOAP": 0.003, "AdamP": 0.002, "Adam": 0.002,
@@ -27,8 +29,9 @@ def find_rate(
     model: Any, data: Any, batch_size: int, optimizers: Sequence[Any] = (), *, epochs: float,
     examples: int | None = None, validation_data: Any = None,
     baseline_batch_size: int | None = None, baseline_learning_rate: float | None = None,
-    decay: str = "polynomial", micro_batch_size: int | None = None, budget: float = 0.5,
-    seed: int = 0, verbose: bool = True,
+    warmup: float = 0.05, decay: str = "polynomial", micro_batch_size: int | None = None,
+    budget: float = 0.5, seed: int = 0, directory: str | os.PathLike | None = None,
+    verbose: bool = True,
 ) -> FoundRate:  # fmt: skip
     """Searches the learning rate for a model, its data and a batch size.
 
@@ -61,13 +64,18 @@ def find_rate(
         baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a
             candidate, with its rate times the square root of the ratio. Defaults to None.
         baseline_learning_rate: The rate that was tuned there. Defaults to None: its own.
-        decay: "polynomial", linear to 0 (the default), or "constant", after a warmup over a
-            twentieth of the run.
+        warmup: Fraction of the run with a linear warmup, and of the short ones, which have a fifth
+            at least. Defaults to 0.05.
+        decay: "polynomial", linear to 0 (the default), or "constant", after the warmup.
         micro_batch_size: Examples of a call, where a batch does not fit: gradients are accumulated.
             Defaults to None: the batch.
         budget: The most that the search may cost, as a fraction of the real run's examples.
             Defaults to 0.5. Evaluations come on top.
         seed: Seed of the order of the data. Defaults to 0.
+        directory: A folder in which every short run is saved, and from which a search that was
+            killed goes on: with the weights that it began with, to the same answer bit for bit,
+            where every pass over the data is the same and no layer draws from a global generator.
+            Defaults to None.
         verbose: Whether to print the cost, a progress bar, and each short run. Defaults to True.
 
     Returns:
@@ -76,7 +84,9 @@ def find_rate(
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, or that no training moves, or a budget that is too small.
+            not finite from the start, or that no training moves, a budget that is too small, or a
+            `directory` with another search: of another model, on other data, or with other
+            arguments.
 
     Example:
 
@@ -95,6 +105,7 @@ def find_rate(
     check_paired("batch_size", batch_size, "find_rate(model, (x, y), batch_size, ...)")
     batch_size = checks.integer("batch_size", batch_size)
     checks.number("epochs", epochs, "(0, inf)")
+    warmup = checks.number("warmup", warmup, "[0, 1)")
     checks.number("budget", budget, "(0, inf)")
     seed = checks.integer("seed", seed, least=0)
     if decay not in ("polynomial", "constant"):
@@ -118,19 +129,30 @@ def find_rate(
     with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
         many, averaging_updates = len(candidates), trials.averaging_updates
         lengths = _lengths(total, many, budget, averaging_updates)
-        trials.check_loss()
+        what = {
+            "batch_size": batch_size, "steps": total, "rungs": lengths, "seed": seed,
+            "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
+            "optimizers": [[each.name, each.start] for each in candidates],
+            "loss_scale": "LossScale" in type(model.optimizer).__name__,
+        }  # fmt: skip
+        for each in candidates:
+            what |= settings_by_name(each.make(1.0))
+        log = SearchLog(directory, "find_rate", model, read, what)
+        log.begin(trials)
         most = search.most_steps(lengths, many, averaging_updates)
-        progress = Progress(model, most * batch_size, verbose)
-        trials.tell = progress.add
-        progress.say(
-            f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
-            f"{most / total:.2f} times the {total:,} steps of the real run; "
-            f"{read.held_out:,} examples are held out"
-        )
-        made = _search(_Run(trials, total, decay, progress.say), candidates, lengths)
-        progress.end()
+        with Progress(model, most * batch_size, verbose) as progress:
+            trials.tell = progress.add
+            progress.say(
+                f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
+                f"{most / total:.2f} times the {total:,} steps of the real run; "
+                f"{read.held_out:,} examples are held out"
+            )
+            log.tell(progress.say)
+            made = _search(
+                _Run(trials, log, total, warmup, decay, progress.say), candidates, lengths
+            )
     of_run = {
-        "batch_size": batch_size, "train_steps": total, "warmup_steps": round(WARMUP * total),
+        "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
         "epochs": epochs, "examples": read.examples, "decay": decay,
         "schedules": frontend.schedules, "calls": calls, "data": read.written,
         "wrapped": functools.partial(scaled_as, model.optimizer),
@@ -157,21 +179,25 @@ def _lengths(total, many, budget, averaging_updates):
 
 
 class _Run:
-    """Makes the short runs, and tells of each."""
+    """Makes the short runs, or takes them from a saved search, and tells of each."""
 
-    def __init__(self, trials, total, decay, say):
-        self.trials, self.total, self.decay, self.say = trials, total, decay, say
+    def __init__(self, trials, log, total, warmup, decay, say):
+        self.trials, self.log, self.total, self.say = trials, log, total, say
+        self.warmup, self.decay = max(warmup, search.WARMUP), decay
 
     def __call__(self, candidate, rate, steps, order=0) -> search.Trial:
         tried = search.short_run_rate(rate, steps, self.total)
-        losses = self._train(tried, steps, order)
+        losses = self.log.cached(
+            [candidate.name, rate, steps, order], lambda: self._train(tried, steps, order),
+            known=lambda _: self.trials.tell(steps * self.trials.batch_size),
+        )  # fmt: skip
         made = search.Trial(candidate.name, rate, tried, steps, tuple(losses))
         end = f"held-out loss {made.loss:.4g}" if losses else "lost"
         self.say(f"{candidate.name}, {steps:,} steps at {rate:.3g}: {end}")
         return made
 
     def _train(self, peak, steps, order):
-        warm = max(1, round(search.WARMUP * steps))
+        warm = max(1, round(self.warmup * steps))
         falling = round(search.COOLDOWN * steps) if self.decay == "constant" else steps - warm
         self.trials.start(order)
         for step in range(steps):

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
+from tf_lamb.api.find.search_log import SearchLog
 from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.core import search
 
@@ -105,7 +106,7 @@ def examples(base: int, length: int) -> tuple[int, int]:
 
 def short_runs(
     begin: Callable[[int], AbstractContextManager[Trials]], rate: float, base: int, large: int,
-    length: int, say: Callable[[str], None],
+    length: int, say: Callable[[str], None], log: SearchLog,
 ) -> tuple[float, list[Run]]:  # fmt: skip
     """The target, and runs to it at two batches; raises where there is nothing to compare.
 
@@ -114,7 +115,7 @@ def short_runs(
     """
     warm = WARMUP * length * base
     with begin(base) as trials:
-        seen = losses(trials, rate, length, warm / base, length / EARLY)
+        seen = _losses(log, base, trials, rate, length, warm / base, length / EARLY)
         if len(seen) > len(set(seen.values())) == 1:
             raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
         if max(seen) < length or not learned(seen):
@@ -125,7 +126,7 @@ def short_runs(
             )
         target = means(seen)[-1][1]
         first = Run(base, rate, 0, crossing(seen, target), length)
-        runs = _runs_at(trials, base, rate, target, warm, length, first.steps, say, first)
+        runs = _runs_at(trials, base, rate, target, warm, length, first.steps, say, log, first)
     best = best_of(runs)
     steps = mean_steps(best) * base / large
     if FARTHER * steps < LAST:
@@ -136,11 +137,16 @@ def short_runs(
         )
     with begin(large) as trials:
         start = rate * math.sqrt(large / base)
-        more = _runs_at(trials, large, start, target, warm, FARTHER * steps, steps, say)
+        more = _runs_at(trials, large, start, target, warm, FARTHER * steps, steps, say, log)
     if not best_of(more):
+        below, smaller = (large - FARTHER * base) / (FARTHER - 1), large // 2
+        way = f"stay at {base:,}, or look at the rate"
+        if smaller >= 2 * base:
+            way = f"pass a smaller one, such as large_batch_size={smaller}, or stay at {base:,}"
         raise ValueError(
             f"No run at batch {large:,} reaches the loss of the baseline's in {FARTHER} times its "
-            f"examples: pass a smaller large_batch_size=, or stay at {base:,}."
+            + (f"examples, so the noise scale is below {below:,.0f}" if below > 0 else "examples")
+            + f": {way}."
         )
     return target, runs + more
 
@@ -167,7 +173,16 @@ def of_best_rates(runs: Iterable[Run]) -> dict[int, list[Run]]:
     return {batch: best_of(each) for batch, each in by_batch.items()}
 
 
-def _runs_at(trials, batch, start, target, warm, most, least, say, first=None):
+def _losses(log, batch, trials, *how):
+    """`losses`, which may have been seen before the search was killed."""
+    made = log.cached(
+        [batch, *how], lambda: list(losses(trials, *how).items()),
+        known=lambda made: trials.tell(made[-1][0] * batch),
+    )  # fmt: skip
+    return {step: tuple(each) for step, each in made}
+
+
+def _runs_at(trials, batch, start, target, warm, most, least, say, log, first=None):
     """Runs at one batch: several rates, and the best with other orders of the data."""
 
     def run(rate, given_up, seed=0):
@@ -176,7 +191,8 @@ def _runs_at(trials, batch, start, target, warm, most, least, say, first=None):
         limit = math.ceil(given_up if seed else min(most, given_up))
         first_look, made = min(least, limit) / EARLY, 0
         while True:
-            seen = losses(trials, rate, limit, warm / batch, first_look, target, seed)
+            how = rate, limit, warm / batch, first_look, target, seed
+            seen = _losses(log, batch, trials, *how)
             steps, made, ends = crossing(seen, target), made + max(seen), means(seen)
             if first_look <= 1 or not ends or steps > ends[0][0]:
                 break

@@ -4,16 +4,15 @@ import contextlib
 import itertools
 import math
 import random
-import sys
 from collections.abc import Callable
 from time import perf_counter as clock
-from typing import Any
+from typing import IO, Any
 
 from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped, whole
 from tf_lamb.api.find.checks import scaled_as
 from tf_lamb.api.find.data import Examples
-from tf_lamb.api.variables import Snapshot, numpy_of, variables_of
+from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variables_of
 
 AVERAGED = 16  # batches for the running averages of batch normalization
 # Attributes of a model. seam: Keras 3.15.1, the latter two. What a step on JAX has in hand, which
@@ -26,31 +25,6 @@ NO_TEST_STEP = (
     "as where a model has a train_step of its own and no test_step, which evaluate needs for its "
     "loss: give the model a test_step that returns it."
 )
-
-
-class Progress:
-    """The progress bar of a model's Keras, and lines below it; in a file, the lines alone."""
-
-    def __init__(self, model: Any, most: int, verbose: bool):
-        self._verbose, self._done, self._bar = verbose, 0, None
-        if verbose and (sys.stdout.isatty() or "ipykernel" in sys.modules):
-            self._bar = frontends.of(model).host.utils.Progbar(most, unit_name="example")
-
-    def add(self, examples: int) -> None:
-        """So many more are trained on; not the end, which may come before all are."""
-        if self._bar:
-            self._done = min(self._done + examples, self._bar.target - 1)
-            self._bar.update(self._done)
-
-    def say(self, line: str) -> None:
-        """Prints a line."""
-        if self._verbose:
-            print(f"\n{line}" if self._bar else line)
-
-    def end(self) -> None:
-        """It is done."""
-        if self._bar:
-            self._bar.update(self._bar.target)
 
 
 class Trials:
@@ -68,7 +42,7 @@ class Trials:
         self.model, self.data, self.batch_size = model, data, batch_size
         self.calls = batch_size // (micro_batch_size or batch_size)
         self.seed, self.averaged = seed, averaged
-        self.tell: Callable[[int], None] | None = None  # of the examples of each step
+        self.tell: Callable[[int], None] = lambda examples: None  # of each step
 
     def __enter__(self) -> "Trials":
         import numpy as np
@@ -97,6 +71,7 @@ class Trials:
             before.get(id(v), value) for v, value in zip(made.variables, made.values, strict=True)
         ]
         self._own = self._start = Snapshot(made.variables, values)
+        self._is_trained = False  # by the optimizer that is tried: seen once
         self._chosen: dict[str, list] = {}  # optimizer, compiled step, empty slots
         self._empty = Snapshot([])
         self._averages = RunningAverages(model)
@@ -130,6 +105,29 @@ class Trials:
         *used, self._empty = self._chosen[name]
         seams.use_optimizer(self.model, *used)
 
+    def save(self, file: IO[bytes]) -> None:
+        """Writes the weights that runs begin with."""
+        import numpy as np
+
+        np.savez(file, *self._start.values)
+
+    def load(self, path: str) -> None:
+        """Begins runs with the weights of a file from now on; leaving restores the model's own."""
+        import numpy as np
+
+        with np.load(path) as file:
+            start = [*file.values()]
+        if [each.shape for each in start] != [each.shape for each in self._own.values]:
+            raise ValueError(
+                f"{path} holds the weights of another model: pass the model of that search, or "
+                "another directory."
+            )
+        # NumPy's files know no bfloat16.
+        pairs = zip(start, self._own.values, strict=True)
+        values = [a.view(b.dtype) if a.dtype.kind == "V" else a for a, b in pairs]
+        self._start = Snapshot(self._own.variables, values)
+        self._start.put_back()
+
     def start(self, order: int = 0) -> None:
         """Puts back the weights and an empty optimizer, for one of several orders of the data."""
         self._start.put_back()
@@ -145,9 +143,22 @@ class Trials:
             cut = slice(i * part, (i + 1) * part)
             micro = mapped(lambda each, cut=cut: each[cut], batch)
             loss = self._call(self.model.train_on_batch, micro)
-        if self.tell:
-            self.tell(self.batch_size)
+        if not self._is_trained:
+            self._check_trained()
+        self.tell(self.batch_size)
         return loss
+
+    def _check_trained(self):
+        """Raises where weights have moved, and not by the optimizer that is tried."""
+        if as_int(unwrapped(self.model.optimizer).iterations):
+            self._is_trained = True
+            return
+        begun = dict(zip(map(id, self._start.variables), self._start.values, strict=True))
+        if any((numpy_of(v) != begun[id(v)]).any() for v in self.model.trainable_variables):
+            raise ValueError(
+                "The model's train_step moves the weights by another optimizer than that of "
+                "compile, so that no learning rate can be tried: let it use self.optimizer."
+            )
 
     def judge(self) -> tuple[float, ...]:
         """The loss on each block of the held-out examples; empty where one is not finite."""
@@ -156,8 +167,8 @@ class Trials:
         losses = [self._call(self.model.test_on_batch, block) for block in self.data.blocks]
         return tuple(losses) if all(map(math.isfinite, losses)) else ()
 
-    def check_loss(self) -> None:
-        """Raises where the loss of the model is not finite before any step, or 0."""
+    def check_loss(self) -> float:
+        """The held-out loss before any step; raises where it is not finite, or 0."""
         if not (losses := self.judge()):
             raise ValueError(
                 "The loss of the model is not finite before any step: look at the data and the "
@@ -165,6 +176,7 @@ class Trials:
             )
         if not any(losses):
             raise ValueError(f"The held-out loss is 0 before any step, {self._way_out()}")
+        return math.fsum(losses) / len(losses)
 
     def look(self) -> tuple[float, ...]:
         """`judge` in the middle of a run, which goes on as if nothing had been."""
@@ -253,7 +265,17 @@ class Trials:
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
-        return _loss(method.__name__, frontends.of(self.model).on_batch(method, batch))
+        try:
+            return _loss(method.__name__, frontends.of(self.model).on_batch(method, batch))
+        except ValueError as error:
+            if "values to unpack" not in str(error):
+                raise
+            raise ValueError(
+                f"The model's own step takes another number of parts than the {len(batch)} of "
+                "data: let it begin with x, y, sample_weight = "
+                "keras.utils.unpack_x_y_sample_weight(data), as Keras's does, or pass data "
+                "without what it does not take."
+            ) from error
 
 
 def _as_in_fit(step: Callable, read: Examples) -> Callable:
