@@ -98,6 +98,14 @@ def test_what_measures_answers_a_misspelt_argument_too(frontend, name, given, me
         cls(inner, **{given: 0.5})
 
 
+@every_frontend
+@pytest.mark.once
+def test_automatic_names_are_the_hosts(frontend):
+    names = [FRONTENDS[frontend][1].LARS(name=None).name for _ in range(2)]
+    assert names[0].startswith("lars") and names[1].startswith("lars_")
+    assert names[0] != names[1]
+
+
 @pytest.mark.once
 def test_the_config_of_keras_makes_one_of_ours():
     config = keras.optimizers.Lamb(0.5, loss_scale_factor=8.0).get_config()

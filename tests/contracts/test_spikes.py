@@ -3,7 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from support.feeding import LAYOUTS, Feed, gradients, maker, scaled
+from oracle import Spikes
+from support.feeding import LAYOUTS, Feed, gradients, maker, mean_of, scaled
 from support.frontends import BACKEND, FRONTENDS, array, every_frontend, uncompiled
 from support.references import NAMES
 
@@ -38,6 +39,24 @@ def test_a_spike_has_never_been(frontend, name, layout, traced):
             own = variable.value if isinstance(variable, keras.Variable) else variable
             one, other = met.strategy.experimental_local_results(own)
             np.testing.assert_array_equal(one, other)
+
+
+@every_frontend
+@pytest.mark.parametrize("clip", [{}, {"global_clipnorm": 0.01}], ids=str)
+def test_it_is_maxtexts(frontend, clip):
+    """Of norms that wander, before they are clipped."""
+    run, reference = Feed(frontend, maker(frontend, on_spike=[6, 1.5], **clip)), Spikes(6, 1.5)
+    spikes = 0
+    scales = np.random.default_rng(0).lognormal(size=30)
+    for scale, parts in zip(scales, gradients(30, 1), strict=True):
+        parts = [{key: np.float32(scale) * g for key, g in part.items()} for part in parts]
+        norm = np.sqrt(sum(np.sum(np.square(g)) for g in mean_of(parts).values()))
+        run.step(parts)
+        spikes += reference.is_spike(norm)
+        assert run.optimizer.spiked_steps == spikes
+        assert run.optimizer.gradient_norm == pytest.approx(norm, rel=1e-6)
+        assert int(array(run.optimizer.iterations)) == reference.count - spikes
+    assert 2 < spikes < 15
 
 
 @every_frontend
