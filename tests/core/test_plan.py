@@ -112,6 +112,13 @@ def test_two_variables_of_one_path_answer_to_it_and_each_to_its_number():
     assert plan(TOWERS).names[1:3] == ("dense/bias#1of2", "dense/kernel#2of2")
 
 
+def test_a_number_of_another_count_is_refused():
+    words = "1 of 1 .* and 2 have that path here: dense/kernel#1of2, dense/kernel#2of2"
+    with pytest.raises(ValueError, match=words):
+        plan(TOWERS, (exact("dense/kernel#1of1"),))
+    assert plan(TOWERS, (exact("other/kernel#1of1"),)).warning()
+
+
 def test_layers_of_one_path_are_joined_each_by_itself():
     def groups(paths, pattern="dense"):
         return plan(paths, unadapted=(), treatments={pattern: {"join": True}}).groups

@@ -81,6 +81,36 @@ def test_stages_warm_up_again_and_count_examples_of_their_own():
     assert line.get_label() == "batch 65,536, then 32,768"
 
 
+def test_recipes_of_one_batch_have_different_labels():
+    ax = legw(1024).plot(recipes.scale(1024, 128, 0.1, 0.2, 60000, 25))
+    assert [line.get_label() for line in ax.lines] == [
+        "LEGW, batch 1,024", "Square-root scaling, batch 1,024",
+    ]  # fmt: skip
+
+
+def test_the_legend_covers_nothing():
+    ax = legw(128).plot(legw(512), legw(2048))
+    ax.figure.draw_without_rendering()
+    legend, title, label = (
+        each.get_window_extent() for each in (ax.get_legend(), ax.title, ax.xaxis.label)
+    )
+    assert legend.y0 >= 0 and legend.y1 <= label.y0 < ax.bbox.y0  # below all, and not cut off
+    assert title.y1 <= ax.figure.bbox.y1
+
+
+def test_an_unknown_axis_is_refused():
+    with pytest.raises(ValueError, match="over must be one of 'steps', 'examples', not 'epochs'"):
+        legw(128).plot(over="epochs")
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("wrong", ["x.png", 512])
+def test_what_is_no_recipe_is_not_drawn(wrong):
+    with pytest.raises(TypeError, match=r"plot\(ax=axes\).*savefig\('recipe.png'\)"):
+        legw(128).plot(wrong)
+    assert not plt.get_fignums()
+
+
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[pictures\]"'):

@@ -121,7 +121,10 @@ def is_preset(argument: str, pattern: str) -> bool:
 def search(
     argument: str, patterns: Iterable[str], variables: Sequence[tuple[Sequence[str], Sequence[int]]]
 ) -> dict[str, frozenset[int]]:
-    """Pattern -> positions of the variables in whose names it is found, or that a preset means."""
+    """Pattern -> positions of the variables in whose names it is found, or that a preset means.
+
+    Raises where the number of a path, as `exact` writes it, is of another count than there are.
+    """
     found = {}
     numbers = numbered([names[0] for names, _ in variables])
     for pattern in patterns:
@@ -133,4 +136,19 @@ def search(
             if PRESETS[pattern](names[0], shape) if preset else any(map(regex.search, names)):
                 hits.add(i)
         found[pattern] = frozenset(hits)
+        if not hits:
+            _check_count(argument, pattern, numbers)
     return found
+
+
+def _check_count(argument, pattern, numbers):
+    """Raises where it is a number of a path of which there are more here, or fewer."""
+    if not (parts := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
+        return
+    path, number, count = parts.groups()
+    if here := [each for each in numbers if re.search(f"^{path}#", each)]:
+        raise ValueError(
+            f"{argument} names number {number} of {count} variables of one path, and {len(here)} "
+            f"have that path here: {', '.join(here)}. Name the one that is meant, such as "
+            f"{exact(here[0])!r}, or give each layer a name of its own."
+        )

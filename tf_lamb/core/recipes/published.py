@@ -245,6 +245,8 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
 
     - Decay of BERT counts from step 0, as in the authors' code: the rate drops when warmup ends.
       9/10 of the examples are sequences of 128 tokens and the rest of 512.
+    - Untuned LAMB for ResNet-50 has a weight decay of 1.5, because the trust ratio sets the length
+      of the update.
     - MLPerf's decay steps sometimes include warmup. They are read as all of training, unless that
       would end before the mean number of epochs of the reference runs.
     - MLPerf's BERT starts from its checkpoint, not from nothing. If the published warmup starts

@@ -70,7 +70,11 @@ class AnyRecipe:
         return self._rates(core.provided("schedules") if schedules is None else schedules)
 
     def arguments(self: Any, optimizer: str) -> dict[str, Any]:
-        """Returns the arguments that the recipe sets of an optimizer, "LAMB" say, but the rate."""
+        """Returns the arguments that the recipe sets of an optimizer, "LAMB" say, but the rate.
+
+        Raises:
+            ValueError: if the recipe is for another optimizer, or its stages differ in an argument.
+        """
         found = []
         for stage in self.stages:
             if stage.optimizer not in (None, optimizer):
@@ -97,6 +101,11 @@ class AnyRecipe:
             *others: Recipes to compare with, for example for other batch sizes.
             over: The horizontal axis: "steps" of the optimizer or "examples" seen.
             ax: The matplotlib `Axes`, which is returned. Defaults to None: that of a new figure.
+
+        Raises:
+            ValueError: if `over` is neither of them.
+            TypeError: if `others` contains anything except recipes.
+            ModuleNotFoundError: if matplotlib is not installed.
 
         Example:
             >>> from tf_lamb.core.recipes import published
@@ -327,6 +336,9 @@ class StagedRecipe(AnyRecipe):
 
     def accumulation(self, micro_batch_size: int) -> dict[int, int]:
         """Returns the `gradient_accumulation_steps` for micro-batches of so many examples at most.
+
+        The micro-batch of a stage divides its batch, and no stage has fewer of them than the one
+        before.
 
         Example:
             >>> from tf_lamb.core.recipes import growing, scale
