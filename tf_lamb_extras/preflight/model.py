@@ -1,6 +1,10 @@
 """Reports memory and time of a model's train step from the TPU's own compiler."""
 
+import functools
 import math
+import os
+import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -9,6 +13,7 @@ from tf_lamb.api.variables import unwrapped
 from tf_lamb_extras.preflight import shapes, step_programs
 from tf_lamb_extras.preflight.tpu import compiler, roofline
 from tf_lamb_extras.preflight.tpu.answers import asked
+from tf_lamb_extras.preflight.tpu.cache import Cache
 from tf_lamb_extras.preflight.tpu.programs import reduced
 from tf_lamb_extras.preflight.tpu.report import Report
 
@@ -25,6 +30,8 @@ def preflight(
     distribution: Any = None,
     steps: int | None = None,
     largest_batch: bool = True,
+    cache_dir: str | os.PathLike | None = None,
+    print_fn: Callable[[str], Any] | None = None,
 ) -> Report:
     """Checks memory and time of a model's train step with the TPU's compiler; needs no TPU.
 
@@ -54,6 +61,11 @@ def preflight(
         steps: Updates of the full schedule, for its minimum time. Defaults to None.
         largest_batch: Whether to search for the largest batch that fits; this takes at most three
             more compilations. Defaults to True.
+        cache_dir: A folder for the compiler's answers, about 1 kB each. The same step is then not
+            compiled again, so that a search that was killed goes on. Defaults to None: nothing is
+            kept.
+        print_fn: A function such as `print`, called with a line after each compilation: of what,
+            the memory that came of it, and its seconds. Defaults to None: nothing is printed.
 
     Returns:
         A report: print it, or see `as_dict()`. Sizes are bytes of one replica. `memory.rest`
@@ -108,16 +120,18 @@ def preflight(
         subject=model.name, topology=slice_, batch_size=batch * micro_batches,
         micro_batches=micro_batches, parts=parts, steps=steps, compiler=compiler.versions(),
     )  # fmt: skip
-    compiled = _Compiled(programs, inputs, targets, slice_, parts)
+    kept = Cache(cache_dir, str(slice_), lambda lowered: lowered.as_text())
+    compiled = _Compiled(programs, inputs, targets, slice_, parts, kept, print_fn)
     return asked(report, compiled, largest_batch=largest_batch)
 
 
 class _Compiled:
-    """A model's programs, compiled."""
+    """A model's programs, compiled, with a line each for `print_fn`."""
 
-    def __init__(self, programs, inputs, targets, topology, parts):
+    def __init__(self, programs, inputs, targets, topology, parts, kept, print_fn):
         self._programs, self._topology, self._parts = programs, topology, parts
         self._inputs, self._targets = inputs, targets
+        self._kept, self._print_fn = kept, print_fn
         self.weights, self.slots = programs.weights, programs.slots
 
     def step(self, share):
@@ -125,11 +139,25 @@ class _Compiled:
         batch = share * self._parts
         inputs = shapes.resized(self._inputs, batch)
         targets = None if self._targets is None else shapes.resized(self._targets, batch)
-        return compiler.compile_lowered(self._programs.step(inputs, targets))
+        make = functools.partial(self._programs.step, inputs, targets)
+        return self._compile(f"{batch:,} examples", make)
 
     def update(self):
         """The program of the update alone."""
-        return compiler.compile_lowered(self._programs.update())
+        return self._compile("the update alone", self._programs.update)
+
+    def _compile(self, what, make):
+        begun, outcome = time.perf_counter(), "refused"
+        try:
+            program = self._kept.compiled(what, make, compiler.compile_lowered)
+            outcome = roofline.gib(program.memory)
+            return program
+        except compiler.TooLarge as error:
+            outcome = f"too large, {roofline.gib(error.needed)}"
+            raise
+        finally:
+            if self._print_fn is not None:
+                self._print_fn(f"compiled {what}: {outcome}, {time.perf_counter() - begun:.0f} s")
 
     def network(self, program):
         """The bytes to all-reduce, of them those of the update alone, and the collectives by kind.

@@ -7,7 +7,8 @@ The command builds model, task, optimizer and schedule as training would. It com
 step with libtpu, which runs on a CPU: `pip install ".[preflight]"`. It prints whether the step
 fits, and the minimum time of a step and of the full schedule; or the compiler's error. The largest
 batch that fits takes at most three more compilations; `--largest_batch=false` skips it. Nothing is
-trained. The command writes the report of `--report`.
+trained. The command writes the report of `--report`, and in the folder `--cache_dir` what the
+compiler answered, about 1 kB each: it does not compile the same step again.
 
 The least seconds of a step at two batches are what `tf_lamb.model_garden.find` takes as
 `--step_seconds` where there is no TPU to time.
@@ -28,6 +29,7 @@ from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, one_line
 from tf_lamb_extras.preflight.tpu import compiler, roofline
 from tf_lamb_extras.preflight.tpu.answers import asked
+from tf_lamb_extras.preflight.tpu.cache import Cache
 from tf_lamb_extras.preflight.tpu.report import Report
 
 _PACKAGE = "tf_lamb_extras.preflight"
@@ -50,9 +52,14 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("report", None, "A file for the report as JSON; not overwritten.")
     flags.DEFINE_bool("largest_batch", True, "Whether to look for the largest batch that fits.")
+    flags.DEFINE_string(
+        "cache_dir", None, "A folder where the compiler's answers are kept, and found again."
+    )
 
 
-def ask(params, topology: roofline.Topology, name: str, *, largest_batch=True, say=print) -> Report:
+def ask(
+    params, topology: roofline.Topology, name: str, *, largest_batch=True, cache_dir=None, say=print
+) -> Report:
     """The report on an experiment, which it calls by this name.
 
     `say` works as `print`: before what takes long with `end=""`, and then with what came of it.
@@ -75,16 +82,17 @@ def ask(params, topology: roofline.Topology, name: str, *, largest_batch=True, s
         subject=name, topology=topology, batch_size=batch, micro_batches=micro_batches,
         steps=params.trainer.train_steps, compiler=compiler.versions(),
     )  # fmt: skip
-    return asked(report, _Compiled(params, device, say), largest_batch=largest_batch)
+    kept = Cache(cache_dir, device.device_kind, compiler.text_of)
+    return asked(report, _Compiled(params, device, kept, say), largest_batch=largest_batch)
 
 
 class _Compiled:
     """An experiment's programs, compiled, with a line each on how that ended."""
 
-    def __init__(self, params, device, say):
+    def __init__(self, params, device, kept, say):
         from tf_lamb_extras.preflight import step_programs_of_model_garden as step_programs
 
-        self._device, self._say = device, say
+        self._device, self._kept, self._say = device, kept, say
         self._built = self._took("building the model", lambda: step_programs.Steps(params))
         self.weights, self.slots = self._built.weights, self._built.slots
 
@@ -103,7 +111,9 @@ class _Compiled:
     def _compile(self, what, make):
         return self._took(
             f"compiling {what}",
-            lambda: compiler.compile_hlo(make(), self._device),
+            lambda: self._kept.compiled(
+                what, make, lambda hlo: compiler.compile_hlo(hlo, self._device)
+            ),
             lambda program: roofline.gib(program.memory),
         )
 
@@ -130,7 +140,10 @@ def run(progress_stream=None) -> bool:
     with _in_one_line():
         params = train.read(args)
         say = functools.partial(print, file=progress_stream or sys.stderr, flush=True)
-        report = ask(params, topology, args.experiment, largest_batch=args.largest_batch, say=say)
+        report = ask(
+            params, topology, args.experiment,
+            largest_batch=args.largest_batch, cache_dir=args.cache_dir, say=say,
+        )  # fmt: skip
     print(report, flush=True)
     if args.report:
         with open(args.report, "x") as file:

@@ -187,8 +187,12 @@ def wide(share, **options):
     return ask(model, optimizer="sgd", shapes=(8 * share, 2**18), **options)
 
 
-def test_what_does_not_fit_and_the_largest_batch_that_does():
-    report = wide(2**16, largest_batch=True)
+def test_what_does_not_fit_and_the_largest_batch_that_does(tmp_path, monkeypatch):
+    printed = []
+    searched = {"largest_batch": True, "cache_dir": tmp_path}
+    report = wide(2**16, print_fn=printed.append, **searched)
+    assert re.fullmatch(r"compiled 524,288 examples: too large, [\d.]+ GiB, \d+ s", printed[0])
+    assert len(printed) == len(list(tmp_path.iterdir())) and 2 <= len(printed) <= 4
     assert "it does not fit, by" in str(report)
     assert re.search(r"^          at (most|least) [\d,]+ examples a replica fit", str(report), re.M)
     available = roofline.topology("v3:2x2").chip.memory
@@ -199,6 +203,10 @@ def test_what_does_not_fit_and_the_largest_batch_that_does():
     most, over = wide(report.largest), wide(report.too_large)
     assert most.fits and most.needed <= available
     assert not over.fits and over.largest is None
+    # The same question compiles nothing.
+    monkeypatch.setattr(compiler, "compile_lowered", lambda lowered: pytest.fail("compiled"))
+    monkeypatch.setattr(sys.modules[__name__], "PROGRAMS", {})
+    assert wide(2**16, **searched) == report
 
 
 def snapshot(model, optimizer):

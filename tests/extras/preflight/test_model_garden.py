@@ -54,6 +54,24 @@ def test_results_take_the_place_of_variables():
     assert program.memory - program.arguments < 4 * 1024 * 1024  # no second v
 
 
+def a_branch(rate=2.0):
+    """A program with computations of its own, made anew."""
+    w = tf.Variable(tf.ones([8]))
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        w.assign(tf.cond(tf.reduce_sum(x) > 0, lambda: rate * x, lambda: w))
+        return tf.reduce_max(w)
+
+    return compiler.text_of(step_programs.hlo(step, tf.ones([8])))
+
+
+def test_a_program_has_one_text_however_often_it_is_made():
+    text = a_branch()
+    assert text.count(" {\n") > 3 and "input_output_alias" in text
+    assert a_branch() == text != a_branch(3.0)
+
+
 def test_what_xla_has_no_program_for_is_named_with_its_layer():
     @tf.function(jit_compile=True)
     def step(x):
@@ -168,7 +186,7 @@ def run(topology, report, files=()):
     """What the command does with its flags, in this process."""
     flags = train_utils.ParseConfigOptions(experiment=EXPERIMENT, config_file=files)
     vars(flags).update(
-        topology=topology, report=str(report), largest_batch=False,
+        topology=topology, report=str(report), largest_batch=False, cache_dir=None,
         gin_file=[], gin_params=[], recipe=None, global_batch_size=None,
         per_replica_batch_size=None,
     )  # fmt: skip

@@ -4,7 +4,7 @@ TensorFlow's HLO is made fit for it first.
 
 Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `client.compile` of a
 compile-only device, the wording of two refusals; `hlo_to_stablehlo`, what XLA's converter leaves to
-be mended.
+be mended, and `HloPrintOptions`.
 """
 
 import contextlib
@@ -21,6 +21,8 @@ from tf_lamb_extras.preflight.tpu import programs
 from tf_lamb_extras.preflight.tpu.roofline import Topology
 
 _COPY = "mhlo.copy"
+_COMPUTATION = re.compile(r"^(?:ENTRY |HloModule )?([\w.\-]+)(?: \{$|, )", re.MULTILINE)
+_WORD = re.compile(r"[\w.\-]+")
 
 
 @contextlib.contextmanager
@@ -39,6 +41,20 @@ def module_of(hlo: bytes):
         _alias(ir, module)
         _drop_copies(ir, module)
         yield module
+
+
+def text_of(hlo: bytes) -> str:
+    """A serialized HLO program as text, without what differs each time that it is made.
+
+    Left out are the lines of source and the names of instructions and computations, which
+    TensorFlow counts.
+    """
+    from jaxlib import _hlo, xla_client
+
+    module = xla_client.XlaComputation(hlo).get_hlo_module()
+    text = module.to_string(_hlo.HloPrintOptions.canonical())
+    numbers = {name: str(i) for i, name in enumerate(_COMPUTATION.findall(text))}
+    return _WORD.sub(lambda word: numbers.get(word[0], word[0]), text)
 
 
 def _alias(ir, module):
