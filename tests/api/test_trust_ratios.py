@@ -1,12 +1,13 @@
 """Trust ratios in both frontends: numbers of the oracle, and training left as it was."""
 
+import importlib.util
 import re
 import sys
 
 import numpy as np
 import pytest
 from oracle import Toy
-from support.frontends import BACKEND, FRONTENDS, array, every_frontend
+from support.frontends import BACKEND, FRONTENDS, array, every_frontend, on_tensorflow
 from support.watching import (
     CASES,
     as_numbers,
@@ -134,6 +135,25 @@ def test_a_step_that_was_traced_is_traced_anew(frontend):
     assert all(seen.trust_ratio for seen in watch.history.latest if seen.ratios)
 
 
+@on_tensorflow  # on JAX Keras refuses an optimizer whose layers are frozen after its build
+@every_frontend
+def test_a_layer_that_was_frozen_shows_no_old_reading(frontend):
+    model = network(frontend, lamb(frontend))
+    trained(model, quiet(frontend))
+    model.layers[0].trainable = False
+    model.compile(model.optimizer, "mse", run_eagerly=True)
+    trained(model, watch := quiet(frontend))
+    first, _, second, _ = [seen.trust_ratio for seen in watch.history.latest]  # without biases
+    assert first is None
+    assert second is not None
+
+
+@every_frontend
+def test_readings_are_as_far_apart_as_was_asked(frontend):
+    trained(network(frontend, lamb(frontend)), watch := quiet(frontend, every=5), epochs=3)
+    assert (watch.history.readings, watch.history.step) == (3, 12)  # of steps 5, 10 and 12
+
+
 # --- What it leaves as it was ---
 
 
@@ -219,4 +239,21 @@ def test_without_tensorflow_a_directory_is_refused(monkeypatch):
     ours.TrustRatios()
     words = "directory='logs'.* TensorBoard's files, needs TensorFlow.*leave the directory out"
     with pytest.raises(ImportError, match=words):
+        ours.TrustRatios("logs")
+
+
+@every_frontend
+def test_without_tensorboard_a_directory_is_refused_before_training(
+    frontend, monkeypatch, tmp_path
+):
+    """TensorFlow 2.21 does not bring it, and its summaries fail at the first reading."""
+    pytest.importorskip("tensorflow")
+    find = importlib.util.find_spec
+    lacks = lambda name, *rest: None if name == "tensorboard" else find(name, *rest)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", lacks)
+    ours = FRONTENDS[frontend][1]
+    ours.TrustRatios()
+    with pytest.raises(
+        ImportError, match=r"TrustRatios\('logs'\) needs TensorBoard.*tensorboard\]"
+    ):
         ours.TrustRatios("logs")

@@ -261,8 +261,11 @@ class Layerwise:
                 "TrustRatios out."
             )
         fresh, self._observes = not self._observes, True
-        if self._storage and fresh:
-            self._make_shown()
+        if self._storage:
+            if fresh:
+                self._make_shown()
+            for vector in self._storage.vectors():  # of what is frozen now, old ones would stay
+                vector.assign(observation.UNSEEN)
         return fresh
 
     def trust_ratios(self) -> list[observation.Observation]:
