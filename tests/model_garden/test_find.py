@@ -23,7 +23,9 @@ def flags(**given):
     """Those of the command, of which all but these are left out."""
     args = Flags(experiment=EXPERIMENT)
     names = "runs", "step_seconds", "batches", "devices", "gin_file", "gin_params"
-    others = dict.fromkeys(("noise_scale", "micro_batch_size", "examples", "price", "deadline"))
+    others = dict.fromkeys((
+        "noise_scale", "micro_batch_size", "examples", "price", "deadline", "write_config",
+    ))  # fmt: skip
     vars(args).update({name: [] for name in names} | others | given)
     return args
 
@@ -87,6 +89,23 @@ def test_the_command_trains_at_the_batch_for_the_steps_of_the_table(config, monk
     assert params.task.validation_data.global_batch_size == BATCH
 
 
+def test_the_yaml_is_the_experiment_of_the_command(config, monkeypatch, capsys, tmp_path):
+    given = {"config_file": config(), "batches": ["32"], "micro_batch_size": 16, **GIVEN}
+    run(monkeypatch, **given)
+    expected = trained(capsys.readouterr().out)
+    path = str(tmp_path / "found.yaml")
+    run(monkeypatch, **given, write_config=path)
+    line = capsys.readouterr().out.splitlines()[-1].removeprefix("To train with it: ")
+    assert f"#   {line}\n" in pathlib.Path(path).read_text()
+    words = dict(word[2:].split("=", 1) for word in shlex.split(line)[3:])
+    assert words == {"experiment": EXPERIMENT, "config_file": path, "mode": "train_and_eval",
+                     "model_dir": "..."}  # fmt: skip
+    params, text = parsing.parse(Flags(words["experiment"], [words["config_file"]]))
+    assert params.as_dict() == expected.as_dict() and not text
+    with pytest.raises(SystemExit, match=f"--write_config={path} exists: name another file, or"):
+        run(monkeypatch, **given, write_config=path)
+
+
 def test_a_stock_optimizer_accumulates_nothing(records):
     stock = build(tiny(records, optimizer_config={"optimizer": {"type": "adamw"}}))
     assert {row.accumulation for row in find.ask(stock, flags(**GIVEN)).rows} == {1}
@@ -114,6 +133,7 @@ def test_what_is_found_can_be_trained(config, monkeypatch, tmp_path, capsys, mic
     ({"runs": [], "noise_scale": -1.0}, r"--noise_scale: noise must be a number in \(0, inf\)"),
     ({"step_seconds": []}, "--step_seconds: A fit needs two different"),
     ({"devices": ["1", "x"]}, "--devices=1,x: write whole numbers, such as"),
+    ({"write_config": "/no/a.yaml"}, "a.yaml: there is no folder /no$"),
     ({"global_batch_size": 64}, "--global_batch_size=64: the baseline is"),
 ])  # fmt: skip
 def test_flags_are_refused_before_the_experiment_is_read(given, words, monkeypatch):

@@ -1,7 +1,8 @@
 """Finds which batch an experiment wants: how long training takes at each, and what it costs.
 
     python -m tf_lamb.model_garden.find --experiment=lamb/bert_pretraining \\
-        --config_file=bert_small_cpu.yaml --noise_scale=1000 --step_seconds=16:0.05,64:0.12
+        --config_file=bert_small_cpu.yaml --noise_scale=1000 --step_seconds=16:0.05,64:0.12 \\
+        --write_config=found.yaml
 
 The experiment as it stands is the tuned baseline: its global batch, and its `trainer.train_steps`.
 Two things are known of it, from runs that you have seen:
@@ -14,11 +15,14 @@ Two things are known of it, from runs that you have seen:
     counted.
 
 The command prints a table of the batches, which to take, and the command that trains with it, by
-`--recipe=transfer` over the steps of the table.
+`--recipe=transfer` over the steps of the table. `--write_config` writes the whole experiment at
+that batch as a YAML, which begins with the command that takes it.
 """
 
 import math
+import os
 import shlex
+from typing import Any
 
 import yaml
 from absl import app, flags
@@ -46,6 +50,7 @@ def define_flags() -> None:
         flags.DEFINE_integer(name, None, meaning, lower_bound=1)
     flags.DEFINE_float("price", None, "Price of one device for one hour.")
     flags.DEFINE_float("deadline", None, "Deadline of the training, in hours.")
+    flags.DEFINE_string("write_config", None, "A file for the YAML; not overwritten.")
 
 
 def check_flags(args) -> None:
@@ -65,6 +70,11 @@ def check_flags(args) -> None:
     _seconds(args)
     for name in ("batches", "devices"):
         _integers(args, name)
+    if path := args.write_config:
+        if os.path.exists(path):
+            raise UserError(f"--write_config={path} exists: name another file, or delete it")
+        if not os.path.isdir(folder := os.path.dirname(path) or "."):
+            raise UserError(f"--write_config={path}: there is no folder {folder}")
 
 
 def _pairs(args, name: str) -> list[tuple[int, float]]:
@@ -151,8 +161,8 @@ def _check(params) -> None:
     experiment.check_batch(params)
 
 
-def command(params, row, args) -> str:
-    """The command that trains at a row of the answer; raises where `train` would refuse it."""
+def found_at(params, row, args) -> tuple[Stage, Any]:
+    """The flags and the experiment at a row of the answer; raises where `train` would refuse it."""
     from tf_lamb.model_garden.checks import experiment
     from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments import parsing
@@ -175,13 +185,34 @@ def command(params, row, args) -> str:
         global_batch_size=row.batch, recipe="transfer",
     )  # fmt: skip
     with named("the batch that was found cannot be trained", UserError):
-        _check(parsing.parse(found)[0])
+        parsed, _ = parsing.parse(found)
+        _check(parsed)
+    return found, parsed
+
+
+def command(found: Stage) -> str:
+    """The command that trains so."""
+    given = {
+        "global_batch_size": found.global_batch_size, "recipe": found.recipe,
+        "params_override": found.params_override, "mode": "train_and_eval",
+        "model_dir": found.model_dir,
+    }  # fmt: skip
     return "python -m tf_lamb.model_garden.train " + shlex.join([
-        f"--experiment={args.experiment}", *(f"--config_file={file}" for file in found.config_file),
-        f"--global_batch_size={row.batch}", "--recipe=transfer",
-        f"--params_override={found.params_override}", "--mode=train_and_eval",
-        f"--model_dir={found.model_dir}",
+        f"--experiment={found.experiment}",
+        *(f"--config_file={file}" for file in found.config_file),
+        *(f"--{name}={value}" for name, value in given.items() if value),
     ])  # fmt: skip
+
+
+def write_config(path: str, found: Stage, params) -> str:
+    """Writes the experiment as a YAML; returns the command that takes it, with which it begins."""
+    line = command(Stage(found.experiment, [path], found.model_dir))
+    with open(path, "x") as file:
+        file.write(
+            f"# {found.experiment}: the batch that tf_lamb.model_garden.find has found.\n#\n"
+        )
+        file.write(f"#   {line}\n\n{yaml.dump(params.as_dict(), sort_keys=False)}")
+    return line
 
 
 def run() -> None:
@@ -196,7 +227,10 @@ def run() -> None:
         params, _ = parsing.parse(args)
         answer = ask(params, args)
         print(answer, flush=True)
-        print(f"To train with it: {command(params, answer.fastest, args)}")
+        found, fastest = found_at(params, answer.fastest, args)
+        path = args.write_config
+        line = write_config(path, found, fastest) if path else command(found)
+        print(f"To train with it: {line}")
 
 
 def _run(_) -> None:
