@@ -106,6 +106,36 @@ def test_the_text_is_what_model_garden_reads_and_the_facts_are_those_of_the_file
     assert facts["validation_commonest_masked_share"] == pytest.approx(count / masked.total())
 
 
+def test_a_given_vocabulary_is_taken_as_it_is(text_file, tmp_path):
+    """Cased, in the order of its file, as a checkpoint has it that training begins with."""
+    letters = [chr(code) for code in range(33, 127)]
+    tokens = [*sample_data.SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    (tmp_path / "bert.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    given = {"vocab_file": tmp_path / "bert.txt", "do_lower_case": False, "dupe_factor": 1}
+    facts = sample_data.write(tmp_path / "out", input=[text_file], **given, **SMALL)
+    vocab = (tmp_path / "out" / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert vocab == tokens and facts["vocab_size"] == len(tokens)
+    examples = parse(tmp_path / "out" / "train.tfrecord", OF_TEXT)
+    ids = {int(i) for example in examples for i in example["input_word_ids"]}
+    upper = {vocab.index(letter) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+    assert ids & upper  # of words that begin a sentence
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "held"),
+    [
+        (101, 0.1, list(range(0, 101, 10))),
+        (2, 0.1, [0]),
+        (3, 0.99, [0, 1]),
+        (10, 0.5, [0, 2, 4, 6, 8]),
+    ],
+)
+def test_the_split_spreads_validation_and_leaves_something_to_train(count, fraction, held):
+    parts = sample_data.train_validation_split({"a": [[str(i)] for i in range(count)]}, fraction)
+    assert [int(d[0]) for d in parts["validation"]] == held
+    assert sorted(parts["train"] + parts["validation"]) == sorted([str(i)] for i in range(count))
+
+
 def test_the_pictures_are_all_digits_each_in_one_part(digits):
     folder, facts = digits
     assert json.loads((folder / "data.json").read_text()) == facts
@@ -138,7 +168,7 @@ def test_a_second_call_reuses(written, text_file, capsys):
     assert {p: p.stat().st_mtime_ns for p in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("change", [{"seq_length": 64}, {"input": None}])
+@pytest.mark.parametrize("change", [{"seq_length": 64}, {"seed": 1}, {"input": None}])
 def test_other_data_in_the_folder_are_refused(written, text_file, change):
     folder, _ = written
     before = hashes(folder)
@@ -157,6 +187,10 @@ def test_other_data_in_the_folder_are_refused(written, text_file, change):
         ({"input": "one.txt"}, ValueError, "1 document.*put blank lines between"),
         ({"input": "invisible.txt"}, ValueError, "validation part.*no token"),
         ({"seq_length": 7}, ValueError, "seq_length must be a whole number >= 8, not 7"),
+        ({"vocab_size": 5}, ValueError, "vocab_size must be a whole number >= 100, not 5"),
+        ({"validation_fraction": 1.0}, ValueError, "validation_fraction is 1.0; use one between"),
+        ({"vocab_file": "one.txt"}, ValueError, r"'one.txt' has no \[PAD\], .*; give a BERT"),
+        ({"vocab_file": "absent.txt"}, FileNotFoundError, "vocab_file 'absent.txt' is not a file"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_writes_nothing(

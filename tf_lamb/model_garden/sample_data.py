@@ -11,9 +11,11 @@ import glob
 import hashlib
 import itertools
 import json
+import math
 import pathlib
 import random
 import re
+from fractions import Fraction
 
 from tf_lamb.core import checks
 from tf_lamb.model_garden.common.errors import require
@@ -21,12 +23,13 @@ from tf_lamb.model_garden.folders import samples
 
 FILES = ("vocab.txt", "train.tfrecord", "validation.tfrecord", "data.json")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-VOCAB_SIZE = 2000  # at most; a short text gives fewer
-PASSES = 5  # over the text, each with other masks
-EVERY = 10  # documents, of which the first is kept for validation
 
 
-def write(output_dir, *, input=None, seq_length=128, max_predictions_per_seq=20):
+def write(
+    output_dir, *, input=None, vocab_file=None, vocab_size=2000, do_lower_case=True,
+    seq_length=128, max_predictions_per_seq=20, dupe_factor=5, seed=12345,
+    validation_fraction=0.1,
+):  # fmt: skip
     """Writes `vocab.txt`, `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
 
     The same text and settings give the same bytes. A second call finds them and writes nothing.
@@ -35,8 +38,15 @@ def write(output_dir, *, input=None, seq_length=128, max_predictions_per_seq=20)
       output_dir: local folder to write to, made if missing.
       input: text files or globs, comma-separated (in Python also a list), with one sentence a line
         and a blank line between documents. Default: Python's own manual.
+      vocab_file: a BERT vocabulary, one token a line, say of the checkpoint that training begins
+        with. Default: one is learned from the training documents.
+      vocab_size: tokens of a vocabulary that is learned, at most; a short text gives fewer.
+      do_lower_case: whether text becomes lower case without accents, as uncased models have it.
       seq_length: tokens an example, padding included.
       max_predictions_per_seq: masked tokens an example, at most.
+      dupe_factor: passes over the text, each with other masks.
+      seed: of the masks, the sentence pairs and the order.
+      validation_fraction: share of the documents that is kept for validation, evenly spread.
 
     Returns:
       The facts in `data.json`, as a dict.
@@ -48,26 +58,24 @@ def write(output_dir, *, input=None, seq_length=128, max_predictions_per_seq=20)
     require()
     checks.integer("seq_length", seq_length, 8)
     checks.integer("max_predictions_per_seq", max_predictions_per_seq, 1)
+    checks.integer("dupe_factor", dupe_factor, 1)
+    checks.integer("vocab_size", vocab_size, 100)
+    if not 0 < validation_fraction < 1:
+        raise ValueError(f"validation_fraction is {validation_fraction}; use one between 0 and 1.")
+    vocab = read_vocab(vocab_file) if vocab_file else None
     sources = read_sources(input)
-    text = json.dumps(list(sources.values())).encode()
     settings = {
-        "text_sha256": hashlib.sha256(text).hexdigest(), "seq_length": seq_length,
-        "max_predictions_per_seq": max_predictions_per_seq,
+        "text_sha256": _sha256(list(sources.values())),
+        "vocab_sha256": vocab and _sha256(vocab), "vocab_size_asked": None if vocab else vocab_size,
+        "do_lower_case": do_lower_case, "seq_length": seq_length,
+        "max_predictions_per_seq": max_predictions_per_seq, "dupe_factor": dupe_factor,
+        "seed": seed, "validation_fraction": validation_fraction,
     }  # fmt: skip
     if facts := samples.found(output_dir, FILES, settings):
         return facts
 
-    documents = [document for source in sources.values() for document in source]
-    if len(documents) < 2:
-        raise ValueError(
-            f"input {', '.join(sources)!r} is {len(documents)} document, too few for "
-            "training and validation; put blank lines between documents."
-        )
-    parts = {
-        "train": [document for i, document in enumerate(documents) if i % EVERY],
-        "validation": documents[::EVERY],
-    }
-    vocab = learn_vocab(parts["train"])
+    parts = train_validation_split(sources, validation_fraction)
+    vocab = vocab or learn_vocab(parts["train"], vocab_size, do_lower_case)
     facts = {**settings, "sources": list(sources), "vocab_size": len(vocab)}
     with samples.filled(output_dir, FILES, facts) as partial:
         (partial / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
@@ -80,6 +88,11 @@ def write(output_dir, *, input=None, seq_length=128, max_predictions_per_seq=20)
     return facts
 
 
+def _sha256(value):
+    """The hash of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
 def _write_part(partial, part, documents, settings):
     """Writes the TFRecord of one part; returns (examples, {token id: how often it is masked})."""
     import tensorflow as tf
@@ -87,11 +100,11 @@ def _write_part(partial, part, documents, settings):
     from official.nlp.data import create_pretraining_data as garden  # defines absl flags
 
     (partial / "text").write_text("\n\n".join(map("\n".join, documents)), encoding="utf-8")
-    tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", do_lower_case=True)
+    tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", settings["do_lower_case"])
     seq_length, most = settings["seq_length"], settings["max_predictions_per_seq"]
     instances = garden.create_training_instances(
         [f"{partial}/text"], tokenizer, garden.get_processor_text_fn(False, False), seq_length,
-        PASSES, rng=random.Random(12345), max_predictions_per_seq=most,
+        settings["dupe_factor"], rng=random.Random(settings["seed"]), max_predictions_per_seq=most,
         short_seq_prob=0.1, masked_lm_prob=0.15,  # BERT's
     )  # fmt: skip
     if not instances:
@@ -115,6 +128,28 @@ def _write_part(partial, part, documents, settings):
     return len(instances), masked
 
 
+def _read_text(path, what):
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{what} {str(path)!r} is not a file; check the path.") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} {str(path)!r} is not UTF-8 text ({error}).") from None
+
+
+def read_vocab(path):
+    """Returns the tokens of a BERT vocabulary file, in the order of their ids."""
+    # One token a line, the line number is its id: as Model Garden's load_vocab reads it.
+    vocab = [line.strip() for line in _read_text(path, "vocab_file").rstrip().split("\n")]
+    missing = ", ".join(token for token in SPECIAL_TOKENS if token not in vocab)
+    if missing:
+        raise ValueError(
+            f"vocab_file {str(path)!r} has no {missing}; give a BERT vocabulary, one "
+            "token a line, or leave vocab_file out to have one learned."
+        )
+    return vocab
+
+
 def read_sources(patterns):
     """Returns {source: its documents}, a document being a list of sentences."""
     if patterns is None:
@@ -131,11 +166,7 @@ def read_sources(patterns):
                 "input out for Python's own manual."
             )
         for path in paths:
-            try:
-                text = pathlib.Path(path).read_text(encoding="utf-8-sig")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"input {path!r} is not UTF-8 text ({error}).") from None
-            text = "\n".join(map(str.strip, text.splitlines())).strip()
+            text = "\n".join(map(str.strip, _read_text(path, "input").splitlines())).strip()
             sources[path] = [document.split("\n") for document in re.split(r"\n\n+", text)]
     return sources
 
@@ -146,7 +177,24 @@ def _sentences(text):
     return [s for paragraph in paragraphs for s in re.split(r"(?<=[.!?]) (?=[A-Z\"(*])", paragraph)]
 
 
-def learn_vocab(documents):
+def train_validation_split(sources, fraction):
+    """Returns the documents of each part: 0, 1/fraction, 2/fraction, ... are for validation."""
+    documents = [document for source in sources.values() for document in source]
+    if len(documents) < 2:
+        raise ValueError(
+            f"input {', '.join(sources)!r} is {len(documents)} document, too few for "
+            "training and validation; put blank lines between documents."
+        )
+    share = Fraction(str(fraction))
+    held = [math.ceil((i + 1) * share) > math.ceil(i * share) for i in range(len(documents))]
+    held[-1] = held[-1] and not all(held)
+    return {
+        "train": [document for i, document in enumerate(documents) if not held[i]],
+        "validation": [document for i, document in enumerate(documents) if held[i]],
+    }
+
+
+def learn_vocab(documents, vocab_size, do_lower_case):
     """Learns a WordPiece vocabulary, the same one in every process.
 
     The trainer numbers single characters in an order that differs between processes, and breaks
@@ -154,7 +202,7 @@ def learn_vocab(documents):
     """
     import tokenizers
 
-    learner = tokenizers.BertWordPieceTokenizer(lowercase=True)
+    learner = tokenizers.BertWordPieceTokenizer(lowercase=do_lower_case)
     lines = [line for document in documents for line in document]
     pieces = learner.pre_tokenizer.pre_tokenize_str
     words = [w for s in map(learner.normalizer.normalize_str, lines) for w, _ in pieces(s)]
@@ -162,7 +210,7 @@ def learn_vocab(documents):
     alphabet = sorted(counts, key=lambda c: (-counts[c], c))[:1000]  # the learner's own limit
     numbered = [*SPECIAL_TOKENS, *(f"##{c}" for c in alphabet if c in inside)]
     learner.train_from_iterator(
-        lines, vocab_size=VOCAB_SIZE, special_tokens=numbered, limit_alphabet=len(alphabet),
+        lines, vocab_size=vocab_size, special_tokens=numbered, limit_alphabet=len(alphabet),
         initial_alphabet=alphabet, show_progress=False,
     )  # fmt: skip
     ids = learner.get_vocab()

@@ -51,8 +51,9 @@ def filled(output_dir, files, facts):
 def run(name, write, summary):
     """Runs `write` as a command, a flag for each documented argument, and prints the summary."""
     values = {"output_dir": None, **(write.__kwdefaults__ or {})}
+    kinds = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
     for key, default in values.items():  # global, so that only a command defines them
-        define = flags.DEFINE_integer if isinstance(default, int) else flags.DEFINE_string
+        define = kinds.get(type(default), flags.DEFINE_string)
         (text,) = re.findall(rf"\n +{key}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL)
         define(key, default, " ".join(text.split()))
         # --help lists what the command's own module defined, or what is called its own.
