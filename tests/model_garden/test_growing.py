@@ -74,6 +74,9 @@ def rates_of(params, steps):
         rate("polynomial", None, **THEIRS),
         rate("polynomial", "linear", **THEIRS),
         rate("polynomial", **THEIRS),
+        rate("stepwise", "linear", boundaries=[30, 50], values=[0.1, 0.01, 0.001]),
+        rate("stepwise", None, boundaries=[30], values=[0.1, 0.05]),
+        rate("tf_lamb_multi_step", boundaries=[30, 50.5], learning_rates=[0.1, 0.02, 0.004]),
     ],
 )
 def test_a_recipe_has_the_rates_of_the_experiment(records, config):
@@ -181,6 +184,8 @@ def test_averages_are_kept_with_the_optimizer(records, tmp_path):
         (rate("cosine", initial_learning_rate=0.1, decay_steps=STEPS), {},
          "no batch grows with learning_rate.type=cosine and warmup.type=tf_lamb. Write"),
         (rate("polynomial", "polynomial", **THEIRS), {}, "and warmup.type=polynomial"),
+        (rate("stepwise", None, boundaries=[30, 50], values=[0.1, 0.01, 0.005]), {},
+         "no batch grows with learning_rate.type=stepwise"),
         (rate("polynomial", **THEIRS, cycle=True), {}, "without offset or cycle"),
         (rate("tf_lamb_polynomial", **{**OURS, "end_learning_rate": 0.06}), {},
          "--largest_batch=32: The rate of lamb/bert_pretraining never falls to half"),

@@ -28,10 +28,11 @@ rate and steps. NVIDIA keeps the moments: `--recipe=nvidia_bert --moments=keep`.
 
 The batch doubles where the learning rate has halved, as `tf_lamb.recipes.growing` documents, and
 the command prints batches, steps and the saving. The optimizer is kept from stage to stage. The
-rate falls by `polynomial` or `tf_lamb_polynomial`, after a linear warmup or none. What grows is the
-experiment after `--global_batch_size`, `--recipe` and `--params_override`; `stage_2` there is the
-first larger batch. `--per_replica_batch_size` adds micro-batches. Checkpoints and evaluations come
-after the same number of examples, and with `resume_in_order` a stage goes on with the next example.
+rate falls by `polynomial` or `tf_lamb_polynomial`, or by one factor at all boundaries of `stepwise`
+or `tf_lamb_multi_step`, after a linear warmup or none. What grows is the experiment after
+`--global_batch_size`, `--recipe` and `--params_override`; `stage_2` there is the first larger
+batch. `--per_replica_batch_size` adds micro-batches. Checkpoints and evaluations come after the
+same number of examples, and with `resume_in_order` a stage goes on with the next example.
 
 To resume a stopped run, in any stage, give the same command again. A stage cannot be lengthened
 once the next one has begun, which would see nothing of it.

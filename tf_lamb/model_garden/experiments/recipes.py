@@ -1,6 +1,7 @@
 """A recipe as nested settings of an experiment, and an experiment as a recipe that may grow."""
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -167,8 +168,9 @@ def recipe_of(params, title: str) -> recipes.Recipe:
     if not found:
         raise UserError(
             f"no batch grows with learning_rate.type={config.learning_rate.type} and warmup.type="
-            f"{config.warmup.type}. Write tf_lamb_polynomial or polynomial, without offset or "
-            "cycle, after no warmup or a linear one"
+            f"{config.warmup.type}. Write tf_lamb_polynomial or polynomial, or tf_lamb_multi_step "
+            "or stepwise with one factor at all boundaries, without offset or cycle, after no "
+            "warmup or a linear one"
         )
     return recipes.Recipe(
         title=title,
@@ -181,29 +183,64 @@ def recipe_of(params, title: str) -> recipes.Recipe:
 
 def _falling(decay, warming) -> dict[str, Any] | None:
     """A learning rate and its warmup as a recipe says them; None where it cannot."""
-    lengths = {"polynomial": "decay_steps", "tf_lamb_polynomial": "steps"}
-    rate, warmup, kind = decay.get(), warming.get(), warming.type
-    if decay.type not in lengths or any(getattr(rate, key, 0) for key in ("offset", "cycle")):
+    found = _decay(decay.type, decay.get())
+    return found and _warmed(found, warming.type, warming.get())
+
+
+def _decay(kind, rate) -> dict[str, Any] | None:
+    """A learning rate without warmup."""
+    if any(getattr(rate, key, 0) for key in ("offset", "cycle")):
         return None
-    length, end = getattr(rate, lengths[decay.type]), rate.end_learning_rate
-    found = {
-        "learning_rate": rate.initial_learning_rate, "decay_steps": length,
-        "end_learning_rate": end, "power": rate.power, "warmup_steps": 0,
+    lengths = {"polynomial": "decay_steps", "tf_lamb_polynomial": "steps"}
+    if kind in lengths:
+        return {
+            "learning_rate": rate.initial_learning_rate,
+            "decay_steps": getattr(rate, lengths[kind]),
+            "end_learning_rate": rate.end_learning_rate,
+            "power": rate.power,
+        }
+    if kind == "tf_lamb_multi_step":
+        rates, boundaries = rate.learning_rates, [math.ceil(step) for step in rate.boundaries]
+    elif kind == "stepwise":  # Keras's, whose boundary has the rate before
+        rates, boundaries = rate.values, [step + 1 for step in rate.boundaries]
+    else:
+        return None
+    factors = [after / before for before, after in itertools.pairwise(rates) if before]
+    if not boundaries or len(factors) != len(boundaries) or boundaries[0] < 1:
+        return None
+    if any(not math.isclose(factor, factors[0], rel_tol=1e-6) for factor in factors):
+        return None
+    return {
+        "learning_rate": rates[0], "decay": "multi_step", "boundaries": tuple(boundaries),
+        "decay_rate": factors[0],
     }  # fmt: skip
+
+
+def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
+    """The same with warmup; None where a recipe has no such warmup."""
+    if kind is None:
+        return decay | {"warmup_steps": 0}
+    boundaries = decay.get("boundaries")
     if kind == "tf_lamb" and (not warmup.steps or warmup.kind == "linear"):
-        return found | {
+        if boundaries and warmup.handover == "continuous":
+            decay = decay | {"boundaries": tuple(warmup.steps + step for step in boundaries)}
+        return decay | {
             "warmup_steps": warmup.steps, "initial_learning_rate": warmup.start,
             "handover": warmup.handover,
         }  # fmt: skip
-    if kind == "linear" and warmup.warmup_steps < length:
-        # Model Garden's leads to the rate that decay has by then, whose steps count from 0.
-        left = length - warmup.warmup_steps
-        return found | {
-            "learning_rate": end + (found["learning_rate"] - end) * (left / length) ** rate.power,
-            "decay_steps": left, "warmup_steps": warmup.warmup_steps,
-            "initial_learning_rate": warmup.warmup_learning_rate, "handover": "continuous",
-        }  # fmt: skip
-    return found if kind is None else None
+    # Model Garden's leads to the rate that decay has by then, whose steps count from 0.
+    if kind != "linear" or warmup.warmup_steps >= (boundaries or [decay.get("decay_steps")])[0]:
+        return None
+    found = decay | {
+        "warmup_steps": warmup.warmup_steps, "initial_learning_rate": warmup.warmup_learning_rate,
+        "handover": "continuous",
+    }  # fmt: skip
+    if boundaries:
+        return found
+    length, end = decay["decay_steps"], decay["end_learning_rate"]
+    left = length - warmup.warmup_steps
+    peak = end + (decay["learning_rate"] - end) * (left / length) ** decay["power"]
+    return found | {"learning_rate": peak, "decay_steps": left}
 
 
 def _settings_of_stage(params, staged, stage, seen: int) -> dict:
