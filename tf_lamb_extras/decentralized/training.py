@@ -138,6 +138,26 @@ class Decentralized(keras.Model):
         self.jax_state_sync()
         return float(self._workers.consensus_distance([v.value for v in self._trained]))
 
+    def describe(self, print_fn: Callable[[str], Any] = print) -> None:
+        """Prints the weight decay of each variable.
+
+        Args:
+            print_fn: A function that prints a table. Defaults to `print`.
+
+        Raises:
+            ValueError: for a model that has no variables yet.
+        """
+        if not self._workers.model.built:
+            raise ValueError(
+                f"{self._workers.model.name} has no variables yet: build it or train it first."
+            )
+        print_fn(self._made_plan().table())
+
+    def _made_plan(self):
+        trained = self._workers.model.trainable_variables
+        paths, shapes = [v.path for v in trained], [v.shape for v in trained]
+        return self._plan_for(paths, shapes, excluded_by_identity=[False] * len(paths))
+
     def fit(self, *arguments, callbacks=None, **options):
         """As `keras.Model.fit`: a batch is that of all workers together."""
         if not isinstance(callbacks, keras.callbacks.CallbackList):
@@ -228,9 +248,7 @@ class Decentralized(keras.Model):
         model = self._workers.model
         model._symbolic_build(iterator=iterator, data_batch=data_batch)
         if not self.built:
-            trained = model.trainable_variables
-            paths, shapes = [v.path for v in trained], [v.shape for v in trained]
-            self._plan = self._plan_for(paths, shapes, excluded_by_identity=[False] * len(paths))
+            self._plan = self._made_plan()
             if message := self._plan.warning():
                 warn(message)
             self._trained, self._others = self._workers.copies()

@@ -148,6 +148,19 @@ def test_a_pattern_that_matches_nothing_is_warned_of_at_the_users_line():
     assert caught[0].filename == __file__
 
 
+def test_it_prints_the_decay_of_each_variable_before_a_step():
+    options = {"weight_decay": 0.2, "exclude_from_weight_decay": ["bias"]}
+    workers = Decentralized(compiled(momentum=0.0), "dsgd", "ring", **options)
+    workers.describe((lines := []).append)
+    rows = {
+        row.split()[0].rpartition("/")[2]: row.split() for row in lines[0].splitlines()[1:] if row
+    }
+    assert "0.2" in rows["kernel"] and "0.2" not in rows["bias"]
+    unbuilt = Decentralized(compiled(keras.Sequential([keras.layers.Dense(3)])), "dmsgd")
+    with pytest.raises(ValueError, match="has no variables yet"):
+        unbuilt.describe()
+
+
 @pytest.mark.parametrize("topology", ["one_peer_exponential", "grid"])
 def test_turns_and_weights_by_worker_are_those_of_the_matrices(topology):
     """Workers far apart that do not learn: what a step does is the matrix alone."""
