@@ -41,6 +41,15 @@ def test_a_loss_that_is_not_finite_ends_the_run_where_no_step_was_skipped():
     assert "at step 2, the loss is inf." in add(Diagnosis(patience=20), 2, loss=np.inf)
 
 
+def test_the_report_has_as_many_readings_as_are_kept():
+    diagnosis = Diagnosis(patience=20, keep=2)
+    for step in (1, 2, 3):
+        strange = ["a/kernel"] * (step == 3)
+        report = add(diagnosis, step, strange=strange, observations=[seen("a/kernel", 1, 1, 1)])
+    rows = report.splitlines()[3:-2]
+    assert [row.split()[-4] for row in rows] == ["2", "3"]
+
+
 def test_what_has_risen_most_comes_first_where_all_weights_are_finite():
     diagnosis = Diagnosis(patience=20)
     for step, norm in ((1, 1.0), (2, 9.0)):

@@ -21,11 +21,11 @@ _UNTRAINED = (
 
 
 class Diagnosis:
-    """Decides from readings whether a run has diverged; `patience` as of `StopOnDivergence`."""
+    """Decides from readings whether a run has diverged; arguments as of `StopOnDivergence`."""
 
-    def __init__(self, patience):
+    def __init__(self, patience, keep=5):
         self._tried: collections.deque = collections.deque()  # (steps tried, those skipped)
-        self._kept: collections.deque = collections.deque(maxlen=5)  # (step, observations)
+        self._kept: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
         self._patience = patience
         self._step = self._skipped = self._skipped_before = 0
 
@@ -137,7 +137,7 @@ class StopOnDivergence(Callback):
     no step was skipped. The message gives
 
         the variables, and the step
-        the weight norm, update norm and trust ratio of each in the last 5 readings; if all weights
+        the weight norm, update norm and trust ratio of each in the last readings; if all weights
             are finite, of the variables with the largest growth of norms
         a note if all weights are finite: the cause is then in the batches, which a callback does
             not see, or in the loss
@@ -152,6 +152,7 @@ class StopOnDivergence(Callback):
     Args:
         every: Optimizer steps between two readings; each reading waits for the device.
             Defaults to 10.
+        keep: Number of readings in the report. Defaults to 5.
         patience: Steps skipped in a row that count as a divergence. Defaults to 20.
 
     Raises:
@@ -174,8 +175,9 @@ class StopOnDivergence(Callback):
 
     _diagnosis: Any = None
 
-    def __init__(self, every: int = 10, *, patience: int = 20):
+    def __init__(self, every: int = 10, *, keep: int = 5, patience: int = 20):
         super().__init__(every)
+        self._keep = checks.integer("keep", keep)
         self._patience = checks.integer("patience", patience)
 
     def _find(self, model):
@@ -183,7 +185,7 @@ class StopOnDivergence(Callback):
         optimizer = guarded(model.optimizer)
         if starts_to_observe(optimizer):
             seams.trace_anew(model)
-        self._diagnosis = Diagnosis(self._patience)
+        self._diagnosis = Diagnosis(self._patience, self._keep)
         RISING.discard(model)  # of a run before, which an error has ended
         return optimizer
 
