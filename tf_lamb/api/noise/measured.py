@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_lamb.api.optimizers import arguments, named
+from tf_lamb.api.optimizers.guard import warn_if_waiting
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import names_of, numpy_of, step_of, unwrapped
+from tf_lamb.api.variables import as_int, names_of, numpy_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
 
 
@@ -60,6 +61,7 @@ class MeasureNoise:
     _cond: Callable  # a branch, as the frontend has it
     _add: Callable  # name, shape, dtype, initializer -> a variable
     _state: Any = None  # name -> variable, once built
+    _ended_at = 0  # updates at the end of the last `fit`
     _measured: Sequence[int]  # the positions of the variables that are measured
     _squared_norm: Callable  # in float32
     _sum_over_replicas: Callable  # of the squares of each
@@ -157,8 +159,14 @@ class MeasureNoise:
         return cls(**{**config, "inner": cls._deserialize(config["inner"], custom_objects)})
 
     def finalize_variable_values(self, var_list):
-        """See base class; the inner optimizer ends as it does alone."""
+        """See base class; the host's own optimizers do not say that they have made no update."""
         self.inner_optimizer.finalize_variable_values(var_list)
+        if isinstance(self.inner_optimizer, Layerwise) or self._state is None:
+            return
+        before, self._ended_at = self._ended_at, self.updates
+        if self._ended_at == before:
+            waiting = as_int(self._state["micro_step"])
+            warn_if_waiting(self.inner_optimizer.name, waiting, self.micro_batches)
 
     @property
     def updates(self) -> int:
