@@ -130,8 +130,9 @@ def _check_facts(task, file: str) -> None:
             f"task.model.num_classes is {classes}, but {file} has {facts['num_classes']}. "
             f"Write task.model.num_classes={facts['num_classes']}"
         )
-    encoder = getattr(model, "encoder", None)
-    size = getattr(encoder.get(), "vocab_size", None) if encoder is not None else None
+    if (encoder := getattr(model, "encoder", None)) is None:
+        return
+    size = getattr(encoder.get(), "vocab_size", None)
     if size is not None and size < facts.get("vocab_size", 0):
         raise UserError(
             f"the model's vocab_size is {size}, but {file} holds {facts['vocab_size']} tokens. "
