@@ -58,7 +58,9 @@ class Progress:
 
     def __exit__(self, kind: Any, *error: Any) -> None:
         if kind is None and self._bar:
-            self._update(self._bar.target)  # the end may come before all is done
+            if self._done:  # the end may come before all is done
+                self._bar.target = min(self._done, self._bar.target)
+            self._update(self._bar.target)
         elif self._bar and self._shown:
             say("")  # what ends it is printed below the bar
 
@@ -66,12 +68,13 @@ class Progress:
         """So much more is done; not the end."""
         if not self._bar:
             return
-        self._done = min(self._done + more, self._most - 1)
-        while self._done >= self._bar.target:
+        self._done += more
+        done = min(self._done, self._most - 1)
+        while done >= self._bar.target:
             self._bar.target = min(2 * self._bar.target, self._most)
         part = 1 if self._in_terminal else self._bar.target // PARTS
-        if self._done - self._shown >= part:
-            self._update(self._done)
+        if done - self._shown >= part:
+            self._update(done)
 
     def say(self, line: str) -> None:
         """Prints a line in the place of the bar, which is drawn anew below it."""

@@ -135,7 +135,7 @@ def find_rate(
             "optimizers": [[each.name, each.start] for each in candidates],
             "loss_scale": "LossScale" in type(model.optimizer).__name__,
         }  # fmt: skip
-        for each in candidates:
+        for each in candidates if directory else ():
             what |= settings_by_name(each.make(1.0))
         log = SearchLog(directory, "find_rate", model, read, what)
         log.begin(trials)
