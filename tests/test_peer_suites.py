@@ -22,7 +22,6 @@ CLIPS_LATER = (
 )
 OWN_WORDS = "the same refusal, in our words"
 NO_AMSGRAD = "no rule of ours is AMSGrad"
-NO_FLOAT8 = "scales of float8 layers, which Keras overwrites with their gradients, are refused"
 # (cases, words of the error, why ours differs)
 DIFFER = [
     ("*.test_clip_[nv]*", "ACTUAL: array([100., 100.]", CLIPS_LATER),
@@ -39,9 +38,6 @@ DIFFER = [
      "a sparse gradient becomes dense: norms are of whole layers"),
     ("OptimizerSparseTest.test_sparse_gradients_loss_scale_optimizer_sgd", "on a variable. Use",
      "in a branch of JAX, `assign` is asked on values, which are written after it"),
-    ("OptimizerTest.test_overwrite_with_gradient*", "of a float8 layer is no weight", NO_FLOAT8),
-    ("LossScaleOptimizerTest.test_finite_step_with_overwrite_*", "of a float8 layer is no weight",
-     NO_FLOAT8),
     ("AdamTest.test_config", "keyword argument 'amsgrad'", NO_AMSGRAD),
     ("AdamTest.test_correctness_with_golden", "keyword argument 'amsgrad'", NO_AMSGRAD),
     ("OptimizerSparseTest.*_amsgrad", "keyword argument 'amsgrad'", NO_AMSGRAD),

@@ -211,3 +211,28 @@ def test_multipliers_that_cannot_be_meant_are_refused():
     assert found.multipliers == (1.0, 2.0, 1.0)
     with pytest.raises(ValueError, match="freezes all 3 variables"):
         plan(PATHS, treatments=rates({".": 0.0}))
+
+
+def test_what_a_layer_overwrites_is_in_no_pattern_and_no_step():
+    paths = ["dense/scale", "dense/kernel", "dense/history", "dense/bias"]
+    made = plan(
+        paths, ("bias",), treatments={"dense": {"join": True, "rate": 0.5}},
+        overwritten=[True, False, True, False],
+    )  # fmt: skip
+    assert made.frozen == made.overwritten == {0, 2}
+    assert [(each.decay, each.adapt) for each in made.treatments] == [
+        (0, False), (0.1, True), (0, False), (0, True),
+    ]  # fmt: skip
+    assert made.groups == ("", "dense", "", "dense")
+    assert "set by its layer" in made.table().splitlines()[1]
+    # Where they stand among the others is nothing that draws.
+    assert [layer.number for layer in made.layers([1, 3])] == [0]
+    assert [layer.number for layer in plan(paths, overwritten=[1, 0, 1, 0]).layers([1, 3])] == [
+        0,
+        1,
+    ]
+
+
+def test_freezing_all_but_what_a_layer_overwrites_is_refused():
+    with pytest.raises(ValueError, match="freezes all 1 variables"):
+        plan(["kernel", "scale"], treatments={"": {"rate": 0}}, overwritten=[False, True])

@@ -31,6 +31,11 @@ def path_of(variable) -> str:
     return stable_path(name)
 
 
+def is_overwritten(variable) -> bool:
+    """Whether its "gradient" is its next value, as of the scales of Keras 3's float8 layers."""
+    return getattr(variable, "overwrite_with_gradient", False)
+
+
 def names_of(variables) -> list[str]:
     """The path of each; a path that several have with its number, in this order."""
     return unique([path_of(v) for v in variables])

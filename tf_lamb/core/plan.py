@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 from tf_lamb.core import layouts
@@ -69,6 +69,12 @@ class Plan:
         return self.overwritten | {i for i, each in enumerate(self.multipliers) if each == 0}
 
     @functools.cached_property
+    def _numbers(self) -> tuple[int, ...]:
+        """The positions, counted without what is overwritten, whose own may change with a load."""
+        moved = [int(i not in self.overwritten) for i in range(len(self.paths))]
+        return (0, *itertools.accumulate(moved))[:-1]
+
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The paths; one that several variables have with its number."""
         return tuple(unique(self.paths))
@@ -84,7 +90,7 @@ class Plan:
                 tuple(position for position, _ in pairs),
                 tuple(self.names[index] for _, index in pairs),
                 tuple(self.treatments[index] for _, index in pairs),
-                pairs[0][1],
+                self._numbers[pairs[0][1]],
                 tuple(index in missing for _, index in pairs) if missing else (),
                 self.multipliers[pairs[0][1]] if self.multipliers else 1.0,
             )
@@ -142,7 +148,8 @@ class Plan:
         """The plan as a table: a line a variable, then a line a treatment."""
         sizes = [math.prod(shape) for shape in self.shapes]
         heads = ("rate",) if self.multipliers else ()
-        treated = list(map(self._cells, self.treatments, self.multipliers or repeat(None)))
+        multipliers = self.multipliers or itertools.repeat(None)
+        treated = list(map(self._cells, self.treatments, multipliers))
         rows = [("variable", "parameters", "decay", "adapted", *heads, "layer")]
         for path, size, cells, treatment, group in zip(
             self.names, sizes, treated, self.treatments, self.groups, strict=True

@@ -5,7 +5,8 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
         once an optimizer step; Keras clips before, and averages at every micro-step.
     `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
     `_model_variables_moving_average`: Keras's `build` makes it; `SwapEMAWeights` reads it.
-    `_overwrite_variables_directly_with_gradients`: before Keras comes to constraints.
+    `_overwrite_variables_directly_with_gradients`: before Keras comes to constraints; what it would
+        overwrite, `apply` has split off by then.
     `Variable._value`: None while `fit` on JAX has the array, which a step donates.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
     `_distribution_strategy`, `_accumulated_gradients`, `_variables`, `_trainable_variables`: used
@@ -15,7 +16,7 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
 import keras
 from keras import ops
 
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.keras import arrays, sharding
 from tf_lamb.keras.arrays import native as native
 
@@ -25,20 +26,13 @@ def unfrozen(variables):
     return [v for v in variables if v.trainable]
 
 
-def check_precision(variables):
-    """Raises for float8 layers, whose scales Keras overwrites with their gradients."""
-    if marked := [path_of(v) for v in variables if getattr(v, "overwrite_with_gradient", False)]:
-        raise ValueError(
-            f"{marked[0]} of a float8 layer is no weight that an optimizer of tf_lamb can step: "
-            "take another precision for the layer, mixed_bfloat16 say."
-        )
-
-
 def split_accumulators(optimizer):
     """Gives each replica a part of a built optimizer's sums; the first is the sum so far."""
     sums = optimizer._storage.accumulators
     for i, old in enumerate(sums):
         variable = optimizer._trainable_variables[i]
+        if is_overwritten(variable):  # what is largest of all replicas is one value
+            continue
         new = optimizer.add_variable_from_reference(variable, "gradient_accumulator")
         rest = ops.zeros((new.shape[0] - 1, *old.shape), old.dtype)
         new.assign(ops.concatenate([ops.convert_to_tensor(old)[None], rest]))

@@ -13,7 +13,7 @@ from keras import ops
 
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.seams import use_rate
-from tf_lamb.keras import arrays, host, processes, saved, seams
+from tf_lamb.keras import arrays, host, overwritten, processes, saved, seams
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 _ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is one
@@ -64,7 +64,6 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         if self.built or not variables:
             return
-        host.check_precision(variables)
         processes.agree_on(self, variables)
         replicas, on_tensorflow = self._replicas, keras.backend.backend() == "tensorflow"
         if on_tensorflow:
@@ -92,10 +91,12 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
                 self.build(list(trainable_variables))
         variables = list(trainable_variables or self._trainable_variables)
         self._check_variables_are_known(variables)
-        pairs = [*zip(*self._filter_empty_gradients(grads, variables), strict=True)]
+        overwriting, others = overwritten.split(grads, variables)
+        pairs = [*zip(*self._filter_empty_gradients(*others), strict=True)]
 
         def apply(pairs):
-            self.inner_optimizer.apply(*map(list, zip(*pairs, strict=True)))
+            # What is overwritten is no gradient: the inner optimizer gets it as it comes.
+            self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting, strict=True)))
 
         self.step(pairs, apply, host.unfrozen(self._trainable_variables))
 

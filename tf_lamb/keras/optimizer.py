@@ -13,10 +13,21 @@ from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.observation import UNSEEN
-from tf_lamb.api.variables import path_of
+from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
 from tf_lamb.core.rules.shared import within
-from tf_lamb.keras import arrays, host, processes, saved, schedules, seams, sharding, update
+from tf_lamb.core.step import TAKEN
+from tf_lamb.keras import (
+    arrays,
+    host,
+    overwritten,
+    processes,
+    saved,
+    schedules,
+    seams,
+    sharding,
+    update,
+)
 
 
 class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
@@ -49,11 +60,10 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if self.built:
             self._check_built_for(variables, self._trainable_variables_indices)
             return
-        host.check_precision(variables)
         processes.agree_on(self, variables)
         plan = self._make_plan(variables)
         if self._settings.shard_update and sharding.is_distributed():
-            self._shares = sharding.Shares(variables)
+            self._shares = sharding.Shares([v for v in variables if not is_overwritten(v)])
         super().build(variables)
         self._make_storage(variables, plan, self._moving_averages if self.use_ema else ())
         self._make_shown()
@@ -72,7 +82,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         """As in Keras, but on TensorFlow each replica has gradients of its own to add up."""
         scope: contextlib.AbstractContextManager = contextlib.nullcontext()
-        if name == "gradient_accumulator" and keras.backend.backend() == "tensorflow":
+        adds_up = name == "gradient_accumulator" and not is_overwritten(reference_variable)
+        if adds_up and keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 
             scope = replicas.per_replica_variables()
@@ -83,7 +94,9 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
         """Adds a variable of that dtype where another lives; in its shape, laid out like it."""
         layout = getattr(variable, "_layout", None)
-        if self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
+        if is_overwritten(variable):
+            pass  # it has nothing but the largest of the micro-batches, whole on each device
+        elif self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
             shape = (self._replicas, *variable.shape)
             layout = sharding.per_replica_layout(variable)
         elif self._shares:
@@ -119,8 +132,27 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         scalars = self._scalars()._replace(lr=learning_rate)
         self._update.step_layer(layer, [gradient], state, scalars)
 
+    def apply(self, grads, trainable_variables=None):
+        """See base class; a step that is taken overwrites what float8 layers have marked for it."""
+        given = trainable_variables
+        variables = self._trainable_variables if given is None else list(given)
+        if len(grads) != len(variables) or not any(map(is_overwritten, variables)):
+            return super().apply(grads, given)
+        if not self.built:
+            with keras.name_scope(self.name):
+                self.build(variables)
+        self._check_variables_are_known(variables)
+        overwriting, others = overwritten.split(grads, variables)
+        due, step = self._is_update(), self._iterations + 0
+        if any(gradient is not None for gradient in others[0]):
+            super().apply(*others)
+        else:
+            self._backend_apply_gradients([], [])
+            self._iterations.assign_add(1)
+        overwritten.overwrite(self, overwriting, due, self._iterations > step)
+
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        """Leaves out what is frozen, before its constraint; nothing is overwritten."""
+        """Leaves out what is frozen, before its constraint; `apply` overwrites."""
         pairs = self.without_frozen(list(zip(grads, vars, strict=True)))
         return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
@@ -134,6 +166,9 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if self._settings.shard_update and not self._shares:
             sharding.data_axis(f"shard_update=True of {self.name}")  # says why it cannot be
         trained = [*trainable_variables, *missing]
+        if not trained:
+            self._count(trained, TAKEN)
+            return
         plan, state = self._work(trained, missing)
         if keras.backend.backend() == "tensorflow":
             gradients = self._aggregated(gradients, state.accumulators)
@@ -236,6 +271,12 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if not named.has_averages(self):
             return []
         for average, variable in zip(averages, self._trainable_variables, strict=True):
+            if is_overwritten(variable):
+                raise ValueError(
+                    f"{self.name}: SwapEMAWeights swaps every variable, and {variable.path} of a "
+                    "float8 layer has no average, in Keras's optimizers either. Leave the "
+                    "callback out: at the end of fit the averages become the weights."
+                )
             if average is not None and average.dtype != variable.dtype:
                 raise ValueError(
                     f"{self.name}: SwapEMAWeights would round the averages, which are "

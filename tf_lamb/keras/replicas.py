@@ -13,7 +13,7 @@ Seams into Keras 3 (3.15.1), all in this file:
 
 import keras
 
-from tf_lamb.api.variables import unwrapped
+from tf_lamb.api.variables import is_overwritten, unwrapped
 from tf_lamb.core.messages import warn
 from tf_lamb.keras import host, seams, sharding
 from tf_lamb.keras.measured import MeasuringOptimizer
@@ -52,7 +52,7 @@ def per_replica(model: keras.Model) -> keras.Model:
     Raises:
         ValueError: for a model that is not compiled, has an optimizer of another package, one for
             another number of replicas, a `MeasureNoise` or `AdaScale` that is built for one, a
-            `train_step` of its own, or float8 layers; without a distribution; from `fit`, for a
+            `train_step` of its own; without a distribution; from `fit`, for a
             batch that the devices do not divide, or another optimizer.
 
     Example:
@@ -71,7 +71,6 @@ def per_replica(model: keras.Model) -> keras.Model:
             f"{type(model).__name__} has a train_step of its own, which per_replica() would put "
             "aside: take the gradients apart in there, or leave per_replica() out."
         )
-    host.check_precision(model.trainable_variables)
     inner = unwrapped(model.optimizer, LayerwiseOptimizer)
     if not isinstance(inner, LayerwiseOptimizer):
         raise ValueError(
@@ -111,7 +110,10 @@ def _train_step(model, state, data):
                 f"{model.name} has been compiled with another optimizer since per_replica(): "
                 "gradients are summed in every micro-batch. Call per_replica(model) again."
             )
-        gradients = [keras.ops.sum(g, axis=0) for g in gradients]
+        gradients = [
+            g if is_overwritten(v) else keras.ops.sum(g, axis=0)
+            for g, v in zip(gradients, model.trainable_variables, strict=True)
+        ]
     weights, optimizer_variables = model.optimizer.stateless_apply(
         optimizer_variables, gradients, weights
     )
@@ -137,6 +139,7 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
                 f"`fit` a batch_size that {n} divides, and leave out a last one that is smaller."
             )
     seeds = seed_states(model)
+    is_set = [is_overwritten(v) for v in model.trainable_variables]  # by its layer
     is_seed = [id(v) in seeds for v in model.non_trainable_variables]
 
     def replica(weights, others, optimizer_variables, metrics, data):
@@ -150,7 +153,10 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
             v.at[0].add(-own) if seed else _mean(v, axis)
             for v, seed in zip(others, is_seed, strict=True)
         ]
-        gradients = [g[None] / n for g in gradients]
+        gradients = [
+            jax.lax.pmax(g, axis) if own else g[None] / n
+            for g, own in zip(gradients, is_set, strict=True)
+        ]
         return jax.lax.pmean(loss, axis), predictions, others, metrics, gradients
 
     split, replicated = jax.P(axis), jax.P()
@@ -158,7 +164,10 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
     return jax.shard_map(
         replica, mesh=distribution.device_mesh.backend_mesh, axis_names={axis}, check_vma=False,
         in_specs=(replicated,) * 4 + (split,),
-        out_specs=(replicated, split, replicated, replicated, split),
+        out_specs=(
+            replicated, split, replicated, replicated,
+            [replicated if own else split for own in is_set],
+        ),
     )(weights, others, optimizer_variables, metrics, data)  # fmt: skip
 
 

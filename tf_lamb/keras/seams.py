@@ -16,7 +16,7 @@ from tf_lamb.api.data import whole
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import unwrapped
+from tf_lamb.api.variables import is_overwritten, unwrapped
 from tf_lamb.keras import arrays, host, sharding
 
 
@@ -70,7 +70,11 @@ def _apply(wrapper, grads, trainable_variables=None):
         with keras.name_scope(wrapper.name):
             wrapper.build(trainable_variables)
     scale = ops.convert_to_tensor(wrapper.dynamic_scale)
-    unscaled = [g if g is None else ops.divide(g, scale) for g in grads]
+    variables = trainable_variables or wrapper._trainable_variables
+    unscaled = [
+        g if g is None or is_overwritten(v) else ops.divide(g, scale)
+        for g, v in zip(grads, variables, strict=True)
+    ]
     wrapper.inner_optimizer.apply(unscaled, trainable_variables)
 
 

@@ -110,6 +110,18 @@ def sum_over_replicas(tensor):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
 
+def largest(tensors):
+    """Of each tensor the elements that are largest on any replica, by one exchange for all."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1 or uses_servers():
+        return tensors
+    flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
+    flat = tf.reduce_max(context.all_gather(flat[None], axis=0), 0)
+    sizes = [each.shape.num_elements() for each in tensors]
+    parts = zip(tf.split(flat, sizes), tensors, strict=True)
+    return [tf.reshape(part, each.shape) for part, each in parts]
+
+
 def check_strategy(strategy, name):
     """Gradients of replicas that an optimizer knows nothing of would never be summed."""
     context = tf.distribute.get_replica_context()

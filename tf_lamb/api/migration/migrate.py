@@ -299,13 +299,11 @@ def _averages(source, ours):
 
 def _slots_of(optimizer, plan, fresh):
     """Path -> name of a slot -> its shape, of what does not begin at zero."""
+    every = zip(plan.names, plan.shapes, optimizer.declared_by(plan), strict=True)
     return {
-        path: {
-            slot.name: shape if slot.shape is None else slot.shape
-            for slot in optimizer.slots_of(treatment, shape)
-        }
-        for path, treatment, shape in zip(plan.names, plan.treatments, plan.shapes, strict=True)
-        if path not in fresh
+        path: {slot.name: shape if slot.shape is None else slot.shape for slot in declared}
+        for path, shape, declared in every
+        if declared and path not in fresh
     }
 
 

@@ -14,7 +14,14 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.optimizers.storage import Storage
-from tf_lamb.api.variables import path_of, root_mean_square, step_of, value_of, waiting_in
+from tf_lamb.api.variables import (
+    is_overwritten,
+    path_of,
+    root_mean_square,
+    step_of,
+    value_of,
+    waiting_in,
+)
 from tf_lamb.core import accumulation, checks, recipes, schedules
 from tf_lamb.core import plan as plans
 from tf_lamb.core.accumulation import Stages
@@ -104,6 +111,11 @@ class Layerwise:
     def slots_of(self, treatment: plans.Treatment, shape: tuple[int, ...]) -> list[Slot]:
         """The slots of a variable, in the order of the rule; the first has the variable's shape."""
         return list(map(Slot, self.slot_names))
+
+    def declared_by(self, plan: plans.Plan) -> list[list[Slot]]:
+        """The slots of each variable of a plan; none where its layer overwrites it."""
+        pairs = enumerate(zip(plan.treatments, plan.shapes, strict=True))
+        return [[] if i in plan.overwritten else self.slots_of(*each) for i, each in pairs]
 
     @property
     def _growing(self) -> Stages | None:
@@ -318,6 +330,7 @@ class Layerwise:
             [tuple(v.shape) for v in variables],
             **self._settings.planning(),
             excluded_by_identity=[self._var_key(v) in dict(self._undecayed) for v in variables],
+            overwritten=list(map(is_overwritten, variables)),
         )
         plan = self._settings.planned(plan)
         return self._with_sizes(plan, variables)
@@ -407,7 +420,7 @@ class Layerwise:
 
     def _make_storage(self, variables, plan, averages):
         """Makes all that there is beside the variables; the host has made their averages."""
-        declared = [self.slots_of(*each) for each in zip(plan.treatments, plan.shapes, strict=True)]
+        declared = self.declared_by(plan)
         every = zip(variables, declared, strict=True)
         made = [(self._add_slots(*each), self._add_master(each[0])) for each in every]
         slots, masters = map(list, zip(*made, strict=True))
@@ -443,7 +456,8 @@ class Layerwise:
 
     def _add_master(self, variable):
         """The float32 master of a half-precision variable; None where there is to be none."""
-        if self._settings.dtypes.masters and self._dtype_of(variable) in ("float16", "bfloat16"):
+        is_half = self._dtype_of(variable) in ("float16", "bfloat16")
+        if self._settings.dtypes.masters and is_half and not is_overwritten(variable):
             return self.add_variable_like(variable, "master", "float32")
         return None
 

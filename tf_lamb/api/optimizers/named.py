@@ -228,12 +228,22 @@ def _matched(name, state, there, store):
     if not there:  # nothing was built
         return [{}] * len(state.parts)
     by_path, own = dict(there), [_escaped(part.name) for part in state.parts]
+    # What a layer overwrites has no slots, and outside of an accumulation nothing in a file.
+    of_rule = [kept for _, kept in there if slots_of_rule(kept)]
+    others = [kept for _, kept in there if not slots_of_rule(kept)]
+    stepped = [bool(slots_of_rule(part.kept)) for part in state.parts]
     # Names first; a model that is made again numbers its layers anew, and is matched by its shapes.
-    if all(path in by_path for path in own):
-        found = [by_path[path] for path in own]
+    if all(path in by_path for path, steps in zip(own, stepped, strict=True) if steps or others):
+        found = [by_path.get(path, {}) for path in own]
     else:
-        found = [kept for _, kept in there]
-        alike = len(there) == len(own) and all(
+        # By order among their kind: Keras 3 makes the scales of a layer that is loaded before its
+        # kernel, and those of one that is quantized after it.
+        if len(others) != stepped.count(False):
+            others = [{}] * stepped.count(False)
+        alike = len(of_rule) == stepped.count(True)
+        queues = {True: iter(of_rule), False: iter(others)}
+        found = [next(queues[steps]) for steps in stepped] if alike else []
+        alike = alike and all(
             _has_shapes_of(part, kept, store) for part, kept in zip(state.parts, found, strict=True)
         )
         if not alike:
