@@ -180,6 +180,40 @@ def test_the_whole_step_compiled_is_the_step(frontend):
 
 
 @every_frontend
+def test_a_callback_lowers_the_rate_of_the_base_batch(frontend):
+    host, _ = FRONTENDS[frontend]
+    model = regression(frontend, scaled(frontend, 2))
+    lower = host.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e3)
+    fit(model, epochs=4, callbacks=[lower])
+    assert float(array(model.optimizer.learning_rate)) == pytest.approx(0.1 / 2**3)
+    gain = model.optimizer.gain
+    assert gain > 1
+    assert float(array(model.optimizer.scaled_learning_rate)) == pytest.approx(gain * 0.1 / 2**3)
+
+
+@every_frontend
+def test_mixed_precision_scales_the_loss_around_it(frontend):
+    host, ours = FRONTENDS[frontend]
+    set_policy = host.mixed_precision.set_global_policy
+    set_policy("mixed_float16")
+    try:
+        model = regression(frontend, scaled(frontend, 2))
+    finally:
+        set_policy("float32")
+    assert type(model.optimizer).__name__.startswith("LossScaleOptimizer")
+    before = weights_of(model)
+    watch = ours.NoiseScale(16, verbose=False)
+    fit(model, epochs=4, callbacks=[watch, ours.StopAtBaseSteps(1000)])
+    adascale = model.optimizer.inner_optimizer
+    assert adascale.updates > 4
+    assert 1 < adascale.gain <= 4
+    assert adascale.base_steps > adascale.updates
+    assert np.isfinite(watch.history["noise_scale"][-1])
+    for one, other in zip(before, weights_of(model), strict=True):
+        assert np.all(np.isfinite(other)) and np.any(one != other)
+
+
+@every_frontend
 def test_training_stops_when_the_steps_are_spent(frontend, tmp_path):
     host, ours = FRONTENDS[frontend]
     model = regression(frontend, scaled(frontend, 2, scale=2.0))

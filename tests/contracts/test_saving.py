@@ -181,3 +181,14 @@ def test_a_loss_scale_of_a_file_of_before(tmp_path, monkeypatch, is_built):
         assert_goes_on(first, second)
     else:
         assert array(second.optimizer.dynamic_scale) == 64
+
+
+@every_frontend
+def test_a_loss_scale_loads_nothing_that_is_refused(frontend, tmp_path):
+    step_by_step(scaled(frontend)).save_weights(path := str(tmp_path / "saved.weights.h5"))
+    other = scaled(frontend, "AdamP")
+    before = state(other)
+    with pytest.raises(ValueError, match="lamb wrote it.* Nothing of it was changed"):
+        other.load_weights(path)
+    for name, value in state(other).items():
+        np.testing.assert_array_equal(value, before[name])
