@@ -2,6 +2,9 @@
 
 import itertools
 import os
+import signal
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -400,6 +403,24 @@ def test_a_callback_ends_it(frontend):
                  model.get_weights())  # fmt: skip
 
 
+@pytest.mark.once
+def test_a_rate_that_a_callback_lowers_stays_low():
+    host, ours = FRONTENDS[frontend := "keras"]
+    recipe = StagedRecipe(title="Constant", stages=tuple(
+        stage for each in STAGES for stage in recipe_of((each,))
+    ))  # fmt: skip
+    model = model_of(frontend, recipe)
+    model.compile(ours.LAMB(0.1), "mse")
+
+    class Lower(host.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                model.optimizer.learning_rate = 0.05
+
+    fit(frontend, model, recipe=recipe, callbacks=[Lower()])
+    assert float(np.asarray(model.optimizer.learning_rate)) == pytest.approx(0.05)
+
+
 # -- how it is resumed -----------------------------------------------------------------------------
 
 
@@ -502,6 +523,41 @@ def test_a_backup_of_another_recipe_is_refused(tmp_path):
         other = recipe_of(stages)
         with pytest.raises(ValueError, match=f"to step 9, and epoch 3 .* at step {planned}: go on"):
             fit("keras", model_of("keras", other), recipe=other, callbacks=[backup])
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from api import test_fit_stages as tests
+host, ours = tests.FRONTENDS[{frontend!r}]
+
+class Killing(host.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.epoch == {epoch}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+tests.fit({frontend!r}, tests.model_of({frontend!r}), callbacks=[
+    ours.BackupAndRestore({folder!r}), Killing()
+])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epoch", [1, 3])
+@every_frontend
+def test_a_process_that_was_killed_is_resumed(frontend, epoch, tmp_path):
+    _, ours = FRONTENDS[frontend]
+    folder, tests = str(tmp_path / "backup"), os.path.dirname(os.path.dirname(__file__))
+    code = KILLED.format(tests=tests, frontend=frontend, epoch=epoch, folder=folder)
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    fit(frontend, whole := model_of(frontend))
+    model = model_of(frontend)
+    history = fit(frontend, model, callbacks=[ours.BackupAndRestore(folder)])
+    assert history.epoch == list(range(epoch, 4))
+    assert_equal(state_of(whole), state_of(model))
 
 
 # -- what it refuses -------------------------------------------------------------------------------
