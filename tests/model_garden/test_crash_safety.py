@@ -236,6 +236,13 @@ def begin(records, monkeypatch):
     return run
 
 
+def test_who_follows_a_run_is_told_how_long_it_waits(begin, three, records, capsys):
+    model_dirs.write_params(build(settings_of(records)), str(three))
+    assert begin("continuous_eval", three, continuous_eval_timeout=1800)
+    said = f"Waiting for each checkpoint in {three}, 1,800 seconds at the most (trainer.continuous_"
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("leftover", [None, NAMES, INDEX], ids=["new", "names none", "half"])
 def test_an_evaluation_without_a_checkpoint_is_refused(begin, tmp_path, leftover):
     folder = tmp_path / "new"
