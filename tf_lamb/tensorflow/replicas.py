@@ -111,12 +111,18 @@ def sum_over_replicas(tensor):
 
 
 def largest(tensors):
-    """Of each tensor the elements that are largest on any replica, by one exchange for all."""
+    """Of each tensor the elements that are largest on any replica, by one all-reduce for all.
+
+    `all_gather` of TensorFlow 2.20 numbers its exchanges as another strategy of the process numbers
+    its sums, and the later one breaks off.
+    """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1 or uses_servers():
         return tensors
     flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
-    flat = tf.reduce_max(context.all_gather(flat[None], axis=0), 0)
+    is_ours = tf.range(context.num_replicas_in_sync) == context.replica_id_in_sync_group
+    rows = tf.where(is_ours[:, None], flat[None], tf.zeros_like(flat)[None])
+    flat = tf.reduce_max(context.all_reduce(tf.distribute.ReduceOp.SUM, rows), 0)
     sizes = [each.shape.num_elements() for each in tensors]
     parts = zip(tf.split(flat, sizes), tensors, strict=True)
     return [tf.reshape(part, each.shape) for part, each in parts]
