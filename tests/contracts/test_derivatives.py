@@ -54,6 +54,12 @@ def derivatives(case, g, w, adapt=True):
             tape.watch(arrays)
             total = made(namespace, *arrays)
         found = tape.gradient(total, arrays)
+    elif BACKEND == "torch":
+        from tf_lamb.keras import arrays as namespace
+
+        arrays = [each.clone().requires_grad_() for each in arrays]
+        made(namespace, *arrays).backward()
+        found = [each.grad for each in arrays]
     else:
         import jax
 
