@@ -103,6 +103,12 @@ def batches_of_stages(name: str | None) -> list[int]:
     return [stage.batch_size for stage in recipes.published(name)] if name in IN_STAGES else []
 
 
+def decay_schedule(optimizer) -> Any:
+    """The choice of a schedule that weight decay follows; None where it follows none."""
+    schedule = getattr(optimizer, "weight_decay_schedule", None)
+    return schedule if schedule is not None and schedule.type else None
+
+
 def model_of(params) -> str:
     """The name of the model that an experiment trains, as recipes spell it."""
     from official.nlp.tasks import masked_lm
@@ -145,7 +151,7 @@ def grown(params, largest_batch: int, title: str, examples=None) -> tuple[str, l
             "--largest_batch: AdaScale scales the rate of one batch, and would go on counting its "
             f"steps. Write trainer.optimizer_config.optimizer.{optimizer.type}.adascale.scale=null"
         )
-    if getattr(getattr(optimizer.get(), "weight_decay_schedule", None), "type", None):
+    if decay_schedule(optimizer.get()):
         path = f"trainer.optimizer_config.optimizer.{optimizer.type}.weight_decay_schedule"
         raise UserError(
             f"--largest_batch takes fewer steps, which {path} counts. Write {path}.type=null, and "

@@ -19,7 +19,7 @@ from tf_lamb.core import checks, recipes, schedules
 from tf_lamb.core.recipes.published import IN_STAGES
 from tf_lamb.core.recipes.scaling import nearest
 from tf_lamb.model_garden.common.yamls import at
-from tf_lamb.model_garden.experiments.recipes import intervals, published
+from tf_lamb.model_garden.experiments.recipes import decay_schedule, intervals, published
 
 # Those that were published for one model, and are given by the batch alone; one in stages by the
 # batch of a stage.
@@ -80,17 +80,11 @@ def _other_steps(config, stretch) -> Iterator[tuple[tuple[str, ...], Any]]:
     if adascale is not None and (steps := adascale.base_steps):
         place = "optimizer", kind, "adascale", "base_steps"
         yield place, max(nearest(steps * stretch), 1)
-    if decay := _decay_schedule(optimizer):
+    if decay := decay_schedule(optimizer):
         for key, steps in _stretched(decay.get(), stretch).items():
             yield ("optimizer", kind, "weight_decay_schedule", decay.type, key), steps
     if config.ema is not None and (steps := config.ema.start_step) > 0:
         yield ("ema", "start_step"), nearest(steps * stretch)
-
-
-def _decay_schedule(optimizer) -> Any:
-    """The choice of a schedule that weight decay follows; None where it follows none."""
-    schedule = getattr(optimizer, "weight_decay_schedule", None)
-    return schedule if schedule is not None and schedule.type else None
 
 
 # -- a curve, piece by piece ----------------------------------------------------------------------
@@ -323,7 +317,7 @@ def _moving(config) -> dict:
     """The settings that `transfer` moves, of an optimizer that has them."""
     own = config.optimizer.get().as_dict()
     decay = own.get("weight_decay_rate", own.get("weight_decay"))  # theirs, or ours
-    if schedule := _decay_schedule(config.optimizer.get()):
+    if schedule := decay_schedule(config.optimizer.get()):
         decay = _largest(f"optimizer.{config.optimizer.type}.weight_decay_schedule", schedule)
     found = {
         "weight_decay": decay,
@@ -338,7 +332,7 @@ def _moved(config, recipe, moving: dict) -> dict:
     own = {name: getattr(recipe, name) for name in moving if name != "ema_momentum"}
     if "weight_decay" in own and hasattr(config.optimizer.get(), "weight_decay_rate"):
         own["weight_decay_rate"] = own.pop("weight_decay")
-    elif "weight_decay" in own and (decay := _decay_schedule(config.optimizer.get())):
+    elif "weight_decay" in own and (decay := decay_schedule(config.optimizer.get())):
         factor = own.pop("weight_decay") / moving["weight_decay"]
         own["weight_decay_schedule"] = {decay.type: _multiplied(decay.get(), factor)}
     found = {"optimizer": {config.optimizer.type: own}} if own else {}
