@@ -54,16 +54,16 @@ def derivatives(case, g, w, adapt=True):
             tape.watch(arrays)
             total = made(namespace, *arrays)
         found = tape.gradient(total, arrays)
-    elif BACKEND == "torch":
-        from tf_lamb.keras import arrays as namespace
+        return [np.array(each) for each in found]
 
+    from tf_lamb.keras import arrays as namespace
+
+    if BACKEND == "torch":
         arrays = [each.clone().requires_grad_() for each in arrays]
         made(namespace, *arrays).backward()
         found = [each.grad for each in arrays]
     else:
         import jax
-
-        from tf_lamb.keras import arrays as namespace
 
         found = jax.grad(functools.partial(made, namespace), argnums=(0, 1))(*arrays)
     return [np.array(each) for each in found]

@@ -30,13 +30,13 @@ class Layer:
     paths: tuple[str, ...]  # one that others have, too, with its number
     treatments: tuple[Treatment, ...]
     number: int  # tells this layer from every other of the model
-    missing: tuple[bool, ...] = ()  # by member, whether all of its sum may be zeros: it rests then
+    missing: tuple[bool, ...]  # by member, whether all of its sum may be zeros: it rests then
     multiplier: float = 1.0  # of its learning rate
 
     @property
     def may_rest(self) -> bool:
         """Whether none of its variables is sure to have a gradient."""
-        return bool(self.missing) and all(self.missing)
+        return all(self.missing)
 
     def rate(self, lr):
         """The layer's learning rate; a multiplier of 1 adds nothing to a program."""
@@ -91,7 +91,7 @@ class Plan:
                 tuple(self.names[index] for _, index in pairs),
                 tuple(self.treatments[index] for _, index in pairs),
                 self._numbers[pairs[0][1]],
-                tuple(index in missing for _, index in pairs) if missing else (),
+                tuple(index in missing for _, index in pairs),
                 self.multipliers[pairs[0][1]] if self.multipliers else 1.0,
             )
             for pairs in members.values()

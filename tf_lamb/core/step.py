@@ -117,9 +117,9 @@ def step(
     if observe:
         rule = functools.partial(rule, observe=observe)
     # Of a layer of one variable the whole step is taken, or not.
-    known = dict(enumerate(present)) if len(stored) > 1 else {}
-    resting = {i: has_gradient for i, has_gradient in known.items() if has_gradient is not None}
-    for i, has_gradient in resting.items():
+    joined = enumerate(present) if len(stored) > 1 else ()
+    may_rest = [(i, has_gradient) for i, has_gradient in joined if has_gradient is not None]
+    for i, has_gradient in may_rest:
         states[i] = [xp.where(has_gradient, x, xp.zeros_like(x)) for x in states[i]]
     gradients = list(map(wide, gradients))
     scalars = {"lr": wide(lr), "t": wide(t), "decay": None if decay is None else wide(decay)}
@@ -140,7 +140,7 @@ def step(
         )
         for old, (weight, *slots) in zip(stored, new_states, strict=True)
     ]
-    for i, has_gradient in resting.items():
+    for i, has_gradient in may_rest:
 
         def taken(new, old, is_due=has_gradient):
             return xp.where(is_due, new, xp.convert_to_tensor(old))
@@ -153,7 +153,7 @@ def present_in(xp, layer, gradients) -> list:
     """By variable of a layer, whether a gradient that may be missing is not all zeros; or None."""
     return [
         xp.any(gradient != 0) if is_missing else None
-        for is_missing, gradient in zip(layer.missing, gradients, strict=bool(layer.missing))
+        for is_missing, gradient in zip(layer.missing, gradients, strict=True)
     ]
 
 
