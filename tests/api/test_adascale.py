@@ -130,6 +130,47 @@ def test_a_schedule_reads_whole_steps_of_the_base_batch(frontend):
         feed.optimizer.learning_rate = 0.1
 
 
+def _piecewise(frontend):
+    return FRONTENDS[frontend][0].optimizers.schedules.PiecewiseConstantDecay([1000], [2, 1])
+
+
+def _half(frontend):
+    base = FRONTENDS[frontend][0].optimizers.schedules.LearningRateSchedule
+
+    class InHalfPrecision(base):
+        def __call__(self, step):
+            return keras.ops.cast(keras.ops.convert_to_tensor(2.0), "float16")
+
+    return InHalfPrecision()
+
+
+# What a user may give as a learning rate of 2: schedules of whole numbers, in half precision, and a
+# function that returns a whole number.
+RATES_OF_2 = {"whole": _piecewise, "half": _half, "function": lambda frontend: lambda: 2}
+
+
+@pytest.mark.parametrize("kind", RATES_OF_2)
+@pytest.mark.parametrize("inner", ["LARS", "LAMB", "SGD"])
+@every_frontend
+def test_the_gain_is_whole_whatever_the_dtype_of_the_rate(frontend, inner, kind):
+    rate = RATES_OF_2[kind](frontend)
+    host = inner == "SGD"
+    replicas, micro = (2, 1) if host and BACKEND == "tensorflow" else (1, 2)
+    own = {} if host else {"weight_decay": 0.0}
+    outer = {"preconditioned": False} if inner == "LAMB" else {}
+    make = scaled(frontend, micro, inner=inner, host=host, rate=rate, own=own, **outer)
+    feed, reference = Feed(frontend, make, replicas), AdaScale(4.0)
+    alone = Feed(frontend, maker(frontend, inner, 0.1, host, **own))
+    for parts in gradients(4, 2):
+        alone.optimizer.learning_rate = 2 * reference.step(parts)
+        optimizer = feed.step(parts)
+        alone.step([mean_of(parts)])
+        close(array(optimizer.scaled_learning_rate), 2 * reference.r, 2e-6)
+        for ours, expected in zip(feed.weights(), alone.weights(), strict=True):
+            close(ours, expected, 2e-5)
+    assert 1 < reference.r < 4 and reference.r % 0.5 > 1e-3
+
+
 @every_frontend
 def test_the_learning_rate_can_be_set_between_steps(frontend):
     feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)

@@ -29,6 +29,24 @@ def test_a_multiplier_is_another_rate(frontend, name, layout):
             close(ours, references[key].step(mean[key], 0.1 * factors.get(key, 2.0), 0.1), 2e-6)
 
 
+@every_frontend
+@pytest.mark.parametrize("kind", ["schedule", "function"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_multiplier_of_a_whole_rate_is_no_whole_number(frontend, name, kind):
+    """As of `PiecewiseConstantDecay([100], [2, 1])`, which gives what it was given."""
+    kinds = FRONTENDS[frontend][0].optimizers.schedules
+    rate = kinds.PiecewiseConstantDecay([1], [2, 1]) if kind == "schedule" else lambda: 2
+    treatments = rates({"kernel": 0.1})
+    run = Feed(frontend, maker(frontend, name, rate, weight_decay=0.1, treatments=treatments))
+    references = {key: Reference(name, w) for key, w in START.items()}
+    for t, parts in enumerate(gradients(3, 1)):
+        now = 1 if kind == "schedule" and t == 2 else 2
+        run.step(parts)
+        for key, ours in zip(START, run.weights(), strict=True):
+            factor = 0.1 if key == "kernel" else 1.0
+            close(ours, references[key].step(mean_of(parts)[key], factor * now, 0.1), 5e-6)
+
+
 def bits(optimizer, index):
     return {name: array(slot).tobytes() for name, slot in optimizer.state_of(index).items()}
 

@@ -53,6 +53,16 @@ class Schedule(schedules.Schedule):
         return cls._deserialize(value) if isinstance(value, dict) else value
 
 
+def factor(xp, value):
+    """What a schedule or a function gives, as a scalar that can be multiplied: float32, or float64.
+
+    One of Keras gives what it was given. A whole number would cut off the fraction of what is
+    multiplied by it, and half precision would round it.
+    """
+    value = xp.convert_to_tensor(value)
+    return value if "float64" in str(value.dtype) else xp.cast(value, "float32")
+
+
 def check_host(name, value, host):
     """Refuses a schedule of the other Keras, which fails within the first step or when saved."""
     bases = [base for base in type(value).__mro__ if base.__name__ == "LearningRateSchedule"]

@@ -13,6 +13,7 @@ from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.observation import UNSEEN
+from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
 from tf_lamb.core.rules.shared import within
@@ -129,7 +130,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate):
         """One step of the rule for one variable."""
         (layer,), state = self._work([variable])
-        scalars = self._scalars()._replace(lr=learning_rate)
+        scalars = self._scalars()._replace(lr=factor(ops, learning_rate))
         self._update.step_layer(layer, [gradient], state, scalars)
 
     def apply(self, grads, trainable_variables=None):

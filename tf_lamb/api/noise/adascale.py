@@ -7,6 +7,7 @@ from typing import Any
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
+from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import value_of
 from tf_lamb.core import checks, noise
 from tf_lamb.core.rules.shared import debias
@@ -22,8 +23,8 @@ class Rate:
     def __call__(self, step):
         xp, state = self.outer._xp, self.outer._state
         if state is None:
-            return xp.convert_to_tensor(self.at(0))
-        rate = xp.convert_to_tensor(self.at(xp.convert_to_tensor(state["step"])))
+            return factor(xp, self.at(0))
+        rate = factor(xp, self.at(xp.convert_to_tensor(state["step"])))
         gain = xp.convert_to_tensor(state["gain"])
         return rate * xp.cast(gain**self.outer.power, rate.dtype)
 

@@ -14,6 +14,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.optimizers.storage import Storage
+from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import (
     is_overwritten,
     path_of,
@@ -533,7 +534,7 @@ class Layerwise:
         xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
         decay = self._settings.weight_decay
         return Scalars(
-            lr=xp.convert_to_tensor(self.learning_rate),
+            lr=factor(xp, self.learning_rate),
             t=t,
             is_update=self._is_update(),
             # As in Keras 3, the averages begin with the weights of the first step. tf_keras has
@@ -541,7 +542,7 @@ class Layerwise:
             ema_momentum=xp.cast(self.use_ema and self._storage.has_averages > 0, self._widest)
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
-            decay=xp.convert_to_tensor(decay(self.iterations)) if callable(decay) else None,
+            decay=factor(xp, decay(self.iterations)) if callable(decay) else None,
             micro_batches=self._storage.micro_step + 1 if self._storage.steps else None,
             is_searching=self._guard.is_searching(),
         )
