@@ -191,10 +191,21 @@ def _decayed(rate, decay):
 
 def _schedule_of(rate, host):
     try:
-        return host.optimizers.schedules.deserialize(rate)
+        return host.optimizers.schedules.deserialize(_without_name(rate))
     except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"The learning_rate {rate!r} is no schedule that can be read: {reason} Pass another as "
             "learning_rate=."
         ) from error
+
+
+def _without_name(value):
+    """A serialized schedule, and what is inside, without names: in Keras 2 None and a/b were some.
+
+    A name is no part of what a schedule computes, and Keras 3 refuses both in the first step.
+    """
+    if not isinstance(value, Mapping) or not isinstance(inside := value.get("config"), Mapping):
+        return value
+    bare = {key: _without_name(each) for key, each in inside.items() if key != "name"}
+    return {**value, "config": bare}
