@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -101,6 +102,47 @@ def test_what_has_no_plan_is_refused(frontend):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the example is of TensorFlow")
+@every_frontend
+def test_the_rates_of_convnext_fall_through_all_its_stages(frontend):
+    host, ours = FRONTENDS[frontend]
+    model = host.applications.ConvNeXtTiny(weights=None, input_shape=(32, 32, 3), classes=10)
+    order = [
+        name
+        for stage, blocks in enumerate([3, 3, 9, 3])
+        for name in [f"downsampling_{stage - 1}", *(f"{stage}_{block}" for block in range(blocks))]
+    ][1:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer = ours.LAMB(treatments=ours.layer_decay(model, 0.75))
+    plan, seen = optimizer.plan_for(model.trainable_variables), set()
+    for path, rate in zip(plan.paths, plan.multipliers, strict=True):
+        block = re.search(r"_stage_(\d+)_block_(\d+)_", path)
+        between = re.search(r"downsampling_[a-z]+_(\d)/", path)
+        name = f"downsampling_{between[1]}" if between else block and f"{block[1]}_{block[2]}"
+        depth = 0 if "_stem_" in path else order.index(name) + 1 if name else 22
+        assert "head" in path or depth < 22
+        assert rate == pytest.approx(0.75 ** (22 - depth)), path
+        seen.add(depth)
+    assert seen == set(range(23))
+
+
+@every_frontend
+def test_most_weights_keep_the_full_rate_with_a_word_alone(frontend):
+    host, ours = FRONTENDS[frontend]
+    layers = [host.layers.Dense(4, name=name) for name in ("block_0", "block_1", "body", "head")]
+    model = host.Sequential([host.Input((4,)), *layers[:2], layers[3]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours.layer_decay(model, 0.5)
+    layers = [
+        host.layers.Dense(n, name=name)
+        for n, name in zip((4, 4, 9), ("block_0", "block_1", "body"), strict=True)
+    ]
+    model = host.Sequential([host.Input((4,)), *layers])
+    with pytest.warns(UserWarning, match=r"53% of the weights .* are 'body/kernel', 'body/bias'"):
+        assert len(ours.layer_decay(model, 0.5)) == 2
+
+
 def test_the_example_runs():
     tried = doctest.testmod(describe)
     assert tried.attempted and not tried.failed

@@ -40,6 +40,36 @@ def test_the_rate_falls_from_the_head_to_the_embeddings(stem, root, first):
             assert found[f"{root}{stem}{first + i}/{part}"] == pytest.approx(expected)
 
 
+# Stages: of Keras's applications, of Model Garden and timm with slashes, of ConvNeXt's authors.
+STAGES = {
+    "m_stage_{}_block_{}_conv/kernel": "m_downsampling_block_{}/m_downsampling_conv_{}/kernel",
+    "stages_{}/blocks_{}/mlp/bias": "stages_{}/downsample/conv/kernel",
+    "encoder/stages/{}/blocks/{}/gamma": "encoder/downsample_layers/{}/kernel",
+}
+
+
+@pytest.mark.parametrize("frozen", [0, 2])
+@pytest.mark.parametrize("block", STAGES)
+def test_blocks_of_stages_are_counted_through(block, frozen):
+    """What makes the image smaller stands before its stage, by its number or as a part of it."""
+    between, blocks = STAGES[block], [2, 1, 12]
+    first = 0 if "ing" in between else 1
+    order = [
+        path
+        for stage, count in enumerate(blocks)
+        for path in [
+            *([between.format(*[stage - 1 + first] * 2)] if stage else []),
+            *(block.format(stage, i) for i in range(count)),
+        ]
+    ][frozen:]
+    stem, head = "m_stem/conv/kernel", "m_head/kernel"
+    found = rates([head, *reversed(order), *([] if frozen else [stem])], 0.75)
+    assert found[head] == 1
+    assert frozen or found[stem] == pytest.approx(0.75 ** (len(order) + 1))
+    for i, path in enumerate(order):
+        assert found[path] == pytest.approx(0.75 ** (len(order) - i)), path
+
+
 def test_no_pattern_stands_for_nothing():
     assert rates_by_path(["block_0/kernel", "block_1/kernel", "head/kernel"], 0.5) == {
         "^block_0/": {"rate": 0.25},
@@ -53,6 +83,8 @@ def test_no_pattern_stands_for_nothing():
         (["dense_1/kernel", "layer_norm/gamma"], "none in paths such as 'dense_1/kernel'"),
         (["encoder_layer_0/k", "decoder_layer_0/k"], "'decoder_layer_', 'encoder_layer_'"),
         (["transformer_layer/k", "transformer_layer_1/k"], "all numbered.* 'transformer_layer_'"),
+        (["a_stage_0_block_0_k/k", "b_stage_0_block_0_k/k"], "'a_stage', 'b_stage'"),
+        (["stage_0_block_0_k/k", "downsampling_1/k", "downsampling_2/k"], "found 'stage'"),
     ],
 )
 def test_what_is_not_one_stack_is_refused(paths, words):

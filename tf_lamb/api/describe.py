@@ -1,5 +1,7 @@
 """What an optimizer does with each variable of a model, and `layer_decay`, treatments for it."""
 
+import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,11 +9,11 @@ from typing import Any
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import path_of, unwrapped
 from tf_lamb.core import checks
+from tf_lamb.core.depth import blocks_in_order
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import model_name
 
-_BLOCK = re.compile(r"(?:layer|block)s?[_/]?(\d+)/", re.IGNORECASE)
-_EMBEDDINGS = "embed"
+_BEFORE_BLOCKS = "embed", "(^|[_/])stem[_/]"
 
 
 def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
@@ -79,14 +81,17 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
 
     Of N blocks, from the embeddings on:
 
-        rate = decay^(N + 1)          embeddings
+        rate = decay^(N + 1)          embeddings, stem
                decay^(N - i)          block i = 0, ..., N - 1
                1                      all else: pooler, head
 
     Blocks are layers that a number ends, as in `transformer_layer_3` and `transformer_block_3`
-    (KerasHub), `transformer/layer_3` (Model Garden), `encoder_layer_3`. Embeddings are what has
-    "embed" in its path. The result is a plain dict of regexes: `tf_lamb.describe` shows its effect,
-    and you may change it.
+    (KerasHub), `transformer/layer_3` (Model Garden), `encoder_layer_3`. With stages, as
+    `stage_2_block_3` of ConvNeXt, the blocks of all stages are counted through, and what makes the
+    image smaller before a stage is one of them: ConvNeXtTiny has 21. Its authors count three blocks
+    as one, so that their `decay` is about `decay ** (1 / 3)` here. Embeddings are what has "embed"
+    in its path, a stem what has "stem". The result is a plain dict of regexes: `tf_lamb.describe`
+    shows its effect, and you may change it. A warning tells where most weights keep the full rate.
 
     Args:
         model: A model of either Keras that has its variables.
@@ -111,33 +116,55 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
         - Bao et al., BEiT, https://arxiv.org/abs/2106.08254
     """
     checks.number("decay", decay, "[0, 1]")
-    paths = [path_of(variable) for variable in model.trainable_variables] if model.built else []
-    if not paths:
+    variables = model.trainable_variables if model.built else []
+    if not variables:
         raise ValueError(
             f"{model.name} has no variables yet: call model.build(input_shape), or the model on a "
             "batch, first."
         )
-    root = model_name(paths)
-    return rates_by_path([path.removeprefix(root) for path in paths], decay)
+    every = [path_of(variable) for variable in variables]
+    root = model_name(every)
+    paths = [path.removeprefix(root) for path in every]
+    treatments = rates_by_path(paths, decay)
+    sizes: dict[str, int] = {}
+    for path, variable in zip(paths, variables, strict=True):
+        sizes[path] = sizes.get(path, 0) + math.prod(variable.shape)
+    _warn_of_few(model, treatments, sizes)
+    return treatments
 
 
 def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, float]]:
     """Pattern -> {"rate": factor}, for the paths of the variables without the model's name."""
-    blocks = {path: found for path in paths if (found := _BLOCK.search(path))}
-    stems = sorted({path[: found.start(1)] for path, found in blocks.items()})
-    # Names that the framework has numbered begin without a number: it would be the head's.
-    if len(stems) != 1 or any(path.startswith(f"{stems[0].rstrip('_/')}/") for path in paths):
-        seen = ", ".join(map(repr, stems)) or f"none in paths such as {paths[0]!r}"
-        raise ValueError(
-            "layer_decay needs one stack of blocks that are all numbered, such as "
-            f"transformer_layer_0 or transformer/layer_0, and found {seen}. Write the dict of "
-            "treatments by hand."
-        )
-    (stem,), numbers = stems, sorted({int(found[1]) for found in blocks.values()})
-    depth = len(numbers)
+    blocks = blocks_in_order(paths)
+    depth = len(blocks)
     rates = {
-        f"^{re.escape(stem)}{number}/": decay ** (depth - i) for i, number in enumerate(numbers)
+        f"^{re.escape(prefix)}": decay ** (depth - i)
+        for i, prefixes in enumerate(blocks)
+        for prefix in prefixes
     }
-    if any(_EMBEDDINGS in path for path in paths if path not in blocks):
-        rates[_EMBEDDINGS] = decay ** (depth + 1)
+    others = [path for path in paths if not path.startswith(tuple(itertools.chain(*blocks)))]
+    for pattern in _BEFORE_BLOCKS:
+        if any(re.search(pattern, path) for path in others):
+            rates[pattern] = decay ** (depth + 1)
     return {pattern: {"rate": rate} for pattern, rate in rates.items()}
+
+
+def _warn_of_few(model, treatments, sizes):
+    """Warns where most weights keep the full rate, which are more than a head's.
+
+    Args:
+        sizes: Path, without the model's name, -> the number of weights.
+    """
+    kept = {
+        path: size
+        for path, size in sizes.items()
+        if not any(re.search(pattern, path) for pattern in treatments)
+    }
+    share = sum(kept.values()) / max(1, sum(sizes.values()))
+    if share > 0.5:
+        largest = ", ".join(map(repr, sorted(kept, key=lambda path: -kept[path])[:3]))
+        warn(
+            f"layer_decay: {share:.0%} of the weights of {model.name} keep the full rate, as they "
+            f"are in no block that it knows by name; the largest are {largest}. If they are not "
+            "the head, write the dict of treatments by hand."
+        )
