@@ -1,5 +1,6 @@
 """Arrays as rules see them: `keras.ops`, with branches, decompositions and bits of our own."""
 
+import contextlib
 import functools
 import types
 
@@ -100,6 +101,18 @@ def _cholesky(x):
     import torch
 
     return torch.linalg.cholesky_ex(x).L
+
+
+def uncast():
+    """A context in which torch casts nothing by itself, as it does inside of `torch.autocast`.
+
+    There it would take products in half precision, whatever the dtype of the matrices is.
+    """
+    if keras.backend.backend() != "torch":
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.autocast(ops.convert_to_tensor(0.0).device.type, enabled=False)
 
 
 def precise(x, y):

@@ -45,7 +45,8 @@ class Update(step.Update):
     deals: bool = False  # each device works on some of them
 
     # In the order in which they run:
-    #   __call__          reads the scalars, adds the micro-batch up, and counts at the end
+    #   __call__          reads the scalars
+    #   _take_micro_batch adds the micro-batch up, and counts at the end
     #   _within           takes the step in a branch of the program, where one may not be due
     #   _apply_if_finite  sums replicas and looks at the gradients: a step that is skipped is
     #                     computed, and its results are not chosen (`Choice`)
@@ -53,8 +54,11 @@ class Update(step.Update):
     #   _step             is that rule's.
 
     def __call__(self, plan, state, scalars, count, gradients):
-        """See base class."""
-        scalars = scalars()
+        """See base class; what the step around it casts to half precision, it does not."""
+        with arrays.uncast():
+            return self._take_micro_batch(plan, state, scalars(), count, gradients)
+
+    def _take_micro_batch(self, plan, state, scalars, count, gradients):
         take = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
         if self.is_shared:
             made = zip(gradients, state.stored, strict=True)
@@ -199,7 +203,8 @@ class Update(step.Update):
 
     def step_layer(self, layer, gradients, state, scalars):
         """One step of the rule for one layer, whose gradients these are; on any backend."""
-        stacks.alone(arrays, self._step(layer, gradients, state, scalars, ALWAYS))
+        with arrays.uncast():
+            stacks.alone(arrays, self._step(layer, gradients, state, scalars, ALWAYS))
 
     def _step(self, layer, gradients, state, scalars, choice):
         stored, observed = state.of(layer)
