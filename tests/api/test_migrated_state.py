@@ -4,12 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from support.frontends import FRONTENDS, apply, array, every_frontend, precision, uncompiled
+from support.frontends import FRONTENDS, array, every_frontend, uncompiled
+from support.migrated import kept, model_of, steps
 
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.variables import unwrapped
-
-SHAPES = [(3, 4), (4,), (4, 2), (2,)]
 
 
 @pytest.fixture(autouse=True)
@@ -17,21 +16,6 @@ def eager():
     """Steps are few here: tracing them would take longer."""
     with uncompiled():
         yield
-
-
-def model_of(frontend, policy="float32"):
-    host, _ = FRONTENDS[frontend]
-    host.utils.set_random_seed(0)
-    with precision(frontend, policy=policy):
-        dense = host.layers.Dense
-        return host.Sequential([host.Input((3,)), dense(4, name="a"), dense(2, name="b")])
-
-
-def steps(optimizer, model, first, last):
-    for t in range(first, last):
-        gradients = [np.random.default_rng(10 * t + i).normal(size=s) for i, s in enumerate(SHAPES)]
-        length = 100.0 if t == 13 else 1.0
-        apply(optimizer, [length * g for g in gradients], model.trainable_variables)
 
 
 def inside(optimizer_class="LAMB", around=None, measures=None, **arguments):
@@ -89,16 +73,6 @@ def begun(frontend, case):
     return ours, model, optimizer, other
 
 
-def kept(optimizer):
-    """All state by name, in float64."""
-    states = {id(each): each._named_state().by_key() for each in (optimizer, unwrapped(optimizer))}
-    return {
-        key.split(":", 1)[-1].rpartition("|")[2] + key[:1]: array(variable).astype(float)
-        for state in states.values()
-        for key, variable in state.items()
-    }
-
-
 @every_frontend
 @pytest.mark.parametrize("case", BEGUN)
 def test_it_goes_on_as_the_source_does(frontend, case):
@@ -140,7 +114,8 @@ def test_into_adascale_and_out_of_it(frontend):
     scaled = make(ours)
     changes = ours.migrate(old, scaled, other).changes
     told = {"AdaScale's scale": (None, 4), "AdaScale's preconditioned": (None, True)}
-    assert changes == {"gradient_accumulation_steps": (None, 2), **told}
+    lost = {"use_ema": (True, False), "ema_momentum": (0.5, 0.99)}
+    assert changes == {"gradient_accumulation_steps": (None, 2), **told, **lost}
     assert (scaled.base_steps, scaled.gain, scaled.updates) == (3.0, 1.0, 3)
     steps(scaled, other, 0, 12)
     plain = ours.LAMB(0.1, gradient_accumulation_steps=2)

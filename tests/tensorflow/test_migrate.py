@@ -1,5 +1,6 @@
 """State of other optimizers goes on in ours: the steps after it are the peer's own."""
 
+import inspect
 import warnings
 
 import keras
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from goldens import problem
+from official.modeling.optimization import ema_optimizer
 from official.modeling.optimization import lamb as garden_lamb
 from official.modeling.optimization import lars as garden_lars
 from support import migrating
@@ -304,3 +306,81 @@ def test_a_model_without_its_code_comes_from_the_file(frontend):
     optimizer = room.LAMB.from_addons(file, jit_compile=False)
     assert len(room.migrate(file, optimizer, model).matched) == 7
     go_on(optimizer, model, ADDONS)
+
+
+@pytest.mark.parametrize(
+    ("peer", "read"),
+    [(garden_lamb.LAMB, "object"), (garden_lamb.LAMB, "checkpoint"),
+     (tf_lamb.tf_keras.LAMB, "object")],
+    ids=["Garden", "Garden in a checkpoint", "ours"],
+)  # fmt: skip
+def test_averages_of_a_garden_wrapper_go_on(peer, read, tmp_path):
+    tf_keras.backend.clear_session()
+    model = renamed_model(tf_keras)
+    inner = peer(0.1)
+    old = ema_optimizer.ExponentialMovingAverage(inner, average_decay=0.9, dynamic_decay=False)
+    old.shadow_copy(model)
+    for _ in range(3):
+        old.apply_gradients([(tf.ones(v.shape), v) for v in model.trainable_variables])
+    if read == "checkpoint":
+        source = tf.train.Checkpoint(model=model, optimizer=old).write(str(tmp_path / "ckpt"))
+    else:
+        source = old
+    new = tf_lamb.tf_keras.LAMB(0.1, use_ema=True, ema_momentum=0.9)
+    report = tf_lamb.tf_keras.migrate(source, new, model)
+    assert (report.averages, report.changes, report.left_behind) == ("continue", {}, ())
+    assert ("ema_momentum" in report.unsaid) == (read == "checkpoint")
+    for average, same in zip(old._average_weights, new._storage.averages, strict=True):
+        assert np.any(average.numpy() != 0)
+        np.testing.assert_array_equal(same.numpy(), average.numpy())
+    left = tf_lamb.tf_keras.migrate(source, tf_lamb.tf_keras.LAMB(0.1), model)
+    assert "average" in left.left_behind and left.changes["use_ema"] == (True, False)
+
+
+@pytest.mark.parametrize("peer", [garden_lamb.LAMB, garden_lars.LARS])
+def test_the_legacy_decay_of_the_rate_is_told_as_the_schedule_that_it_is(peer, tmp_path):
+    tf_keras.backend.clear_session()
+    model = renamed_model(tf_keras)
+    old, family = peer(0.1, decay=0.5), peer.__name__
+    old.apply_gradients([(tf.ones(v.shape), v) for v in model.trainable_variables])
+    file = tf.train.Checkpoint(model=model, optimizer=old).write(str(tmp_path / "ckpt"))
+    arguments = CLASSIC if family == "LARS" else {}
+    falls = tf_keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5)
+    for source in (old, file):
+        for rate, told in ((0.1, True), (falls, False)):
+            new = getattr(tf_lamb.tf_keras, family)(rate, **arguments)
+            report = tf_lamb.tf_keras.migrate(source, new, model)
+            assert ("learning_rate" in report.changes) == told and "decay" not in report.changes
+            assert ("InverseTimeDecay(initial_learning_rate=0.1" in str(report)) == told
+
+
+# Argument of Model Garden's LAMB and LARS -> another value than its default.
+OF_GARDEN = {
+    "learning_rate": 0.3, "beta_1": 0.8, "beta_2": 0.99, "epsilon": 1e-4, "weight_decay_rate": 0.2,
+    "exclude_from_weight_decay": ["bias"], "exclude_from_layer_adaptation": ["bias"],
+    "momentum": 0.8, "eeta": 0.01, "nesterov": True, "classic_momentum": False, "clipnorm": 1.0,
+    "clipvalue": 1.0, "global_clipnorm": 1.0, "decay": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("peer", [garden_lamb.LAMB, garden_lars.LARS])
+def test_every_argument_of_a_garden_optimizer_has_its_line(peer):
+    """A new one fails here until it is read, and until it has a value above."""
+    model, family = renamed_model(tf_keras), peer.__name__
+    parameters = {*inspect.signature(peer).parameters} - {"name", "kwargs"}
+    of_legacy = {"clipnorm", "clipvalue", "global_clipnorm", "decay"}
+    arguments = CLASSIC if family == "LARS" else {}
+
+    def told(**changes):
+        old = peer(**{"learning_rate": 0.1, "weight_decay_rate": 0.1, **changes})
+        old.apply_gradients([(tf.zeros(v.shape), v) for v in model.trainable_variables])
+        new = getattr(tf_lamb.tf_keras, family)(0.1, weight_decay=0.1, **arguments)
+        try:
+            return str(tf_lamb.tf_keras.migrate(old, new, model))
+        except ValueError as error:
+            return str(error)
+
+    before = told()
+    for name in parameters | of_legacy:
+        assert told(**{name: OF_GARDEN[name]}) != before, name
+    assert "None here" not in before

@@ -8,12 +8,31 @@ _NAMES = ("inner_optimizer", "_optimizer")
 
 def unwrapped(optimizer, kind: type | tuple = ()):
     """The innermost optimizer of wrappers, or the first of a kind on the way there."""
-    while not isinstance(optimizer, kind):
+    *_, last = _inwards(optimizer, kind)
+    return last
+
+
+def wrappers_of(optimizer) -> list:
+    """What wraps an optimizer, outermost first."""
+    *wrappers, _ = _inwards(optimizer, ())
+    return wrappers
+
+
+def _inwards(optimizer, kind):
+    """The optimizer and what is inside, to the innermost, or the first of a kind."""
+    while True:
+        yield optimizer
         inner = [each for name in _NAMES if (each := getattr(optimizer, name, None)) is not None]
-        if not inner:
-            break
+        if isinstance(optimizer, kind) or not inner:
+            return
         optimizer = inner[0]
-    return optimizer
+
+
+def inside(optimizer) -> list:
+    """An optimizer and all that it wraps; of Keras's `MultiOptimizer`, each part."""
+    inner = [each for name in _NAMES if (each := getattr(optimizer, name, None)) is not None]
+    parts = [*inner[:1], *getattr(optimizer, "optimizers", ())]
+    return [optimizer, *(each for part in parts for each in inside(part))]
 
 
 def is_ours(optimizer) -> bool:

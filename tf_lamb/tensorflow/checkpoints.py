@@ -77,15 +77,16 @@ def _read_checkpoint(tf, prefix, paths, weights):
             raise _no_slots(origin, "it is name-based, of TensorFlow 1.")
         nodes = TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH)).nodes
         optimizers = [node for node in nodes if node.slot_variables]
-        if not optimizers:
+        stepping = [node for node in optimizers if not _averages(node)]
+        if not stepping:
             raise _no_slots(
                 origin,
                 "it was written without the model, whose variables they hang on, or by an "
                 "optimizer of the newer interface, which restores itself.",
             )
-        tables = [_slot_keys(node, nodes, keys) for node in optimizers]
+        tables = [_slot_keys(node, nodes, keys) for node in stepping]
         best = max(range(len(tables)), key=lambda i: len(set(tables[i]) & set(paths)))
-        hypers = {child.local_name: nodes[child.node_id] for child in optimizers[best].children}
+        hypers = {child.local_name: nodes[child.node_id] for child in stepping[best].children}
         values = {
             name: reader.get_tensor(key)
             for name, node in hypers.items()
@@ -95,14 +96,27 @@ def _read_checkpoint(tf, prefix, paths, weights):
             variable: {slot: reader.get_tensor(key) for slot, key in table.items()}
             for variable, table in tables[best].items()
         }
+        averages = {
+            variable: reader.get_tensor(table["average"])
+            for node in optimizers
+            if _averages(node)
+            for variable, table in _slot_keys(node, nodes, keys).items()
+        }
         model_weights = _weights(reader, nodes, optimizers, keys) if weights else None
     except (tf.errors.OpError, IndexError, RuntimeError) as error:
         raise _broken(origin, getattr(error, "message", error)) from error
     if "iter" not in values:
         raise _no_slots(origin, "it has no step counter.")
     name = hypers["iter"].attributes[0].full_name.rpartition("/")[0]
-    source_config = {k: float(v) for k, v in values.items() if k not in ("iter", "decay")}
-    return _source(origin, name, peers.step_of(values["iter"]), slots, source_config, model_weights)
+    source_config = {k: float(v) for k, v in values.items() if k != "iter"}
+    step = peers.step_of(values["iter"])
+    source = _source(origin, name, step, slots, source_config, model_weights)
+    return source.averaged(averages) if averages else source
+
+
+def _averages(node):
+    """Whether it is Model Garden's ExponentialMovingAverage, which wraps what steps."""
+    return any(child.local_name == "ema_base_optimizer" for child in node.children)
 
 
 def _key(node):

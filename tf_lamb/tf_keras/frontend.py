@@ -28,7 +28,7 @@ def _state_of(source):
     name, step, slots = peers.legacy_slots({w.name: w.numpy() for w in source.weights})
     if not slots:
         raise ValueError(f"{source._name} has no slots before its first step: train it first.")
-    config = source.get_config()
+    config = {name: _number(value) for name, value in source.get_config().items()}
     peer = peers.of_legacy(
         f"a {type(source).__name__}", name, {s for own in slots.values() for s in own}, config
     )
@@ -36,6 +36,11 @@ def _state_of(source):
     # Its config drops both, the object has them.
     config = peers.NO_CLIPPING | config | {name: getattr(source, name) for name in lists}
     return Source.of_peer(peer, step, slots, config)
+
+
+def _number(value):
+    """A number of NumPy's as one of Python's."""
+    return value.item() if hasattr(value, "item") else value
 
 
 frontends.register(

@@ -1,4 +1,8 @@
-"""Migration: the state of another optimizer goes on in one of ours."""
+"""Migration: the state of another optimizer goes on in one of ours.
+
+Seam into Model Garden (tf-models-official 2.20.0): `_average_weights` and `_model_weights` of its
+`ExponentialMovingAverage`.
+"""
 
 import contextlib
 import dataclasses
@@ -14,7 +18,7 @@ from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import names_of, numpy_of, step_of, unwrapped
+from tf_lamb.api.variables import names_of, numpy_of, step_of, unwrapped, wrappers_of
 from tf_lamb.core.messages import warn
 
 
@@ -127,6 +131,8 @@ def migrate(
         found = _of_ours(inner)
     else:
         found = _of_another(inner)
+    if not isinstance(source, (str, os.PathLike)):
+        found = _with_averages(found, wrappers_of(source))
     goes_on = _measuring(before) == _measuring(measuring)
     kept = found if goes_on else found.after_an_update()  # its parts have been measured otherwise
     report, states, values = _prepared(
@@ -136,7 +142,7 @@ def migrate(
         measuring.build(model.trainable_variables)
     scalars = dict(kept.scalars)
     left = named.continue_from(optimizer, model, kept.step, states, values, scalars)
-    left |= found.scalars.keys() - scalars.keys()
+    left |= (found.scalars.keys() - scalars.keys()) | {*found.others}
     measured = {} if before is inner else _values(before._named_state().scalars)
     if measuring is not optimizer:
         measuring.continue_from(measured if goes_on else _steps(measured, kept, measuring))
@@ -163,6 +169,20 @@ def _of_another(source) -> Source:
         "Muon, a legacy LAMB or LARS of Model Garden, or an optimizer of tf_lamb, not "
         f"{source!r:.80}."
     )
+
+
+def _with_averages(found: Source, wrappers) -> Source:
+    """The source with what Model Garden's `ExponentialMovingAverage` around it has kept."""
+    wrapper = next((each for each in wrappers if getattr(each, "_average_weights", None)), None)
+    if wrapper is None:
+        return found
+    config = wrapper.get_config()
+    values = map(numpy_of, wrapper._average_weights)
+    averages = zip(names_of(wrapper._model_weights), values, strict=True)
+    found = found.averaged(dict(averages), config["average_decay"])
+    # Its momentum grows with the step; ours does not.
+    dynamic = {"dynamic_decay": True} if config["dynamic_decay"] else {}
+    return dataclasses.replace(found, unread={**found.unread, **dynamic})
 
 
 def _of_ours(source) -> Source:
@@ -252,8 +272,12 @@ def _prepared(source, optimizer, model, weights, rename, fresh):
     defaults = {each.name: each.default for each in parameters}
     changes = peers.changes(theirs, ours, defaults, source.unsaid)
     changes |= peers.muon_changes(source.beyond, ours)
+    changes |= peers.averaging_changes(source.beyond, ours)
+    changes |= {name: (value, None) for name, value in source.unread.items()}
     if family == "Muon":
         changes |= peers.other_rules(_of_fresh(source, plan, fresh, rename))
+    host = frontends.of(optimizer).host.__name__
+    takes = ours.keys() - (() if host == "keras" else peers.OF_KERAS_3)
     report = MigrationReport(
         origin=source.origin,
         optimizer=family,
@@ -267,7 +291,7 @@ def _prepared(source, optimizer, model, weights, rename, fresh):
         keep={
             name: there
             for name, (there, _) in changes.items()
-            if name in ours and name != "learning_rate" and not peers.is_serialized(there)
+            if name in takes and name != "learning_rate" and not peers.is_serialized(there)
         },
         unsaid=tuple(name for name in source.unsaid if name in ours),
         weights=len(values) if weights else None,
@@ -288,9 +312,7 @@ def _of_fresh(source, plan, fresh, rename):
 
 def _averages(source, ours):
     if not ours["use_ema"]:
-        return "left behind: those of another package are not read" * bool(
-            source.beyond.get("use_ema")
-        )
+        return ""
     if any("average" in slots for slots in source.slots.values()):
         return "continue"
     waits = "has_averages" in source.scalars

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.api.optimizers.lamb import ADDONS_HAS
+from tf_lamb.api.optimizers.lamb import ADDONS_HAS, decayed
 from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
+from tf_lamb.api.variables import numpy_of
 from tf_lamb.core.patterns import exact, model_name
 
 # Their word -> ours.
@@ -24,11 +25,11 @@ SHARED = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "weight_decay",
     "clipnorm", "clipvalue", "global_clipnorm",
 )  # fmt: skip
-# No part of what is computed; whether there are averages is told by itself.
-_NO_PART = ("name", "jit_compile", "shard_update", "use_ema")
+_NO_PART = ("name", "jit_compile", "shard_update")  # of what is computed
 _OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
 # What a peer lacks is no change of behaviour: around the formula, as the user has chosen it.
-_AROUND = ("dtypes", "gradient_accumulation_steps", *_OF_AVERAGES)
+_AROUND = ("dtypes", "gradient_accumulation_steps", "loss_scale_factor", *_OF_AVERAGES)
+OF_KERAS_3 = ("loss_scale_factor",)  # which ours has in Keras 3 alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Peer:
     has: tuple[str, ...]  # its arguments in our words; the key of one that is a dict behind a dot
     # Those that it has not, where it differs from our defaults.
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Those that slots or another line of the report tell of, and those that compute nothing.
+    told: tuple[str, ...] = ("name",)
 
     def arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
         """The peer's arguments under our names."""
@@ -53,7 +56,20 @@ class Peer:
                 place[key] = self.fixed[name] if name in self.fixed else plain(words[key])
         if "classic_momentum" in source_config:
             result["form"] = _FORMS["inside" if source_config["classic_momentum"] else "outside"]
+        if (decay := plain(source_config.get("decay"))) and _is_number(result.get("learning_rate")):
+            result["learning_rate"] = decayed(result["learning_rate"], decay)
         return result
+
+    def unread(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that nothing here knows, with their values, in its own words."""
+        words = {name.rpartition(".")[2] for name in self.has} | {*self.told}
+        if not source_config.get("decay") or _is_number(source_config.get("learning_rate")):
+            words.add("decay")  # none, or a schedule with the rate
+        return {
+            name: value
+            for name, value in source_config.items()
+            if _WORDS.get(name, name) not in words and value is not None
+        }
 
     def unsaid(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """The arguments that it has and did not say."""
@@ -73,20 +89,43 @@ class Source:
     weights: Mapping[str, Any] | None = None  # by name of a variable, where the source holds them
     # Arguments that we do not have, in its own words.
     beyond: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # Of one of ours, what there is once, by its name in a file.
+    # What there is once, by its name in a file of ours.
     scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Arguments and, by path, variables that nothing here knows: of a newer version, or a subclass.
+    unread: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
     @classmethod
     def of_peer(cls, peer: Peer, step: int, slots, source_config, **more):
         """Makes the source from a peer's own names; `more` are attributes as they are."""
         arguments = peer.arguments(source_config)
         ours = {
-            variable: {peer.slots[slot]: value for slot, value in values.items()}
+            variable: {peer.slots.get(slot, slot): value for slot, value in values.items()}
             for variable, values in slots.items()
         }
         unsaid = peer.unsaid(arguments)
         found = cls(peer.title, peer.family, step, ours, arguments, unsaid)
-        return dataclasses.replace(found, **more)
+        return dataclasses.replace(found, unread=peer.unread(source_config), **more)
+
+    def averaged(self, averages: Mapping[str, Any], momentum: float | None = None) -> "Source":
+        """The source with averages of its weights, by variable, which another class has kept.
+
+        Those of what has no slots have no place here, as of a batch normalization's statistics.
+        """
+        averages = dict(averages)
+        slots = {
+            variable: {**kept, "average": averages.pop(variable)} if variable in averages else kept
+            for variable, kept in self.slots.items()
+        }
+        said: dict[str, Any] = {} if momentum is None else {"ema_momentum": momentum}
+        return dataclasses.replace(
+            self,
+            slots=slots,
+            arguments={**self.arguments, "use_ema": True, **said},
+            unsaid=(*self.unsaid, *({"ema_momentum"} - said.keys())),
+            scalars={**self.scalars, "has_averages": numpy_of(min(self.step, 1))},
+            others=tuple(f"average of {name}" for name in averages),
+        )
 
     def after_an_update(self) -> "Source":
         """The source without the micro-batches of an update that has begun."""
@@ -162,19 +201,29 @@ def without_model(names: Iterable[str]) -> dict[str, str]:
     return {name: name.removeprefix(root) for name in names}
 
 
+def _is_number(value):
+    return isinstance(value, (int, float))
+
+
 _MOMENTS = {"m": "m", "v": "v"}
+_OF_LEGACY = ("name", "is_legacy_optimizer")
 _LARS = (
     "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "form",
     "clipnorm", "clipvalue", "global_clipnorm", *EXCLUSIONS,
 )  # fmt: skip
-ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, ADDONS_HAS)
+ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, ADDONS_HAS, told=_OF_LEGACY)
 # One class under one name, without its exclusion lists in the config: nothing tells them apart.
 OLDER_LAMB = Peer(
-    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, ADDONS_HAS
+    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, ADDONS_HAS,
+    told=_OF_LEGACY,
+)  # fmt: skip
+GARDEN_LARS = Peer(
+    "Model Garden LARS", "LARS", {"momentum": "v"}, _LARS, told=(*_OF_LEGACY, "classic_momentum")
 )
-GARDEN_LARS = Peer("Model Garden LARS", "LARS", {"momentum": "v"}, _LARS)
+_KERAS = ("use_ema", *_OF_AVERAGES, "loss_scale_factor", "gradient_accumulation_steps")
 KERAS_LAMB = Peer(
-    "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"}, ADDONS_HAS[:-1],
+    "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"},
+    (*ADDONS_HAS[:-1], *_KERAS),
     {"weight_decay_mode": "decoupled", "exclude_from_layer_adaptation": []},
 )  # fmt: skip
 
@@ -190,7 +239,7 @@ _FORMS = {
 
 def of_legacy(origin: str, name: str, slots, source_config) -> Peer:
     """The peer that wrote slots of these names, by an optimizer of this name; or an error."""
-    slots, source_config = set(slots), set(source_config)
+    slots, source_config = set(slots) - {"average"}, set(source_config)
     if slots == {"m", "v"} and not name.lower().startswith("adam"):
         if "weight_decay_rate" in source_config:
             return OLDER_LAMB
@@ -250,10 +299,11 @@ def changes(theirs, ours, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
     """Argument -> its value there and here, wherever the two behave differently."""
     result = {}
     there = {k: v for k, v in defaults.items() if k not in (*unsaid, *_AROUND)} | dict(theirs)
-    averaged = there.get("use_ema") and ours["use_ema"]
     for name, here in ours.items():
-        if name in _NO_PART or name not in there or (name in _OF_AVERAGES and not averaged):
+        if name in _NO_PART or name not in there:
             continue
+        if name in ("use_ema", *_OF_AVERAGES) and not there.get("use_ema"):
+            continue  # new averages change no step of the source's; `averages` tells of them
         a, b = (_effect(name, value, each) for value, each in ((there[name], there), (here, ours)))
         if not _same(a, b):
             result[name] = (there[name], here)
@@ -322,8 +372,8 @@ def in_words(names: Iterable[str]) -> list[str]:
     """What names in a file stand for, with the name, and what would continue it."""
     lines, others = [], list(names)
     for beginning, (what, way) in _LEFT.items():
-        # The sums of an update belong to its count.
-        alike = "accumulator" if beginning == "micro_step" else beginning
+        # The sums of an update belong to its count, and averages to whether there are any.
+        alike = {"micro_step": "accumulator", "average": "has_averages"}.get(beginning, beginning)
         if known := [name for name in others if name.startswith((beginning, alike))]:
             lines.append(f"{what} ({', '.join(known)}): {way}")
             others = [name for name in others if name not in known]
@@ -353,10 +403,14 @@ def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str
     }
 
 
+_MUON_ALONE = {"rms_rate": 0.2, "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315}
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
-    (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay"),
+    (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay",
+     *_KERAS),
     {"form.update_scale": "rms"},
+    # Which variables are matrices is told by their slots, the others by `muon_changes`.
+    ("name", "exclude_layers", "exclude_embeddings", *_MUON_ALONE, "adam_weight_decay"),
 )  # fmt: skip
 
 
@@ -390,7 +444,7 @@ def muon_changes(
     source_config: Mapping[str, Any], ours: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
     """Argument of Keras's Muon that ours does not have -> its value there, and what is here."""
-    here = {"rms_rate": 0.2, "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315}
+    here = dict(_MUON_ALONE)
     if "adam_weight_decay" in source_config and not isinstance(ours["weight_decay"], Mapping):
         # Theirs decays at the whole rate what Adam steps.
         here["adam_weight_decay"] = ours["weight_decay"] * ours["form"]["fallback_lr_scale"]
@@ -400,6 +454,16 @@ def muon_changes(
         if name in source_config
     }
     return {name: pair for name, pair in there.items() if not math.isclose(*pair, rel_tol=1e-6)}
+
+
+def averaging_changes(
+    source_config: Mapping[str, Any], ours: Mapping[str, Any]
+) -> dict[str, tuple[str, str]]:
+    """When the averages move in Keras and here, if both have them, and an update micro-batches."""
+    several = (source_config.get("gradient_accumulation_steps") or 1) > 1
+    if not (several and source_config.get("use_ema") and ours["use_ema"]):
+        return {}
+    return {"when the averages move": ("at each micro-batch", "at each update")}
 
 
 def times_slower(source_config: Mapping[str, Any], ours: Mapping[str, Any]) -> int:

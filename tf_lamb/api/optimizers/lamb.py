@@ -172,13 +172,13 @@ def _of_addons(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, An
         ours["exclude_from_layer_adaptation"] = ours.get("exclude_from_layer_adaptation") or None
     if theirs.get("decay") and "learning_rate" not in given:
         rate = ours.get("learning_rate", 0.001)
-        ours["learning_rate"] = _decayed(rate, settings.plain(theirs["decay"]))
+        ours["learning_rate"] = decayed(rate, settings.plain(theirs["decay"]))
     if isinstance(rate := ours.get("learning_rate"), dict):
         ours["learning_rate"] = _schedule_of(rate, host)
     return ours
 
 
-def _decayed(rate, decay):
+def decayed(rate: Any, decay: float) -> dict[str, Any]:
     """The serialized schedule of the legacy interface, which divides a rate by 1 + decay step."""
     if isinstance(rate, Mapping):
         raise ValueError(
@@ -186,7 +186,7 @@ def _decayed(rate, decay):
             "and pass it as learning_rate=."
         )
     config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": decay}
-    return {"class_name": "InverseTimeDecay", "config": config}
+    return {"class_name": "InverseTimeDecay", "config": {**config, "staircase": False}}
 
 
 def _schedule_of(rate, host):
