@@ -20,6 +20,19 @@ from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.keras import arrays, sharding
 from tf_lamb.keras.arrays import native as native
 
+Layer = keras.layers.Layer
+key_of = id  # by which the variables of a model are known
+
+
+def is_variable(item):
+    """Whether it is a variable, which a layer may have."""
+    return isinstance(item, keras.Variable)
+
+
+def has_listed_layers(layer):
+    """Whether hosts know its layers by their order: Sequential's and Functional's."""
+    return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
+
 
 def unfrozen(variables):
     """Those whose layers are not frozen now."""

@@ -42,6 +42,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
     load_own_variables = saved.load_own_variables
     set_weights = saved.set_weights
     _trackable_children = saved.trackable_children
+    _lookup_dependency = saved.lookup_dependency
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         """As in Keras; a second model, of which only values come, is refused."""

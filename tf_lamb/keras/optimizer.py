@@ -238,6 +238,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     load_own_variables = saved.load_own_variables
     set_weights = saved.set_weights
     _trackable_children = saved.trackable_children
+    _lookup_dependency = saved.lookup_dependency
 
     # -- what Keras does otherwise -----------------------------------------------------------------
 

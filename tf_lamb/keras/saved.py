@@ -4,8 +4,8 @@ Seams into Keras 3 (3.12.0 to 3.15.1):
     `save_own_variables`, `load_own_variables`: what an error in them says reaches the user.
     `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
         optimizers are then built on nothing, and lose their slots.
-    `_trackable_children`, `_handle_deferred_dependencies` of TensorFlow (2.20), which Keras's
-        optimizers have there.
+    `_trackable_children`, `_lookup_dependency` of TensorFlow (2.20), which Keras's optimizers have
+        there.
 """
 
 import contextlib
@@ -49,8 +49,18 @@ def load_own_variables(self, store):
 
 def trackable_children(self, save_type="checkpoint", **kwargs):
     """By name, for TensorFlow's checkpoints."""
+    from tf_lamb.tensorflow import tracking
+
     children = keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
-    return named.children(self._named_state(), children)
+    return tracking.children(self, children)
+
+
+def lookup_dependency(self, name, cached_dependencies=None):
+    """The object at an edge of a checkpoint; by the layout of the model, where one is saved."""
+    from tf_lamb.tensorflow import tracking
+
+    lookup = keras.optimizers.Optimizer._lookup_dependency
+    return tracking.lookup(self, name, lambda: lookup(self, name, cached_dependencies))
 
 
 def set_weights(self, weights):
@@ -75,6 +85,7 @@ def set_weights_of_files(optimizer):
             optimizer.set_weights(early)
         optimizer._early_weights = ()
     if keras.backend.backend() == "tensorflow":
+        from tf_lamb.tensorflow import tracking
+
         with outside_of_any_graph():
-            for name, variable in optimizer._named_state().variables().items():
-                optimizer._handle_deferred_dependencies(name, variable)
+            tracking.restore_deferred(optimizer)

@@ -14,7 +14,7 @@ from keras import ops
 
 from tf_lamb.api.data import whole
 from tf_lamb.api.noise.measured import MeasureNoise
-from tf_lamb.api.optimizers import named
+from tf_lamb.api.optimizers import layout, named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import is_overwritten, unwrapped
 from tf_lamb.keras import arrays, host, sharding
@@ -33,7 +33,12 @@ def install():
     `save_own_variables`, `load_own_variables`: it saves and loads what is inside with its own, by
         position, before ours can refuse them. Its own are the first in files of before.
     `set_weights`: of HDF5's weights it sets its own alone.
+
+    `_setattr_hook` of models: what `compile` sets as the optimizer is not told whose variables it
+        trains, and notes it here. A patch of `compile` itself would come too late for the first
+        optimizer, which is made while its arguments are evaluated.
     """
+    keras.Model._setattr_hook = _noting_model(keras.Model._setattr_hook)
     wrapper = keras.optimizers.LossScaleOptimizer
     stepping = {
         "build": _built_by(wrapper.build),
@@ -45,6 +50,15 @@ def install():
     for kind, own in kinds:
         for name, method in own.items():
             setattr(wrapper, name, named.where_inside(kind, method, getattr(wrapper, name)))
+
+
+def _noting_model(setattr_hook):
+    def method(model, name, value):
+        if name == "optimizer":
+            layout.note_model(value, model)
+        return setattr_hook(model, name, value)
+
+    return method
 
 
 def _built_by(build):

@@ -13,7 +13,7 @@ Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
 
 Of how it saves and loads: HDF5 models are loaded by `class_name`, where a class of a package is
 known by its `registered_name` alone; bfloat16 comes back as two bytes of nothing;
-`_trackable_children`, `_handle_deferred_dependencies` and `_sharded_variable_builders` are what a
+`_trackable_children`, `_lookup_dependency` and `_sharded_variable_builders` are what a
 `tf.train.Checkpoint` asks of an optimizer.
 
 Of its `LossScaleOptimizer`, besides those in `tf_keras/seams.py`:
@@ -25,6 +25,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.optimizers import named
+from tf_lamb.tensorflow import tracking
 from tf_lamb.tensorflow.namespace import has_accelerator as has_accelerator
 from tf_lamb.tensorflow.summaries import fetch as fetch
 from tf_lamb.tensorflow.update import array_of as array_of_native
@@ -57,6 +58,25 @@ def loaded(array):
     """The saved value of a variable."""
     array = array[()]
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
+
+
+Layer = tf_keras.layers.Layer
+
+
+def key_of(variable):
+    """By which a variable of a model is known, with mixed precision's wrapper and without."""
+    return id(native(variable))
+
+
+def is_variable(item):
+    """Whether it is a variable, which a layer may have."""
+    return isinstance(item, tf.Variable)
+
+
+def has_listed_layers(layer):
+    """Whether hosts know its layers by their order: Sequential's and a functional model's."""
+    is_functional = getattr(layer, "_is_graph_network", False)
+    return is_functional or isinstance(layer, tf_keras.Sequential)
 
 
 HALF = (tf.float16, tf.bfloat16)
@@ -122,19 +142,19 @@ def track_trackable(self, trackable, name, overwrite=False):
 
 
 def trackable_children(self, save_type="checkpoint", **kwargs):
-    """By name, for TensorFlow's checkpoints."""
+    """By name, for TensorFlow's checkpoints, which ask for it before they look one up."""
     children = tf_keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
     if save_type == "savedmodel":  # read by an optimizer of the base class, which counts
         return {**children, "_iterations": self.iterations}
     if self._sharded_variable_builders:  # tf_keras puts parts of variables together
         return children
-    return named.children(self._named_state(), children)
+    return tracking.children(self, children)
 
 
-def restore_deferred(optimizer):
-    """At the end of a build: what a checkpoint has held for what is there now."""
-    for name, variable in optimizer._named_state().variables().items():
-        optimizer._handle_deferred_dependencies(name, variable)
+def lookup_dependency(self, name, cached_dependencies=None):
+    """The object at an edge of a checkpoint; by the layout of the model, where one is saved."""
+    lookup = tf_keras.optimizers.Optimizer._lookup_dependency
+    return tracking.lookup(self, name, lambda: lookup(self, name, cached_dependencies))
 
 
 # -- what every frontend's `host` has --------------------------------------------------------------

@@ -14,7 +14,7 @@ import tf_keras
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.seams import use_rate
-from tf_lamb.tensorflow import namespace, replicas
+from tf_lamb.tensorflow import namespace, replicas, tracking
 from tf_lamb.tensorflow.update import dense
 from tf_lamb.tf_keras import host, seams
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer, aggregates_as_tf_keras
@@ -51,6 +51,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     set_weights = host.set_weights
     _track_trackable = host.track_trackable
     _trackable_children = host.trackable_children
+    _lookup_dependency = host.lookup_dependency
 
     def _wrap(self, inner, name):
         seams.install()
@@ -74,7 +75,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         super().build(var_list)
         self._make_state(var_list)
         self._built = True
-        host.restore_deferred(self)
+        tracking.restore_deferred(self)
 
     def _take_loss_scale(self, scale):
         """The inner optimizer's, if it skips; else the wrapper sees to it, as ever."""

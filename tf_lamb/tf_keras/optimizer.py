@@ -8,7 +8,7 @@ import tf_keras
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import accumulation
-from tf_lamb.tensorflow import namespace, replicas
+from tf_lamb.tensorflow import namespace, replicas, tracking
 from tf_lamb.tensorflow.summaries import vector_like
 from tf_lamb.tensorflow.update import Update, dense
 from tf_lamb.tf_keras import host, schedules, seams
@@ -69,7 +69,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         self._update = Update(jit_compile=jit_compile, gains=gains, **self._for_update())
         self._make_shown()
         self._built = True
-        host.restore_deferred(self)
+        tracking.restore_deferred(self)
 
     def _make_accumulators(self, variables):
         with replicas.per_replica_variables():
@@ -158,6 +158,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     set_weights = host.set_weights
     _track_trackable = host.track_trackable
     _trackable_children = host.trackable_children
+    _lookup_dependency = host.lookup_dependency
 
     # -- what tf_keras does otherwise --------------------------------------------------------------
 

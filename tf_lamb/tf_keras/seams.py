@@ -14,10 +14,11 @@ import math
 from collections.abc import Callable
 
 import tensorflow as tf
+import tf_keras
 from tf_keras.src.mixed_precision import loss_scale_optimizer
 
 from tf_lamb.api.noise.measured import MeasureNoise
-from tf_lamb.api.optimizers import named
+from tf_lamb.api.optimizers import layout, named
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.tf_keras import host
 
@@ -31,13 +32,28 @@ def install():
         for others only; a scale is in checkpoints alone.
     `get_config`, `set_weights`: of HDF5; what is inside has the name of its class there, and the
         weights are those of what is inside.
+
+    `_get_optimizer` of models: what `compile` takes as the optimizer is not told whose variables it
+        trains, and notes it here. A patch of `compile` itself would come too late for the first
+        optimizer, which is made while its arguments are evaluated.
     """
+    tf_keras.Model._get_optimizer = _noting_model(tf_keras.Model._get_optimizer)
     wrapper = loss_scale_optimizer.LossScaleOptimizerV3
     inside = functools.partial(named.where_inside, (Layerwise, MeasureNoise))
     wrapper.save_own_variables = inside(_nothing, wrapper.save_own_variables)
     wrapper.load_own_variables = inside(_nothing, wrapper.load_own_variables)
     wrapper.set_weights = inside(_set_weights, wrapper.set_weights)
     wrapper.get_config = inside(_by_registered_name(wrapper.get_config), wrapper.get_config)
+
+
+def _noting_model(get_optimizer):
+    def method(model, optimizer):
+        taken = get_optimizer(model, optimizer)
+        for each in tf.nest.flatten(taken):
+            layout.note_model(each, model)
+        return taken
+
+    return method
 
 
 def _nothing(wrapper, store):

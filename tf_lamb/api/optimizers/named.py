@@ -5,16 +5,22 @@ A file that a host writes holds an array for each of
     iterations, learning_rate, ...      what there is once
     3:dense|kernel:m                    the slot m of the fourth variable, dense/kernel
     kind:lamb                           whose rule it is; nothing else is in it
+    layout                              the text of `layout.Layout`: where in the model each is
 
-so that an optimizer of other options, or on another backend, takes what it has a place for.
+so that an optimizer of other options, or on another backend, takes what it has a place for. In a
+TensorFlow checkpoint the slot is `m:3`, and the layout stands in the name of a node without values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from tf_lamb.api.optimizers import layout as layouts
 from tf_lamb.api.variables import as_int, is_ours, names_of, step_of, unwrapped
 from tf_lamb.core.messages import warn
 
+_LAYOUT = "layout"
 _NO_SLOTS = ("average", "master", "accumulator")  # no slots of a rule
 
 
@@ -33,9 +39,10 @@ class State(NamedTuple):
     kind: str  # the rule, or the wrapper; the state of another means something else
     scalars: Mapping[str, Any]  # what there is once, by name
     parts: Sequence[Part]  # of each variable of the build, in its order
+    layout: layouts.Layout = layouts.Layout((), {})  # of the parts
 
     def variables(self) -> dict[str, Any]:
-        """By position of what it accompanies and own name: layers may get other names."""
+        """By position of what it accompanies and own name, as in checkpoints."""
         kept = {f"{slot}:{i}": v for i, p in enumerate(self.parts) for slot, v in p.kept.items()}
         return {**self.scalars, **kept}
 
@@ -76,7 +83,10 @@ def of(optimizer) -> State:
     if guard.window:
         scalars["spiked_steps"] = guard.spiked
         scalars[f"gradient_norms_of_{guard.window}"] = guard.norms  # of another length it is none
-    return State(kind, {**scalars, **storage.once()}, storage.parts())
+    parts = storage.parts()
+    paths, shapes = [part.name for part in parts], [part.shape for part in parts]
+    layout = layouts.of(optimizer, storage.weights, paths, shapes)
+    return State(kind, {**scalars, **storage.once()}, parts, layout)
 
 
 def of_measured(optimizer) -> State:
@@ -132,14 +142,20 @@ def note_load(optimizer: Any) -> None:
         optimizer._guard.note_start(step_of(optimizer))
 
 
-def children(state: State, others: Mapping[str, Any]) -> dict[str, Any]:
-    """The children of a checkpoint: variables by name, and no lists of them, by position."""
-    own = state.variables()
-    known = {id(variable) for variable in own.values()}
-    return own | {
-        name: child
-        for name, child in others.items()
-        if not isinstance(child, (list, tuple, dict)) and id(child) not in known
+def variables_of_saved(name: str, state: State, there: layouts.Layout) -> dict[str, Any]:
+    """By its name in a checkpoint of that layout, each variable here (see `State.variables`).
+
+    Raises:
+        ValueError: If the checkpoint is of other layers.
+    """
+    try:
+        positions = layouts.match(there, state.layout)
+    except layouts.Mismatch as error:
+        raise _refusal(name, str(error)) from None
+    return dict(state.scalars) | {
+        f"{slot}:{i}": variable
+        for i, part in zip(positions, state.parts, strict=True)
+        for slot, variable in part.kept.items()
     }
 
 
@@ -168,6 +184,8 @@ def save(state: State, store: Any, array: Callable[[Any], Any]) -> None:
     for key, variable in state.by_key().items():
         store[key] = array(variable)
     store[f"kind:{state.kind}"] = 1
+    if state.layout.trained:
+        store[_LAYOUT] = np.frombuffer(state.layout.to_text().encode(), "uint8")
 
 
 def load(
@@ -182,7 +200,7 @@ def load(
     keys = list(store.keys())
     kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
     has_slots = any(key.partition(":")[0].isdecimal() for key in keys)
-    if not keys or (has_slots and not state.parts):
+    if not keys or (not state.parts and (has_slots or not state.scalars)):
         unbuilt = "it has no slots yet: build(model.trainable_variables) makes them"
         why = unbuilt if keys else "this file holds none"
         warn(f"Skipping variable loading for optimizer {name!r}: {why}. It begins at step 0.")
@@ -196,7 +214,10 @@ def load(
         if position.isdecimal():
             path, _, slot = rest.rpartition(":")
             there.setdefault(int(position), (path, {}))[1][slot] = key
-    found = _matched(name, state, [there[i] for i in sorted(there)], store)
+    layout = None
+    if _LAYOUT in keys:
+        layout = layouts.from_text(bytes(np.asarray(array(store[_LAYOUT]))).decode())
+    found = _matched(name, state, dict(sorted(there.items())), store, layout)
     pairs = [
         (own, array(store[scalar]) if scalar in keys else initial(own, "zeros"))
         for scalar, own in state.scalars.items()
@@ -223,33 +244,19 @@ def load(
     return pairs
 
 
-def _matched(name, state, there, store):
-    """Slot -> key, of each variable; they are matched by name, or by shape where names are new."""
+def _matched(name, state, there, store, layout):
+    """Slot -> key, of each variable here; `there` has path and keys by position in the file."""
     if not there:  # nothing was built
         return [{}] * len(state.parts)
-    by_path, own = dict(there), [_escaped(part.name) for part in state.parts]
+    try:
+        if layout is not None:
+            positions = layouts.match(layout, state.layout)
+        else:
+            positions = _matched_by_path(state, there, store)
+    except layouts.Mismatch as error:
+        raise _refusal(name, str(error)) from None
     # What a layer overwrites has no slots, and outside of an accumulation nothing in a file.
-    of_rule = [kept for _, kept in there if slots_of_rule(kept)]
-    others = [kept for _, kept in there if not slots_of_rule(kept)]
-    stepped = [bool(slots_of_rule(part.kept)) for part in state.parts]
-    # Names first; a model that is made again numbers its layers anew, and is matched by its shapes.
-    if all(path in by_path for path, steps in zip(own, stepped, strict=True) if steps or others):
-        found = [by_path.get(path, {}) for path in own]
-    else:
-        # By order among their kind: Keras 3 makes the scales of a layer that is loaded before its
-        # kernel, and those of one that is quantized after it.
-        if len(others) != stepped.count(False):
-            others = [{}] * stepped.count(False)
-        alike = len(of_rule) == stepped.count(True)
-        queues = {True: iter(of_rule), False: iter(others)}
-        found = [next(queues[steps]) for steps in stepped] if alike else []
-        alike = alike and all(
-            _has_shapes_of(part, kept, store) for part, kept in zip(state.parts, found, strict=True)
-        )
-        if not alike:
-            missing = next(path for path in own if path not in by_path).replace("|", "/")
-            count = f"it is of {len(there)} variables, and of the {len(own)} here it"
-            raise _refusal(name, f"{count} lacks {missing!r}")
+    found = [there.get(position, ("", {}))[1] for position in positions]
     for part, kept in zip(state.parts, found, strict=True):
         if (saved := slots_of_rule(kept)) != (wanted := slots_of_rule(part.kept)):
             has, keeps = (", ".join(sorted(slots)) or "nothing" for slots in (saved, wanted))
@@ -257,18 +264,33 @@ def _matched(name, state, there, store):
     return found
 
 
+def _matched_by_path(state, there, store):
+    """By variable here its position in a file of before, which has paths and no layout."""
+    saved = {i: (path, keys) for i, (path, keys) in there.items() if slots_of_rule(keys)}
+    shapes = [
+        {slot: tuple(store[keys[slot]].shape) for slot in slots_of_rule(keys)}
+        for _, keys in saved.values()
+    ]
+    own = [
+        {slot: tuple(part.kept[slot].shape) for slot in slots_of_rule(part.kept)}
+        for part in state.parts
+    ]
+    paths = [path.replace("|", "/") for path, _ in saved.values()]
+    stepping = [i for i, slots in enumerate(own) if slots]
+    found = layouts.match(
+        layouts.unplaced(paths, shapes),
+        layouts.unplaced([state.parts[i].name for i in stepping], [own[i] for i in stepping]),
+    )
+    others = {path: i for i, (path, keys) in there.items() if i not in saved}
+    positions = [others.get(_escaped(part.name), -1) for part in state.parts]
+    for i, at in zip(stepping, found, strict=True):
+        positions[i] = list(saved)[at]
+    return positions
+
+
 def slots_of_rule(kept) -> set[str]:
     """Of the names of what is kept of a variable, those of slots."""
     return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}
-
-
-def _has_shapes_of(part, kept, store):
-    """Whether what is saved may be the part's; an accumulator of replicas may have an axis more."""
-    return all(
-        tuple(store[key].shape) == tuple(getattr(part.kept.get(slot), "shape", part.shape))
-        for slot, key in kept.items()
-        if not slot.startswith("accumulator")
-    )
 
 
 def _escaped(path):

@@ -20,6 +20,7 @@ from official.core import base_trainer, train_lib
 
 from tf_lamb.api.callbacks.noise import shared_statistics
 from tf_lamb.api.noise import AdaScale, MeasureNoise
+from tf_lamb.api.optimizers import layout
 from tf_lamb.api.variables import step_of, unwrapped
 from tf_lamb.model_garden.checks import data as data_checks
 from tf_lamb.model_garden.common import batches, seams
@@ -54,6 +55,7 @@ class Trainer(base_trainer.Trainer):
     def __init__(self, config, task, model, optimizer, *args, **kwargs):
         self._micro_batches = batches.micro_batches(config)
         super().__init__(config, task, model, optimizer, *args, **kwargs)
+        layout.note_model(optimizer, model)  # else checkpoints know layers by order among trained
         if (measured := measuring(optimizer)) is not None:
             try:  # now, where it can still refuse
                 measured.build(model.trainable_variables)
