@@ -1,6 +1,7 @@
 """Data that cannot be read, and what would break off later, are one sentence each."""
 
 import json
+import os
 import re
 
 import pytest
@@ -13,7 +14,7 @@ from support import garden
 from support.frontends import uncompiled
 from support.garden import EXPERIMENT, build, one_device, tiny, tiny_resnet
 
-from tf_lamb.model_garden.checks.data import naming_records
+from tf_lamb.model_garden.checks.data import naming_records, reason
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.common.yamls import merged
@@ -258,6 +259,11 @@ def changed(record, **values):
             del example.features.feature[name.replace("__", "/")]
         elif isinstance(value, bytes):
             feature.bytes_list.value[:] = [value]
+        elif isinstance(value, float):
+            feature.float_list.value[0] = value
+        elif isinstance(value, list):
+            kind = "float_list" if isinstance(value[0], float) else "int64_list"
+            getattr(feature, kind).value[:] = value
         else:
             feature.int64_list.value[0] = value
     return example.SerializeToString()
@@ -280,6 +286,22 @@ BAD = {
                          "its input_ids " + BEYOND.format(50, 49, "encoder.bert.vocab_size", 50)),
     "sentence's label": ("sentences", {"label_ids": 2},
                          "its label_ids " + BEYOND.format(2, 1, "num_classes", 2)),
+    "masked position": ("text", {"masked_lm_positions": 16}, "its masked_lm_positions is 16, and "
+                        "has to be from 0 to 15, because seq_length is 16: correct that value. Or"),
+    "negative position": ("text", {"masked_lm_positions": -1},
+                          "its masked_lm_positions is -1, and has to be from 0 to 15"),
+    "mask": ("text", {"input_mask": 7}, "its input_mask is 7, and has to be from 0 to 1, because"),
+    "weight": ("text", {"masked_lm_weights": float("nan")},
+               "its masked_lm_weights is nan, and has to be a finite number"),
+    "negative weight": ("text", {"masked_lm_weights": -1.0}, "its masked_lm_weights is -1.0"),
+    "segment": ("text", {"input_type_ids": 16},
+                "its input_type_ids " + BEYOND.format(16, 1, "encoder.bert.type_vocab_size", 2)),
+    "sentence's mask": ("sentences", {"input_mask": -1}, "its input_mask is -1"),
+    "no picture": ("pictures", {"image__encoded": None}, "it has no image/encoded|Input is empty"),
+    "two labels": ("pictures", {"image__class__label": [1, 2]},
+                   "it has 2 values of image/class/label, and 1 is read|image/class/label"),
+    "whole weights": ("text", {"masked_lm_weights": [1, 1, 1, 1]},
+                      "its masked_lm_weights is a int64_list, and a float_list|masked_lm_weights"),
     "JPEG": ("pictures", {"image__encoded": b"\xff\xd8\xffno picture"}, "JPEG|jpeg"),
 }  # fmt: skip
 
@@ -350,3 +372,40 @@ def test_a_bad_record_is_named_when_it_is_met(sources, tmp_path, name):
         for _ in zip(range(17), data, strict=False):
             pass
     assert_names(error, name, 125, path)
+
+
+# What TensorFlow says around a reason: the place in its graph, the transformation, the nodes.
+AROUND = (
+    "Graph execution error:\n\nDetected at node Assert_2/Assert defined at (most recent call last):"
+    "\n<stack traces unavailable>\n{why}\n\t [[{{{{node Assert_2/Assert}}}}]]\n\t "
+    "[[IteratorGetNext]] [Op:__inference_loop_fn_6951]",
+    "Graph execution error:\n\nDetected at node a/b defined at (most recent call last):\n"
+    '  File "/some/where/train.py", line 12, in main\n\n  File "/x/y.py", line 3, in <lambda>\n\n'
+    "Error in user-defined function passed to MapDataset:18 transformation with iterator: "
+    "Iterator::Root::ParallelMapV2: {why}\n\t [[{{{{node a/b}}}}]]",
+    "{{{{function_node __wrapped__IteratorGetNext_output_types_8_device_/job:localhost}}}} {why} "
+    "[[{{{{node IteratorGetNext}}}}]] [Op:IteratorGetNext] name:",
+    "{why}",
+)
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize(
+    "why", ["Invalid JPEG data", "not did hold: [[1 2] [3 4]] [x (Cast:0) = ]"]
+)
+def test_of_an_error_the_reason_is_shown_whole(around, why):
+    said = around.format(why=why)
+    assert reason(tf.errors.InvalidArgumentError(None, None, said)) == why
+    assert reason(ValueError("y" * 400)) == "y" * 300 + " ..."
+
+
+@pytest.mark.parametrize("pattern", ["", "/*"])
+def test_a_folder_in_the_place_of_files_is_refused(records, examples, tmp_path, pattern):
+    (tmp_path / "data" / "old").mkdir(parents=True)
+    written(tmp_path / "data" / "some.tfrecord", examples)
+    settings = tiny(records)
+    settings["task"]["train_data"]["input_path"] = f"{tmp_path}/data{pattern}"
+    folder = tmp_path / "data" / ("old" if pattern else "")
+    way_out = f"task.train_data.input_path={os.path.join(folder, '*')}"
+    said = refusal(settings, tmp_path)
+    assert f"{str(folder).rstrip('/')} is a folder. Name the files in it, as by {way_out}" in said

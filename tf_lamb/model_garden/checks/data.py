@@ -1,12 +1,14 @@
 """The data of a run: its TFRecord files, and the records in them.
 
 On a CPU TensorFlow breaks a step off at a token beyond the vocabulary; elsewhere it takes zeros. A
-label beyond the classes is one of none everywhere, where labels are one-hot. Before training files
-are read without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
+label beyond the classes is one of none everywhere, where labels are one-hot. A masked position
+beyond the sequence is one of the next example in the batch, and no error anywhere. Before training
+files are read without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
 """
 
 import contextlib
 import itertools
+import math
 import os
 import re
 import shlex
@@ -16,12 +18,13 @@ from typing import NamedTuple
 import tensorflow as tf
 from official.core import config_definitions, input_reader, task_factory
 from official.modeling.hyperparams import base_config
+from official.nlp.data import pretrain_dataloader, sentence_prediction_dataloader
 from official.nlp.tasks import masked_lm, sentence_prediction
 from official.vision.configs.image_classification import ImageClassificationTask
 
 from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.folders import model_dirs
-from tf_lamb.model_garden.tasks import PretrainDataConfig, check_order
+from tf_lamb.model_garden.tasks import check_order
 
 _READ_RECORDS = (
     masked_lm.MaskedLMConfig, sentence_prediction.SentencePredictionConfig,
@@ -82,7 +85,11 @@ def _check_files(params, part: str, pattern) -> None:
     given = f"task.{part}.input_path={pattern!r}"
     with named(given):
         files = input_reader.match_files(pattern)
+    is_records = getattr(getattr(params.task, part), "file_type", None) == "tfrecord"
     for file in files:
+        if is_records and tf.io.gfile.isdir(file):
+            way_out = f"task.{part}.input_path={os.path.join(file, '*')}"
+            raise UserError(f"{given}: {file} is a folder. Name the files in it, as by {way_out}")
         if not tf.io.gfile.exists(file):
             raise UserError(f"{given}: there is no file {file}{_sample(params, part, file)}")
         if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
@@ -201,61 +208,111 @@ def _check_whole(part: str, files: list[str]) -> None:
 
 
 class Limit(NamedTuple):
-    """Values of a feature are whole numbers from 0 on, and less than `size`."""
+    """What the values of one feature have to be: at least `least`, and less than `size`."""
 
-    feature: str  # its name in a record
-    size: int
-    setting: str  # what says the size
-    length: str | None = None  # the setting of the data that says how many a record has
+    feature: str | None  # its name in a record; None where records hold what it is computed of
+    least: float
+    size: float
+    because: str  # what says so, and the way out
+    number: int | None = None  # of the values in a record, where it is fixed
+    setting: str | None = None  # of the data, which says that number; None where it is always 1
+    kind: str = "int64_list"  # of the values in a record
 
     def why_beyond(self, values) -> str | None:
-        """Why one of the values cannot be; None where all can."""
-        beyond = next((value for value in values if not 0 <= value < self.size), None)
+        """Why one of the values cannot be; None where all can. NaN is within no bounds."""
+        if self.kind == "bytes_list":  # nothing is counted with them
+            return None
+        beyond = next((value for value in values if not self.least <= value < self.size), None)
         if beyond is None:
             return None
-        return (
-            f"its {self.feature} is {beyond}, and has to be from 0 to {self.size - 1}, because "
-            f"{self.setting} is {self.size}: raise that"
-        )
+        last = f"from {self.least} to {self.size - 1}"
+        bounds = last if self.kind == "int64_list" else "a finite number"
+        return f"its {self.feature} is {beyond}, and has to be {bounds}, because {self.because}"
+
+
+_CORRECT = "correct that value"
+_LOWEST = -3.0e38  # of float32, roughly: any finite number
 
 
 def limits(task, data) -> dict[str, Limit]:
     """The limits of the features of a batch, by their names, for the tasks that are known."""
-    found = {name: Limit(*limit) for name, *limit in _limits(task, data)}
-    return {name: limit for name, limit in found.items() if limit.size}
+    return {name: limit for name, limit in _limits(task, data) if limit.size}
 
 
-def _limits(task, data) -> Iterator[tuple]:
+def _limits(task, data) -> Iterator[tuple[str, Limit]]:
     if isinstance(task, masked_lm.MaskedLMConfig):
-        v2 = getattr(data, "use_v2_feature_names", False)
-        tokens, types = ("input_word_ids", "input_type_ids") if v2 else ("input_ids", "segment_ids")
-        fixed, encoder = isinstance(data, PretrainDataConfig), task.model.encoder
-        length, masked = ("seq_length", "max_predictions_per_seq") if fixed else (None, None)
-        yield from _of_encoder(encoder, tokens, types, length)
-        yield "masked_lm_ids", *_size(encoder, "masked_lm_ids", "vocab_size"), masked
-        for i, head in enumerate(task.model.cls_heads or ()):
-            if head.name == "next_sentence" and getattr(data, "use_next_sentence_label", False):
-                setting = f"task.model.cls_heads[{i}].num_classes"
-                yield "next_sentence_labels", "next_sentence_labels", head.num_classes, setting
+        yield from _of_pretraining(task, data)
     elif isinstance(task, sentence_prediction.SentencePredictionConfig):
-        if not task.hub_module_url:
-            yield from _of_encoder(task.model.encoder, "input_ids", "segment_ids")
-        count, label = task.model.num_classes, getattr(data, "label_field", None)
-        if label and getattr(data, "label_type", None) == "int" and count > 1:
-            yield label, label, count, "task.model.num_classes"
-    elif isinstance(task, ImageClassificationTask) and not task.train_data.is_multilabel:
+        yield from _of_sentences(task, data)
+    elif isinstance(task, ImageClassificationTask):
+        picture = "image/encoded"
+        yield picture, Limit(picture, 0, math.inf, "", 1, kind="bytes_list")
+        # Of several labels a batch has none that is a number: the records alone are looked at.
+        count = None if task.train_data.is_multilabel else 1
+        because = f"task.model.num_classes is {task.model.num_classes}: raise that"
         feature = task.train_data.label_field_key
-        yield "label", feature, task.model.num_classes, "task.model.num_classes"
+        yield "label", Limit(feature, 0, task.model.num_classes, because, count)
 
 
-def _of_encoder(encoder, tokens, types, length=None) -> Iterator[tuple]:
-    yield "input_word_ids", *_size(encoder, tokens, "vocab_size"), length
-    yield "input_type_ids", *_size(encoder, types, "type_vocab_size"), length
+def _of_pretraining(task, data) -> Iterator[tuple[str, Limit]]:
+    encoder, length, masked = task.model.encoder, "seq_length", "max_predictions_per_seq"
+    # Other data configs read text, or cut what they read: their records are of another kind.
+    is_fixed = isinstance(data, pretrain_dataloader.BertPretrainDataConfig)
+    v2 = getattr(data, "use_v2_feature_names", False)
+    tokens, types = ("input_word_ids", "input_type_ids") if v2 else ("input_ids", "segment_ids")
+    found = dict(_of_encoder(encoder, data, tokens, types))
+    found["masked_lm_ids"] = _of_field(encoder, data, "masked_lm_ids", "vocab_size", masked)
+    for i, head in enumerate(task.model.cls_heads or ()):
+        if head.name == "next_sentence" and getattr(data, "use_next_sentence_label", False):
+            because = f"task.model.cls_heads[{i}].num_classes is {head.num_classes}: raise that"
+            label = Limit("next_sentence_labels", 0, head.num_classes, because, 1)
+            found["next_sentence_labels"] = label
+    if is_fixed:
+        because = f"{length} is {data.seq_length}: {_CORRECT}"
+        count = data.max_predictions_per_seq
+        found["masked_lm_positions"] = Limit(
+            "masked_lm_positions", 0, data.seq_length, because, count, masked
+        )
+        found["masked_lm_weights"] = Limit(
+            "masked_lm_weights", 0.0, math.inf, f"it weighs the loss, and is not negative: "
+            f"{_CORRECT}", count, masked, "float_list",
+        )  # fmt: skip
+        if data.use_position_id:
+            field = "max_position_embeddings"
+            found["position_ids"] = _of_field(encoder, data, "position_ids", field, length)
+    for name, limit in found.items():
+        yield name, limit if is_fixed else limit._replace(feature=None)
 
 
-def _size(encoder, feature, field) -> tuple:
-    size = getattr(encoder.get(), field, None)
-    return feature, size, f"task.model.encoder.{encoder.type}.{field}"
+def _of_sentences(task, data) -> Iterator[tuple[str, Limit]]:
+    is_fixed = isinstance(data, sentence_prediction_dataloader.SentencePredictionDataConfig)
+    if not task.hub_module_url:
+        for name, limit in _of_encoder(task.model.encoder, data, "input_ids", "segment_ids"):
+            yield name, limit if is_fixed else limit._replace(feature=None)
+    classes, label = task.model.num_classes, getattr(data, "label_field", None)
+    if not label:
+        return
+    if getattr(data, "label_type", None) == "float":
+        because = f"a loss is computed with it: {_CORRECT}"
+        yield label, Limit(label, _LOWEST, math.inf, because, 1, kind="float_list")
+    elif classes > 1:
+        because = f"task.model.num_classes is {classes}: raise that"
+        yield label, Limit(label, 0, classes, because, 1)
+
+
+def _of_encoder(encoder, data, tokens, types) -> Iterator[tuple[str, Limit]]:
+    """The limits of what an encoder sees: tokens, their segments, and which of them are there."""
+    yield "input_word_ids", _of_field(encoder, data, tokens, "vocab_size", "seq_length")
+    yield "input_type_ids", _of_field(encoder, data, types, "type_vocab_size", "seq_length")
+    because, length = f"1 is for a token and 0 for padding: {_CORRECT}", data.get("seq_length")
+    yield "input_mask", Limit("input_mask", 0, 2, because, length, "seq_length")
+
+
+def _of_field(encoder, data, feature, field, length) -> Limit:
+    """The limit that a setting of the encoder is; of size 0 where this encoder has none."""
+    size = getattr(encoder.get(), field, None) or 0
+    because = f"task.model.encoder.{encoder.type}.{field} is {size}: raise that"
+    return Limit(feature, 0, size, because, data.get(length), length)
 
 
 def checked(dataset, within: dict[str, Limit]):
@@ -264,8 +321,8 @@ def checked(dataset, within: dict[str, Limit]):
     def check(*batch):
         held = [
             tf.debugging.Assert(
-                tf.reduce_all((values >= 0) & (values < limit.size)),
-                [f"{limit.feature} is not within {limit.setting}={limit.size}"],
+                tf.reduce_all((values >= limit.least) & (values < limit.size)),
+                [f"{limit.feature} is beyond its limits, because {limit.because}"],
             )
             for values, limit in _limited(batch, within)
         ]
@@ -277,12 +334,15 @@ def checked(dataset, within: dict[str, Limit]):
 
 
 def _limited(batch, within) -> Iterator[tuple]:
-    """The features of a batch that are numbers of classes or tokens, and their limits."""
+    """The features of a batch that have a limit, and their limits."""
     features = batch[0] if isinstance(batch[0], dict) else {"label": batch[-1]}
     for name, limit in within.items():
         # Labels that are mixed are no numbers of a class.
-        if name in features and features[name].dtype.is_integer:
-            yield features[name], limit
+        kind = (
+            "int64_list" if name in features and features[name].dtype.is_integer else "float_list"
+        )
+        if name in features and kind == limit.kind:
+            yield features[name], limit._replace(feature=limit.feature or name)
 
 
 def _check_first(task, part: str, file: str) -> None:
@@ -295,22 +355,30 @@ def _check_first(task, part: str, file: str) -> None:
         except Exception as error:  # protobuf's own, which TensorFlow does not name
             raise _unusable(part, number, file, "it is no tf.train.Example") from error
         for limit in within:
-            if limit.feature not in features:
-                lack = f"it has no {limit.feature}"
-                if hasattr(data, "use_v2_feature_names"):
-                    other = not data.use_v2_feature_names
-                    lack += (
-                        f". Write task.{part}.use_v2_feature_names={other} if it has other names"
-                    )
-                raise _unusable(part, number, file, lack)
-            values = features[limit.feature].int64_list.value
-            if limit.length and len(values) != (asked := getattr(data, limit.length)):
-                raise _unusable(
-                    part, number, file, f"it has {len(values)} values of {limit.feature}, and task."
-                    f"{part}.{limit.length} is {asked}: write {len(values)}"
-                )  # fmt: skip
-            if why := limit.why_beyond(values):
+            if limit.feature and (why := _why_not(limit, features, data, part)):
                 raise _unusable(part, number, file, why)
+
+
+def _why_not(limit: Limit, features, data, part: str) -> str | None:
+    """Why a record's features cannot be used, for one that has a limit; None where they can."""
+    if limit.feature not in features:
+        if limit.number is None:
+            return None
+        lack = f"it has no {limit.feature}"
+        if hasattr(data, "use_v2_feature_names"):
+            other = not data.use_v2_feature_names
+            lack += f". Write task.{part}.use_v2_feature_names={other} if it has other names"
+        return lack
+    feature = features[limit.feature]
+    kind = feature.WhichOneof("kind") or limit.kind  # which nothing at all may be
+    if kind != limit.kind:
+        return f"its {limit.feature} is a {kind}, and a {limit.kind} is read: {_CORRECT}"
+    values = getattr(feature, limit.kind).value
+    if limit.number is not None and len(values) != limit.number:
+        says = f"task.{part}.{limit.setting} is {limit.number}: write {len(values)}"
+        says = says if limit.setting else f"{limit.number} is read: {_CORRECT}"
+        return f"it has {len(values)} values of {limit.feature}, and {says}"
+    return limit.why_beyond(values)
 
 
 def check_readable(params) -> None:
@@ -363,10 +431,20 @@ def naming_records(params) -> Iterator[None]:
         raise
 
 
-def reason(error: tf.errors.OpError) -> str:
-    """TensorFlow's reason, in one line without the names of its nodes."""
-    first, *_ = re.sub(r"{{.*?}}", "", error.message).split("[[")
-    return " ".join(first.split()).rstrip(".")[:300]
+_MOST = 300  # characters of a reason
+
+
+def reason(error: Exception) -> str:
+    """TensorFlow's reason, in one line, without the places in its graph that stand around it."""
+    text, *_ = re.split(r"\[\[\s*{{node", getattr(error, "message", None) or str(error))
+    text = " ".join(re.sub(r"{{.*?}}", "", text).split())
+    for before in (
+        r'^.*(<stack traces unavailable>|File "[^"]*", line \d+, in \S+) ',
+        r"^Error in user-defined function .*? with iterator: \S+: ",
+    ):
+        text = re.sub(before, "", text)
+    text = text.rstrip(".")
+    return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def _unusable(part, number, file, why) -> UserError:
