@@ -19,6 +19,7 @@ class Frontend:
     on_batch: Callable[[Callable, tuple], dict]  # a model's train_on_batch, say, batch -> its logs
     state_of: Callable[[Any], Any]  # optimizer of the host -> its `Source` for `migrate`, if any
     checkpoints: Callable[[], Any]  # loads the module that reads files
+    unlisted: Callable[[Any], list]  # of a model, what it holds and its Keras does not list
 
 
 _OF: dict[str, Frontend] = {}

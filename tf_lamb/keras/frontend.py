@@ -15,7 +15,7 @@ from tf_lamb.api.migration.peers import Source
 from tf_lamb.api.optimizers.named import of_micro_steps
 from tf_lamb.api.stages import SEVERAL, replicas_of
 from tf_lamb.api.variables import as_int, names_of, numpy_of, step_of
-from tf_lamb.keras import arrays, family, layers, processes, schedules, seams, sharding
+from tf_lamb.keras import arrays, family, layers, processes, schedules, seams, sharding, unlisted
 
 
 def _devices(model):
@@ -124,6 +124,15 @@ def _checkpoints():
 
 frontends.register(
     frontends.Frontend(
-        keras, family, layers, schedules, _devices, _fed, _on_batch, _state_of, _checkpoints
+        keras,
+        family,
+        layers,
+        schedules,
+        _devices,
+        _fed,
+        _on_batch,
+        _state_of,
+        _checkpoints,
+        unlisted.unlisted,
     )
 )

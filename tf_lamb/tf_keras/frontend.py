@@ -10,7 +10,7 @@ from tf_lamb.api import frontends
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.peers import Source
 from tf_lamb.api.stages import replicas_of
-from tf_lamb.tensorflow import checkpoints, feeding
+from tf_lamb.tensorflow import checkpoints, feeding, unlisted
 from tf_lamb.tf_keras import family, layers, schedules
 
 
@@ -54,5 +54,6 @@ frontends.register(
         _on_batch,
         _state_of,
         lambda: checkpoints,
+        unlisted.variables_below,
     )
 )

@@ -12,6 +12,7 @@ from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped, whole
 from tf_lamb.api.find.checks import scaled_as
 from tf_lamb.api.find.data import Examples
+from tf_lamb.api.unlisted import identity_of, unlisted
 from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variables_of
 
 AVERAGED = 16  # batches for the running averages of batch normalization
@@ -65,10 +66,12 @@ class Trials:
             self.__exit__()
             raise
         model.reset_metrics()
-        before = dict(zip(map(id, self._own.variables), self._own.values, strict=True))
+        known = map(identity_of, self._own.variables)
+        before = dict(zip(known, self._own.values, strict=True))
         made = Snapshot(self._variables())
         values = [
-            before.get(id(v), value) for v, value in zip(made.variables, made.values, strict=True)
+            before.get(identity_of(v), value)
+            for v, value in zip(made.variables, made.values, strict=True)
         ]
         self._own = self._start = Snapshot(made.variables, values)
         self._is_trained = False  # by the optimizer that is tried: seen once
@@ -258,10 +261,12 @@ class Trials:
         self._averages.estimate(update, self.averaging_updates)
 
     def _variables(self):
-        """The variables of the model and of its metrics, each once."""
+        """What the model and its metrics hold, each once."""
+        if not self.model.built:
+            return []
         shown = [variable for metric in self.model.metrics for variable in metric.variables]
-        every = [*self.model.variables, *shown] if self.model.built else []
-        return list({id(variable): variable for variable in every}.values())
+        every = [*self.model.variables, *shown, *unlisted(self.model)]
+        return list({identity_of(variable): variable for variable in every}.values())
 
     def _call(self, method, batch):
         self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
