@@ -1,0 +1,187 @@
+"""Exports the model of a run as a SavedModel, for TensorFlow Serving or `tf.saved_model.load`.
+
+    python -m tf_lamb.model_garden.export --model_dir=/tmp/bert_small --export_dir=/tmp/served
+
+The folder of the run says what its model is, and the last whole checkpoint has the weights;
+`--checkpoint` names another one, or its folder. Only inference is exported: no optimizer, no
+dropout, and batch normalization by the statistics of training.
+
+    model = tf.saved_model.load("/tmp/served")
+    model.signatures["serving_default"](...)
+
+A classifier of pictures takes `inputs`, whole numbers of 0 to 255 in the shape (batch, height,
+width, 3), which it crops and scales as an evaluation does, and gives `logits` and `probs`. With
+`--input_type=image_bytes` it takes the bytes of JPEGs or PNGs. A BERT takes the `input_word_ids`,
+`input_mask` and `input_type_ids` of its records, in pretraining `masked_lm_positions`, too, and
+gives what Model Garden's own export of its task gives: in pretraining that of the next sentence.
+"""
+
+import os
+
+from absl import app, flags
+
+from tf_lamb.model_garden import train
+from tf_lamb.model_garden.common.console import Console
+from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
+
+_OF_PICTURES = ("image_tensor", "image_bytes", "tf_example")
+
+
+def define_flags() -> None:
+    """Defines the flags of this command, none of them required yet."""
+    flags.DEFINE_string("model_dir", None, "The --model_dir of a run.")
+    flags.DEFINE_string("export_dir", None, "A folder for the SavedModel; not overwritten.")
+    flags.DEFINE_string("checkpoint", None, "A checkpoint or its folder; or the last of the run.")
+    flags.DEFINE_string("experiment", None, "What was trained, where the folder does not say it.")
+    flags.DEFINE_enum(
+        "input_type", "image_tensor", _OF_PICTURES, "What a classifier of pictures takes."
+    )
+    flags.DEFINE_multi_string("gin_file", None, "Files for Gin.")
+    flags.DEFINE_multi_string(
+        "gin_params", None, "'import MODULE' imports what registers more experiments."
+    )
+
+
+def experiment_of(model_dir: str, name: str | None = None):
+    """The experiment that was trained in a folder.
+
+    Args:
+        model_dir: the folder of the run.
+        name: the name of the experiment; None for the one that the folder says.
+
+    Raises:
+        UserError: where the folder does not say what was trained in it.
+    """
+    from official.core import exp_factory
+
+    from tf_lamb.model_garden.common.errors import unknown
+    from tf_lamb.model_garden.experiments import parsing
+    from tf_lamb.model_garden.folders import model_dirs
+
+    settings = model_dirs.read_params(model_dir)
+    if settings is None:
+        raise UserError(
+            f"--model_dir={model_dir} holds no params.yaml that says what was trained there. Name "
+            "the --model_dir of a run"
+        )
+    if (name := name or model_dirs.read_run(model_dir).get("experiment")) is None:
+        raise UserError(f"--model_dir={model_dir} does not say its experiment. Write --experiment")
+    if name not in (known := sorted(parsing.experiments())):
+        raise UserError(unknown("--experiment", name, known))
+    params = exp_factory.get_exp_config(name)
+    with named(f"{model_dir}/params.yaml cannot be applied", (KeyError, TypeError, ValueError)):
+        params.override(settings, is_strict=False)
+    return params
+
+
+def weights_of(params, model_dir: str, checkpoint: str | None = None) -> str:
+    """The checkpoint that is exported; raises `UserError` where there is none, or not of it."""
+    from tf_lamb.model_garden.folders import checkpoints, model_dirs
+
+    if checkpoint is None:
+        path = checkpoints.last_whole(model_dir)
+    else:
+        path = model_dirs.checkpoint_in(checkpoint)
+    if path is None:
+        source = f"--checkpoint={checkpoint}" if checkpoint else f"--model_dir={model_dir}"
+        raise UserError(f"{source}: there is no checkpoint. Name a run that has saved one")
+    best = params.trainer.best_checkpoint_export_subdir
+    if params.trainer.optimizer_config.ema is not None and not (
+        best and os.path.basename(os.path.dirname(path)) == os.path.basename(best)
+    ):
+        raise UserError(
+            f"{path} holds the weights without their averages, which were evaluated. Export a best "
+            "checkpoint, which holds the averages: train with trainer.best_checkpoint_export_subdir"
+            f"=best, and write --checkpoint={os.path.join(model_dir, best or 'best')}"
+        )
+    return path
+
+
+def export(params, checkpoint: str, export_dir: str, input_type: str = "image_tensor") -> None:
+    """Exports the model of an experiment, with the weights of a checkpoint.
+
+    Args:
+        params: the experiment.
+        checkpoint: the checkpoint, by its name without an ending.
+        export_dir: the folder of the SavedModel, which is made.
+        input_type: what a classifier of pictures takes, of Model Garden's `export_saved_model`.
+
+    Raises:
+        UserError: where Model Garden has no export for the task, or the weights are of another
+            model.
+    """
+    from official.core import export_base, task_factory
+    from official.vision.configs import image_classification
+
+    task = task_factory.get_task(params.task, logging_dir=None)
+    if isinstance(params.task, image_classification.ImageClassificationTask):
+        module, key = _of_pictures(params, task, input_type), input_type
+    else:
+        module, key = _of_text(params, task), "serve"
+    with named(f"{checkpoint} is of another model", (AssertionError, ValueError)):
+        export_base.export(module, [key], export_dir, checkpoint_path=checkpoint, timestamped=False)
+
+
+def _of_pictures(params, task, input_type):
+    """What Model Garden serves of a classifier of pictures, with the task's own layers."""
+    from official.vision.serving import image_classification
+
+    height, width, *_ = params.task.model.input_size
+    return image_classification.ClassificationModule(
+        params=params,
+        batch_size=None,
+        input_image_size=[height, width],
+        input_type=input_type,
+        model=task.build_model(),
+    )
+
+
+def _of_text(params, task):
+    """What Model Garden serves of a text model; raises where it serves nothing of its task."""
+    from official.nlp.serving import export_savedmodel
+
+    if (kind := export_savedmodel.lookup_export_module(task)) is None:
+        raise UserError(
+            f"Model Garden exports nothing of a {type(task).__name__}. Load the checkpoint with "
+            "its model"
+        )
+    settings = kind.Params()
+    if hasattr(settings, "inputs_only"):  # else the mask is guessed from the tokens
+        settings.inputs_only = False
+    head, heads = getattr(settings, "cls_head_name", None), params.task.model.as_dict()
+    names = [given["name"] for given in heads.get("cls_heads") or ()]
+    if head and head not in names:
+        raise UserError(
+            f"Model Garden exports of pretraining what the head {head!r} says, and task.model."
+            f"cls_heads has {', '.join(map(repr, names)) or 'none'}. Load the checkpoint with its "
+            "model, or fine-tune from it"
+        )
+    return kind(params=settings, model=task.build_model())
+
+
+def run(args) -> None:
+    """Exports what the flags say; raises `UserError` where it cannot."""
+    if os.path.exists(args.export_dir):
+        raise UserError(f"--export_dir={args.export_dir} exists: name another folder, or delete it")
+    train.register()
+    params = experiment_of(args.model_dir, args.experiment)
+    checkpoint = weights_of(params, args.model_dir, args.checkpoint)
+    export(params, checkpoint, args.export_dir, args.input_type)
+    print(f"Exported {checkpoint} to {args.export_dir}", flush=True)
+
+
+def _run(_) -> None:
+    with Console(), one_line("export"):
+        run(flags.FLAGS)
+
+
+def main() -> None:
+    """Defines the flags and runs."""
+    begin("export")
+    define_flags()
+    flags.mark_flags_as_required(["model_dir", "export_dir"])
+    app.run(_run)
+
+
+if __name__ == "__main__":
+    main()
