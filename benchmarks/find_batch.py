@@ -22,8 +22,9 @@ from absl import app, flags
 from pictures import FASHION_MNIST, images
 from run_log import Log
 
-from tf_lamb.api.find.batch import in_turn, lasting
 from tf_lamb.api.find.data import Examples
+from tf_lamb.api.find.feeds import feed_of
+from tf_lamb.api.find.timing import in_turn, lasting
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core.goodput import plan
 
@@ -51,10 +52,11 @@ def timed(make):
     """Seconds at all sizes, and those that the model of the others' predicts."""
     model, (train, held_out, *_) = make()
     sizes = [SMALLEST * 2**i for i in range(9)]
-    with Trials(model, Examples(train, held_out), SMALLEST) as trials:
+    read = Examples(train, held_out)
+    with Trials(model, read, SMALLEST) as trials:
         trials.choose("adam", lambda: keras.optimizers.Adam())
-        steps = {size: lasting(trials, size)[0] for size in sizes}
-        seen = in_turn(trials, steps)
+        feed = feed_of(read.source, read.examples, keras)
+        seen = in_turn(trials, feed, {size: lasting(trials, feed, size) for size in sizes}).seconds
     fit = plan.fit_time(sizes[::2], [seen[size] for size in sizes[::2]])
     return {
         "residual": fit.residual,

@@ -159,7 +159,7 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
     model.fit(*(each[:640] for each in data), batch_size=BATCH, verbose=0)
     optimizer, before, done, step = model.optimizer, state_of(model), [], Trials.step
     history, ticked = model.history, []
-    monkeypatch.setattr("tf_lamb.api.find.batch.LASTS", 0.0)
+    monkeypatch.setattr("tf_lamb.api.find.timing.LASTS", 0.1)
 
     def clock():
         ticked.append(1)
@@ -188,19 +188,22 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
 
 
 class Machine:
-    """Epochs of `fit` by a law: 10 ms a call, 1 ms an example, 5 ms an update; one is quicker."""
+    """Epochs of `fit` by a law: 10 ms a call, 1 ms an example, 5 ms an update, 20 ms an epoch.
+
+    The first `fit` compiles for 1.5 s.
+    """
 
     def __init__(self, monkeypatch, holds=math.inf, error=MemoryError):
         self.sizes = []
 
-        def epochs(trials, batch, steps, count):
-            size = len(batch[0])
+        def epochs(trials, data, count):
+            size, begin = data["batch_size"], 0.0 if self.sizes else 1.5
             self.sizes.append(size)
             if size > holds:
                 raise error
-            assert steps % trials.calls == 0
-            least = steps * (0.010 + 0.001 * size + 0.005 / trials.calls)
-            return [*[2 * least] * (count - 1), least]
+            steps = math.ceil(len(data["x"]) / size)
+            least = 0.020 + steps * (0.010 + 0.001 * size + 0.005 / trials.calls)
+            return [begin + least, *[least] * count]
 
         monkeypatch.setattr(Trials, "epochs", epochs)
 
@@ -216,6 +219,11 @@ def test_seconds_are_measured_the_update_for_itself(name, monkeypatch):
     found = measured(ours, linear(host, ours.SGDP(RATE)))
     time = found.answer.machine.time
     assert (time.micro_batch, time.example, time.update) == pytest.approx((0.010, 0.001, 0.005))
+    epoch = found.answer.machine.epoch
+    assert (epoch.start, epoch.compiled, epoch.examples) == pytest.approx((0.020, 1.5, EXAMPLES))
+    # Two epochs of 1,000 calls; 16,000 examples are 16 calls of 1,024, of which one is smaller.
+    assert found.fit_seconds(16, 2) == pytest.approx(1.5 + 2 * (0.020 + 1000 * 0.031))
+    assert found.fit_seconds(1024, 1) == pytest.approx(2 * 1.5 + 0.020 + 16 * 1.039)
     # From 256 to 1,024 an example takes no less time.
     assert found.answer.machine.micro_batch == 1024
     assert "beyond, an example takes no less time" in str(found)

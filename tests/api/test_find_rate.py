@@ -16,6 +16,7 @@ from support.own_steps import stepping
 
 from tf_lamb.api.find.checks import anew
 from tf_lamb.api.find.data import Examples
+from tf_lamb.api.find.feeds import feed_of
 from tf_lamb.api.find.trials import Trials
 
 EXAMPLES, WIDTH, BATCH = 1600, 8, 32
@@ -288,9 +289,11 @@ def test_steps_of_the_models_own_get_what_fit_gives_them(frontend, kind):
             trials.start()
             losses.append([trials.step(0.1), trials.step(0.1), *trials.judge()])
             for _ in range(2):
-                assert len(trials.epochs(next(read.batches(BATCH, 0)), steps=2, count=1)) == 1
+                feed = feed_of(read.source, read.examples, host)
+                for how in (feed.of(BATCH, 2), feed.repeated(BATCH, 2)):
+                    assert len(trials.epochs(how, 1)) == 2
         assert "train_step" not in vars(model) and model.test_function is None
-        assert read.written == ("(x,)" if of is given and kind != "arrays" else "(x, y)")
+        assert read.written.data == ("(x, y)" if of is given and kind == "arrays" else "data")
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 

@@ -23,6 +23,7 @@ from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 from tf_lamb.api import frontends
 from tf_lamb.api.find import rate
 from tf_lamb.api.find.data import Examples
+from tf_lamb.api.find.feeds import feed_of
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import search as search_of
 
@@ -211,7 +212,8 @@ def test_lists_of_inputs_and_outputs_are_trained_and_timed(frontend):
         trials.start()
         trials.step(1e-4)
         assert np.isfinite(trials.judge()[0])
-        assert len(trials.epochs(next(trials.data.batches(BATCH, 0)), steps=2, count=1)) == 1
+        feed = feed_of(trials.data.source, trials.data.examples, host)
+        assert len(trials.epochs(feed.of(BATCH, 2), 1)) == 2
 
 
 @pytest.mark.once

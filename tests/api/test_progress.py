@@ -12,6 +12,7 @@ from api import test_find_rate as of_rate
 from api import test_fit_stages as of_stages
 from support.frontends import FRONTENDS, every_frontend
 
+from tf_lamb.api.find import timing
 from tf_lamb.api.find.trials import Trials
 from tf_lamb.api.progress import Progress
 
@@ -168,6 +169,7 @@ def test_a_search_tells_its_price_before_and_shows_a_bar(frontend, monkeypatch, 
 
     monkeypatch.setattr(model, "train_on_batch", train_on_batch)
     monkeypatch.setattr(model, "test_on_batch", test_on_batch)
+    monkeypatch.setattr(timing, "of_look", lambda _: (0.010, 3.0))
     monkeypatch.setattr(Trials, "start", lambda self, *of: (done.clear(), start(self, *of)))
 
     def printed(place, **more):
@@ -178,8 +180,9 @@ def test_a_search_tells_its_price_before_and_shows_a_bar(frontend, monkeypatch, 
 
     assert printed("terminal", verbose=0) == ""
     before, after = printed("file").split("held out")
-    # 4,000 examples, half of them in 26 ms for 16, the others in 74 ms for 64.
-    assert "of the baseline, 5.56 s to " in before and "example" not in after
+    # 4,000 examples, half of them in 26 ms for 16, the others in 74 ms for 64; ten runs with eleven
+    # evaluations of 10 ms each, and two compilations of 3 s.
+    assert "of the baseline, 12.7 s to " in before and "example" not in after
     shown = printed("terminal")
     assert re.search(r"\d+/\d+.*s/example", shown) and "\x1b[Kbatch 64, rate" in shown
 
@@ -190,7 +193,9 @@ def test_the_timing_of_steps_has_a_bar(monkeypatch, seen):
     of_batch.Machine(monkeypatch)
     printed = seen("terminal")
     of_batch.measured(ours, of_batch.linear(host, ours.SGDP(0.05)), verbose=True)
-    assert printed.getvalue().startswith("find_batch: steps are timed at micro-batches of 4, 16, 6")
+    assert printed.getvalue().startswith(
+        "find_batch: epochs of fit on arrays are timed at micro-batches of 4, 16, 64"
+    )
     assert re.search(r"\d+/\d+.*s/timing\n$", printed.getvalue())
 
 

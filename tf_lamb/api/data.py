@@ -7,6 +7,7 @@ from typing import Any
 
 # What SciPy's sparse matrices, TensorFlow's sparse and ragged tensors and JAX's sparse arrays have.
 UNEVEN = "nnz", "dense_shape", "nested_row_splits", "nse"
+MANY = 4096  # examples of a part of arrays that is looked at
 
 
 def mapped(function: Callable, *trees: Any) -> Any:
@@ -51,6 +52,31 @@ def checksum(tree: Any, before: int = 0) -> int:
 
     mapped(add, tree)
     return before
+
+
+def first_not_finite(batch: tuple) -> tuple[int, str, str] | None:
+    """The first example of a batch that is not finite, its part and value; None of none."""
+    import numpy as np
+
+    found: list = []
+
+    def look(tree, name):
+        if isinstance(tree, dict):
+            for key, each in tree.items():
+                look(each, f"{name}[{key!r}]")
+        elif isinstance(tree, tuple):
+            for i, each in enumerate(tree):
+                look(each, f"{name}[{i}]")
+        elif tree is not None and np.issubdtype(np.asarray(tree).dtype, np.inexact):
+            rows = np.asarray(tree).reshape(len(tree), -1)
+            if not (good := np.isfinite(rows).all(axis=1)).all():
+                row = int(np.argmin(good))
+                value = rows[row][~np.isfinite(rows[row])][0]
+                found.append((row, name, "NaN" if np.isnan(value) else str(value)))
+
+    for part, name in zip(batch, ("x", "y", "sample_weight"), strict=False):
+        look(part, name)
+    return min(found, default=None)
 
 
 def check_paired(name: str, value: Any, call: str) -> None:
@@ -106,6 +132,19 @@ class Arrays:
     def count(self) -> int:
         """The examples."""
         return len(self._kept)
+
+    @property
+    def length(self) -> int:
+        """The examples, held out or not."""
+        return size_of(self._arrays)
+
+    def first(self, count: int) -> tuple:
+        """So many, as they lie there, held out or not."""
+        return self._rows(slice(count))
+
+    def passed(self) -> Iterator[tuple]:
+        """A pass over all of them, held out or not."""
+        yield from (self._rows(slice(i, i + MANY)) for i in range(0, self.length, MANY))
 
     def hold_out(self, wanted: int) -> tuple:
         """So many examples at random, which no batch has any longer."""
@@ -173,6 +212,15 @@ class Batches:
         self._data, self._skipped = data, 0
         self._held: int | None = None  # the checksum of what is held out
         self._counted: int | None = None  # examples, by some batches and the last
+
+    @property
+    def given(self) -> Any:
+        """The data as they were given."""
+        return self._data
+
+    def passed(self) -> Iterator[tuple]:
+        """A pass over all batches, held out or not, as tuples of arrays."""
+        return self._read()
 
     def count(self) -> int:
         """The examples of a pass, which is read where its batches may differ in size.

@@ -53,6 +53,34 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 
 @contextlib.contextmanager
+def executed(model: Any, count: int):
+    """Inside it, `fit` makes so many steps an execution, by a step that is compiled for them.
+
+    `steps_per_execution` of Keras 3, a number; `_steps_per_execution` of tf_keras, a variable.
+    """
+    public = hasattr(model, "steps_per_execution")
+    before = model.steps_per_execution if public else model._steps_per_execution
+    if before is None or int(before) == count:
+        yield
+        return
+
+    def use(number):
+        model.train_function = model.test_function = None
+        if public:
+            model.steps_per_execution = number
+        else:
+            model._steps_per_execution.assign(number)
+
+    before, functions = int(before), (model.train_function, model.test_function)
+    use(count)
+    try:
+        yield
+    finally:
+        use(before)
+        model.train_function, model.test_function = functions
+
+
+@contextlib.contextmanager
 def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
     """Inside it, `fit` ends with the averages of `use_ema` as weights where that is so alone."""
     finalize = getattr(optimizer, "finalize_variable_values", None)

@@ -2,17 +2,16 @@
 
 import contextlib
 import dataclasses
-import math
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_lamb.api import frontends
+from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped
-from tf_lamb.api.find import reach
-from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, tuned_rate
+from tf_lamb.api.find import reach, timing
+from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, executions, tuned_rate
 from tf_lamb.api.find.data import Examples
+from tf_lamb.api.find.feeds import feed_of
 from tf_lamb.api.find.found_batch import FoundBatch
 from tf_lamb.api.find.search_log import SearchLog, settings_by_name
 from tf_lamb.api.find.trials import Trials, normalizations
@@ -25,17 +24,7 @@ from tf_lamb.core.recipes.scaling import fit_steps, training
 
 PART = 0.1  # of the baseline's run, that a short run has
 AVERAGED = 4  # batches of the baseline, for averages of batch normalization; one of the large batch
-# Epochs of a micro-batch, of which the quickest counts, as other programs only add to it: to see
-# how many steps an epoch needs that lasts as long, in seconds, and in each round. In a round all
-# micro-batches take turns, so that a slow moment of the machine is not that of one of them.
-SEEN, ROUNDS, TIMED, LASTS = 2, 4, 2, 0.15
-MORE = 8  # times the steps from one epoch to the next, at most, until it lasts
 ACCUMULATED = 4  # calls of an update
-GROWTH = 4  # from one micro-batch to the next
-LINEAR = 0.95  # of GROWTH: nearly as many times the seconds as the examples
-FULL = re.compile(
-    r"resource.?exhausted|out of memory|\bOOM\b|MemoryError|failed to allocate", re.IGNORECASE
-)
 
 
 def find_batch(
@@ -56,7 +45,8 @@ def find_batch(
     whose held-out loss is the target, and at a batch sixteen times as large until it is reached.
     Each has the best of several rates, constant after a warmup, and that one again for two other
     orders of the data. As noise grows while the loss falls, early runs find a Bn that is rather too
-    small. T, the seconds of a step, is given or measured here.
+    small. T, the seconds of a step, is given or measured here, by epochs of `fit` on the data as
+    they are: with what makes its input, the start of an epoch, and `steps_per_execution`.
 
     Weights, optimizer, averages and seeds of the model are as before afterwards, also after an
     interruption. Short runs begin with the weights that the model has: build it anew for a search.
@@ -64,7 +54,8 @@ def find_batch(
     Args:
         model: A compiled model, with the optimizer of the baseline.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
-            of batches, a `PyDataset`, or a list of batches.
+            of batches, a `PyDataset`, a list of batches, or what gives them anew whenever it is
+            iterated. Other batches are put together from these, or cut from them.
         baseline_batch_size: The batch of the tuned baseline.
         baseline_epochs: The epochs that it takes.
         baseline_learning_rate: Its peak rate. Defaults to None: the model's optimizer's.
@@ -83,8 +74,8 @@ def find_batch(
         deadline_hours: The most hours that training may take. Defaults to None.
         examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
             the data says how many batches it has.
-        validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`,
-            which then may not be shuffled anew for each pass.
+        validation_data: Held-out examples, like `data`, which an epoch of `fit` then ends with.
+            Defaults to None: a tenth of `data`, which then may not be shuffled anew for each pass.
         directory: A folder in which the seconds of a step and every short run are saved, and from
             which a search that was killed goes on: with the weights that it began with, to the
             same answer bit for bit, where every pass over the data is the same and no layer draws
@@ -123,7 +114,7 @@ def find_batch(
     if deadline_hours is not None:
         checks.number("deadline_hours", deadline_hours, "(0, inf)")
     counts, network = _device_counts(device_counts)
-    check(model, base, None)
+    check(model, base, None, one_execution=False)
     own = unwrapped(model.optimizer)
     rate = tuned_rate(own, baseline_learning_rate)
     devices = frontends.of(model).devices(model)
@@ -148,17 +139,16 @@ def find_batch(
                 f"keras.distribution shares a call among {devices} devices, and a step is timed on "
                 "one: pass step_seconds=, or search without it, with a model that is built anew."
             )
-        most = min(read.training, large * steps.FARTHEST)
-        sizes = sizes_from(max(1, base // GROWTH), most)
+        sizes = timing.sizes_from(base, min(read.training, large * steps.FARTHEST))
     log = SearchLog(directory, "find_batch", model, read, {
         "baseline_batch_size": base, "steps": total, "learning_rate": rate,
         "large_batch_size": large, "optimizer": type(own).__name__, **settings_by_name(own),
         "loss_scale": "LossScale" in type(model.optimizer).__name__,
     })  # fmt: skip
     search = _Search(model, read, own, log, base, large, rate, verbose)
-    timed = "seconds of a step: as given"
+    timed, idle = "seconds of a step: as given", ()
     if machine is None:
-        machine, timed = search.machine(sizes)
+        machine, timed, idle = search.machine(sizes)
     machine = dataclasses.replace(machine, devices=counts, network=network)
     target, runs = None, []
     if curve is None:
@@ -172,41 +162,69 @@ def find_batch(
     return FoundBatch(
         answer=answer, runs=tuple(runs), target=target, timed=timed, optimizer=own,
         learning_rate=rate, baseline_epochs=baseline_epochs, examples=read.examples,
-        cost=sum(run.batch * run.made for run in runs) / (base * total),
-        normalizes=bool(normalizations(model)), data=read.written,
+        cost=sum(run.batch * run.made for run in runs) / (base * total), took=log.took,
+        normalizes=bool(normalizations(model)), data=read.written, idle=tuple(idle),
     )  # fmt: skip
 
 
 class _Search:
-    """What `find_batch` has to run: steps that are timed, and short runs at two batches."""
+    """What `find_batch` has to run: epochs that are timed, and short runs at two batches."""
 
     def __init__(self, model, read, own, log, base, large, rate, verbose):
         self.model, self.read, self.own, self.log = model, read, own, log
         self.base, self.large, self.rate, self.verbose = base, large, rate, verbose
+        self.executions = executions(model)
         self.progress: Progress | None = None
 
     def machine(self, sizes):
-        """What trains, by the seconds of its steps, and how far they were measured."""
-        seen, update, how = self.log.cached(["seconds", sizes], lambda: self._measured(sizes))
-        timed, taken = zip(*seen, strict=True)
-        return plan.Machine(plan.fit_time(timed, taken, update), max(timed)), how
+        """What trains, how far it was measured, and the seconds of steps without their input."""
+        key = ["epochs", sizes, self.executions]
+        told = self.log.cached(key, lambda: self._measured(sizes))
+        timed, taken = zip(*told["seconds"], strict=True)
+        time = plan.fit_time(timed, taken, told["update"])
+        const, of_calls = told["evaluation"]
+        epoch = plan.Epoch(self.read.examples, evaluation=(const, of_calls), **told["epoch"])
+        return plan.Machine(time, max(timed), epoch=epoch), told["how"], told["idle"]
 
     def _measured(self, sizes):
-        """The seconds by micro-batch, those of an update alone, and what ended the list."""
-        of_update = accumulates(self.own)
-        most = (1 + ROUNDS) * (len(sizes) + of_update)
+        """The seconds by micro-batch, of an update alone, and of an epoch beside its steps."""
+        of_update, host = accumulates(self.own), frontends.of(self.model).host
+        feed = feed_of(self.read.source, self.read.examples, host)
+        most = (1 + timing.ROUNDS) * (len(sizes) + of_update)
+        epoch = {"drops": feed.drops}
         with Progress(self.model, most, self.verbose, unit="timing") as progress:
             names = ", ".join(map(str, sizes))
-            progress.say(f"find_batch: steps are timed at micro-batches of {names}")
-            with self._trials(self.base) as trials:
-                seen, how = seconds_of_steps(trials, sizes, progress.add)
-            pairs = [*seen.items()]
-            if not of_update:
-                return pairs, 0.0, how
-            first, calls = sizes[0], ACCUMULATED
-            with self._trials(calls * first, calls) as trials:
-                alone = seconds_of_update(trials, first, seen[first], progress.add)
-            return pairs, min(alone, 0.5 * min(seen.values())), how
+            progress.say(
+                f"find_batch: epochs of fit on {feed.name} are timed at micro-batches of {names}"
+            )
+            with self._timed(self.base) as trials:
+                least = self.executions
+                seen, how = timing.sizes_that_fit(trials, feed, sizes, least, progress.add)
+                timed = timing.in_turn(trials, feed, seen, least, progress.add)
+                evaluation = 0.0, 0.0
+                if held := self.read.given_validation(host):
+                    evaluation, epoch["evaluated"] = self._evaluation(trials, held, [*seen])
+            update, first, calls = 0.0, sizes[0], ACCUMULATED
+            if of_update:
+                with self._timed(calls * first, calls) as trials:
+                    mean = timing.seconds_of_update(trials, feed, first, progress.add)
+                whole = dict(timed.idle or timed.seconds)[first]
+                update = min(max(0.0, (whole - mean) * calls / (calls - 1)), 0.5 * whole)
+        return {
+            "seconds": [*timed.seconds.items()], "update": update, "how": how,
+            "idle": [*timed.idle.items()], "evaluation": evaluation,
+            "epoch": {"start": timed.start, "compiled": timed.begin, **epoch},
+        }  # fmt: skip
+
+    def _evaluation(self, trials, held, sizes):
+        """The seconds a + b/size of an evaluation, and of its compilation."""
+        ends = sizes[0], sizes[-1]
+        (few, evaluated), (many, _) = (timing.of_evaluation(trials, held, size) for size in ends)
+        if ends[0] == ends[1]:
+            return (few, 0.0), evaluated
+        of_calls = max(0.0, (few - many) / (1 / ends[0] - 1 / ends[1]))
+        const = max(0.0, many - of_calls / ends[1])
+        return (const, of_calls), evaluated
 
     def short_runs(self, machine, total):
         """The target, and the runs to it; `total` are the steps of the baseline."""
@@ -214,8 +232,7 @@ class _Search:
         length = round(PART * total)
         of_runs = reach.examples(base, length)
         few, many = (each / (base * total) for each in of_runs)
-        example = sum(machine.seconds(batch, 1) / batch for batch in (base, large)) / 2
-        quick, slow = (plan.duration(each * example) for each in of_runs)
+        example = sum(machine.time.call(batch) / batch for batch in (base, large)) / 2
         fits = machine.micro_batch if accumulates(self.own) else large
         _, calls = plan.arrange(large, 1, fits)
         of_base = micro_batches(base, fits)
@@ -223,11 +240,16 @@ class _Search:
         check_shared(self.model, large // calls)
         calls_of = {base: (of_base, AVERAGED), (large := large // calls * calls): (calls, 1)}
         about, most = of_runs
+        look, begin = self.log.cached(["look", base], lambda: self._look(*calls_of[base]))
+        quick, slow = (
+            plan.duration(each * example + count * looks * look + 2 * begin)
+            for each, (count, looks) in zip(of_runs, reach.LOOKED, strict=True)
+        )
         with Progress(self.model, most, self.verbose, about) as self.progress:
             self.progress.say(
                 f"find_batch: short runs at batch {base:,} and {large:,}, on about {few:.1f} to "
-                f"at most {many:.1f} times the examples of the baseline, {quick} to {slow} of "
-                f"steps; {self.read.held_out:,} are held out"
+                f"at most {many:.1f} times the examples of the baseline, {quick} to {slow} with "
+                f"evaluation and compilation; {self.read.held_out:,} are held out"
             )
             self.log.tell(self.progress.say)
             return reach.short_runs(
@@ -235,14 +257,28 @@ class _Search:
                 self.rate, base, large, length, self.progress.say, self.log,
             )  # fmt: skip
 
+    def _look(self, *calls):
+        """The seconds of an evaluation in a run at the base batch, and of its compilation."""
+        with self._trials(self.base, *calls) as trials:
+            return timing.of_look(trials)
+
     @contextlib.contextmanager
     def _trials(self, batch, calls=1, averaged=1):
         """Trials with the model's optimizer, which make an update in so many calls."""
-        with Trials(self.model, self.read, batch, batch // calls, averaged=averaged) as trials:
+        with (
+            seams.executed(self.model, 1),
+            Trials(self.model, self.read, batch, batch // calls, averaged=averaged) as trials,
+        ):
             self.log.begin(trials)
             trials.choose("own", lambda: anew(self.own, calls))
             if self.progress:
                 trials.tell = self.progress.add
+            yield trials
+
+    @contextlib.contextmanager
+    def _timed(self, batch, calls=1):
+        """Trials whose `fit` makes as many steps an execution as the user's."""
+        with self._trials(batch, calls) as trials, seams.executed(self.model, self.executions):
             yield trials
 
 
@@ -300,76 +336,3 @@ def _check_large(large, base, examples, total):
             f"least, and {examples:,} examples to train on and a tenth of {total:,} steps allow "
             f"{most:,} at most. Pass another large_batch_size=, or noise_scale=."
         )
-
-
-def sizes_from(first: int, most: int) -> list[int]:
-    """Micro-batches, each `GROWTH` times the one before, and `most` where it is the second."""
-    sizes = [first]
-    while GROWTH * sizes[-1] <= most:
-        sizes.append(GROWTH * sizes[-1])
-    return sizes if len(sizes) > 1 or first == most else [first, most]
-
-
-def seconds_of_steps(
-    trials: Trials, sizes: list[int], tell: Callable[[int], None] = lambda timings: None
-) -> tuple[dict[int, float], str]:
-    """Seconds of a call with its update, by micro-batch, and what ended the list."""
-    seen: dict[int, tuple[int, float]] = {}
-    how = ""
-    for size in sizes:
-        smaller = max(seen, default=size)
-        if (found := _fitting(trials, size, seen)) is None:
-            if (found := _fitting(trials, size // 2, seen)) is not None:
-                seen[size // 2] = found
-            how = f"{2 * max(seen):,} does not fit"
-            break
-        seen[size] = found
-        tell(1)
-        if len(seen) > 2 and found[1] >= LINEAR * size / smaller * seen[smaller][1]:
-            how = "beyond, an example takes no less time"
-            break
-    how = f"micro-batches up to {max(seen):,}: {how or 'larger ones were not tried'}"
-    return in_turn(trials, {size: steps for size, (steps, _) in seen.items()}, tell), how
-
-
-def seconds_of_update(
-    trials: Trials, size: int, whole: float, tell: Callable[[int], None] = lambda timings: None
-) -> float:
-    """Seconds of an update alone: (whole - mean) k/(k - 1), with the mean of its k calls."""
-    k, (steps, _) = trials.calls, lasting(trials, size)
-    return max(0.0, (whole - in_turn(trials, {size: steps}, tell)[size]) * k / (k - 1))
-
-
-def _fitting(trials, size, seen):
-    """What lasts; None where there is no memory for it, but for the first size."""
-    try:
-        return lasting(trials, size)
-    except Exception as error:
-        if not seen or not FULL.search(f"{type(error).__name__}: {error}"):
-            raise
-        trials.start()  # some variables may be lost
-        return None
-
-
-def lasting(trials: Trials, size: int) -> tuple[int, float]:
-    """Steps of an epoch that lasts, with whole updates, and about the seconds of a call."""
-    batch, steps = next(trials.data.batches(size, 0)), trials.calls
-    trials.start()
-    while (lasts := min(trials.epochs(batch, steps, SEEN))) < LASTS:
-        more = min(MORE, 1.2 * LASTS / lasts)
-        steps = trials.calls * math.ceil(more * steps / trials.calls)
-    return steps, lasts / steps
-
-
-def in_turn(
-    trials: Trials, steps: dict[int, int], tell: Callable[[int], None] = lambda timings: None
-) -> dict[int, float]:
-    """Seconds of a call in the quickest epoch of each micro-batch, from the steps of an epoch."""
-    quickest = dict.fromkeys(steps, math.inf)
-    batches = {size: next(trials.data.batches(size, 0)) for size in steps}
-    trials.start()
-    for size in ROUNDS * [*steps]:
-        lasts = min(trials.epochs(batches[size], steps[size], TIMED))
-        quickest[size] = min(quickest[size], lasts / steps[size])
-        tell(1)
-    return quickest

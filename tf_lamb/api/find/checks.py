@@ -82,8 +82,19 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
-def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
-    """Raises for a model that cannot be tried."""
+def executions(model: Any) -> int:
+    """The `steps_per_execution` of `compile`."""
+    # seam: tf_keras 2.20.1, where it has no public name.
+    many = getattr(model, "steps_per_execution", None) or getattr(
+        model, "_steps_per_execution", None
+    )  # fmt: skip
+    return 1 if many is None else as_int(many)
+
+
+def check(
+    model: Any, batch_size: int, micro_batch_size: int | None, one_execution: bool = True
+) -> None:
+    """Raises for a model that cannot be tried; `one_execution` is all that a search may make."""
     if getattr(model, "optimizer", None) is None:
         raise ValueError(
             "The model is not compiled, so that it has no loss to search by: call "
@@ -107,12 +118,8 @@ def check(model: Any, batch_size: int, micro_batch_size: int | None) -> None:
             "strategy's scope: the answer depends on the batch, not on its replicas."
         )
     check_shared(model, micro_batch_size or batch_size)
-    # seam: tf_keras 2.20.1, where it has no public name.
-    many = getattr(model, "steps_per_execution", None) or getattr(
-        model, "_steps_per_execution", None
-    )  # fmt: skip
-    if many is not None and as_int(many) != 1:
+    if one_execution and (many := executions(model)) != 1:
         raise ValueError(
             f"A search sets the rate of every step, and the model was compiled with "
-            f"steps_per_execution={as_int(many)}: compile it with 1 for the search."
+            f"steps_per_execution={many}: compile it with 1 for the search."
         )

@@ -6,19 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api import plots
+from tf_lamb.api.find.data import Written
 from tf_lamb.core import search
 from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import ARGUMENTS, Recipe
 
 
-def training(batch_size: int, epochs: float, data: str, note: str = "") -> str:
+def training(batch_size: int, epochs: float, data: Written, note: str = "") -> str:
     """The lines of code that train with a `FoundRate`."""
     whole = math.ceil(epochs)
     end = "" if whole == epochs else f"  # the schedule ends after {epochs:.3g} of them"
+    given, note_on_data = data.at(batch_size)
+    notes = [note_on_data, end.removeprefix("  # ")]
+    end = "  # " * any(notes) + "; ".join(filter(None, notes))
+    validation = ", validation_data=validation_data" * ("validation_data" in data.more)
     return (
         "# with your other arguments of compile: metrics, loss_weights, ...\n"
         f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
-        f"model.fit({data.strip('(,)')}, batch_size={batch_size}, epochs={whole}){end}"
+        f"model.fit({given}, epochs={whole}{validation}){end}"
     )
 
 
@@ -72,7 +77,7 @@ class FoundRate:
     examples: int
     decay: str
     calls: int  # micro-batches of an update
-    data: str  # as a line of code has them
+    data: Written  # as lines of code have them
     trials: tuple[search.Trial, ...]  # every short run
     cost: float  # examples that the search trained on, over those of the real run
     candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)

@@ -7,10 +7,11 @@ from typing import Any
 from tf_lamb.api import frontends, plots
 from tf_lamb.api.find import reach
 from tf_lamb.api.find.checks import accumulates
+from tf_lamb.api.find.data import Written
 from tf_lamb.api.find.found import told_by, training
 from tf_lamb.api.find.trials import AVERAGED
 from tf_lamb.core import search
-from tf_lamb.core.goodput.plan import Answer, Row, duration
+from tf_lamb.core.goodput.plan import Answer, Row, arrange, duration
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
@@ -29,7 +30,10 @@ class FoundBatch:
     optimizer: Any = dataclasses.field(repr=False)
     learning_rate: float
     normalizes: bool  # whether there is batch normalization, which `find_rate` takes time for
-    data: str  # as a line of code has them
+    data: Written  # as lines of code have them
+    took: float = dataclasses.field(compare=False)  # seconds of the search, all that was waited
+    # Seconds of a step without the making of its input, by micro-batch; of arrays none.
+    idle: tuple[tuple[int, float], ...] = ()
 
     @property
     def row(self) -> Row:
@@ -127,14 +131,21 @@ class FoundBatch:
         keras = frontends.of(self.optimizer).host.__name__
         return (
             f"found = tf_lamb.{keras}.find_rate(\n"
-            f"    model, {self.data}, {row.batch}, epochs={self.epochs},{more}\n"
-            f"    baseline_batch_size={self.answer.baseline}{given})\n"
+            f"    model, {self.data.data}, {row.batch}, epochs={self.epochs},{more}\n"
+            f"    baseline_batch_size={self.answer.baseline}{given}{self.data.more})\n"
             + training(row.batch // calls, self.epochs, self.data)
         )
 
     def __str__(self) -> str:
         return "\n".join(
-            [*self._short_runs(), self.timed, str(self.answer), *self._in_whole_epochs()]
+            [
+                *self._short_runs(),
+                self.timed,
+                *self._input(),
+                str(self.answer),
+                *self._price(),
+                *self._in_whole_epochs(),
+            ]
         )
 
     def _in_whole_epochs(self):
@@ -144,9 +155,10 @@ class FoundBatch:
             return
         if (row := self.row).batch == answer.baseline:
             return
-        of_base = answer.steps.at(answer.baseline)
-        base = of_base * answer.machine.seconds(answer.baseline, row.devices)
-        whole = self._updates * row.seconds
+        machine, of_base = answer.machine, answer.steps.at(answer.baseline)
+        base = machine.begin(answer.baseline, row.devices)
+        base += of_base * machine.seconds(answer.baseline, row.devices)
+        whole = machine.begin(row.batch, row.devices) + self._updates * row.seconds
         saved = f"{1 - whole / base:.0%} is saved" if whole < base else "nothing is saved"
         if answer.deadline is not None and whole > 3600 * answer.deadline:
             saved += ", and the deadline is missed"
@@ -159,9 +171,6 @@ class FoundBatch:
                 f"{self.epochs} epochs in place of {self.baseline_epochs:g}: a model may overfit, "
                 "which short runs do not see; evaluate it on held-out examples"
             )
-        if self.runs:
-            took = sum(run.made * answer.machine.seconds(run.batch, 1) for run in self.runs)
-            yield f"the short runs took about {duration(took)} of steps"
         if why := self._why_not_searched():
             yield f"find_rate cannot search here: {why}; recipe() has the rate of transfer"
         else:
@@ -169,6 +178,35 @@ class FoundBatch:
                 f"find_rate searches the rate here for {self._budget:g} of the run at most, "
                 f"{duration(self._budget * whole)}"
             )
+
+    def fit_seconds(self, batch_size: int, epochs: float) -> float:
+        """Seconds that `fit` takes on one device for so many epochs, compilation included.
+
+        Without what is not known of it: your callbacks. Of seconds that were given, it has the
+        steps alone.
+        """
+        machine = self.answer.machine
+        micro, accumulation = arrange(batch_size, 1, machine.micro_batch)
+        calls = math.ceil(self.examples / micro)
+        if machine.epoch is not None:
+            calls = machine.epoch.calls(micro)
+        updates = epochs * calls / accumulation
+        return machine.begin(batch_size, 1) + updates * machine.seconds(batch_size, 1)
+
+    def _input(self):
+        """Which share of a step is the making of its input."""
+        time, shares = self.answer.machine.time, []
+        for size, idle in self.idle:
+            whole = time.step(size)
+            shares.append(f"{max(0.0, 1 - idle / whole):.0%} at {size:,}")
+        if shares:
+            yield f"of a step, waiting for its input is {', '.join(shares)}"
+
+    def _price(self):
+        """The whole wait for the search."""
+        steps = sum(run.made * self.answer.machine.time.call(run.batch) for run in self.runs)
+        of_steps = f", {duration(steps)} of it steps of the short runs" if self.runs else ""
+        yield f"the search took {duration(self.took)}, with compilation and evaluation{of_steps}"
 
     def _short_runs(self):
         if not self.runs:

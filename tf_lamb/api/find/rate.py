@@ -157,7 +157,7 @@ def find_rate(
         "schedules": frontend.schedules, "calls": calls, "data": read.written,
         "wrapped": functools.partial(scaled_as, model.optimizer),
     }  # fmt: skip
-    return _answer(candidates, made, averaging_updates, **of_run)
+    return _answer(candidates, made, averaging_updates, read, **of_run)
 
 
 def _lengths(total, many, budget, averaging_updates):
@@ -248,7 +248,7 @@ def _rung(run, candidate, trials, start, factor, steps, most, best=None):
     return trials
 
 
-def _answer(candidates, made, averaging_updates, train_steps, **of_run) -> FoundRate:
+def _answer(candidates, made, averaging_updates, read, train_steps, **of_run) -> FoundRate:
     every = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
     steps = sum(each.steps + averaging_updates * bool(each.losses) for each in every) + (
         averaging_updates > 0
@@ -258,9 +258,10 @@ def _answer(candidates, made, averaging_updates, train_steps, **of_run) -> Found
         for i in (0, 1)
     )
     if not finals:
+        way_out = "look at the data and the weights, or pass optimizers of smaller rates"
         raise ValueError(
-            "Every short run was lost: no rate that was tried keeps the loss finite. Look at the "
-            "data and the weights, or pass optimizers of smaller rates."
+            "Every short run was lost, as no rate that was tried keeps the loss finite: "
+            f"{read.not_finite() or way_out}."
         )
     taken, why_taken = search.choose({name: each.best for name, each in finals.items()})
     starts = {each.name: each.start for each in candidates if each.is_baseline}

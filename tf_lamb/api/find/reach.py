@@ -21,6 +21,8 @@ LOOKS = 1.15  # from one evaluation to the next, in steps
 LAST = 3  # evaluations, whose mean is compared: their lag is the same at every batch
 EARLY = 4  # times before the first step at which the target may be reached, evaluations begin
 LEAST_STEPS = 4  # at the large batch, where nothing bends
+# Runs and evaluations of each, about where the first rates are the best, and at most.
+LOOKED = ((2 * (2 + SEEDS), 11), (2 * (RATES + MORE), 20))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +120,13 @@ def short_runs(
         seen = _losses(log, base, trials, rate, length, warm / base, length / EARLY)
         if len(seen) > len(set(seen.values())) == 1:
             raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
-        if max(seen) < length or not learned(seen):
+        if max(seen) < length:
+            why = trials.data.not_finite() or "all data are finite, so that the rate is too high"
+            raise ValueError(
+                f"The loss of the baseline is not finite in {length:,} steps at batch {base:,} and "
+                f"rate {rate:.3g}: {why}."
+            )
+        if not learned(seen):
             raise ValueError(
                 f"The model learns nothing in {length:,} steps at batch {base:,} and rate "
                 f"{rate:.3g}, so that there is no loss to reach: look at the baseline first, or "
@@ -185,7 +193,14 @@ def _losses(log, batch, trials, *how):
 def _runs_at(trials, batch, start, target, warm, most, least, say, log, first=None):
     """Runs at one batch: several rates, and the best with other orders of the data."""
 
+    arrived: list[Run] = []
+
     def run(rate, given_up, seed=0):
+        done = tried(rate, given_up, seed)
+        arrived.extend([done] if done.steps < math.inf else [])
+        return done
+
+    def tried(rate, given_up, seed):
         if first is not None and (rate, seed) == (first.rate, 0):
             return first
         limit = math.ceil(given_up if seed else min(most, given_up))
@@ -197,6 +212,13 @@ def _runs_at(trials, batch, start, target, warm, most, least, say, log, first=No
             if first_look <= 1 or not ends or steps > ends[0][0]:
                 break
             first_look /= EARLY  # it was there before anybody looked
+        lost = steps == math.inf and max(seen) < limit
+        if (
+            lost
+            and any(each.rate >= rate for each in arrived)
+            and (why := trials.data.not_finite())
+        ):
+            raise ValueError(f"The loss is not finite at batch {batch:,}, rate {rate:.3g}: {why}.")
         if seed:  # the best rate; given up, it counts as if it had arrived
             steps = min(steps, limit)
         reached = f"{steps:,.1f} steps" if steps < math.inf else f"not in {made:,} steps"

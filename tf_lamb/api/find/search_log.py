@@ -6,6 +6,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable
+from time import perf_counter as clock
 from typing import Any
 
 from tf_lamb.api import files, frontends
@@ -49,6 +50,7 @@ class SearchLog:
         self._made: dict[str, Any] = {}  # key, as JSON -> what was made
         self._loss = math.nan  # before any step
         self._is_old, self._before = False, 0
+        self._began, self._earlier = clock(), 0.0  # seconds of this life, and of those before
         if not self.folder:
             return
         if "://" in self.folder or os.path.isfile(self.folder):
@@ -69,6 +71,11 @@ class SearchLog:
         self._what = json.loads(json.dumps(what, default=_plain))
         if os.path.exists(self._file):
             self._read()
+
+    @property
+    def took(self) -> float:
+        """Seconds of the search until now, in all its lives."""
+        return self._earlier + clock() - self._began
 
     def tell(self, say: Callable[[str], None]) -> None:
         """Says how much of the search was made before, if anything."""
@@ -120,6 +127,7 @@ class SearchLog:
             with open(self._file) as file:
                 saved = json.load(file)
             what, self._loss = saved["what"], float(saved["loss"])
+            self._earlier = float(saved.get("took", 0.0))  # not in files of before
             self._made = {json.dumps(key): made for key, made in saved["made"]}
             before = {name: what.get(name) for name in self._what}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -141,7 +149,8 @@ class SearchLog:
     def _write(self):
         made = [[json.loads(key), value] for key, value in self._made.items()]
         with files.replaced(self._file) as file:
-            json.dump({"what": self._what, "loss": self._loss, "made": made}, file)
+            saved = {"what": self._what, "loss": self._loss, "made": made, "took": self.took}
+            json.dump(saved, file)
 
 
 def layers_of(model: Any) -> list[list[str]]:

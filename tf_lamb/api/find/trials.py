@@ -3,8 +3,10 @@
 import contextlib
 import itertools
 import math
+import os
 import random
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from time import perf_counter as clock
 from typing import IO, Any
 
@@ -173,10 +175,8 @@ class Trials:
     def check_loss(self) -> float:
         """The held-out loss before any step; raises where it is not finite, or 0."""
         if not (losses := self.judge()):
-            raise ValueError(
-                "The loss of the model is not finite before any step: look at the data and the "
-                "weights first."
-            )
+            way_out = self.data.not_finite() or "look at the data and the weights first"
+            raise ValueError(f"The loss of the model is not finite before any step: {way_out}.")
         if not any(losses):
             raise ValueError(f"The held-out loss is 0 before any step, {self._way_out()}")
         return math.fsum(losses) / len(losses)
@@ -201,31 +201,39 @@ class Trials:
         """Updates that `judge` makes besides those of a run."""
         return math.ceil(self.averaged / self.calls) if self._averages else 0
 
-    def epochs(self, batch: tuple, steps: int, count: int) -> list[float]:
-        """Seconds of so many epochs of `fit` on one batch, at a rate of 0, after two to begin."""
+    def epochs(self, data: Mapping[str, Any], count: int) -> list[float]:
+        """Seconds of a first epoch, from the call of `fit` on, and of so many more; at a rate of 0.
+
+        The progress bar of `fit`, which awaits a step, is drawn to nowhere.
+        """
         self.model.optimizer.learning_rate = 0.0
-        begun: list[float] = []
-        taken: list[float] = []
+        host, ends = frontends.of(self.model).host, [clock()]
 
         def end(epoch, logs):
             _loss("fit", logs)  # which awaits the device
-            taken.append(clock() - begun[-1])
+            ends.append(clock())
 
-        def fit(epochs, **how):
-            # seam: Keras 3.15.1 on JAX. Where averages have replaced the weights at the end of a
-            # `fit`, both are one buffer, which the next one cannot donate twice.
-            Snapshot(self.model.trainable_variables).put_back()
-            again = (batch for _ in itertools.count())
-            self.model.fit(
-                again, steps_per_epoch=steps, epochs=epochs, shuffle=False, verbose=0, **how
-            )
+        # seam: Keras 3.15.1 on JAX. Where averages have replaced the weights at the end of a
+        # `fit`, both are one buffer, which the next one cannot donate twice.
+        Snapshot(self.model.trainable_variables).put_back()
+        how = {
+            "callbacks": [host.callbacks.LambdaCallback(on_epoch_end=end)],
+            "verbose": int(host.utils.is_interactive_logging_enabled()),
+        }
+        with (
+            open(os.devnull, "w") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")  # of an epoch that ends where the data here end
+            self.model.fit(**data, epochs=1 + count, **how)
+        return [end - begin for begin, end in itertools.pairwise(ends)]
 
-        fit(1)
-        timed = frontends.of(self.model).host.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: begun.append(clock()), on_epoch_end=end
-        )
-        fit(1 + count, callbacks=[timed])
-        return taken[1:]
+    def evaluation(self, data: Mapping[str, Any]) -> float:
+        """Seconds of `evaluate`."""
+        begin = clock()
+        _loss("evaluate", self.model.evaluate(**data, verbose=0, return_dict=True))
+        return clock() - begin
 
     def _evaluate_first(self):
         """Makes weights and metrics; raises where the model has no loss for such data."""

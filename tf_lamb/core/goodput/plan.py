@@ -80,6 +80,42 @@ def fit_time(
 
 
 @dataclasses.dataclass(frozen=True)
+class Epoch:
+    """What `fit` takes besides its steps.
+
+    Attributes:
+        examples: Of an epoch.
+        start: Seconds of an epoch beside its steps.
+        evaluation: Seconds a and b of its evaluation, a + b/micro-batch.
+        compiled: Seconds before the first step, for one size of a call.
+        evaluated: Seconds before the first evaluation.
+        drops: Whether the last call of an epoch, where it is smaller, is left out.
+    """
+
+    examples: int
+    start: float = 0.0
+    evaluation: tuple[float, float] = (0.0, 0.0)
+    compiled: float = 0.0
+    evaluated: float = 0.0
+    drops: bool = False
+
+    def calls(self, size: int) -> int:
+        """The calls of an epoch, of so many examples on all devices."""
+        whole = self.examples // size if self.drops else math.ceil(self.examples / size)
+        return max(1, whole)
+
+    def seconds(self, size: int) -> float:
+        """Those of an epoch beside its steps."""
+        const, calls = self.evaluation
+        return self.start + const + calls / size
+
+    def begin(self, size: int) -> float:
+        """Those before the first step, and before the first smaller call."""
+        smaller = self.examples > size and self.examples % size > 0 and not self.drops
+        return self.compiled * (1 + smaller) + self.evaluated
+
+
+@dataclasses.dataclass(frozen=True)
 class Machine:
     """What trains."""
 
@@ -88,11 +124,24 @@ class Machine:
     devices: tuple[int, ...] = (1,)  # how many; several numbers are compared
     price: float | None = None  # of a device for an hour
     network: Mapping[int, float] | None = None  # devices -> its seconds; None: not counted
+    epoch: Epoch | None = None  # None: an epoch is its steps
 
     def seconds(self, batch: int, devices: int, micro_batch: int | None = None) -> float:
-        """Seconds of a step, on devices that hold a micro-batch of any size if it is given."""
+        """Seconds of a step and of its share of the epoch, k p/c of c calls.
+
+        On devices that hold a micro-batch of any size if it is given.
+        """
         micro, accumulation = arrange(batch, devices, micro_batch or self.micro_batch)
-        return self.time.step(micro, accumulation) + (self.network or {}).get(devices, 0.0)
+        seconds = self.time.step(micro, accumulation) + (self.network or {}).get(devices, 0.0)
+        if self.epoch is None:
+            return seconds
+        call = micro * devices
+        return seconds + accumulation * self.epoch.seconds(call) / self.epoch.calls(call)
+
+    def begin(self, batch: int, devices: int) -> float:
+        """Seconds before the first step: compilation."""
+        micro, _ = arrange(batch, devices, self.micro_batch)
+        return self.epoch.begin(micro * devices) if self.epoch else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +155,8 @@ class Row:
     steps: int  # updates
     examples: int
     relative: float  # examples over those of the baseline
-    seconds: float  # of a step
-    hours: float
+    seconds: float  # of a step, with its share of what an epoch takes besides
+    hours: float  # compilation included
     between: tuple[float, float]  # hours, as well as the steps are known
     device_hours: float
     cost: float | None
@@ -211,6 +260,10 @@ def plan(
     wrong = steps.noise / WRONG_BY, steps.noise * WRONG_BY
     around = [min(low, wrong[0]), max(high, wrong[1])] if bends else [low]
     alone = machine.devices == (1,) and bends and machine.time.example > 0
+    time = machine.time
+    if machine.epoch:  # an epoch is a number of examples
+        share = machine.epoch.seconds(machine.micro_batch) / machine.epoch.examples
+        time = dataclasses.replace(time, example=time.example + share)
     return Answer(
         steps=steps,
         machine=machine,
@@ -222,7 +275,7 @@ def plan(
         by_deadline=max(in_time, key=lambda row: (row.batch, -row.devices), default=None),
         why_not_larger=_why_not_larger(machine, rows, fastest, beyond),
         regret={noise: regret(rows, fastest, noise) for noise in around},
-        optimum=optimum(machine.time, steps.noise) if alone else None,
+        optimum=optimum(time, steps.noise) if alone else None,
         left_out=tuple((b, why) for b, why in left_out.items() if batches and b not in kept),
     )
 
@@ -273,8 +326,9 @@ def _row(steps, machine, base, batch, devices):
     """Training at a batch that divides evenly."""
     micro, accumulation = arrange(batch, devices, machine.micro_batch)
     seconds, updates = machine.seconds(batch, devices), max(1, round(steps.at(batch)))
-    low, high = (each * seconds / 3600 for each in steps.between(batch))
-    hours = updates * seconds / 3600
+    begin = machine.begin(batch, devices)
+    low, high = ((begin + each * seconds) / 3600 for each in steps.between(batch))
+    hours = (begin + updates * seconds) / 3600
     return Row(
         batch=batch,
         micro_batch=micro,
@@ -305,6 +359,7 @@ def _why_not_larger(machine, rows, fastest, beyond):
         return f"at the edge: {beyond}"
     local = after.batch // after.devices
     whole = after.steps * machine.seconds(after.batch, after.devices, local)
+    whole += machine.begin(after.batch, after.devices)
     if LEVEL * whole < 3600 * fastest.hours:
         return (
             f"{after.batch:,} would be faster in one micro-batch of {local:,} examples a device; "
@@ -336,6 +391,14 @@ def _measured(answer):
         f"{duration(time.micro_batch)} a micro-batch + {duration(time.example)} an example (worst "
         f"residual {time.residual:.0%}){update}{network}"
     )
+    if (epoch := answer.machine.epoch) is not None:
+        size = answer.machine.micro_batch
+        evaluation = epoch.seconds(size) - epoch.start
+        of_this = f", {duration(evaluation)} of it the evaluation" if evaluation else ""
+        yield (
+            f"{duration(epoch.seconds(size))} an epoch besides{of_this}, shared out among its "
+            f"steps; {duration(epoch.begin(size))} once to compile"
+        )
 
 
 def _table(answer):
