@@ -264,6 +264,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         """As in Keras; a second model, of which only values come, is refused."""
         host.check_model(self)
+        if not (self.built or trainable_variables):  # all is frozen; a build of nothing is none
+            return trainable_variables, optimizer_variables
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     @property
