@@ -261,8 +261,9 @@ def test_a_bad_setting(records, tmp_path, text, expected):
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        ({}, "tf_lars has no exclude_from_weight_decay, but tf_lamb, which"),
-        ({"tf_lars": {"exclude_from_weight_decay": ["bias"]}}, "has no global_clip"),
+        ({}, "tf_lars has no weight_decay, exclude_from_weight_decay and global_clipnorm, but "
+         "tf_lamb, which is not used, has weight_decay=0.01, exclude_from_"),
+        ({"tf_lars": {"exclude_from_weight_decay": ["bias"]}}, "no weight_decay and global_clip"),
         ({"tf_lars": {"momentum": -1}, "tf_lamb": {
             "exclude_from_weight_decay": None, "global_clipnorm": None}}, "momentum must be"),
     ],

@@ -80,6 +80,34 @@ def test_the_rate_comes_to_0_with_the_last_step_whoever_says_how_many(a_yaml, ov
     assert params.trainer.validation_interval == steps / 2
 
 
+def test_where_steps_alone_leave_the_rate_is_told(a_yaml):
+    """Both come from 0.01 to 0 in 40 steps."""
+    way_out = f"--global_batch_size={BATCH}"
+    params, text = filled(a_yaml, params_override="trainer.train_steps=30")
+    is_ours = params.trainer.optimizer_config.learning_rate.type == "tf_lamb_polynomial"
+    left = 0.01 * 10 / (36 if is_ours else 40)  # ours begins behind a warmup of 4
+    assert text == (
+        f"the learning rate ends at {left:.4g}, and not at 0: trainer.train_steps=30 of "
+        "--params_override ends training, and not the decay, which is for 40 steps. Add "
+        f"{way_out} to have the decay end there, too"
+    )
+    # The way out.
+    params, text = filled(a_yaml, params_override="trainer.train_steps=30", global_batch_size=BATCH)
+    assert params.trainer.train_steps == 30 == last_step(params) and "ends at" not in text
+
+
+@pytest.mark.parametrize("override", ["trainer.train_steps=40", "trainer.max_to_keep=3"])
+def test_a_rate_that_comes_to_its_end_is_no_news(a_yaml, override):
+    assert filled(a_yaml, params_override=override)[1] == ""
+
+
+def test_a_decay_that_is_shortened_with_the_steps_is_no_news(a_yaml):
+    ours = "tf_lamb_polynomial" in pathlib.Path(a_yaml).read_text()
+    length = "tf_lamb_polynomial.steps=26" if ours else "polynomial.decay_steps=30"
+    path = f"trainer.optimizer_config.learning_rate.{length}"
+    assert filled(a_yaml, params_override=f"trainer.train_steps=30,{path}")[1] == ""
+
+
 def test_the_decay_follows_a_warmup_that_is_overridden(a_yaml):
     is_ours = "tf_lamb_polynomial" in pathlib.Path(a_yaml).read_text()
     place = "tf_lamb.steps" if is_ours else "linear.warmup_steps"
@@ -264,6 +292,58 @@ def test_two_clippings_are_one_too_many():
         f"alone can clip. Write {place}.clipnorm=null or {place}.global_clipnorm=null"
     )
     check_optimizer(with_rate(**optimizer(clipnorm=0.5, global_clipnorm=None)))
+
+
+ADAMW = {
+    "weight_decay_rate": 0.01, "exclude_from_weight_decay": ["LayerNorm", "bias"],
+    "gradient_clip_norm": 1.0,
+}  # fmt: skip
+
+
+def in_the_place_of_adamw(own, **more):
+    """One of Model Garden's experiments, with a type of ours."""
+    optimizer = {"type": "tf_adamp", "tf_adamp": own, "adamw": ADAMW | more}
+    experiment = exp_factory.get_exp_config("bert/pretraining")
+    config = CONFIGS["stock"] | {"optimizer": optimizer}
+    experiment.override({"trainer": {"train_steps": 40, "optimizer_config": config}})
+    return experiment
+
+
+def test_what_an_optimizer_of_model_gardens_had_is_not_lost_with_its_type():
+    with pytest.raises(UserError) as error:
+        check_optimizer(in_the_place_of_adamw({}))
+    assert str(error.value) == (
+        "trainer.optimizer_config.optimizer.type=tf_adamp has no weight_decay, "
+        "exclude_from_weight_decay and global_clipnorm, but adamw, which is not used, has "
+        "weight_decay_rate=0.01, exclude_from_weight_decay=['LayerNorm', 'bias'] and "
+        "gradient_clip_norm=1.0. Write tf_adamp.weight_decay, tf_adamp.exclude_from_weight_decay "
+        "and tf_adamp.global_clipnorm, or for none adamw.weight_decay_rate=0, "
+        "adamw.exclude_from_weight_decay=null and adamw.gradient_clip_norm=0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "more", "lacking"),
+    [
+        ({"weight_decay": 0.1, "exclude_from_weight_decay": ["bias"], "clipnorm": 1.0}, {}, None),
+        ({"exclude_from_weight_decay": ["bias"], "clipnorm": 1.0}, {}, "weight_decay"),
+        ({"weight_decay": 0.1, "clipnorm": 1.0}, {}, "exclude_from_weight_decay"),
+        ({"weight_decay": 0.1, "exclude_from_weight_decay": ["bias"]}, {}, "global_clipnorm"),
+        ({}, {"weight_decay_rate": 0, "exclude_from_weight_decay": None,
+              "gradient_clip_norm": 0}, None),
+        (decayed_by("tf_lamb_constant", learning_rate=0.1) |
+         {"exclude_from_weight_decay": ["bias"], "clipnorm": 1.0}, {}, None),
+        ({"weight_decay": 0.1, "clipnorm": 1.0}, {"exclude_from_weight_decay": None,
+          "include_in_weight_decay": ["kernel"]}, "exclude_from_weight_decay"),
+    ],
+)  # fmt: skip
+def test_each_of_them_is_written_or_turned_off(own, more, lacking):
+    experiment = in_the_place_of_adamw(own, **more)
+    if lacking is None:
+        check_optimizer(experiment)
+        return
+    with pytest.raises(UserError, match=f"type=tf_adamp has no {lacking}, but adamw, which is"):
+        check_optimizer(experiment)
 
 
 @pytest.mark.parametrize("name", sorted(parsing.experiments()))

@@ -1,5 +1,10 @@
 """What `--global_batch_size` makes of an experiment's curve, piece by piece."""
 
+import dataclasses
+import random
+from fractions import Fraction
+
+import numpy as np
 import pytest
 
 pytest.importorskip("official")
@@ -27,10 +32,14 @@ def scaled(batch_size, rate, recipe="legw", **warmup):
     return filled(batch_size, rate, warmup, recipe)
 
 
-def filled(batch_size, rate, warmup, recipe="legw", own=None, kind="tf_lamb", **optimizer):
+def filled(batch_size, rate, warmup, recipe="legw", own=None, kind="tf_lamb",
+           train_steps=1000, **optimizer):  # fmt: skip
     params = exp_factory.get_exp_config("lamb/bert_pretraining")
     rest = {"warmup": warmup, "optimizer": chosen({kind: optimizer})}
-    trainer = {"train_steps": 1000, "optimizer_config": {"learning_rate": chosen(rate), **rest}}
+    trainer = {
+        "train_steps": train_steps,
+        "optimizer_config": {"learning_rate": chosen(rate), **rest},
+    }
     params.override({"task": {"train_data": {"global_batch_size": 64}}, "trainer": trainer})
     text, settings = scaling.fill_in(recipe, batch_size, params, own)
     return text, settings["trainer"]
@@ -186,3 +195,139 @@ def test_a_decay_that_is_over_before_its_warmup_is_refused(rate, batch_size, fou
     expected = f"warmup would end at step 100 with a learning rate of {found}, because"
     with pytest.raises(ValueError, match=expected):
         filled(batch_size, DECAYS[rate], LINEAR)
+
+
+# The whole curve as a function, drawn.
+
+LENGTH = 1600  # all drawn steps are multiples of 16: none is rounded at a quarter of them
+
+
+@dataclasses.dataclass
+class Drawn:
+    """A learning rate and a warmup of a run of `LENGTH` steps."""
+
+    rate: dict
+    warmup: dict
+    warmup_steps: int
+    is_behind: bool  # whether the decay counts from the end of warmup
+
+    @property
+    def kind(self):
+        return next(iter(self.rate))
+
+    @property
+    def begins(self):
+        """The step at which the decay begins; it may have an offset, which may outlast warmup."""
+        return self.rate[self.kind].get("offset", 0) + self.warmup_steps * self.is_behind
+
+    def is_kept(self, stretch):
+        """Whether what falls behind a warmup of as many steps keeps its shares of the run."""
+        if self.warmup["type"] is None or "step" in self.kind or self.kind == "constant":
+            return True
+        if not self.is_behind:  # Model Garden's own warmups have the peak where they end
+            return self.warmup["type"] == "tf_lamb"
+        offset = self.begins - self.warmup_steps
+        return offset and stretch < 1 and self.begins * stretch >= self.warmup_steps
+
+
+def drawn_curve(seed):
+    pick = random.Random(seed)
+    steps = pick.choice([80, 160, 240])
+    behind = {"steps": steps, "handover": "continuous"}
+    warmup, is_behind = pick.choice([
+        ({"type": None}, False),
+        ({"type": "linear", "linear": {"warmup_steps": steps}}, False),
+        ({"type": "polynomial", "polynomial": {"warmup_steps": steps, "power": 2.0}}, False),
+        ({"type": "tf_lamb", "tf_lamb": {"steps": steps, "handover": "drop"}}, False),
+        ({"type": "tf_lamb", "tf_lamb": behind | {"start": 0.01}}, True),
+        ({"type": "tf_lamb", "tf_lamb": behind | {"kind": "polynomial", "power": 2.0}}, True),
+    ])  # fmt: skip
+    with_offset = ["stepwise", "polynomial", "cosine", "exponential"]
+    ours = ["tf_lamb_polynomial", "tf_lamb_cosine", "tf_lamb_exponential", "tf_lamb_multi_step"]
+    kind = pick.choice([*with_offset, *ours, "constant"])
+    if seed % 2:  # what may be counted twice: an offset behind a warmup
+        kind, is_behind = pick.choice(with_offset), True
+        warmup = {"type": "tf_lamb", "tf_lamb": behind}
+    steps = steps if warmup["type"] else 0
+    offset = {}
+    if kind in with_offset:
+        offset = {"offset": pick.choice([32, 240, 560] if seed % 2 else [0, 240])}
+    length = pick.choice([LENGTH, LENGTH - 160]) - sum(offset.values()) - steps * is_behind
+    to, power = pick.choice([0.0, 0.1]), pick.choice([1.0, 2.0])
+    falls = [length * 3 // 64 * 16, length * 7 // 128 * 16]
+    own = {
+        "constant": {"learning_rate": 1.0},
+        "stepwise": {"boundaries": falls, "values": [1.0, 0.3, 0.1]},
+        "polynomial": {"decay_steps": length, "end_learning_rate": to, "power": power},
+        "cosine": {"decay_steps": length, "alpha": to},
+        "exponential": {"decay_steps": 160, "decay_rate": 0.8, "staircase": power == 2},
+        "tf_lamb_polynomial": {"steps": length, "end_learning_rate": to, "power": power},
+        "tf_lamb_cosine": {"steps": length, "end_learning_rate": to},
+        "tf_lamb_exponential": {"steps": 160, "rate": 0.8, "staircase": power == 2},
+        "tf_lamb_multi_step": {"boundaries": falls, "learning_rates": [1.0, 0.3, 0.1]},
+    }[kind]
+    if not {"learning_rate", "boundaries"} & own.keys():
+        own["initial_learning_rate"] = 1.0
+    return Drawn({kind: own | offset}, warmup, steps, is_behind)
+
+
+def rates_of(schedule, steps):
+    rates = [schedule(int(step)) if callable(schedule) else schedule for step in steps]
+    return np.array([float(rate) for rate in rates])
+
+
+def at_another_batch(curve, recipe, stretch):
+    """The rates at equal shares of the run and of the scaled one, and whether warmup is over.
+
+    And the largest rate of the scaled one behind its warmup.
+    """
+    _, trainer = filled(int(64 / stretch), curve.rate, curve.warmup, recipe, train_steps=LENGTH)
+    assert trainer["train_steps"] == LENGTH * stretch
+    config = {"learning_rate": chosen(curve.rate), "warmup": curve.warmup}
+    after = merged(config, trainer["optimizer_config"])
+    kind = after["warmup"]["type"]
+    warm = after["warmup"][kind]["steps" if kind == "tf_lamb" else "warmup_steps"] if kind else 0
+    assert warm == curve.warmup_steps * (stretch if recipe == "sqrt" else 1)
+    steps = np.arange(0, LENGTH + 1, 160)
+    shares = (steps * stretch).astype(int)
+    old, new = built(**config), built(after["learning_rate"], after["warmup"])
+    offset = after["learning_rate"][curve.kind].get("offset", 0)
+    begins = [warm, max(warm, warm * curve.is_behind + offset)]
+    is_over = (steps >= curve.warmup_steps) & (shares >= warm)
+    return rates_of(old, steps), rates_of(new, shares), is_over, max(rates_of(new, begins))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_scaled_rate_is_the_old_one_at_equal_shares_of_the_run(seed):
+    """All of it where warmup has its share, and else what falls behind both warmups."""
+    stretch = Fraction(2) if seed % 5 == 4 else Fraction(1, 4)
+    curve, factor = drawn_curve(seed), float(1 / stretch) ** 0.5
+    old, new, _, _ = at_another_batch(curve, "sqrt", stretch)
+    # Step 0 aside, which Model Garden's polynomial warmup takes for step 1.
+    np.testing.assert_allclose(new[1:], factor * old[1:], rtol=1e-4, atol=1e-6)
+
+    old, new, is_over, largest = at_another_batch(curve, "legw", stretch)
+    if "exponential" not in curve.kind:  # which has no end
+        assert new[-1] == pytest.approx(factor * old[-1], rel=1e-4, abs=1e-6)
+    if curve.is_behind:
+        assert largest >= factor * (1 - 1e-6)
+    if curve.is_kept(stretch):
+        np.testing.assert_allclose(new[is_over], factor * old[is_over], rtol=1e-4, atol=1e-6)
+
+
+def test_a_decay_with_an_offset_keeps_its_begin_and_its_end():
+    cosine = {"initial_learning_rate": 0.1, "decay_steps": 700, "alpha": 0.05, "offset": 200}
+    rate = {"cosine": cosine}
+    # At step 300 = 100 + 200 it begins, at 1,000 it ends: at 150 and 500 of 500 steps.
+    _, trainer = scaled(128, rate, handover="continuous")
+    found = trainer["optimizer_config"]["learning_rate"]["cosine"]
+    assert (found["offset"], found["decay_steps"]) == (50, 350)
+    # At 75 it would begin, before the warmup of 100 ends.
+    _, trainer = scaled(256, rate, handover="continuous")
+    found = trainer["optimizer_config"]["learning_rate"]["cosine"]
+    assert (found["offset"], found["decay_steps"]) == (0, 150)
+    # An offset of --params_override holds, and the decay follows it.
+    own = {"trainer": {"optimizer_config": {"learning_rate": {"cosine": {"offset": 30}}}}}
+    warmup = {"type": "tf_lamb", "tf_lamb": {"steps": 100, "handover": "continuous"}}
+    _, trainer = filled(256, rate, warmup, own=own)
+    assert trainer["optimizer_config"]["learning_rate"]["cosine"]["decay_steps"] == 120

@@ -76,13 +76,18 @@ def define_flags() -> None:
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
-def read(args):
-    """The experiment that the flags describe; prints what the batch flags stand for."""
+def read(args, replicas: int | None = None):
+    """Reads the experiment that the flags describe, and prints what the batch flags stand for.
+
+    Args:
+        args: the flags.
+        replicas: of the run, where its settings do not say how many there are.
+    """
     yamls.read_files(args.config_file)  # before TensorFlow is imported, which takes seconds
     register()
     from tf_lamb.model_garden.experiments import parsing
 
-    params, arithmetic = parsing.parse(args)
+    params, arithmetic = parsing.parse(args, replicas=replicas)
     if arithmetic:
         print(arithmetic, flush=True)
     return params

@@ -5,6 +5,8 @@ params.yaml of another run.
 """
 
 import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
@@ -23,8 +25,16 @@ from tf_lamb.model_garden.tasks import check_groups, check_heads
 _STRATEGIES = (
     "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu", "parameter_server",
 )  # fmt: skip
-_LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 _CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
+# What belongs to one type of optimizer, by the names that ours and Model Garden's own have for it:
+# one of a line is as good as another.
+_ROLES = (
+    ("weight_decay", "weight_decay_rate"),
+    ("exclude_from_weight_decay", "include_in_weight_decay"),
+    ("exclude_from_layer_adaptation",),
+    (*_CLIPPINGS, "gradient_clip_norm"),
+)
+_OFF_BY_0 = "weight_decay", "weight_decay_rate", "gradient_clip_norm"  # others take null
 
 
 def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
@@ -182,18 +192,61 @@ def check_optimizer(params) -> None:
 
 
 def _check_left_behind(optimizer) -> None:
-    """Settings belong to the type that they were written for: another type begins without them."""
+    """Raises where settings that were written for another type are lost with it.
+
+    A type begins without those of another, be it ours or Model Garden's own, which an experiment
+    may have: it would train without decay, decay what it should not, or clip nothing.
+    """
     chosen = optimizer.get().as_dict()
-    for other in OPTIMIZERS:
-        for key in (*_LISTS, *_CLIPPINGS):
-            written = getattr(getattr(optimizer, other), key, None)
-            same = _CLIPPINGS if key in _CLIPPINGS else (key,)
-            if written and all(chosen.get(each) is None for each in same):
-                raise UserError(
-                    f"trainer.optimizer_config.optimizer.type={optimizer.type} has no {key}, but "
-                    f"{other}, which is not used, has {written}. Write it under {optimizer.type}, "
-                    f"too, or {other}.{key}=null"
-                )
+    for other in _types_of(optimizer):
+        config = getattr(optimizer, other)
+        if other == optimizer.type or config.as_dict() == type(config)().as_dict():
+            continue  # nobody wrote it
+        lost = dict(_lost(config.as_dict(), chosen))
+        if other in OPTIMIZERS and not lost.keys() - {"weight_decay"}:
+            continue  # its exclusions and clipping are written, and so its decay is meant
+        if lost:
+            ours = dict.fromkeys(map(_ours, lost))
+            raise UserError(
+                f"trainer.optimizer_config.optimizer.type={optimizer.type} has no "
+                f"{_in_words(ours)}, but {other}, which is not used, has "
+                f"{_in_words(f'{key}={value}' for key, value in lost.items())}. Write "
+                f"{_in_words(f'{optimizer.type}.{key}' for key in ours)}, or for none "
+                f"{_in_words(f'{other}.{key}={_off(key)}' for key in lost)}"
+            )
+
+
+def _types_of(optimizer) -> list[str]:
+    """The names of all types of optimizers that a choice has."""
+    return sorted(set(optimizer.__dict__) - set(optimizer.RESERVED_ATTR) - {"type"})
+
+
+def _lost(settings: dict, chosen: dict) -> Iterator[tuple[str, Any]]:
+    """Yields what the settings of another type have and the chosen type has not."""
+    for names in _ROLES:
+        if any(chosen.get(name) not in (None, 0) for name in names):
+            continue
+        if "weight_decay" in names and (chosen.get("weight_decay_schedule") or {}).get("type"):
+            continue  # which takes its place
+        yield from ((name, settings[name]) for name in names if settings.get(name))
+
+
+def _ours(key: str) -> str:
+    """The name of a setting of Model Garden's in our optimizers."""
+    return {
+        "weight_decay_rate": "weight_decay", "gradient_clip_norm": "global_clipnorm",
+        "include_in_weight_decay": "exclude_from_weight_decay",
+    }.get(key, key)  # fmt: skip
+
+
+def _off(key: str) -> str:
+    """The value that turns a setting off."""
+    return "0" if key in _OFF_BY_0 else "null"
+
+
+def _in_words(names) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _check_clipping(own, source: str) -> None:
@@ -222,8 +275,13 @@ def _check_decay(params) -> None:
         )
 
 
-def check_batch(params) -> None:
-    """Raises where the batch cannot be dealt out, or what a replica sees of it cannot be used."""
+def check_batch(params, replicas: int | None = None) -> None:
+    """Raises where the batch cannot be dealt out, or what a replica sees of it cannot be used.
+
+    Args:
+        params: the experiment.
+        replicas: of the run; by default as many as its settings say.
+    """
     batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", None)
     if batch is None:
         return
@@ -231,7 +289,7 @@ def check_batch(params) -> None:
         raise UserError(
             f"task.train_data.global_batch_size is {batch}. Set a whole number of 1 or more"
         )
-    replicas, micro_batches = batches.replicas(params), batches.micro_batches(params)
+    replicas, micro_batches = replicas or batches.replicas(params), batches.micro_batches(params)
     with named(f"task.train_data.global_batch_size={batch}"):
         examples = batches.per_replica_batch(batch, replicas or 1, micro_batches)
     if (setting := measures(params)) and replicas == micro_batches == 1:

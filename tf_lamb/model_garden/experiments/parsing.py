@@ -26,29 +26,31 @@ _NEEDED = (
 
 
 def parse(
-    flags, override: dict | None = None, begun: config_definitions.ExperimentConfig | None = None
+    flags,
+    override: dict | None = None,
+    begun: config_definitions.ExperimentConfig | None = None,
+    replicas: int | None = None,
 ) -> tuple[config_definitions.ExperimentConfig, str]:
     """The experiment that flags describe, and the arithmetic of its batch, to be printed.
 
     `--params_override`, or `override`, wins, and a recipe follows it. A flag that contradicts it is
-    refused. `begun` stands in the place of the experiment that flags and files name.
+    refused. `begun` stands in the place of the experiment that flags and files name. `replicas` are
+    those of the run, where its settings do not say how many there are.
     """
     params = _named(flags) if begun is None else begun.replace()
     override = own(flags) if override is None else override
     # On a copy: a mistake is found before a recipe builds on it, and a recipe sees the YAML's.
     _override(params.replace(), override, "--params_override")
+    tuned = params.replace()
     text, filled = _filled_in(flags, params, override)
     _override(params, filled, "--global_batch_size")
     theirs = train_utils.ExperimentParser(flags)
     theirs.parse_data_service(theirs.parse_runtime(params))
     _override(params, override, "--params_override")
+    if not filled and at(override, "trainer.train_steps") is not None:
+        text += filter(None, [scaling.cut_short(tuned, params)])
     if most := flags.per_replica_batch_size:
-        count, line = _accumulation(params, most)
-        optimizer = params.trainer.optimizer_config.optimizer.type
-        path = f"trainer.optimizer_config.optimizer.{optimizer}.gradient_accumulation_steps"
-        _check_one(f"--per_replica_batch_size={most}", path, count, override)
-        _override(params, nested(path, count), "--per_replica_batch_size")
-        text.append(line)
+        text.append(_accumulate(params, most, replicas, override))
     for path, value in leaves(filled):
         if (overridden := at(override, path)) not in (None, value):
             text.append(f"  but {path} = {overridden}, as --params_override has it, not {value}")
@@ -101,8 +103,28 @@ def _types(settings: dict) -> dict:
     return {key: value for key, value in inner.items() if value} | chosen
 
 
-def _accumulation(params, most: int) -> tuple[int, str]:
-    """The micro-batches of which no replica sees more examples at once, and their arithmetic."""
+def accumulated(params, most: int, replicas: int):
+    """Gives an experiment with the micro-batches that `--per_replica_batch_size` stands for.
+
+    Args:
+        params: the experiment, of `parse`.
+        most: the most examples that a replica holds at once.
+        replicas: of the run, which a TPU tells only once it is there.
+
+    Returns:
+        The experiment, and the arithmetic, to be printed.
+
+    Raises:
+        UserError: where the batch cannot be dealt out to these replicas.
+    """
+    params = params.replace()
+    line = _accumulate(params, most, replicas)
+    params.lock()
+    return params, line
+
+
+def _accumulate(params, most: int, replicas: int | None, override: dict | None = None) -> str:
+    """Sets the micro-batches of which no replica sees more examples at once; their arithmetic."""
     flag = f"--per_replica_batch_size={most}"
     kind = params.trainer.optimizer_config.optimizer.type
     if kind not in OPTIMIZERS:
@@ -110,15 +132,23 @@ def _accumulation(params, most: int) -> tuple[int, str]:
             f"{flag}: only optimizers of tf_lamb accumulate gradients, not {kind}. Write trainer."
             f"optimizer_config.optimizer.type={' or '.join(OPTIMIZERS)}"
         )
+    path = f"trainer.optimizer_config.optimizer.{kind}.gradient_accumulation_steps"
     batch = params.task.train_data.global_batch_size
     with named(flag):
-        if (replicas := batches.replicas(params)) is None:
-            raise ValueError(
-                f"how many replicas a {params.runtime.distribution_strategy} run has is not known "
-                f"beforehand. Set trainer.optimizer_config.optimizer.{kind}."
-                "gradient_accumulation_steps instead"
+        replicas = replicas or batches.replicas(params)
+        if replicas is None:
+            if (given := at(override, path)) is not None:
+                raise ValueError(
+                    f"it stands for {path}, of which --params_override says {given}. Leave one of "
+                    "them out"
+                )
+            return (
+                f"batch = {batch:,} examples, at most {most:,} on a replica at once: the run "
+                "accumulates the rest when the TPU says how many replicas it has"
             )
         count = batches.accumulation(batch, replicas, most)
+    _check_one(flag, path, count, override or {})
+    _override(params, nested(path, count), "--per_replica_batch_size")
     share = batch // replicas // count
     line = (
         f"batch = {share:,} examples x {replicas} replica(s) x {count:,} micro-batch(es) "
@@ -129,7 +159,7 @@ def _accumulation(params, most: int) -> tuple[int, str]:
             f"\n  not {most:,} examples at once: {share:,} is the largest number up to {flag} that "
             f"divides the {batch // replicas:,} of a replica"
         )
-    return count, line
+    return line
 
 
 def experiments(collection=None, prefix="") -> Iterator[str]:

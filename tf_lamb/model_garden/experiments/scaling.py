@@ -34,7 +34,7 @@ RATES = {
     "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",
     "start", "warmup_learning_rate",
 }  # fmt: skip
-_STEPS = {"steps", "decay_steps", "boundaries", "offset"}
+_STEPS = {"steps", "decay_steps", "boundaries"}  # and `offset`, from which on these count
 _SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
 
 
@@ -95,9 +95,25 @@ def _multiplied(schedule, factor) -> dict:
     return _each(schedule, RATES, lambda rate: rate * factor)
 
 
-def _stretched(schedule, stretch, before=0, after=0) -> dict:
-    """The settings that are steps, stretched; warmup has so many steps before, and after."""
-    return _each(schedule, _STEPS, lambda n: max(nearest((n + before) * stretch) - after, 1))
+def _stretched(schedule, stretch, before=0, after=0, has_end=True, offset=None) -> dict:
+    """The settings that are steps, stretched to the same shares of the run.
+
+    Args:
+        schedule: its settings.
+        stretch: the new number of steps over the old one.
+        before: the steps of a warmup that this schedule counts from.
+        after: those of the new warmup.
+        has_end: whether its steps end a decay; False for those of a period.
+        offset: the new one, where it is given.
+    """
+    old = getattr(schedule, "offset", 0) or 0
+    if offset is None:
+        # A decay that would begin within the new warmup begins where that ends, and what warmup
+        # gives up does not lengthen the offset, before which a rate is above the first one.
+        offset = min(max(nearest((before + old) * stretch) - after, 0), nearest(old * stretch))
+    begin, new_begin = (before + old, after + offset) if has_end else (0, 0)
+    found = _each(schedule, _STEPS, lambda n: max(nearest((n + begin) * stretch) - new_begin, 1))
+    return {**found, "offset": offset} if old else found
 
 
 def _each(schedule, names, change) -> dict:
@@ -154,7 +170,8 @@ def peak(kind: str, settings: dict, step: int) -> float | None:
     import numpy as np
 
     decay, step = _decay(kind, settings), step - (settings.get("offset") or 0)
-    later = [each for each in getattr(decay, "boundaries", ()) if each > step]
+    # Before its offset a cosine rises to its first rate.
+    later = [each for each in (0, *getattr(decay, "boundaries", ())) if each > step]
     return decay and float(max(decay.value(np, each) for each in (step, *later)))
 
 
@@ -173,6 +190,47 @@ def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
     first = end + (rate - end) * (decay.initial_learning_rate - end) / (found - end)
     alpha = {"alpha": end / first} if "alpha" in settings else {}
     return {"initial_learning_rate": first, **alpha}
+
+
+def cut_short(tuned, params) -> str | None:
+    """Says where a run of fewer steps leaves the learning rate; None where it comes to its end.
+
+    Args:
+        tuned: the experiment whose decay ends with its own steps.
+        params: the same with other steps.
+    """
+    steps, before = params.trainer.train_steps, tuned.trainer.train_steps
+    if _counts_otherwise(params) or not isinstance(steps, int) or steps < 1:
+        return None
+    found, end = _rate_at(params, steps), _rate_at(tuned, before)
+    if found is None or end is None or found <= end * 1.001:
+        return None
+    batch = params.task.train_data.global_batch_size
+    return (
+        f"the learning rate ends at {found:.4g}, and not at {end:.4g}: trainer.train_steps={steps} "
+        f"of --params_override ends training, and not the decay, which is for {before:,} steps. "
+        f"Add --global_batch_size={batch} to have the decay end there, too"
+    )
+
+
+def _counts_otherwise(params) -> bool:
+    """Whether a step of the run is no step of its schedule."""
+    adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
+    return getattr(adascale, "scale", None) is not None
+
+
+def _rate_at(params, step: int) -> float | None:
+    """The learning rate behind warmup; None where it is not known."""
+    import numpy as np
+
+    config = params.trainer.optimizer_config
+    rate, warmup = config.learning_rate.get(), config.warmup.get()
+    if rate is None or (decay := _decay(config.learning_rate.type, rate.as_dict())) is None:
+        return None
+    begin = getattr(rate, "offset", 0) or 0
+    if config.warmup.type == "tf_lamb":
+        begin += warmup.begin_step + (warmup.steps if warmup.handover == "continuous" else 0)
+    return float(decay.value(np, step - begin))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,11 +269,11 @@ class Curve:
     def scaled(self, peak: float, stretch, warmup_steps: int) -> dict:
         """The rate's settings that change: the peak, and the length behind such a warmup."""
         rate, kind = self.rate.get(), self.rate.type
-        # Decay may end so many steps after warmup. An exponential one has a period, and no end.
-        ours = self.kind == "tf_lamb" and self.warmup.handover == "continuous"
-        behind = ours and "exponential" not in kind
-        before, after = (self.warmup_steps, warmup_steps) if behind else (0, 0)
-        found = _multiplied(rate, peak / self.peak) | _stretched(rate, stretch, before, after)
+        is_behind = self.kind == "tf_lamb" and self.warmup.handover == "continuous"
+        before, after = (self.warmup_steps, warmup_steps) if is_behind else (0, 0)
+        found = _multiplied(rate, peak / self.peak) | _stretched(
+            rate, stretch, before, after, "exponential" not in kind, self.said.get("offset")
+        )
         if self.ends_on_decay:
             all_of_it = {**rate.as_dict(), **found, **self.said}
             found |= with_peak(kind, all_of_it, warmup_steps, peak)
