@@ -196,6 +196,7 @@ def restore_after(monkeypatch):
         (train_utils, "serialize_config"), (train_utils, "parse_configuration"),
         (train_lib, "OrbitExperimentRunner"), (orbit.controller, "_log"),
         (runner.Runner, "console"), (runner.Runner, "evaluated"), (runner.Runner, "before"),
+        (runner.Runner, "writes_params"),
         (distribute_utils, "get_distribution_strategy"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))

@@ -21,11 +21,11 @@ from official.core import base_trainer, train_lib
 from tf_lamb.api.callbacks.noise import shared_statistics
 from tf_lamb.api.noise import AdaScale, MeasureNoise
 from tf_lamb.api.optimizers import layout
-from tf_lamb.api.variables import step_of, unwrapped
+from tf_lamb.api.variables import is_ours, step_of, unwrapped
 from tf_lamb.model_garden.checks import data as data_checks
 from tf_lamb.model_garden.common import batches, seams
 from tf_lamb.model_garden.common.console import ProgressBar
-from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.experiments import schedules
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions, controllers
@@ -43,6 +43,15 @@ def is_synchronized(layer):
     return getattr(layer, "synchronized", False) or isinstance(layer, sync)
 
 
+def _check_build(config, model, optimizer) -> None:
+    """Raises `UserError` where an optimizer of ours refuses the weights of the model."""
+    ours = unwrapped(getattr(optimizer, "_optimizer", optimizer))
+    if is_ours(ours):
+        kind = config.trainer.optimizer_config.optimizer.type
+        with named(f"trainer.optimizer_config.optimizer.{kind}"):
+            ours.plan_for(model.trainable_variables)
+
+
 class Trainer(base_trainer.Trainer):
     """Model Garden's trainer in all but how often a step calls the task's.
 
@@ -54,6 +63,7 @@ class Trainer(base_trainer.Trainer):
 
     def __init__(self, config, task, model, optimizer, *args, **kwargs):
         self._micro_batches = batches.micro_batches(config)
+        _check_build(config, model, optimizer)
         super().__init__(config, task, model, optimizer, *args, **kwargs)
         layout.note_model(optimizer, model)  # else checkpoints know layers by order among trained
         if (measured := measuring(optimizer)) is not None:
@@ -165,6 +175,7 @@ class Runner(train_lib.OrbitExperimentRunner):
     """Model Garden's runner, with the actions that the experiment's optimizer asks for."""
 
     console = None  # shows nothing
+    writes_params = False  # or its main does, before the optimizer can refuse the model
     evaluated = before = None
     _advisers: tuple = ()
     _trust_ratios = _steering = _progress = None
@@ -183,6 +194,16 @@ class Runner(train_lib.OrbitExperimentRunner):
                 f"{os.path.join(folder, 'info.json')} cannot be read: {error}. Delete it: the next "
                 "evaluation is the best one"
             ) from error
+
+    def _build_trainer(self, *args, **kwargs):
+        try:
+            trainer = super()._build_trainer(*args, **kwargs)
+        except UserError as error:
+            reason, *_ = str(error).split("\n")  # Gin adds lines on where it stood in the call
+            raise UserError(reason) from error
+        if self.writes_params and "train" in self._mode:
+            model_dirs.write_params(self.params, self.model_dir)
+        return trainer
 
     def _maybe_build_checkpoint_manager(self):
         # Every worker has to save, for what they sum up together; only the chief's is kept.
@@ -287,7 +308,9 @@ def install(params=None, shown_on=None, evaluated=None, strategy=None, before=No
         before: the params.yaml that the run in this folder had so far.
     """
     Runner.console, Runner.evaluated, Runner.before = shown_on, evaluated, before
-    seams.use_runner(Runner, model_dirs.write_params)
+    Runner.writes_params = params is not None
+    by_main = model_dirs.write_params if params is None else lambda params, model_dir: None
+    seams.use_runner(Runner, by_main)
     if params is not None:
         logging.info("Final experiment parameters:\n%s", pprint.pformat(params.as_dict()))
         seams.hand_over(params, strategy, is_shown=shown_on is not None)
