@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("official")
 
+import gin
 import yaml
 from official.core import exp_factory, registry
 from support.batch_flags import Flags
@@ -17,6 +18,7 @@ from support.garden import ROOT, restore_after, tiny
 
 from tf_lamb import model_garden
 from tf_lamb.model_garden import sample_data, train
+from tf_lamb.model_garden.checks import flags
 from tf_lamb.model_garden.common import errors, yamls
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import named, parsing
@@ -75,6 +77,49 @@ def test_what_needs_no_experiment_is_refused_at_once(command, says):
     assert says in " ".join((done.stdout + done.stderr).split())
 
 
+RUN = "--experiment=bert/pretraining --model_dir=x --mode"
+
+
+def said_at_once(command):
+    """What a command says without TensorFlow, in one line."""
+    done = run(*shlex.split(command))
+    assert done.returncode == 1 and not done.stdout, done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (f"train {RUN}=continuous_train_and_eval", "--mode=continuous_train_and_eval waits for"),
+        (f"train {RUN}=train_and_validate", "--mode=train_and_validate is not implemented"),
+        ("train_stages --mode=train_and_validate --model_dir=x --stage=lamb/bert_pretraining",
+         "Take one that runs: train, eval, train_and_eval, continuous_eval, train_and_post_eval"),
+        (f"train {RUN}=train --tpu_platform=v3", "--tpu_platform=v3 has no effect. Leave it out"),
+        ("find --experiment=bert/pretraining --noise_scale=1 --mode=train",
+         "--mode=train has no effect: nothing is trained here"),
+    ],
+)  # fmt: skip
+def test_what_does_not_run_is_refused_at_once(command, says):
+    assert says in said_at_once(command)
+
+
+def test_help_lists_the_modes_that_run_and_no_flag_that_a_command_refuses():
+    listed = {}
+    for command in ("train", "train_stages", "find"):
+        text = run(command, "--help").stdout
+        listed[command] = set(re.findall(r"^  --(?:\[no\])?(\w+):", text, re.MULTILINE))
+        shown = set(re.findall(r"\w+", text[text.index("--mode") :])) if "--mode" in text else set()
+        assert "gin_params" in listed[command]
+        if command != "find":
+            assert set(flags.MODES) <= shown
+        assert not {"continuous_train_and_eval", "train_and_validate"} & set(text.split("|"))
+        assert "train_and_validate" not in text
+    assert not {"experiment", "config_file"} & listed["train_stages"]
+    assert not {"mode", "model_dir", "seed", "global_batch_size", "recipe"} & listed["find"]
+    assert {"experiment", "config_file"} <= listed["train"] & listed["find"]
+
+
 def test_our_experiments_are_those_that_we_register():
     registered = exp_factory._REGISTERED_CONFIGS
     factories = {name: registry.lookup(registered, name) for name in parsing.experiments()}
@@ -108,6 +153,34 @@ def test_model_gardens_main_is_handed_what_the_command_has_parsed(records, tmp_p
             train.run(console, parsed)
     (params,) = trained
     assert params is parsed and params.trainer.train_steps == 3
+
+
+def test_what_an_optimizer_refuses_of_the_model_is_one_line_before_params_yaml(
+    records, tmp_path, monkeypatch
+):
+    from official.nlp import train as main
+
+    config, folder = tmp_path / "a.yaml", tmp_path / "model"
+    clear = "exclude_from_weight_decay", "exclude_from_layer_adaptation", "global_clipnorm"
+    soap = {"type": "tf_soap", "tf_lamb": dict.fromkeys(clear), "tf_soap": {"max_precond_dim": 2}}
+    config.write_text(yaml.safe_dump(tiny(records, optimizer_config={"optimizer": soap})))
+    args = Flags(config_file=[str(config)])
+    vars(args).update(
+        mode="train", model_dir=str(folder), seed=None, gin_file=None, gin_params=None,
+        enable_async_checkpointing=False,
+    )  # fmt: skip
+    monkeypatch.setattr(train, "flags", types.SimpleNamespace(FLAGS=args))
+    monkeypatch.setattr(main, "FLAGS", args)
+    restore_after(monkeypatch)
+    words = r"optimizer.tf_soap: SOAP keeps bases of up to max_precond_dim=2, .* or raise max_pre"
+    # As in a process of its own: one that trained before has locked Gin.
+    with (
+        gin.unlock_config(),
+        train.Console() as console,
+        pytest.raises(UserError, match=words) as error,
+    ):
+        train.run(console, train.read(args))
+    assert "\n" not in str(error.value) and not (folder / "params.yaml").exists()
 
 
 # Config files.

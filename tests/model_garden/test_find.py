@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("official")
 
 import yaml
+from official.modeling.optimization import optimizer_factory
 from support.batch_flags import Flags
 from support.garden import BATCH, EXAMPLES, EXPERIMENT, build, optimizer, tiny
 
@@ -16,7 +17,8 @@ from tf_lamb.core.goodput import plan, steps
 from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks.data import count_examples
 from tf_lamb.model_garden.checks.experiment import check_run
-from tf_lamb.model_garden.experiments import parsing
+from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.experiments import parsing, schedules
 
 
 def flags(**given):
@@ -110,6 +112,15 @@ def test_a_stock_optimizer_accumulates_nothing(records):
     stock = build(tiny(records, optimizer_config={"optimizer": {"type": "adamw"}}))
     assert {row.accumulation for row in find.ask(stock, flags(**GIVEN)).rows} == {1}
     assert find.ask(build(tiny(records)), flags(**GIVEN)).rows[-1].accumulation > 1
+
+
+def test_a_rate_that_is_found_in_training_is_not_scaled(records, monkeypatch):
+    """With no advice to write a setting that it has not."""
+    steered = type("Steered", (schedules.Steered,), {})
+    monkeypatch.setitem(optimizer_factory.LR_CLS, "tf_lamb_polynomial", steered)
+    words = "learning_rate.type=tf_lamb_polynomial finds its rate in training, .* Write another"
+    with pytest.raises(UserError, match=words):
+        find.ask(build(tiny(records)), flags(**GIVEN))
 
 
 @pytest.mark.parametrize("micro_batch", [8, 32])

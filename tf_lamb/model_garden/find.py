@@ -34,10 +34,12 @@ from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 from tf_lamb.model_garden.train_stages import Stage
 
+_OF_TRAINING = ("mode", "model_dir", "seed", "tpu", "tf_data_service")
+
 
 def define_flags() -> None:
     """The flags of `train` that describe an experiment, and ours."""
-    train.define_flags()
+    train.define_flags(refused=("global_batch_size", "recipe", *_OF_TRAINING))
     flags.DEFINE_list("runs", [], "BATCH:STEPS of runs to the same loss, at two batches or more.")
     flags.DEFINE_float("noise_scale", None, "The gradient noise scale, in examples.")
     flags.DEFINE_list("step_seconds", [], "MICRO_BATCH:SECONDS of steps on one device.")
@@ -60,6 +62,11 @@ def check_flags(args) -> None:
             raise UserError(
                 f"--{name}={value}: the baseline is the experiment as it stands. Leave it out, or "
                 "name the batches to compare by --batches"
+            )
+    for name in _OF_TRAINING:
+        if (value := getattr(args, name, None)) is not None:
+            raise UserError(
+                f"--{name}={value} has no effect: nothing is trained here. Leave it out"
             )
     if bool(args.runs) == (args.noise_scale is not None):
         raise UserError(
@@ -115,8 +122,16 @@ def ask(params, args) -> plan.Answer:
     """Plans what training takes at each batch, for flags that `check_flags` has seen."""
     from tf_lamb.model_garden.checks import data, experiment
     from tf_lamb.model_garden.common import batches
+    from tf_lamb.model_garden.experiments import schedules
     from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
+    rate = params.trainer.optimizer_config.learning_rate.type
+    if schedules.is_steered(rate):
+        raise UserError(
+            f"trainer.optimizer_config.learning_rate.type={rate} finds its rate in training, and "
+            "no rule scales that to another batch. Write another type with the rate that a run of "
+            "it has found, or train at the batches by hand, by task.train_data.global_batch_size"
+        )
     _check(params)
     if (setting := experiment.measures(params) or "").endswith(".adascale"):
         raise UserError(

@@ -24,12 +24,14 @@ made first.
 """
 
 import sys
+from collections.abc import Container
 
 from absl import app, flags
 
+from tf_lamb.model_garden.checks.flags import MODES, check_flags
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
-from tf_lamb.model_garden.common.errors import begin, one_line
+from tf_lamb.model_garden.common.errors import begin, named, one_line
 
 OURS = (
     "lamb/bert_pretraining",
@@ -39,8 +41,19 @@ OURS = (
 )
 
 
-def define_flags() -> None:
-    """Model Garden's flags and ours, none of them required yet."""
+_LISTED = (
+    "experiment", "config_file", "mode", "model_dir", "params_override", "seed",
+    "global_batch_size", "recipe", "per_replica_batch_size", "tpu", "tf_data_service",
+    "gin_params", "gin_file",
+)  # fmt: skip
+
+
+def define_flags(refused: Container[str] = ()) -> None:
+    """Defines Model Garden's flags and ours, none of them required yet.
+
+    Args:
+        refused: flags that the command refuses, and that `--help` does not list.
+    """
     from official.common import flags as model_garden_flags
 
     from tf_lamb.model_garden.experiments import scaling
@@ -49,6 +62,8 @@ def define_flags() -> None:
     flags.FLAGS[
         "experiment"
     ].help = f"What to train, and what it begins with: {', '.join(OURS)} or one of Model Garden's."
+    flags.FLAGS["mode"].help = f"<{'|'.join(MODES)}>: What to do."
+    flags.FLAGS["gin_params"].help = "'import MODULE' imports what registers more experiments."
     flags.DEFINE_integer(
         "seed", None, "Two runs with one seed start from the same weights.", lower_bound=0
     )
@@ -68,10 +83,9 @@ def define_flags() -> None:
         "The most examples that a replica holds at once; the rest of the batch is accumulated.",
         lower_bound=1,
     )
-    for name in (
-        "experiment", "config_file", "mode", "model_dir", "params_override", "seed",
-        "global_batch_size", "recipe", "per_replica_batch_size",
-    ):  # fmt: skip
+    for name in _LISTED:
+        if name in refused:
+            continue
         # --help lists what the command's own module defined, or what is called its own.
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
@@ -83,6 +97,7 @@ def read(args, replicas: int | None = None):
         args: the flags.
         replicas: of the run, where its settings do not say how many there are.
     """
+    check_flags(args)
     yamls.read_files(args.config_file)  # before TensorFlow is imported, which takes seconds
     register()
     from tf_lamb.model_garden.experiments import parsing
@@ -101,8 +116,16 @@ def register() -> None:
 
     model_garden.register()
     # Gin may import what registers more experiments. Model Garden parses it again, and locks it.
-    gin_files, gin_params = flags.FLAGS.gin_file, flags.FLAGS.gin_params
-    gin.parse_config_files_and_bindings(gin_files, gin_params, finalize_config=False)
+    files, bindings = flags.FLAGS.gin_file or [], flags.FLAGS.gin_params or []
+    kinds = ImportError, LookupError, NameError, OSError, SyntaxError, TypeError, ValueError
+    for name, source in (("gin_file", files), ("gin_params", bindings)):
+        given = " ".join(f"--{name}={text!r}" for text in source)
+        with named(f"{given} cannot be read", kinds):
+            gin.parse_config_files_and_bindings(
+                source if name == "gin_file" else None,
+                source if name == "gin_params" else None,
+                finalize_config=False,
+            )
 
 
 def run(console, params) -> None:

@@ -47,6 +47,7 @@ from typing import Any
 from absl import app, flags
 
 from tf_lamb.model_garden import train
+from tf_lamb.model_garden.checks.flags import check_flags
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
@@ -194,6 +195,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
 
 def _train(args, console) -> bool:
     """Trains the next stage; returns whether there are more of them."""
+    check_flags(args)
     if "train" not in args.mode:
         raise UserError(
             f"--mode={args.mode}: stages are trained. Evaluate one with "
@@ -252,7 +254,7 @@ def _run(_) -> None:
 def main() -> None:
     """Defines the flags and runs."""
     begin("train_stages")
-    train.define_flags()
+    train.define_flags(refused=("experiment", "config_file"))
     flags.DEFINE_multi_string("stage", None, "EXPERIMENT:CONFIG_FILE[,CONFIG_FILE...], in order.")
     flags.DEFINE_enum(
         "moments", None, ["reset", "keep"], "Whether the moments are reset or kept between stages."

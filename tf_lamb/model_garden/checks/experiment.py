@@ -13,18 +13,18 @@ from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
 from tf_lamb.model_garden.checks.data import check_data
+from tf_lamb.model_garden.checks.flags import check_effects
 from tf_lamb.model_garden.checks.rates import check_numbers, check_rate, is_at_least_0
 from tf_lamb.model_garden.checks.trainer import check_best, check_loop, check_steps
-from tf_lamb.model_garden.common import batches
+from tf_lamb.model_garden.common import batches, clusters
 from tf_lamb.model_garden.common.errors import UserError, named, unknown
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.tasks import check_groups, check_heads
 
 # seam: tf-models-official 2.20.0. What `get_distribution_strategy` knows.
-_STRATEGIES = (
-    "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu", "parameter_server",
-)  # fmt: skip
+_STRATEGIES = "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu"
+_SERVED = "parameter_server"  # which it knows, too, and whose trainer cannot train
 _CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
 # What belongs to one type of optimizer, by the names that ours and Model Garden's own have for it:
 # one of a line is as good as another.
@@ -41,6 +41,9 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
     """Raises one `UserError` if this run cannot be, or would harm another one."""
     training, evaluating = "train" in mode, "eval" in mode
     check_runtime(params, evaluating)
+    check_effects(params)
+    if params.runtime.distribution_strategy.lower() == "multi_worker_mirrored":
+        clusters.check()
     if training:
         _check_cluster(params)
         check_optimizer(params)
@@ -72,6 +75,12 @@ def check_runtime(params, evaluating: bool) -> None:
         )
     if not isinstance(gpus := params.runtime.num_gpus, int) or gpus < 0:
         raise UserError(f"runtime.num_gpus is {gpus}. Set it to 0 or more")
+    if strategy.lower() == _SERVED:
+        raise UserError(
+            f"runtime.distribution_strategy={strategy} cannot train here: a step sums over "
+            "replicas, which a parameter server has not. Write runtime.distribution_strategy="
+            "multi_worker_mirrored"
+        )
     if strategy.lower() not in _STRATEGIES:
         raise UserError(unknown("runtime.distribution_strategy", strategy, _STRATEGIES))
     algorithm = params.runtime.all_reduce_alg

@@ -1,9 +1,7 @@
 """The arithmetic of a batch: global batch = examples a replica x replicas x accumulation."""
 
-import json
-import os
-
 from tf_lamb.core.recipes import recipe
+from tf_lamb.model_garden.common import clusters
 
 
 def replicas(params) -> int | None:
@@ -28,22 +26,15 @@ def workers(params) -> int:
 
 def in_cluster() -> int:
     """The number of workers that `TF_CONFIG` describes; 0 where it is not set."""
-    tf_config = os.environ.get("TF_CONFIG", "{}")
-    try:
-        cluster = json.loads(tf_config).get("cluster", {})
-        return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"TF_CONFIG is {tf_config!r}, which describes no cluster. Write "
-            '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
-        ) from error
+    cluster = clusters.read().get("cluster") or {}
+    return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
 
 
 def is_chief(params) -> bool:
     """Whether this process is the one of its cluster that shows and writes."""
     if str(params.runtime.distribution_strategy).lower() != "multi_worker_mirrored":
         return True
-    tf_config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    tf_config = clusters.read()
     task, cluster = tf_config.get("task", {}), tf_config.get("cluster", {})
     if task.get("type") == "worker":
         return int(task["index"]) == 0 and "chief" not in cluster

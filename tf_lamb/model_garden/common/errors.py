@@ -2,7 +2,10 @@
 
 import contextlib
 import difflib
+import importlib.util
 import os
+import pathlib
+import re
 import sys
 from collections.abc import Iterator
 
@@ -19,10 +22,26 @@ def unknown(what: str, name, known) -> str:
 
 
 def did_you_mean(name, known) -> str:
-    """The names that may have been meant instead of an unknown one, or all known names."""
+    """The names that may have been meant instead of an unknown one, or all known names.
+
+    Of a name that an extra registers, it is the flag that imports the extra.
+    """
+    if module := _registering(str(name)):
+        return f"It is registered by an import: add --gin_params='import {module}'."
     if near := difflib.get_close_matches(str(name), known, n=3, cutoff=0.5):
         return f"Did you mean {' or '.join(near)}?"
     return f"There is {', '.join(known)}."
+
+
+def _registering(name: str) -> str | None:
+    """The module of an extra that registers a name, as its source says; None without one."""
+    registers = re.compile(rf'(\bregister\w*\(|^KEY = )"{re.escape(name)}"', re.MULTILINE)
+    extras = importlib.util.find_spec("tf_lamb_extras")
+    for folder in (extras and extras.submodule_search_locations) or ():
+        for file in sorted(pathlib.Path(folder).glob("*/model_garden.py")):
+            if registers.search(file.read_text(encoding="utf-8")):
+                return ".".join(("tf_lamb_extras", file.parent.name, file.stem))
+    return None
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from official.nlp import train as model_garden
 from tensorflow.python.eager import context
 
 import tf_lamb.tf_keras
-from tf_lamb.model_garden.checks.data import naming_records
+from tf_lamb.model_garden.checks.data import naming_records, reason
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError
@@ -94,8 +94,12 @@ def _have_model_garden_train(console, params, args, seed, evaluated, strategy) -
               "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
     before = model_dirs.read_params(args.model_dir) if "train" in args.mode else None
     runner.install(params, console if is_chief else None, evaluated, strategy, before)
-    with naming_records(params):
-        model_garden.main(None)
+    try:
+        with naming_records(params):
+            model_garden.main(None)
+    except UserError:
+        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
+        raise
 
 
 def _end(params, args) -> None:
@@ -151,7 +155,12 @@ def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, st
 
 
 def _joined(params, args, seed, evaluated) -> tf.distribute.Strategy | None:
-    """The strategy of several workers, None of one; raises in all where their settings differ."""
+    """Makes the strategy of a TPU or of several workers; None for what Model Garden's main makes.
+
+    Raises, where workers were told different things, in all of them.
+    """
+    if str(params.runtime.distribution_strategy).lower() == "tpu":
+        return _of_tpu(params.runtime)
     if batches.workers(params) < 2:
         return None
     runtime, told = params.runtime, _told(params, args, seed, evaluated)
@@ -169,6 +178,25 @@ def _joined(params, args, seed, evaluated) -> tf.distribute.Strategy | None:
             "version with the same flags and files in all of them"
         )
     return strategy
+
+
+def _of_tpu(runtime) -> tf.distribute.Strategy:
+    """Makes the strategy of a TPU, before anything is written; raises where there is none."""
+    try:
+        return distribute_utils.get_distribution_strategy(
+            distribution_strategy=runtime.distribution_strategy,
+            num_gpus=runtime.num_gpus,
+            tpu_address=runtime.tpu,
+            **runtime.model_parallelism(),
+        )
+    # Of its own libraries' kinds, too: of HTTP, of Google's clients, of a driver that is missing.
+    except Exception as error:
+        name = "" if runtime.tpu is None else f"--tpu={runtime.tpu}: "
+        why = reason(error) or type(error).__name__
+        raise UserError(
+            f"{name}TensorFlow reaches no TPU there ({why}). Write --tpu=local on its own machine, "
+            "or else its name, once it is ready"
+        ) from error
 
 
 def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
