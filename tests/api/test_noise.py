@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 from support.feeding import START, Feed, gradients, maker, scaled
-from support.frontends import FRONTENDS, every_frontend, on_tensorflow
+from support.frontends import (
+    FRONTENDS,
+    apply,
+    array,
+    every_frontend,
+    new_variable,
+    on_tensorflow,
+)
 from support.noise import assert_noise
 from support.regression import fit, regression, weights_of
 
@@ -260,3 +267,25 @@ def test_shared_batch_statistics_are_warned_of(frontend):
     model = regression(frontend, scaled(frontend, 2), layers=[layer])
     with pytest.warns(UserWarning, match="'shared' normalizes with statistics of all replicas"):
         ours.NoiseScale(8, verbose=False).set_model(model)
+
+
+@every_frontend
+def test_fewer_micro_batches_than_wait_are_measured_as_one_update(frontend):
+    """As by `set_weights`, which knows no names: four wait, and the run goes on with two."""
+    ours = FRONTENDS[frontend][1]
+    batches = [np.random.default_rng(i).normal(size=3).astype("float32") for i in range(4)]
+    variable = new_variable(frontend, np.ones(3))
+    four, two = (
+        ours.MeasureNoise(ours.LARS(0.1, gradient_accumulation_steps=steps)) for steps in (4, 2)
+    )
+    for optimizer in (four, two):
+        optimizer.build([variable])
+    for gradient in batches[:3]:
+        apply(four, [gradient], [variable])
+    for here, there in ((two, four), (two.inner_optimizer, four.inner_optimizer)):
+        for own, other in zip(variables_of(here), variables_of(there), strict=True):
+            own.assign(array(other))
+    apply(four, batches[3:], [variable])
+    apply(two, batches[3:], [variable])
+    assert two.averages() == pytest.approx(four.averages(), rel=1e-6)
+    assert two.averages().count == 1

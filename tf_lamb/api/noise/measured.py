@@ -295,17 +295,21 @@ class MeasureNoise:
         if summed is not None:
             summed = [xp.cast(g, "float32") for g in summed]
         state = {name: xp.convert_to_tensor(v) for name, v in self._state.items()}
-        is_update = xp.equal(state["micro_step"], self.micro_batches - 1)
+        # More may wait than an update has: a list of weights was set that another number filled.
+        is_update = state["micro_step"] >= self.micro_batches - 1
+        summed_up = xp.maximum(state["micro_step"] + 1, self.micro_batches)
+        micro_batches = xp.cast(summed_up, "float32")
         weigh = self._preconditioner([*positions, *missing])
         squares = state["squares"]  # where replicas gather, `_gather` has added this call's by now
         if not self._gathers:
             # Replica i has g_i/n: the mean of |g_i|^2 is n times the sum of these squares.
             own = self._squares(gradients, positions, weigh)
             squares = squares + self._replicas * self._sum_over_replicas(own)
-        total = self._squares_of_mean(summed, positions, missing, weigh, is_update)
-        moments = noise.moments(squares / self.micro_batches, total, parts=self.parts)
+        total = self._squares_of_mean(summed, positions, missing, weigh, is_update, micro_batches)
+        parts = self._replicas * micro_batches
+        moments = noise.moments(squares / micro_batches, total, parts=parts)
         new = {
-            "micro_step": (state["micro_step"] + 1) % self.micro_batches,
+            "micro_step": xp.where(is_update, 0, state["micro_step"] + 1),
             "squares": xp.where(is_update, xp.zeros_like(squares), squares),
             **self._averaged(xp, state, moments, is_update & self._is_measured()),
         }
@@ -328,7 +332,7 @@ class MeasureNoise:
         known = (squares[i] for i in self._measured if i in squares)
         return xp.stack([sum(known, xp.zeros((), "float32"))])
 
-    def _squares_of_mean(self, summed, positions, missing, weigh, is_update):
+    def _squares_of_mean(self, summed, positions, missing, weigh, is_update, micro_batches):
         """|mean g|^2 over all micro-batches; 0 before the last."""
         xp = self._xp
         if self.micro_batches == 1:
@@ -340,7 +344,7 @@ class MeasureNoise:
             sums = [xp.cast(self._accumulated(i), "float32") for i in every]
             for i, gradient in enumerate(() if self._gathers else summed):
                 sums[i] = gradient + sums[i]
-            means = [each / self.micro_batches for each in self._summed(sums)]
+            means = [each / micro_batches for each in self._summed(sums)]
             return self._squares(means, every, weigh)
 
         return self._cond(is_update, of_mean, lambda: xp.zeros((1,), "float32"))
