@@ -1,5 +1,6 @@
 """Which batch: seconds of a step, steps at a batch, and the answer."""
 
+import dataclasses
 import doctest
 import itertools
 import math
@@ -383,3 +384,27 @@ def test_a_longer_run_has_the_same_noise_scale():
     assert long.interval == pytest.approx(short.interval)
     assert long.between(512) == pytest.approx([10 * each for each in short.between(512)])
     assert long.largest == short.largest
+
+
+def test_an_epoch_has_a_start_an_evaluation_and_a_smaller_last_call():
+    """1,000 examples are four calls of 256, the last one smaller, which compiles once more."""
+    epoch = plans.Epoch(1000, start=0.5, evaluation=(0.1, 25.6), compiled=3.0, evaluated=1.0)
+    machine = plans.Machine(plans.StepTime(0.01, 0.001), 256, epoch=epoch)
+    assert machine.seconds(256, 1) == pytest.approx(0.266 + (0.5 + 0.1 + 0.1) / 4)
+    # Two calls an update: an update has twice the share.
+    assert machine.seconds(512, 1) == pytest.approx(2 * machine.seconds(256, 1))
+    assert machine.begin(256, 1) == 2 * 3.0 + 1.0
+    assert machine.begin(250, 1) == machine.begin(1000, 8) == 3.0 + 1.0
+    whole = dataclasses.replace(epoch, drops=True)
+    assert (whole.calls(256), whole.begin(256)) == (3, 4.0)
+    answer = plans.plan(
+        counts.from_noise(1000, batch=250, steps=40), machine, baseline=250, examples=1000,
+        batches=[250],
+    )  # fmt: skip
+    (row,) = answer.rows
+    of_epoch = 4 * 0.26 + 0.5 + 0.1 + 0.1024
+    assert 3600 * row.hours == pytest.approx(4.0 + 10 * of_epoch)
+    says = (
+        "700 ms an epoch besides, 200 ms of it the evaluation, shared out among its steps; 7 s once"
+    )
+    assert says in str(answer)
