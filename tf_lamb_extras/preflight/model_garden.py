@@ -138,7 +138,7 @@ def run(progress_stream=None) -> bool:
         topology = roofline.topology(args.topology)
         _check_new_file(args.report)
     with _in_one_line():
-        params = train.read(args)
+        params = train.read(args, topology.replicas)
         say = functools.partial(print, file=progress_stream or sys.stderr, flush=True)
         report = ask(
             params, topology, args.experiment,

@@ -14,9 +14,10 @@ from tensorflow.python.eager import context
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden.checks.data import naming_records, reason
-from tf_lamb.model_garden.checks.experiment import check_run
+from tf_lamb.model_garden.checks.experiment import check_batch, check_run
 from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError
+from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.folders import checkpoints, model_dirs, report
 from tf_lamb.model_garden.running import runner
 
@@ -31,6 +32,7 @@ def run(console, params, args) -> None:
     """
     check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
     seed, evaluated, strategy = _meet(params, args)
+    params = _dealt_out(params, args, strategy)
     _take_folder(console, params, args)
     if "train" in args.mode and not _begin(console, params, args, seed):
         return
@@ -44,6 +46,19 @@ def _meet(params, args):
         seed = model_dirs.read_run(args.model_dir).get("seed")
     evaluated = _evaluated(params, args.model_dir) if args.mode == "eval" else None
     return seed, evaluated, _joined(params, args, seed, evaluated)
+
+
+def _dealt_out(params, args, strategy):
+    """Gives the experiment with its micro-batches, where only the strategy has the replicas."""
+    if batches.replicas(params) is not None or "train" not in args.mode:
+        return params
+    if not (most := args.per_replica_batch_size):
+        return params
+    replicas = strategy.num_replicas_in_sync
+    params, line = parsing.accumulated(params, most, replicas)
+    check_batch(params, replicas)
+    print(line, flush=True)
+    return params
 
 
 def _take_folder(console, params, args) -> None:
