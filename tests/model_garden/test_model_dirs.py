@@ -12,7 +12,7 @@ pytest.importorskip("official")
 
 import tensorflow as tf
 from official.core import train_utils
-from support.garden import EXPERIMENT, ROOT, build, optimizer, tiny
+from support.garden import EXPERIMENT, ROOT, build, one_device, optimizer, tiny, trainer_of
 
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
@@ -144,3 +144,22 @@ def test_the_report_reads_a_run_that_was_killed(tmp_path):
     assert report.read_scalars(str(tmp_path)) == {"training_loss": {1: 9.0, 2: 7.0, 3: 6.0}}
     with pytest.raises(FileNotFoundError, match="it has no checkpoint"):
         report.report(str(tmp_path))
+
+
+def test_a_layer_that_is_frozen_later_moves_no_state(records, tmp_path):
+    """A run knows its layers by their place in the model; that of positions is trained no longer."""
+    first, second = (trainer_of(build(tiny(records)), one_device()) for _ in range(2))
+    slots = {}
+    for trainer, frozen in ((first, False), (second, True)):
+        layer = next(m for m in trainer.model.submodules if m.name.endswith("position_embedding"))
+        layer.trainable = not frozen
+        trainer.optimizer.build(trainer.model.trainable_variables)
+        names = [v.name for v in trainer.model.trainable_variables]
+        slots[frozen] = {n: trainer.optimizer.state_of(i)["m"] for i, n in enumerate(names)}
+    for i, slot in enumerate(slots[False].values()):
+        slot.assign(tf.fill(slot.shape, i + 1.0))
+    path = first.checkpoint.save(str(tmp_path / "ckpt"))
+    second.checkpoint.restore(path)
+    assert len(slots[True]) == len(slots[False]) - 1
+    for name, slot in slots[True].items():
+        assert tf.reduce_all(slot == tf.reduce_max(slots[False][name])), name
