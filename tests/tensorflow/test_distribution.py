@@ -8,8 +8,10 @@ import pytest
 from support import clusters, replicas
 from support.cases import assert_same
 from support.clusters import mirrored
-from support.frontends import every_frontend, uncompiled
+from support.frontends import FRONTENDS, every_frontend, uncompiled
 from support.replicas import BATCH, CASES, Task, one_device, trained_on_one_device
+
+from tf_lamb.api.variables import names_of
 
 
 def assert_equal(values, expected):
@@ -85,6 +87,46 @@ def test_fit_under_replicas_is_fit(frontend, count):
         task.model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
         fitted.append([own[0] for own in task.copies()])
     assert_equal(*fitted)
+
+
+def sums(task):
+    """Of each variable the sum over replicas: to gradients that wait, each adds its share."""
+    return [sum(own) for own in task.copies()]
+
+
+@every_frontend
+@uncompiled()
+def test_a_build_and_a_migration_outside_of_the_scope_are_those_inside(frontend):
+    """There, variables would be made that one replica alone has."""
+
+    def task_of(**more):
+        case, changes = "LAMB accumulated", {"gradient_accumulation_steps": 3, "use_ema": True}
+        return Task(frontend, case, mirrored(2), jit_compile=False, **changes, **more)
+
+    inside, outside, migrated = task_of(), task_of(built=False), task_of(built=False)
+    outside.optimizer.build(outside.model.trainable_variables)
+    for task in (inside, outside):
+        task.train(graph=False)
+    assert_equal(sums(outside), sums(inside))
+    migrated.model.set_weights(inside.model.get_weights())
+    names = (names_of(task.model.trainable_variables) for task in (migrated, inside))
+    report = FRONTENDS[frontend][1].migrate(
+        inside.optimizer, migrated.optimizer, migrated.model, rename=dict(zip(*names, strict=True))
+    )
+    assert not (report.changes or report.left_behind)
+    assert_equal(sums(migrated), sums(inside))  # one micro-batch waits
+    for task in (inside, migrated):
+        task.train(graph=False)
+    assert_equal(sums(migrated), sums(inside))
+
+
+@every_frontend
+@uncompiled()
+def test_an_optimizer_that_was_made_outside_of_the_scope_is_refused_at_its_build(frontend):
+    task, room = Task(frontend, "LAMB", mirrored(2), built=False), FRONTENDS[frontend][1]
+    for optimizer in (room.LAMB(), room.MeasureNoise(room.LAMB())):
+        with pytest.raises(ValueError, match=r"made outside of the strategy .*strategy\.scope\(\)"):
+            optimizer.build(task.model.trainable_variables)
 
 
 # --- MultiWorkerMirroredStrategy ---

@@ -13,6 +13,8 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, a
         as Keras's own optimizers use them.
 """
 
+import functools
+
 import keras
 from keras import ops
 
@@ -52,6 +54,24 @@ def split_accumulators(optimizer):
         sums[i] = new
         every = optimizer._variables
         every[next(at for at, v in enumerate(every) if v is old)] = every.pop()
+
+
+def in_strategy(build):
+    """Has `build` run inside the strategy that the optimizer was made under, from anywhere."""
+    if keras.backend.backend() != "tensorflow":
+        return build
+
+    @functools.wraps(build)
+    def method(optimizer, variables):
+        from tf_lamb.tensorflow import replicas
+
+        strategy = optimizer._distribution_strategy
+        if not optimizer.built:
+            replicas.check_made_under(strategy, map(native, variables), optimizer.name)
+        with replicas.scope_of(strategy):
+            build(optimizer, variables)
+
+    return method
 
 
 def put(variable, value):

@@ -63,6 +63,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
     def _take_rate(self, inner):
         use_rate(inner, _Rate(self, inner._learning_rate))
 
+    @host.in_strategy
     def build(self, variables):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         if self.built or not variables:

@@ -54,6 +54,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         )
         self._keep_settings(settings, learning_rate)
 
+    @host.in_strategy
     def build(self, variables):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
         if not variables:

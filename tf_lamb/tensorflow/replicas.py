@@ -128,6 +128,28 @@ def largest(tensors):
     return [tf.reshape(part, each.shape) for part, each in parts]
 
 
+def scope_of(strategy):
+    """The scope of the strategy that an optimizer was made under, for a caller that is in none.
+
+    There a build would make variables that one replica has.
+    """
+    none = tf.distribute.get_strategy()
+    if tf.distribute.has_strategy() or strategy in (None, none):
+        return contextlib.nullcontext()
+    return strategy.scope()
+
+
+def check_made_under(strategy, variables, name):
+    """Raises where variables have copies on replicas that the optimizer does not know of."""
+    for variable in variables:
+        theirs = getattr(variable, "distribute_strategy", strategy)
+        if theirs is not strategy and getattr(theirs, "num_replicas_in_sync", 1) > 1:
+            raise ValueError(
+                f"{name} was made outside of the strategy that its variables are made under: make "
+                "it inside strategy.scope(), as the model."
+            )
+
+
 def check_strategy(strategy, name):
     """Gradients of replicas that an optimizer knows nothing of would never be summed."""
     context = tf.distribute.get_replica_context()

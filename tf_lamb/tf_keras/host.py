@@ -21,11 +21,13 @@ Of its `LossScaleOptimizer`, besides those in `tf_keras/seams.py`:
     `_is_wrapped_by_loss_scale_optimizer`: what the wrapper sets, of a fixed scale, too.
 """
 
+import functools
+
 import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.tensorflow import tracking
+from tf_lamb.tensorflow import replicas, tracking
 from tf_lamb.tensorflow.namespace import has_accelerator as has_accelerator
 from tf_lamb.tensorflow.summaries import fetch as fetch
 from tf_lamb.tensorflow.update import array_of as array_of_native
@@ -95,6 +97,20 @@ class AsSchedule(Schedule):  # type: ignore[valid-type]
 
     def get_config(self):
         return {"function": self._function}
+
+
+def in_strategy(build):
+    """Has `build` run inside the strategy that the optimizer was made under, from anywhere."""
+
+    @functools.wraps(build)
+    def method(optimizer, var_list):
+        strategy = optimizer._distribution_strategy
+        if not getattr(optimizer, "_built", False):
+            replicas.check_made_under(strategy, map(native, var_list), optimizer.name)
+        with replicas.scope_of(strategy):
+            build(optimizer, var_list)
+
+    return method
 
 
 def native(variable):

@@ -62,6 +62,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         self._base_learning_rate = inner._learning_rate  # its name in checkpoints
         use_rate(inner, inner._build_learning_rate(_Rate(self, inner._learning_rate)))
 
+    @host.in_strategy
     def build(self, var_list):
         """Builds the inner optimizer, too; refuses where a step has only one part."""
         self.__dict__["_built_for"] = tuple(var_list)  # no checkpoint is to hold it

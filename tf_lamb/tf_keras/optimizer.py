@@ -54,6 +54,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         self._keep_settings(settings, learning_rate)
         self._learning_rate = self._build_learning_rate(learning_rate)
 
+    @host.in_strategy
     def build(self, var_list):
         """Makes the slots and the plan; warns of a pattern that matches no variable."""
         self.__dict__["_built_for"] = tuple(var_list)  # no checkpoint is to hold it
