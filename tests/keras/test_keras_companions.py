@@ -113,6 +113,42 @@ def test_a_saved_multi_optimizer_goes_on_with_the_same_bits(tmp_path):
     assert_same(state(steps(unbroken, CUT)), state(steps(restored, CUT)))
 
 
+def two_lambs():
+    """LAMB for the body, and another for the head."""
+    of_head = ours.LAMB(0.02, **{**OPTIONS, "treatments": None})
+    heads = keras.optimizers.OptimizerMap(lamb(), {".*head/.*": of_head})
+    return keras.optimizers.MultiOptimizer(heads, name="multi")  # Keras numbers its own otherwise
+
+
+@has_multi
+@uncompiled()
+def test_two_of_one_class_are_told_apart_as_keras_numbers_its_own():
+    model = network(two_lambs())
+    names = ["LAMB", "LAMB_1"]  # of the head's, which comes first, and of the default
+    assert [each.name for each in model.optimizer.optimizers] == names
+    assert model.get_state_tree()["optimizer_variables"].keys() > {*names}
+    steps(model)
+    tree = model.get_state_tree(value_format="numpy_array")
+    own = tree["optimizer_variables"]
+    for each in model.optimizer.optimizers:
+        assert int(own[each.name]["iteration"]) == int(each.iterations) > 0
+    other = steps(network(two_lambs()), 0, 1)
+    other.set_state_tree(tree)
+    assert_same(state(model), state(other))
+
+
+@has_multi
+@uncompiled()
+def test_optimizers_of_a_function_are_told_apart_and_those_of_keras_keep_their_names():
+    parts = {"body": ours.LAMB(), "head": ours.LAMB(), "other": keras.optimizers.Adam(name="LAMB")}
+    multi = keras.optimizers.MultiOptimizer(lambda v: parts[v.path.split("/")[0]])
+    variables = [new_variable("keras", np.ones((2, 2)), path=f"{name}/kernel") for name in parts]
+    multi.build(variables)
+    assert [each.name for each in parts.values()] == ["LAMB", "LAMB_1", "LAMB"]
+    paths = [v.path for name in ("body", "head") for v in parts[name].variables]
+    assert len({*paths}) == len(paths)
+
+
 @has_multi
 @uncompiled()
 def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(capsys):
@@ -132,7 +168,10 @@ def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(capsys):
 
 @has_orbax
 @uncompiled()
-@pytest.mark.parametrize("make", [lamb, pytest.param(multi, marks=[pytest.mark.slow, has_multi])])
+@pytest.mark.parametrize(
+    "make",
+    [lamb, *(pytest.param(m, marks=[pytest.mark.slow, has_multi]) for m in (multi, two_lambs))],
+)
 def test_orbax_saves_in_the_middle_of_fit_and_goes_on_with_the_same_bits(make, tmp_path):
     states = []
 

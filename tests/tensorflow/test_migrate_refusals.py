@@ -212,3 +212,22 @@ def test_keras_muon_takes_biases_of_two_axes_for_matrices():
     assert set(report.fresh) == set(biases) and "dense/kernel" in report.matched
     rules = {f"the rule of {bias}": ("Newton-Schulz", "AdamW") for bias in biases}
     assert rules.items() <= report.changes.items()
+
+
+def test_a_checkpoint_of_keras_3_is_refused_with_the_way_that_leads_on(tmp_path):
+    model, arguments = renamed_model(keras), {"epsilon": 1e-7, "weight_decay_mode": "decoupled"}
+    old = keras.optimizers.Lamb(0.1)
+    old.build(model.trainable_variables)
+    old.apply_gradients([(tf.ones(v.shape), v.value) for v in model.trainable_variables])
+    path = tf.train.Checkpoint(model=model, optimizer=old).write(str(tmp_path / "ckpt"))
+    new = tf_lamb.keras.LAMB(0.1, exclude_from_layer_adaptation=[], **arguments)
+    with pytest.raises(ValueError, match=r"newer interface.*old\.build.*restore\(path\), and pass"):
+        tf_lamb.keras.migrate(path, new, model)
+    assert new.plan is None
+    again = keras.optimizers.Lamb(0.1)
+    again.build(model.trainable_variables)
+    tf.train.Checkpoint(model=model, optimizer=again).read(path).assert_consumed()
+    report = tf_lamb.keras.migrate(again, new, model)
+    assert (report.step, report.changes) == (1, {})
+    for i, momentum in enumerate(old._momentums):
+        np.testing.assert_array_equal(new.state_of(i)["m"].numpy(), momentum.numpy())

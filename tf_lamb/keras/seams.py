@@ -37,6 +37,10 @@ def install():
     `_setattr_hook` of models: what `compile` sets as the optimizer is not told whose variables it
         trains, and notes it here. A patch of `compile` itself would come too late for the first
         optimizer, which is made while its arguments are evaluated.
+
+    Of `MultiOptimizer` (Keras 3.15.1) `__init__` and `build`, after which it knows its parts, and
+        `Variable._path` of theirs: with one name for two of ours, two variables have one path, and
+        `get_state_tree` refuses the model.
     """
     keras.Model._setattr_hook = _noting_model(keras.Model._setattr_hook)
     wrapper = keras.optimizers.LossScaleOptimizer
@@ -50,6 +54,33 @@ def install():
     for kind, own in kinds:
         for name, method in own.items():
             setattr(wrapper, name, named.where_inside(kind, method, getattr(wrapper, name)))
+    if multi := getattr(keras.optimizers, "MultiOptimizer", None):  # of Keras 3.15
+        for name in ("__init__", "build"):
+            setattr(multi, name, _then_names_apart(getattr(multi, name)))
+
+
+def _then_names_apart(method):
+    @functools.wraps(method)
+    def wrapped(multi, *arguments, **named_arguments):
+        method(multi, *arguments, **named_arguments)
+        taken: set = set()
+        for optimizer in multi.optimizers:
+            if isinstance(optimizer, (Layerwise, MeasureNoise)):
+                _rename(optimizer, taken)
+            taken.add(optimizer.name)
+
+    return wrapped
+
+
+def _rename(optimizer, taken):
+    """Gives one whose name is taken a number, as Keras's have by default; in its paths, too."""
+    before = optimizer.name
+    names = (f"{before}_{i}" if i else before for i in itertools.count())
+    optimizer.name = next(name for name in names if name not in taken)
+    if optimizer.name != before:
+        for variable in optimizer.variables:
+            parts = variable.path.split("/")
+            variable._path = "/".join(optimizer.name if p == before else p for p in parts)
 
 
 def _noting_model(setattr_hook):

@@ -59,6 +59,21 @@ def _no_slots(origin, why):
     )
 
 
+def _without_slots(origin, nodes):
+    """The error for a checkpoint without slots, by what its optimizer is."""
+    names = {child.local_name for node in nodes for child in node.children}
+    if "_iterations" not in names and "iterations" not in names:
+        return _no_slots(
+            origin, "it was written without the model, whose variables they hang on, or by none."
+        )
+    return ValueError(
+        f"{origin} was written by an optimizer of the newer interface, of Keras 3 say, whose slots "
+        "have no names in it. Restore it into an optimizer like the one that was saved, "
+        "old.build(model.trainable_variables) and then tf.train.Checkpoint(model=model, "
+        "optimizer=old).restore(path), and pass old. Nothing was changed."
+    )
+
+
 def _broken(origin, error):
     return ValueError(
         f"{origin} cannot be read; it is cut short or damaged: {error} Copy it again, or take an "
@@ -79,11 +94,7 @@ def _read_checkpoint(tf, prefix, paths, weights):
         optimizers = [node for node in nodes if node.slot_variables]
         stepping = [node for node in optimizers if not _averages(node)]
         if not stepping:
-            raise _no_slots(
-                origin,
-                "it was written without the model, whose variables they hang on, or by an "
-                "optimizer of the newer interface, which restores itself.",
-            )
+            raise _without_slots(origin, nodes)
         tables = [_slot_keys(node, nodes, keys) for node in stepping]
         best = max(range(len(tables)), key=lambda i: len(set(tables[i]) & set(paths)))
         hypers = {child.local_name: nodes[child.node_id] for child in stepping[best].children}
