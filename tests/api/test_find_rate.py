@@ -293,7 +293,7 @@ def test_steps_of_the_models_own_get_what_fit_gives_them(frontend, kind):
                 for how in (feed.of(BATCH, 2), feed.repeated(BATCH, 2)):
                     assert len(trials.epochs(how, 1)) == 2
         assert "train_step" not in vars(model) and model.test_function is None
-        assert read.written.data == ("(x, y)" if of is given and kind == "arrays" else "data")
+        assert read.written.data == ("(x, y)" if kind == "arrays" else "data")
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
