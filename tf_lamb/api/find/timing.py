@@ -19,6 +19,7 @@ MORE = 8  # times the steps from one epoch to the next, at most, until it lasts
 TIMED, SHORT = 2, 8  # epochs of a `fit` that are timed; at most of those with the fewest steps
 GROWTH = 4  # from one micro-batch to the next
 LINEAR = 0.95  # of GROWTH: nearly as many times the seconds as the examples
+COMPILES = 0.3  # of the first seconds before a step, that those of another size are at least
 LEAST = 0.1  # of an epoch of several steps, that are its steps
 FULL = re.compile(
     r"resource.?exhausted|out of memory|\bOOM\b|MemoryError|failed to allocate", re.IGNORECASE
@@ -158,7 +159,10 @@ def in_turn(
             if each and (taken := statistics.median(each))
         }
 
-    return Timed(step(long), start, next(iter(sizes.values())).begin, step(idle))
+    begins = [each.begin for each in sizes.values()]
+    # On JAX each size is compiled for itself, on TensorFlow the first ones are.
+    compiled = statistics.median([each for each in begins if each >= COMPILES * begins[0]])
+    return Timed(step(long), start, compiled, step(idle))
 
 
 def _start(long, short, steps, least):
