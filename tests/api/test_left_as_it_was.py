@@ -100,3 +100,22 @@ def test_equal_runs_end_alike_and_leave_it(frontend, kind):
     assert runs[0] == runs[1]
     for before, variable in zip(held, kept(model), strict=True):
         np.testing.assert_array_equal(array(variable), before)
+
+
+@every_frontend
+@pytest.mark.parametrize(
+    ("takes", "call", "held", "words"),
+    [
+        (16, 32, 256, "batches of 16 examples alone, .* a call of this search has 32"),
+        (16, 16, 160, "alone, .* each of 16 held-out blocks has 10: pass .* of 256 examples"),
+        (100, 100, 1600, "alone, .* held-out blocks has 96: make the model without a batch"),
+    ],
+)
+def test_a_model_of_one_batch_size_says_which(frontend, takes, call, held, words):
+    host, ours = FRONTENDS[frontend]
+    inputs = host.layers.Input(batch_shape=(takes, WIDTH))
+    model = host.Model(inputs, host.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    held_out = data(held, seed=1)
+    with pytest.raises(ValueError, match=words):
+        ours.find_rate(model, data(), call, epochs=99, validation_data=held_out, verbose=False)

@@ -11,9 +11,9 @@ from time import perf_counter as clock
 from typing import IO, Any
 
 from tf_lamb.api import frontends, seams
-from tf_lamb.api.data import mapped, whole
+from tf_lamb.api.data import mapped, size_of, whole
 from tf_lamb.api.find.checks import scaled_as
-from tf_lamb.api.find.data import Examples
+from tf_lamb.api.find.data import WHOLE, Examples
 from tf_lamb.api.unlisted import identity_of, unlisted
 from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variables_of
 
@@ -237,12 +237,34 @@ class Trials:
 
     def _evaluate_first(self):
         """Makes weights and metrics; raises where the model has no loss for such data."""
+        self._check_calls()
         try:
             self._call(self.model.test_on_batch, self.data.blocks[0])
         except Exception as error:
             if not (way := self._way_out("")):
                 raise
             raise ValueError(f"The model cannot be evaluated ({error}), {way}") from error
+
+    def _check_calls(self):
+        """Raises where the model takes batches of another size alone, as a stateful RNN does."""
+        shapes = (each.shape for each in getattr(self.model, "inputs", None) or ())
+        takes = next((shape[0] for shape in shapes if len(shape) and shape[0]), None)
+        call, held = self.batch_size // self.calls, size_of(self.data.blocks[0])
+        alone = f"The model takes batches of {takes} examples alone, as its input's shape says, and"
+        if takes and call != takes:
+            raise ValueError(
+                f"{alone} a call of this search has {call}: pass micro_batch_size={takes} with a "
+                "batch that it divides, or make the model without a batch in that shape."
+            )
+        if takes and held != takes:
+            count = len(self.data.blocks)
+            may_be = takes < WHOLE**2 or takes % WHOLE == 0  # as examples are held out
+            way_out = f"pass validation_data= of {count * takes:,} examples"
+            instead = "make the model without a batch in that shape"
+            raise ValueError(
+                f"{alone} each of {count} held-out blocks has {held}: "
+                f"{way_out if may_be else instead}."
+            )
 
     def _way_out(self, other: str = NO_TEST_STEP) -> str:
         """What lacks where evaluation tells no loss: a test_step, targets, or the other."""
