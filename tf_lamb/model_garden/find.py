@@ -64,7 +64,7 @@ def check_flags(args) -> None:
                 "name the batches to compare by --batches"
             )
     for name in _OF_TRAINING:
-        if (value := getattr(args, name, None)) is not None:
+        if (value := getattr(args, name, None)) not in (None, ""):
             raise UserError(
                 f"--{name}={value} has no effect: nothing is trained here. Leave it out"
             )
