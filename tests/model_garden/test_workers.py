@@ -1,18 +1,23 @@
 """Several workers train one model only where all of them were told the same."""
 
 import json
+import threading
+import time
+import types
 
 import pytest
 import yaml
 
 pytest.importorskip("official")
 
+import tensorflow as tf
 from support import clusters, commands
 from support.garden import EXPERIMENT, build, tiny
 
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.running import run
+from tf_lamb.model_garden.folders import checkpoints
+from tf_lamb.model_garden.running import run, workers
 
 
 def test_workers_that_were_told_different_things_are_refused_before_they_write(records, tmp_path):
@@ -77,3 +82,91 @@ def test_a_cluster_under_a_strategy_of_one_worker_is_refused(
         check_run(params, "train", str(tmp_path / "new"), EXPERIMENT)
     assert "\n" not in str(error.value)
     check_run(params, "eval", str(tmp_path / "new"), EXPERIMENT)
+
+
+class Store:
+    """The coordination service's store, of workers that are threads of this process."""
+
+    def __init__(self, count):
+        self._values, self._set = {}, threading.Condition()
+        self._barrier = threading.Barrier(count)
+
+    def set_config_key_value(self, key, value):
+        with self._set:
+            self._values[key] = value
+            self._set.notify_all()
+
+    def get_config_key_value(self, key, milliseconds):
+        with self._set:
+            if not self._set.wait_for(lambda: key in self._values, milliseconds / 1000):
+                raise tf.errors.DeadlineExceededError(None, None, "too late")
+            return self._values[key]
+
+    def wait_at_barrier(self, _, milliseconds):
+        self._barrier.wait(milliseconds / 1000)
+
+
+def folder_at(folder, step):
+    checkpoint = tf.train.Checkpoint(global_step=tf.Variable(step, dtype=tf.int64))
+    tf.train.CheckpointManager(checkpoint, str(folder), 1).save(checkpoint_number=step)
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Runs the end of both workers, with what the chief does before it; what each returns."""
+    store, names = Store(2), {True: "the chief", False: "the other"}
+    monkeypatch.setattr(workers, "context", types.SimpleNamespace(context=lambda: store))
+    monkeypatch.setattr(workers.batches, "workers", lambda params: 2)
+    monkeypatch.setattr(
+        workers.batches, "is_chief", lambda params: threading.current_thread().name == names[True]
+    )
+
+    def run(folder, seen_by_the_other, chief=lambda: None):
+        def end(is_chief):
+            if is_chief:
+                chief()
+            try:
+                workers.wait_for_chief(None, str(folder if is_chief else seen_by_the_other))
+                return checkpoints.steps_done(str(seen_by_the_other))
+            except UserError as error:
+                return str(error)
+
+        found = {}
+        threads = [
+            threading.Thread(
+                target=lambda is_chief=is_chief: found.update({is_chief: end(is_chief)}),
+                name=names[is_chief],
+            )
+            for is_chief in (False, True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return found
+
+    return run
+
+
+def test_a_worker_ends_when_it_sees_what_the_chief_has_left(tmp_path, two):
+    """Which may take the chief longer than the others, whose own checkpoints nobody reads."""
+    folder_at(tmp_path, 5)
+    found = two(tmp_path, tmp_path, lambda: (time.sleep(0.3), folder_at(tmp_path, 10)))
+    assert found == {True: 10, False: 10}
+
+
+def test_a_worker_waits_for_its_view_of_the_folder(tmp_path, two):
+    """As of NFS, which shows it later."""
+    folder, view = tmp_path / "folder", tmp_path / "view"
+    folder_at(folder, 10)
+    later = threading.Timer(0.4, folder_at, (view, 10))
+    later.start()
+    assert two(folder, view) == {True: 10, False: 10}
+
+
+def test_a_folder_that_a_worker_does_not_see_is_named(tmp_path, two, monkeypatch):
+    monkeypatch.setattr(workers, "PATIENCE", 0.5)
+    folder_at(tmp_path / "folder", 10)
+    said = two(tmp_path / "folder", tmp_path / "other")[False]
+    assert f"--model_dir={tmp_path / 'other'}: the chief has left ckpt-10 there, and this" in said
+    assert "\n" not in said

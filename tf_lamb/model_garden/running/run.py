@@ -19,7 +19,7 @@ from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.folders import checkpoints, model_dirs, report
-from tf_lamb.model_garden.running import runner
+from tf_lamb.model_garden.running import runner, workers
 
 PATIENCE = 300  # seconds, for a worker that has joined, until it says what it was told
 _KEY, _MOST_SHOWN = "tf_lamb/told", 5
@@ -121,6 +121,7 @@ def _end(params, args) -> None:
     """Tells what came of it."""
     training, is_chief = "train" in args.mode, batches.is_chief(params)
     if training:
+        workers.wait_for_chief(params, args.model_dir)
         logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
     if training and is_chief:
         print(report.report(args.model_dir), flush=True)
@@ -154,6 +155,7 @@ def _stopped(step: int | None, model_dir: str) -> str:
 def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, str]:
     """Gives what all workers of a run must be told, name -> text."""
     begins = evaluated or checkpoints.readable(args.model_dir)
+    weights = params.task.init_checkpoint and model_dirs.checkpoint_in(params.task.init_checkpoint)
     told = {
         "the version of tf_lamb": tf_lamb.__version__,
         "the version of tensorflow": tf.__version__,
@@ -164,6 +166,8 @@ def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, st
         "--seed": seed,
         "--gin_params": args.gin_params,
         "the checkpoint that it begins with": begins and os.path.basename(begins),
+        "the checkpoint of task.init_checkpoint": weights and os.path.basename(weights),
+        "the step of its last evaluation": model_dirs.read_evaluated(args.model_dir),
         **dict(yamls.leaves(params.as_dict())),
     }
     return {name: repr(value) for name, value in told.items()}
