@@ -106,7 +106,8 @@ def _walk(item, place, host, keys, seen) -> Iterator[tuple[int, str]]:
         children = {}
         if host.has_listed_layers(item):  # before what a script calls them
             children["layers"] = item.layers
-        children |= dict(sorted(vars(item).items(), key=_names_before_lists))
+        attributes = {**vars(item), **vars(item).get("_modules", {})}  # where torch has layers
+        children |= dict(sorted(attributes.items(), key=_names_before_collections))
     elif isinstance(item, dict):
         seen[id(item)] = item
         children = {str(name): child for name, child in item.items()}
@@ -121,10 +122,10 @@ def _walk(item, place, host, keys, seen) -> Iterator[tuple[int, str]]:
         yield from _walk(child, f"{place}/{name}" if place else name, host, keys, seen)
 
 
-def _names_before_lists(attribute):
+def _names_before_collections(attribute):
     """By which attributes are sorted: what hosts list by themselves is in the order of a script."""
     name, value = attribute
-    return name.startswith("_"), isinstance(value, (list, tuple)), name
+    return name.startswith("_"), isinstance(value, (list, tuple, dict)), name
 
 
 def _numbered_by_class(items):
