@@ -82,7 +82,8 @@ def migrate(
             a `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of
             either Keras.
         optimizer: An optimizer of this package, for example `tf_lamb.LAMB(...)`. If needed, it is
-            built for the model's trainable variables. It keeps its own arguments.
+            built for the model's trainable variables. It keeps its own arguments. Of a
+            `MultiOptimizer` pass each part, once the whole is built.
         model: The model that the optimizer trains, with its variables built.
         weights: Whether to set the model's weights from the file. Defaults to False: the
             weights do not change.
@@ -124,9 +125,9 @@ def migrate(
             f"{of_model.host.__name__}: take the optimizer of tf_lamb.{of_model.host.__name__}."
         )
     inner, before = unwrapped(source), unwrapped(source, MeasureNoise)
+    trained = _trained_by(measuring, optimizer, model)
     if isinstance(source, (str, os.PathLike)):
-        paths = names_of(model.trainable_variables)
-        found = frontend.checkpoints().read(source, paths, weights)
+        found = frontend.checkpoints().read(source, names_of(trained), weights)
     elif isinstance(inner, Layerwise):
         found = _of_ours(inner)
     else:
@@ -136,12 +137,14 @@ def migrate(
     goes_on = _measuring(before) == _measuring(measuring)
     kept = found if goes_on else found.after_an_update()  # its parts have been measured otherwise
     report, states, values = _prepared(
-        kept, optimizer, model, weights, dict(rename or {}), tuple(fresh)
+        kept, optimizer, trained, model, weights, dict(rename or {}), tuple(fresh)
     )
     if measuring is not optimizer:
-        measuring.build(model.trainable_variables)
+        measuring.build(trained)
     scalars = dict(kept.scalars)
-    left = named.continue_from(optimizer, model, kept.step, states, values, scalars)
+    left = named.continue_from(
+        optimizer, trained, model.weights, kept.step, states, values, scalars
+    )
     left |= (found.scalars.keys() - scalars.keys()) | {*found.others}
     measured = {} if before is inner else _values(before._named_state().scalars)
     if measuring is not optimizer:
@@ -157,6 +160,26 @@ def migrate(
     begun = (name for name in left if name not in found.scalars or found.scalars[name].any())
     changes = report.changes | peers.adascale_changes(_of_adascale(before), _of_adascale(measuring))
     return dataclasses.replace(report, left_behind=tuple(sorted(begun)), changes=changes)
+
+
+def _trained_by(outer, optimizer, model) -> list:
+    """The variables of a model that an optimizer steps; a part of a `MultiOptimizer` has its own.
+
+    Args:
+        outer: The optimizer, or what measures around it.
+        optimizer: The optimizer inside.
+        model: With an optimizer, if it is compiled.
+    """
+    parts = getattr(unwrapped(getattr(model, "optimizer", None)), "optimizers", ())
+    if not any(outer is part for part in parts):
+        return model.trainable_variables
+    if optimizer.plan is None:
+        raise ValueError(
+            f"{optimizer.name} is a part of {model.optimizer.name}, which gives it its variables: "
+            "call model.optimizer.build(model.trainable_variables) first. Nothing was changed."
+        )
+    known = {id(variable) for variable in optimizer._guard.weights}
+    return [variable for variable in model.trainable_variables if id(variable) in known]
 
 
 def _of_another(source) -> Source:
@@ -241,7 +264,7 @@ def _steps(measured, source, measuring) -> dict[str, Any]:
     return steps or {"step": source.step}
 
 
-def _prepared(source, optimizer, model, weights, rename, fresh):
+def _prepared(source, optimizer, trained, model, weights, rename, fresh):
     """The report, path -> slot -> array, path -> weight to set; raises for what does not fit."""
     family, ours = type(optimizer).__name__, optimizer.get_config()
     if source.family != family:
@@ -250,12 +273,12 @@ def _prepared(source, optimizer, model, weights, rename, fresh):
             f"other things. Migrate it into tf_lamb's {source.family}. Nothing was changed."
         )
     theirs = peers.same_momentum(source.origin, source.arguments, ours)
-    shapes = _shapes(model.trainable_variables)
+    shapes = _shapes(trained)
     if not shapes:
         raise ValueError("The model has no trainable variables yet: call it on a batch first.")
     _known("fresh", fresh, shapes)
     _known("rename", rename, _shapes(model.weights) if weights else shapes)
-    plan = optimizer.plan_for(model.trainable_variables)
+    plan = optimizer.plan_for(trained)
     wanted = _slots_of(optimizer, plan, fresh)
     first = {path: dict([next(iter(slots.items()))]) for path, slots in wanted.items()}
     found = match(source.origin, first, source.slots, rename)

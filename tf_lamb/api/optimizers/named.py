@@ -102,16 +102,18 @@ def of_measured(optimizer) -> State:
 
 
 def continue_from(
-    optimizer, model: Any, step: int, states: dict, weights: dict, scalars: dict
-) -> set[str]:
+    optimizer, trained: Sequence, every: Sequence, step: int, states: dict, weights: dict,
+    scalars: dict,
+) -> set[str]:  # fmt: skip
     """Has an optimizer of ours go on after these steps; what nobody gives begins anew.
 
-    States are by path and by name of a slot, or of what accompanies one; weights by path; scalars
-    by name, as in a file. Returns the names of what there is no place for.
+    States of the trained variables are by path and by name of a slot, or of what accompanies one;
+    of every variable of the model weights by path; scalars by name, as in a file. Returns the names
+    of what there is no place for.
     """
-    trained, host = model.trainable_variables, optimizer._host
+    host = optimizer._host
     optimizer.build(trained)
-    for name, variable in zip(names_of(model.weights), model.weights, strict=True):
+    for name, variable in zip(names_of(every), every, strict=True):
         if name in weights:
             host.put(variable, weights[name])
     state = of(optimizer)
