@@ -1,5 +1,6 @@
 """Several workers train one model only where all of them were told the same."""
 
+import functools
 import json
 import threading
 import time
@@ -11,7 +12,7 @@ import yaml
 pytest.importorskip("official")
 
 import tensorflow as tf
-from support import clusters, commands
+from support import clusters, commands, garden_runs, slow_chief
 from support.garden import EXPERIMENT, build, tiny
 
 from tf_lamb.model_garden.checks.experiment import check_run
@@ -170,3 +171,26 @@ def test_a_folder_that_a_worker_does_not_see_is_named(tmp_path, two, monkeypatch
     said = two(tmp_path / "folder", tmp_path / "other")[False]
     assert f"--model_dir={tmp_path / 'other'}: the chief has left ckpt-10 there, and this" in said
     assert "\n" not in said
+
+
+def test_two_processes_see_the_same_folder_at_their_end(tmp_path):
+    """The chief reaches it seconds after the other."""
+    end = functools.partial(slow_chief.at_the_end, str(tmp_path / "model"))
+    assert clusters.results(end, clusters.workers(2)) == [10, 10]
+
+
+@pytest.mark.slow
+def test_a_stage_follows_a_chief_that_is_slow_to_write(records, tmp_path):
+    """The other worker, whose checkpoint nobody reads, is done with the stage before it."""
+    settings = tiny(records, train_steps=4, checkpoint_interval=4, validation_interval=4,
+                    validation_steps=1)  # fmt: skip
+    settings["runtime"] = {"distribution_strategy": "multi_worker_mirrored"}
+    settings["task"]["validation_data"]["drop_remainder"] = True
+    rate = settings["trainer"]["optimizer_config"]["learning_rate"]["tf_lamb_polynomial"]
+    rate["steps"] = 4
+    run = garden_runs.Drawn(EXPERIMENT, settings, stages=2, workers=2, pause=4.0)
+    ended = garden_runs.go(run, tmp_path / "model")
+    assert ended.code == 0, ended.text[-2000:]
+    assert "All 2 stages are trained" in ended.text
+    for stage in (1, 2):
+        assert checkpoints.steps_done(str(tmp_path / "model" / f"stage_{stage}")) == 4

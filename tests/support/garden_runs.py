@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 import yaml
-from support import commands, processes
+from support import clusters, commands, processes, slow_chief
 
 from tf_lamb.model_garden.common.yamls import merged
 from tf_lamb.model_garden.folders import model_dirs
@@ -45,6 +45,9 @@ class Drawn:
     batch: int = BATCH  # of the flags, if they say one
     interruption: tuple = ()  # (signal's name, stage, checkpoint's step, seconds after it)
     overflows: bool = False  # float16's first loss scale is too large
+    workers: int = 1  # processes that train one model together
+    pause: float = 0.0  # seconds that the chief's checkpoints take longer
+    lacks: str = ""  # what its type of optimizer lacks of another one's: it is refused
 
     @property
     def steps(self):
@@ -56,8 +59,15 @@ class Drawn:
         return config[config["type"]]
 
     @property
+    def has_offset(self):
+        """Whether the decay has an offset, of which the scaled rate is known behind warmup."""
+        rate = self.settings["trainer"]["optimizer_config"]["learning_rate"]
+        return "offset" in rate[rate["type"]]
+
+    @property
     def is_rate_known(self):
-        return not self.flags and "adascale" not in self.optimizer
+        is_scaled = bool(self.flags) and not self.has_offset
+        return not is_scaled and "adascale" not in self.optimizer
 
     @property
     def may_end_early(self):
@@ -79,7 +89,7 @@ class Drawn:
     @property
     def is_run_at_once_too(self):
         """Whether it is compared with a run that does not accumulate."""
-        is_alone = self.stages == 1 and self.is_rate_known
+        is_alone = self.stages == self.workers == 1 and self.is_rate_known
         is_plain = self.precision == "float32" and "measure_noise" not in self.optimizer
         return self.accumulates > 1 and self.is_exact and is_alone and is_plain
 
@@ -164,6 +174,9 @@ def draw(seed, data):
     )  # fmt: skip
     _draw_more(pick, run)
     _draw_trouble(pick, run)
+    _draw_offset(pick, run)
+    _draw_type(pick, run)
+    _draw_workers(pick, run)
     return run
 
 
@@ -201,6 +214,80 @@ def _draw_trouble(pick, run):
         run.settings["trainer"]["optimizer_config"]["ema"] = None  # refused, in words of its own
 
 
+def _draw_offset(pick, run):
+    """A decay of Model Garden's with an offset behind our warmup, at twice the batch by LEGW."""
+    config = run.settings["trainer"]["optimizer_config"]
+    if pick.random() > 0.3 or run.flags or run.stages > 1 or "adascale" in run.optimizer:
+        return
+    kind, offset = pick.choice(["polynomial", "cosine"]), pick.choice([2, 4])
+    warmup = 2  # as long at the other batch, where the decay does not begin before it ends
+    rate = {"initial_learning_rate": 0.01, "decay_steps": 12 - warmup - offset, "offset": offset}
+    config["learning_rate"] = {"type": kind, kind: rate}
+    if kind == "polynomial":
+        rate["end_learning_rate"] = 0.0
+    own = {"steps": warmup, "handover": "continuous"}
+    config["warmup"] = {"type": "tf_lamb", "tf_lamb": own}
+    run.settings["trainer"].update(
+        train_steps=12, steps_per_loop=1, summary_interval=1, validation_interval=4,
+        checkpoint_interval=2,
+    )  # fmt: skip
+    run.batch = 2 * BATCH
+    run.flags = [f"--global_batch_size={run.batch}"]
+    if run.interruption:
+        kind, stage, at, seconds = run.interruption
+        run.interruption = kind, stage, min(at, run.steps - 1), seconds
+
+
+# What belongs to a type of optimizer: as Model Garden's adamw has it, and as ours have it.
+_OF_A_TYPE = {
+    "weight_decay": ({"weight_decay_rate": 0.01}, {"weight_decay": 0.01}),
+    "exclude_from_weight_decay": (
+        {"exclude_from_weight_decay": ["LayerNorm", "bias"]},
+        {"exclude_from_weight_decay": ["norm_and_bias"]},
+    ),
+    "global_clipnorm": ({"gradient_clip_norm": 1.0}, {"global_clipnorm": 1.0}),
+}
+
+
+def _draw_type(pick, run):
+    """Settings of an adamw whose place a type of ours has taken; all of them are written, or not.
+
+    They are lost where ours has no other for them: then the run is refused.
+    """
+    if pick.random() > 0.15 or run.experiment != "lamb/bert_pretraining":
+        return
+    config = run.settings["trainer"]["optimizer_config"]["optimizer"]
+    config["tf_lamb"] = {"exclude_from_weight_decay": None, "global_clipnorm": None,
+                         "weight_decay": 0.0} | config.get("tf_lamb", {})  # fmt: skip
+    config["adamw"] = {"beta_2": 0.98, "gradient_clip_norm": 0.0}
+    own = config[config["type"]]
+    own.update(weight_decay=0.0, exclude_from_weight_decay=None, global_clipnorm=None)
+    lacks = []
+    for name, (theirs, ours) in _OF_A_TYPE.items():
+        config["adamw"] |= theirs
+        if pick.random() < 0.8:
+            own |= ours
+        else:
+            lacks.append(name)
+    *first, last = lacks or [""]
+    run.lacks = f"{', '.join(first)} and {last}" if first else last
+
+
+def _draw_workers(pick, run):
+    """Two workers, of which the chief may be slow to write."""
+    is_plain = run.precision == "float32" and not run.averages and not run.lacks
+    is_plain = is_plain and not {"adascale", "measure_noise"} & run.optimizer.keys()
+    if pick.random() > 0.25 or not is_plain or run.experiment != "lamb/bert_pretraining":
+        return
+    run.workers, run.pause = 2, pick.choice([0.0, 4.0])
+    run.settings["runtime"] = {"distribution_strategy": "multi_worker_mirrored"}
+    run.settings["task"]["validation_data"]["drop_remainder"] = True
+    run.settings["trainer"]["checkpoint_interval"] = run.settings["trainer"]["train_steps"]
+    run.interruption = ()
+    if not run.flags and pick.random() < 0.7:
+        run.stages = 2
+
+
 def _optimizer(kind, settings):
     return {"trainer": {"optimizer_config": {"optimizer": {kind: settings}}}}
 
@@ -208,8 +295,10 @@ def _optimizer(kind, settings):
 # -- running ------------------------------------------------------------------
 
 
-def begin(module, flags, overflows):
+def begin(module, flags, overflows, pause=0.0):
     """In the child: the command."""
+    if pause:
+        slow_chief.begin(pause)
     if overflows:
         from tf_keras.src.mixed_precision import loss_scale_optimizer
 
@@ -217,7 +306,7 @@ def begin(module, flags, overflows):
     execute = os.execv
 
     def execute_likewise(python, arguments):  # the next stage
-        again = (module, arguments[3:], overflows)
+        again = (module, arguments[3:], overflows, pause)
         code = f"import sys; sys.path[:0] = {sys.path!r}\nfrom support import garden_runs\n"
         execute(python, [python, "-c", f"{code}garden_runs.begin(*{again!r})"])
 
@@ -253,8 +342,13 @@ def last_folder(run, folder):
 def go(run, folder, interruption=(), settings=None):
     """The command, from beginning to end, or until it is interrupted."""
     output = folder.with_suffix(f".{time.time_ns()}.txt")
-    line = command(run, folder, settings)
-    process = processes.started(begin, *line, run.overflows, output=output)
+    line = *command(run, folder, settings), run.overflows, run.pause
+    others: list = []
+    environments = clusters.workers(run.workers) if run.workers > 1 else [{}]
+    for i, environment in enumerate(environments[1:], 1):
+        said = output.with_suffix(f".{i}.txt")
+        others.append((processes.started(begin, *line, output=said, **environment), said))
+    process = processes.started(begin, *line, output=output, **environments[0])
     try:
         if interruption:
             kind, stage, step, seconds = interruption
@@ -262,12 +356,23 @@ def go(run, folder, interruption=(), settings=None):
             time.sleep(seconds)
             if process.exitcode is None:
                 os.kill(process.pid, getattr(signal, kind))
-        process.join(PATIENCE)
-        if process.exitcode is None:
-            raise Broken(f"it hangs: {output.read_text()[-2000:]}")
+        _wait_for_all([(process, output), *others])
     finally:
-        process.kill()
+        for each in (process, *(other for other, _ in others)):
+            each.kill()
     return Ended(process.exitcode, output.read_text())
+
+
+def _wait_for_all(started):
+    """Returns when all have ended; the first to fail says what is broken, before others hang."""
+    until = time.monotonic() + PATIENCE
+    while any(process.exitcode is None for process, _ in started):
+        failed = [said for process, said in started[1:] if process.exitcode not in (None, 0)]
+        if failed:
+            raise Broken(f"a worker has ended: {failed[0].read_text()[-2000:]}")
+        if time.monotonic() > until:
+            raise Broken(f"it hangs: {started[0][1].read_text()[-2000:]}")
+        time.sleep(0.05)
 
 
 def _wait_for_step(process, folder, step):
@@ -298,6 +403,8 @@ def check(run, folder):
     """Runs what was drawn; returns how it ended, and raises `Broken` where a promise is."""
     whole = folder / "unbroken"
     ended = go(run, whole)
+    if run.lacks:
+        return _refused(run, ended)
     _trained(ended)
     _check_end(run, last_folder(run, whole), ended)
     if run.interruption:
@@ -305,6 +412,14 @@ def check(run, folder):
     if run.is_run_at_once_too:
         _check_accumulation(run, folder, whole)
     return "trained"
+
+
+def _refused(run, ended):
+    kind = run.settings["trainer"]["optimizer_config"]["optimizer"]["type"]
+    words = f"optimizer.type={kind} has no {run.lacks}, but adamw, which is not used, has"
+    if not ended.code or words not in ended.text:
+        raise Broken(f"{kind} lacks {run.lacks} in silence: {ended.code}, {ended.text[-2000:]}")
+    return "refused"
 
 
 def _trained(ended):
@@ -327,10 +442,20 @@ def _counts(folder):
     return int(state["global_step/.ATTRIBUTES/VARIABLE_VALUE"]), iterations
 
 
+def _with_offset(rate, step):
+    """Of a run of 12 steps, 2 of them warmup, which the decay does not count."""
+    own = rate[rate["type"]]
+    share = (step - 2 - own["offset"]) / own["decay_steps"]
+    fall = 1 - share if rate["type"] == "polynomial" else (1 + math.cos(math.pi * share)) / 2
+    return own["initial_learning_rate"] * fall
+
+
 def _rate_at(run, step):
     from tf_lamb.core import schedules
 
     config = run.settings["trainer"]["optimizer_config"]
+    if run.has_offset:  # behind the warmup, at equal shares of the run
+        return 2**0.5 * _with_offset(config["learning_rate"], 2 * step)
     schedule = schedules._Polynomial(**config["learning_rate"]["tf_lamb_polynomial"])
     if config["warmup"]["type"]:
         schedule = schedules.Warmup(after=schedule, **config["warmup"]["tf_lamb"])
@@ -359,7 +484,7 @@ def _check_end(run, folder, ended):
             continue
         if step < end and not value:
             raise Broken(f"rate 0 at step {step} of {run.steps}")
-        if not run.is_rate_known:
+        if not run.is_rate_known or (run.has_offset and step < 2):
             continue
         if not np.isclose(value, expected := _rate_at(run, step), rtol=1e-4, atol=1e-9):
             raise Broken(f"rate {value} at step {step}, not {expected}")
