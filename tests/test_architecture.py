@@ -45,11 +45,13 @@ LAW = {
 BEYOND = {
     "tensorflow/checkpoints.py": {"h5py", "tf_lamb.api.migration"},  # reads what others saved
     "tensorflow/summaries.py": {"tf_lamb.api.callbacks", "tf_lamb.api.optimizers"},  # their words
+    "tensorflow/tracking.py": {"tf_lamb.api.optimizers"},  # their state by name
 }
 # And what only inside functions, on demand.
 ON_DEMAND = {
     "core/recipes/growing.py": {"numpy"}, "api/data.py": {"numpy"}, "api/variables.py": {"numpy"},
     "api/find/trials.py": {"numpy"}, "api/plots.py": {"matplotlib", "numpy"},
+    "api/optimizers/layout.py": {"numpy"},
     "model_garden/experiments/scaling.py": {"numpy"},
 }  # fmt: skip
 # What an extra may import besides `tf_lamb` and itself; the second only inside functions.

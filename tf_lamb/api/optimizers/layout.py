@@ -42,6 +42,12 @@ class Layout(NamedTuple):
         """The layout as JSON."""
         return json.dumps([self.trained, self.shapes], separators=(",", ":"))
 
+    def to_array(self) -> Any:
+        """The text as an array of bytes, which is what files hold."""
+        import numpy as np
+
+        return np.frombuffer(self.to_text().encode(), "uint8")
+
 
 def from_text(text: str) -> Layout:
     """The layout that `Layout.to_text` has written."""
@@ -55,6 +61,13 @@ def from_text(text: str) -> Layout:
 def unplaced(paths: Sequence[str], shapes: Sequence) -> Layout:
     """The layout of what is known by paths alone; shapes are of whatever can be compared."""
     return Layout(tuple(Trained(p, s, None) for p, s in zip(paths, shapes, strict=True)), {})
+
+
+def from_array(array: Any) -> Layout:
+    """The layout that `Layout.to_array` has written."""
+    import numpy as np
+
+    return from_text(np.asarray(array, "uint8").tobytes().decode())
 
 
 # -- the layout of a model -------------------------------------------------------------------------

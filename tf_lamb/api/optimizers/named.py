@@ -14,8 +14,6 @@ TensorFlow checkpoint the slot is `m:3`, and the layout stands in the name of a 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tf_lamb.api.optimizers import layout as layouts
 from tf_lamb.api.variables import as_int, is_ours, names_of, step_of, unwrapped
 from tf_lamb.core.messages import warn
@@ -187,7 +185,7 @@ def save(state: State, store: Any, array: Callable[[Any], Any]) -> None:
         store[key] = array(variable)
     store[f"kind:{state.kind}"] = 1
     if state.layout.trained:
-        store[_LAYOUT] = np.frombuffer(state.layout.to_text().encode(), "uint8")
+        store[_LAYOUT] = state.layout.to_array()
 
 
 def load(
@@ -218,7 +216,7 @@ def load(
             there.setdefault(int(position), (path, {}))[1][slot] = key
     layout = None
     if _LAYOUT in keys:
-        layout = layouts.from_text(bytes(np.asarray(array(store[_LAYOUT]))).decode())
+        layout = layouts.from_array(array(store[_LAYOUT]))
     found = _matched(name, state, dict(sorted(there.items())), store, layout)
     pairs = [
         (own, array(store[scalar]) if scalar in keys else initial(own, "zeros"))
