@@ -184,15 +184,18 @@ def seconds_of_update(
 
 def of_evaluation(trials: Trials, feed: Feed, size: int) -> tuple[float, float]:
     """Seconds of a pass over held-out examples, and of the compilation before it."""
-    whole, steps, first = feed.steps(size), 1, None
+    whole, steps, first, one = feed.steps(size), 1, None, 0.0
     while True:
         begun, *taken = (
             trials.evaluation(_limited(feed.of(size, steps))) for _ in range(1 + TIMED)
         )
         seconds = min(taken)
-        first = max(0.0, begun - seconds) if first is None else first
-        if seconds >= LASTS or steps >= whole:
-            return seconds * whole / steps, first
+        if first is None:
+            first, one = max(0.0, begun - seconds), seconds
+        if seconds - one >= LASTS or steps >= whole:
+            # `evaluate` reads its data anew, which `fit` does once: what begins it is left out.
+            step = max(0.0, seconds - one) / (steps - 1) if steps > 1 else seconds
+            return step * whole, first
         steps = min(whole, math.ceil(min(MORE, 1.2 * LASTS / seconds) * steps))
 
 
