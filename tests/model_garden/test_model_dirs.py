@@ -147,7 +147,7 @@ def test_the_report_reads_a_run_that_was_killed(tmp_path):
 
 
 def test_a_layer_that_is_frozen_later_moves_no_state(records, tmp_path):
-    """A run knows its layers by their place in the model; that of positions is trained no longer."""
+    """A run knows its layers by place; that of positions is trained no longer."""
     first, second = (trainer_of(build(tiny(records)), one_device()) for _ in range(2))
     slots = {}
     for trainer, frozen in ((first, False), (second, True)):
