@@ -208,8 +208,13 @@ def _is_numbered_anew(there, here):
     if [v.shape for v in there] != [v.shape for v in here]:
         return False
     paths, own = {v.path for v in there}, {v.path for v in here}
-    stems = all(_stem(a.path) == _stem(b.path) for a, b in zip(there, here, strict=True))
-    return paths != own and (stems or not paths & own)
+
+    def may_be_one(old, new):
+        is_free = old not in own and new not in paths  # no other layer has the name
+        return old == new or is_free or _stem(old) == _stem(new)
+
+    pairs = zip(there, here, strict=True)
+    return paths != own and all(may_be_one(old.path, new.path) for old, new in pairs)
 
 
 def _stem(path):
