@@ -95,7 +95,9 @@ def test_every_room_and_every_extra_is_named(place):
 
 def test_every_flag_of_ours_is_there():
     pattern = r'DEFINE_\w+\(\s*"(\w+)"'
-    commands = [f"tf_lamb/model_garden/{name}.py" for name in ("train", "train_stages", "find")]
+    commands = [
+        f"tf_lamb/model_garden/{name}.py" for name in ("train", "train_stages", "find", "export")
+    ]
     for command in (*commands, "tf_lamb_extras/preflight/model_garden.py"):
         source = (ROOT / command).read_text()
         flags = re.findall(pattern, source)

@@ -177,8 +177,8 @@ def histories(model):
 def state(model):
     """All that a run goes on from, by name without the model's."""
     kept = {v.path: v for v in model.trainable_variables}
-    scalars, parts = model.optimizer._named_state()[1:]
-    kept |= scalars | {f"{p.name} {slot}": v for p in parts for slot, v in p.kept.items()}
+    held = model.optimizer._named_state()
+    kept |= held.scalars | {f"{p.name} {slot}": v for p in held.parts for slot, v in p.kept.items()}
     return {name.removeprefix("net/"): array(variable) for name, variable in kept.items()}
 
 

@@ -202,9 +202,6 @@ def test_a_recipe_in_stages_gives_every_stage_its_batch(batch, batches):
          "warmup is longer than training, 3,125 > 1,563 steps"),
         ({"experiment": "bert/text_wiki_pretraining", "global_batch_size": 7,
           "params_override": "trainer.train_stps=5"}, "no trainer.train_stps"),
-        ({"per_replica_batch_size": 8,
-          "params_override": "runtime.distribution_strategy=tpu"},
-         "how many replicas a tpu run has is not known"),
         ({"per_replica_batch_size": 8, "params_override":
           "trainer.optimizer_config.optimizer.type=adamw"}, "only optimizers of tf_lamb"),
         ({"per_replica_batch_size": 8, "global_batch_size": 1000, "params_override":

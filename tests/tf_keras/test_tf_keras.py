@@ -18,7 +18,10 @@ def test_patterns_see_through_the_names_of_replicas(make):
     for pattern in ("bias$", "LayerNorm", "layer_norm", "^encoder/.*/kernel$"):
         plans = []
         for on_replicas in (False, True):
-            optimizer = tf_lamb.tf_keras.LAMB(weight_decay=0.1, exclude_from_weight_decay=[pattern])
+            with strategy.scope():
+                optimizer = tf_lamb.tf_keras.LAMB(
+                    weight_decay=0.1, exclude_from_weight_decay=[pattern]
+                )
             if on_replicas:
                 strategy.run(lambda o=optimizer: o.build(model.trainable_variables))
             else:
