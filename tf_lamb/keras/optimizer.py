@@ -183,7 +183,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             strategy, meet = tf.distribute.get_strategy(), tf.__internal__.distribute.interim
             meet.maybe_merge_call(run, strategy, tuple(gradients))
         else:
-            run(gradients)
+            with arrays.uncast():  # in `torch.autocast` its products would be in half precision
+                run(gradients)
         for variable in (v for v in missing if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # `apply` sees to the others
 

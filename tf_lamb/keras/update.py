@@ -45,8 +45,7 @@ class Update(step.Update):
     deals: bool = False  # each device works on some of them
 
     # In the order in which they run:
-    #   __call__          reads the scalars
-    #   _take_micro_batch adds the micro-batch up, and counts at the end
+    #   __call__          reads the scalars, adds the micro-batch up, and counts at the end
     #   _within           takes the step in a branch of the program, where one may not be due
     #   _apply_if_finite  sums replicas and looks at the gradients: a step that is skipped is
     #                     computed, and its results are not chosen (`Choice`)
@@ -54,11 +53,8 @@ class Update(step.Update):
     #   _step             is that rule's.
 
     def __call__(self, plan, state, scalars, count, gradients):
-        """See base class; what the step around it casts to half precision, it does not."""
-        with arrays.uncast():
-            return self._take_micro_batch(plan, state, scalars(), count, gradients)
-
-    def _take_micro_batch(self, plan, state, scalars, count, gradients):
+        """See base class."""
+        scalars = scalars()
         take = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
         if self.is_shared:
             made = zip(gradients, state.stored, strict=True)
