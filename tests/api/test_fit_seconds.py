@@ -12,7 +12,8 @@ from tf_lamb.api.find import search_log, timing, trials
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.feeds import feed_of
 
-COMPILED, START, STEP, ROW, EVALUATED = 1.5, 0.040, 0.002, 0.001, 0.003
+COMPILED, START, STEP, ROW = 1.5, 0.040, 0.002, 0.001
+BEGUN, EVALUATED = 0.020, 0.003  # of an evaluation; of each of its steps
 
 
 class Virtual:
@@ -26,7 +27,10 @@ class Virtual:
         monkeypatch.setattr(model, "fit", self.fit)
         monkeypatch.setattr(model, "evaluate", self.evaluate)
 
-    def fit(self, x, y=None, epochs=1, callbacks=(), validation_data=None, **how):
+    def fit(
+        self, x, y=None, epochs=1, callbacks=(), validation_data=None, validation_batch_size=None,
+        validation_steps=None, **how,
+    ):  # fmt: skip
         """As of Keras: what it is given it reads."""
         self.executions.add(int(getattr(
             self.model, "steps_per_execution", getattr(self.model, "_steps_per_execution", 1))
@@ -41,11 +45,13 @@ class Virtual:
                     self._seen.add(size)
                     self.now += COMPILED * (len(self._seen) == 1)
             if validation_data is not None:
-                self.evaluate(*validation_data, **how)
+                how_many = {"batch_size": validation_batch_size or how.get("batch_size")}
+                self.evaluate(*validation_data, **how_many, steps=validation_steps)
             for each in callbacks:
                 each.on_epoch_end(epoch, {"loss": 0.5})
 
     def evaluate(self, x, y=None, **how):
+        self.now += BEGUN
         for _ in sizes_of(x, **how):
             self.now += EVALUATED
         return {"loss": 0.5}

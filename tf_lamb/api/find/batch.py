@@ -203,7 +203,7 @@ class _Search:
                 timed = timing.in_turn(trials, feed, seen, least, progress.add)
                 evaluation = 0.0, 0.0
                 if held := self.read.given_validation(host):
-                    evaluation, epoch["evaluated"] = self._evaluation(trials, held, [*seen])
+                    evaluation, epoch["evaluated"] = self._evaluation(trials, feed, held, [*seen])
             update, first, calls = 0.0, sizes[0], ACCUMULATED
             if of_update:
                 with self._timed(calls * first, calls) as trials:
@@ -216,10 +216,12 @@ class _Search:
             "epoch": {"start": timed.start, "compiled": timed.begin, **epoch},
         }  # fmt: skip
 
-    def _evaluation(self, trials, held, sizes):
+    def _evaluation(self, trials, feed, held, sizes):
         """The seconds a + b/size of an evaluation, and of its compilation."""
         ends = sizes[0], sizes[-1]
-        (few, evaluated), (many, _) = (timing.of_evaluation(trials, held, size) for size in ends)
+        (few, evaluated), (many, _) = (
+            timing.of_evaluation(trials, feed, held, size, self.executions) for size in ends
+        )
         if ends[0] == ends[1]:
             return (few, 0.0), evaluated
         of_calls = max(0.0, (few - many) / (1 / ends[0] - 1 / ends[1]))

@@ -53,6 +53,12 @@ class Feed:
         batch = next(self._anew(size))
         return {"x": (batch for _ in itertools.count()), "steps_per_epoch": steps}
 
+    def evaluated(self, size: int, steps: int) -> dict[str, Any]:
+        """The arguments of a `fit` that evaluates on so many steps of these after each epoch."""
+        how = self.of(size, steps)
+        is_endless = "steps_per_epoch" in how
+        return {"validation_data": how["x"], **({"validation_steps": steps} if is_endless else {})}
+
     def _anew(self, size: int) -> Iterator[tuple]:
         """Batches without end, of one pass after another."""
         while True:
@@ -73,6 +79,10 @@ class ArrayFeed(Feed):
         parts = self.source.first(min(size * steps, self.examples))
         named = zip(("x", "y", "sample_weight"), parts, strict=False)
         return {**dict(named), "batch_size": size}
+
+    def evaluated(self, size: int, steps: int) -> dict[str, Any]:
+        parts = self.source.first(min(size * steps, self.examples))
+        return {"validation_data": tuple(parts), "validation_batch_size": size}
 
 
 class DatasetFeed(Feed):

@@ -6,7 +6,6 @@ import re
 import statistics
 from collections.abc import Callable
 from time import perf_counter as clock
-from typing import Any
 
 from tf_lamb.api.find.feeds import Feed
 from tf_lamb.api.find.trials import Trials
@@ -182,27 +181,32 @@ def seconds_of_update(
     return (timed.idle or timed.seconds)[size]
 
 
-def of_evaluation(trials: Trials, feed: Feed, size: int) -> tuple[float, float]:
-    """Seconds of a pass over held-out examples, and of the compilation before it."""
-    whole, steps, first, one = feed.steps(size), 1, None, 0.0
+def of_evaluation(
+    trials: Trials, feed: Feed, held_out: Feed, size: int, least: int = 1
+) -> tuple[float, float]:
+    """Seconds of the evaluation in an epoch of `fit`, and of the compilation before the first.
+
+    They are those by which an epoch of the fewest steps is longer with it: what `fit` does once for
+    all evaluations is not in them, and what begins each of them is.
+    """
+    trials.start()
+    few, whole = min(least, feed.steps(size)), held_out.steps(size)
+
+    def epochs(evaluated):
+        return trials.epochs({**feed.of(size, few), **evaluated}, TIMED)
+
+    begun, *alone = epochs({})
+    steps, one, compiled = 1, 0.0, None
     while True:
-        begun, *taken = (
-            trials.evaluation(_limited(feed.of(size, steps))) for _ in range(1 + TIMED)
-        )
-        seconds = min(taken)
-        if first is None:
-            first, one = max(0.0, begun - seconds), seconds
+        first, *taken = epochs(held_out.evaluated(size, steps))
+        seconds = max(0.0, min(taken) - min(alone))
+        if compiled is None:
+            one, compiled = seconds, max(0.0, first - begun - seconds)
         if seconds - one >= LASTS or steps >= whole:
-            # `evaluate` reads its data anew, which `fit` does once: what begins it is left out.
-            step = max(0.0, seconds - one) / (steps - 1) if steps > 1 else seconds
-            return step * whole, first
-        steps = min(whole, math.ceil(min(MORE, 1.2 * LASTS / seconds) * steps))
-
-
-def _limited(how: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `evaluate`, which names its steps otherwise, and shuffles nothing."""
-    names = {"steps_per_epoch": "steps"}
-    return {names.get(name, name): each for name, each in how.items() if name != "shuffle"}
+            step = max(0.0, seconds - one) / (steps - 1) if steps > 1 else 0.0
+            return one + step * (whole - 1), compiled
+        more = min(MORE, 1.2 * LASTS / max(seconds, 1e-9))
+        steps = min(whole, max(steps + 1, math.ceil(more * steps)))
 
 
 def of_look(trials: Trials) -> tuple[float, float]:

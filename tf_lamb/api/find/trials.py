@@ -229,12 +229,6 @@ class Trials:
             self.model.fit(**data, epochs=1 + count, **how)
         return [end - begin for begin, end in itertools.pairwise(ends)]
 
-    def evaluation(self, data: Mapping[str, Any]) -> float:
-        """Seconds of `evaluate`."""
-        begin = clock()
-        _loss("evaluate", self.model.evaluate(**data, verbose=0, return_dict=True))
-        return clock() - begin
-
     def _evaluate_first(self):
         """Makes weights and metrics; raises where the model has no loss for such data."""
         self._check_calls()
