@@ -290,3 +290,14 @@ def test_a_feed_has_the_examples_in_their_order_at_any_batch(frontend, kind, siz
         if i == 0:
             begin = clock.now
     assert clock.now == begin
+
+
+@every_frontend
+def test_a_generator_begins_anew_behind_a_pass_that_its_batches_divide(frontend, monkeypatch):
+    host, _ = FRONTENDS[frontend]
+    x, y = quadratic(48)
+    clock = Virtual(linear(host), monkeypatch)
+    read = Examples(given("generator", host, (x, y), clock, 24), quadratic(64), 48)
+    batches = feed_of(read.source, read.examples, host).of(12, 6)["x"]
+    seen = np.concatenate([next(batches)[0] for _ in range(6)])
+    np.testing.assert_array_equal(seen, np.concatenate([x, x[:24]]))

@@ -367,7 +367,7 @@ class Rebatched:
         self._pool: list[tuple] = []
 
     def take(self, size: int) -> tuple:
-        """The next ones; fewer where there are no more."""
+        """The next ones; fewer where there are no more, and () of none."""
         return self._cut(self._topped_up(size), slice(size), slice(size, None))
 
     def draw(self, size: int, random: Any) -> tuple:
@@ -394,7 +394,7 @@ class Rebatched:
         return self._pool[0] if self._pool else None
 
     def _cut(self, whole, taken, left):
-        if whole is None:
+        if whole is None or not size_of(whole):
             return ()
         self._pool = [mapped(lambda each: each[left], whole)]
         self._count = size_of(self._pool[0])
