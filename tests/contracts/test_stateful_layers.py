@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.frontends import FRONTENDS, every_frontend
+from support.frontends import BACKEND, FRONTENDS, every_frontend
 
 
 class Killed(Exception):
@@ -41,4 +41,5 @@ def test_a_resumed_run_is_the_uninterrupted_one_where_states_are_reset(frontend,
     with pytest.raises(Killed):
         run(frontend, tmp_path / "died", resets, dies=True)
     found = run(frontend, tmp_path / "died", resets)
-    assert all(map(np.array_equal, found, expected)) == resets
+    # On JAX, `fit` of Keras 3.15.1 carries no states from batch to batch.
+    assert all(map(np.array_equal, found, expected)) == (resets or BACKEND == "jax")
