@@ -30,9 +30,9 @@ def _inwards(optimizer, kind):
 
 def inside(optimizer) -> list:
     """An optimizer and all that it wraps; of Keras's `MultiOptimizer`, each part."""
-    inner = [each for name in _NAMES if (each := getattr(optimizer, name, None)) is not None]
-    parts = [*inner[:1], *getattr(optimizer, "optimizers", ())]
-    return [optimizer, *(each for part in parts for each in inside(part))]
+    wrapped = list(_inwards(optimizer, ()))
+    parts = getattr(wrapped[-1], "optimizers", ())
+    return [*wrapped, *(member for part in parts for member in inside(part))]
 
 
 def is_ours(optimizer) -> bool:

@@ -1,11 +1,11 @@
 """What `fit` reads at a batch, from the data of a user: for the seconds that it takes."""
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from tf_lamb.api.data import Arrays, Batches, Rebatched, mapped, size_of, whole
+from tf_lamb.core.goodput.plan import calls_of_epoch
 
 
 def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
@@ -42,7 +42,7 @@ class Feed:
 
     def steps(self, size: int) -> int:
         """Those of an epoch."""
-        return max(1, self.examples // size) if self.drops else math.ceil(self.examples / size)
+        return calls_of_epoch(self.examples, size, self.drops)
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
         """The arguments of a `fit` whose epochs have so many steps."""
@@ -76,13 +76,14 @@ class ArrayFeed(Feed):
         super().__init__(None, source, min(examples, source.length))
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
-        parts = self.source.first(min(size * steps, self.examples))
-        named = zip(("x", "y", "sample_weight"), parts, strict=False)
+        named = zip(("x", "y", "sample_weight"), self._rows(size, steps), strict=False)
         return {**dict(named), "batch_size": size}
 
     def evaluated(self, size: int, steps: int) -> dict[str, Any]:
-        parts = self.source.first(min(size * steps, self.examples))
-        return {"validation_data": tuple(parts), "validation_batch_size": size}
+        return {"validation_data": self._rows(size, steps), "validation_batch_size": size}
+
+    def _rows(self, size, steps):
+        return self.source.first(min(size * steps, self.examples))
 
 
 class DatasetFeed(Feed):

@@ -11,7 +11,7 @@ from tf_lamb.api.find.data import Written
 from tf_lamb.api.find.found import told_by, training
 from tf_lamb.api.find.trials import AVERAGED
 from tf_lamb.core import search
-from tf_lamb.core.goodput.plan import Answer, Row, arrange, duration
+from tf_lamb.core.goodput.plan import Answer, Row, arrange, calls_of_epoch, duration
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
 
@@ -187,9 +187,8 @@ class FoundBatch:
         """
         machine = self.answer.machine
         micro, accumulation = arrange(batch_size, 1, machine.micro_batch)
-        calls = math.ceil(self.examples / micro)
-        if machine.epoch is not None:
-            calls = machine.epoch.calls(micro)
+        drops = machine.epoch is not None and machine.epoch.drops
+        calls = calls_of_epoch(self.examples, micro, drops)
         updates = epochs * calls / accumulation
         return machine.begin(batch_size, 1) + updates * machine.seconds(batch_size, 1)
 

@@ -173,7 +173,7 @@ def match(there: Layout, here: Layout) -> list[int]:
         Mismatch: If some variable has no state there, or if it may be one of several.
     """
     is_placed = there.is_placed() and here.is_placed()
-    if is_placed and dict(there.shapes) == dict(here.shapes):
+    if is_placed and there.shapes == here.shapes:
         by_place = {variable.place: i for i, variable in enumerate(there.trained)}
         return [_found(by_place, v.place, v, there, here) for v in here.trained]
     paths = [variable.path for variable in there.trained]

@@ -148,10 +148,7 @@ def variables_of_saved(name: str, state: State, there: layouts.Layout) -> dict[s
     Raises:
         ValueError: If the checkpoint is of other layers.
     """
-    try:
-        positions = layouts.match(there, state.layout)
-    except layouts.Mismatch as error:
-        raise _refusal(name, str(error)) from None
+    positions = _positions(name, there, state.layout)
     return dict(state.scalars) | {
         f"{slot}:{i}": variable
         for i, part in zip(positions, state.parts, strict=True)
@@ -248,13 +245,10 @@ def _matched(name, state, there, store, layout):
     """Slot -> key, of each variable here; `there` has path and keys by position in the file."""
     if not there:  # nothing was built
         return [{}] * len(state.parts)
-    try:
-        if layout is not None:
-            positions = layouts.match(layout, state.layout)
-        else:
-            positions = _matched_by_path(state, there, store)
-    except layouts.Mismatch as error:
-        raise _refusal(name, str(error)) from None
+    if layout is not None:
+        positions = _positions(name, layout, state.layout)
+    else:
+        positions = _positions_by_path(name, state, there, store)
     # What a layer overwrites has no slots, and outside of an accumulation nothing in a file.
     found = [there.get(position, ("", {}))[1] for position in positions]
     for part, kept in zip(state.parts, found, strict=True):
@@ -264,7 +258,15 @@ def _matched(name, state, there, store, layout):
     return found
 
 
-def _matched_by_path(state, there, store):
+def _positions(name, there, here):
+    """By variable of a layout here its position in a saved one; raises where one has no state."""
+    try:
+        return layouts.match(there, here)
+    except layouts.Mismatch as error:
+        raise _refusal(name, str(error)) from None
+
+
+def _positions_by_path(name, state, there, store):
     """By variable here its position in a file of before, which has paths and no layout."""
     saved = {i: (path, keys) for i, (path, keys) in there.items() if slots_of_rule(keys)}
     shapes = [
@@ -277,7 +279,8 @@ def _matched_by_path(state, there, store):
     ]
     paths = [path.replace("|", "/") for path, _ in saved.values()]
     stepping = [i for i, slots in enumerate(own) if slots]
-    found = layouts.match(
+    found = _positions(
+        name,
         layouts.unplaced(paths, shapes),
         layouts.unplaced([state.parts[i].name for i in stepping], [own[i] for i in stepping]),
     )

@@ -79,6 +79,11 @@ def fit_time(
     return StepTime(alpha, beta, update, residual=residual, timed=tuple(sorted(least.items())))
 
 
+def calls_of_epoch(examples: int, size: int, drops: bool = False) -> int:
+    """The calls of an epoch; with `drops` without the last, where it is smaller than `size`."""
+    return max(1, examples // size if drops else math.ceil(examples / size))
+
+
 @dataclasses.dataclass(frozen=True)
 class Epoch:
     """What `fit` takes besides its steps.
@@ -101,8 +106,7 @@ class Epoch:
 
     def calls(self, size: int) -> int:
         """The calls of an epoch, of so many examples on all devices."""
-        whole = self.examples // size if self.drops else math.ceil(self.examples / size)
-        return max(1, whole)
+        return calls_of_epoch(self.examples, size, self.drops)
 
     def seconds(self, size: int) -> float:
         """Those of an epoch beside its steps."""
