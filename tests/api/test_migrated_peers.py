@@ -11,7 +11,9 @@ from support.migrated import kept, model_of, steps
 import tf_lamb.keras as ours
 
 optimizers = keras.optimizers
-PEERS = ["Lamb", "Muon"] if hasattr(optimizers, "Muon") else ["Lamb"]
+# Of Keras 3.12's Muon nothing goes on, and TensorFlow cannot train with it.
+KERAS = tuple(map(int, keras.__version__.split(".")[:2]))
+PEERS = ["Lamb", "Muon"] if KERAS >= (3, 13) else ["Lamb"]
 # So that nothing but what a case says is another there than here.
 THERE = {
     "Lamb": {"learning_rate": 0.02},
@@ -195,6 +197,15 @@ def test_an_argument_and_a_variable_that_nobody_knows_are_told(peer):
     assert report.changes == {"cautious": (True, None)} and "cautious" not in report.keep
     assert report.left_behind == (old.horizon.path,)
     assert "cautious: True there" in str(report) and "horizon" in str(report)
+
+
+@pytest.mark.skipif(KERAS >= (3, 13), reason="of Keras 3.12, the oldest")
+def test_a_muon_before_keras_3_13_is_refused():
+    model = model_of("keras")
+    old, new = optimizers.Muon(0.02), ours.Muon(0.02)
+    old.build(model.trainable_variables)
+    with pytest.raises(ValueError, match=r"before Keras 3\.13 .* keeps other slots.*Nothing was"):
+        ours.migrate(old, new, model)
 
 
 # Arguments of ours that a case cannot make another by itself -> other values.

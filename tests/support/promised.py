@@ -135,6 +135,7 @@ class Promised:
     def empty(self):
         """Drops the micro-batches of an update that is not complete."""
         self.sums, self.micro_step = {role: np.zeros(shape) for role, shape in SHAPES.items()}, 0
+        self.given = set()  # roles that have had a gradient since the last update
         self.largest_gradient = 0.0  # of all that are summed
 
     def forget_sizes(self):
@@ -169,6 +170,8 @@ class Promised:
         """What the next update reads."""
         rate = self.told["learning_rate"]
         if isinstance(rate, dict):
+            if rate["of"] == "whole":
+                return 1 if self.step <= rate["steps"] else 2
             return rate["rate"] * rate["factor"] ** (self.step / rate["steps"])
         return rate
 
@@ -177,7 +180,8 @@ class Promised:
         return bool(self.told.get("weight_decay")) and role not in excluded
 
     def is_joined(self, role):
-        joined = meant(self.told.get("treatments"))
+        treatments = self.told.get("treatments") or {}
+        joined = meant([key for key, treatment in treatments.items() if treatment.get("join")])
         return role in joined - meant(self.told.get("exclude_from_layer_adaptation"))
 
     def is_adapted(self, role):
@@ -191,37 +195,47 @@ class Promised:
             return role not in undecayed or self.is_joined(role)
         return role not in meant(given)
 
+    def multiplier(self, role):
+        """The share of the rate with which it is trained."""
+        treatments = self.told.get("treatments") or {}
+        return next(
+            (t["rate"] for k, t in treatments.items() if "rate" in t and role in meant(k)), 1
+        )
+
     def slot_names(self, role):
         if self.family == "Muon":
             return "m" if self.is_adapted(role) else "mv"
         return SLOTS[self.family]
 
     def layers(self):
-        """Lists of roles that share a trust ratio."""
+        """Lists of roles that share a trust ratio, of those that have a gradient."""
         layers = {}
-        for role in self.trained:
+        for role in (role for role in self.trained if role in self.given):
             layer = role.partition("/")[0] if self.is_joined(role) else role
             layers.setdefault(layer, []).append(role)
         return layers.values()
 
     # What happens.
 
-    def take(self, gradients):
-        """One micro-batch; returns whether an update was taken."""
-        for role in self.trained:
+    def take(self, gradients, missing=()):
+        """One micro-batch, without gradients of some roles; returns whether an update was taken."""
+        for role in (role for role in self.trained if role not in missing):
+            self.given.add(role)
             self.sums[role] = self.sums[role] + gradients[role]
             self.largest_gradient = max(self.largest_gradient, np.abs(gradients[role]).max())
         self.micro_step += 1
         if self.micro_step < self.accumulates:
             return False
-        mean = {role: self.sums[role] / self.accumulates for role in self.trained}
-        self.empty()
+        # Of as many as are summed: a run may go on with fewer micro-batches than already wait.
+        mean = {r: self.sums[r] / self.micro_step for r in self.trained if r in self.given}
         with np.errstate(over="ignore", invalid="ignore"):
             if not all(np.sum(np.square(g)) <= LARGEST for g in mean.values()):
                 self.skipped += 1
                 self.scale /= 2
+                self.empty()
                 return False
         self._update(self._clipped(mean), self.rate)
+        self.empty()
         self._average()
         return True
 
@@ -263,7 +277,8 @@ class Promised:
                 decay = decay if len(set(decays)) > 1 else decays[0]
             w, new = references.step(
                 self.family, g, w, [*slots.values()], t=self.step, decay=decay,
-                rate=rate, adapt=self.is_adapted(layer[0]), **self.words(),
+                rate=rate * self.multiplier(layer[0]), adapt=self.is_adapted(layer[0]),
+                **self.words(),
             )  # fmt: skip
             slots = dict(zip(slots, new, strict=True))
             at = 0

@@ -24,6 +24,7 @@ from support.frontends import BACKEND, FRONTENDS, apply, array, as_compiled
 from support.promised import COLUMNS, LAYERS, ROWS, Promised
 
 from tf_lamb.api.optimizers import named
+from tf_lamb.api.variables import variables_of as variables_of_optimizer
 
 COUNTS = collections.Counter()  # of runs, of actions, of refusals
 
@@ -44,7 +45,7 @@ RATES = st.sampled_from([0.1, 0.01, 0.003])
 EAGER = [True, False] if BACKEND == "jax" else [True, True, False]
 # On torch, Keras 3.15.1 zeroes the gradients of a model's torch parameters, which it keeps by path:
 # of two variables of one path the first is not among them, and its gradients add up.
-TWINS = st.just(False) if BACKEND == "torch" else st.booleans()
+NAMING = st.sampled_from(["given", "numbered", *(["twins"] if BACKEND != "torch" else [])])
 ACCUMULATION = st.sampled_from([None, 2, 3])
 EXCLUSIONS = st.sampled_from([None, None, "norm_and_bias", ["bias"], ["norm"], ["dense"]])
 
@@ -73,7 +74,7 @@ def arguments(draw):
             | RATES
             | st.fixed_dictionaries({
                 "rate": RATES, "steps": st.just(3), "factor": st.just(0.5),
-                "of": st.sampled_from(["host", "ours"]),
+                "of": st.sampled_from(["host", "ours", "whole"]),
             })
         ),
         "weight_decay": draw(st.sampled_from([0.0, 0.1])),
@@ -90,7 +91,7 @@ def arguments(draw):
         [None, None, "clipnorm", "clipvalue", "global_clipnorm"]
     ))):  # fmt: skip
         told[clipping] = draw(st.sampled_from([0.1, 1.0]))
-    told["treatments"] = None  # not drawn: the plants were found by these draws
+    told["treatments"] = draw(st.sampled_from([None, {"embedding": {"rate": 0.5}}]))
     if family in ("LAMB", "LANS", "LARS") and draw(st.booleans()):
         told["treatments"] = {"dense": {"join": True}}
         if family == "LARS":  # whose oracle has one decay a layer
@@ -116,41 +117,69 @@ CHANGES = st.one_of(
 # What a training is saved in. HDF5 is not for twins: Keras's own optimizers have variables of one
 # name there, too.
 WITH_MODEL = ("model.keras", "model.h5")
-WITHOUT_MODEL = ("model.weights.h5", "own variables")
+WITHOUT_MODEL = ("model.weights.h5", "own variables", "set_weights")
 if BACKEND == "tensorflow":
     WITHOUT_MODEL += ("checkpoint",)
+
+# How the script that loads differs from the one that saved.
+SCRIPTS = st.fixed_dictionaries({
+    "order": st.sampled_from([("left", "right"), ("right", "left")]),
+    "begins_anew": st.booleans(),
+    "compiles_first": st.booleans(),
+    "freezes": st.sampled_from([None, None, "embedding", "left"]),
+})  # fmt: skip
 
 # -- the network ----------------------------------------------------------------------------------
 
 
-def _network(host, twins):
-    """Two towers by one function, side by side with an embedding and a normalization."""
+TOWERS = ("left", "right")
+
+
+def _network(host, naming, order=TOWERS):
+    """Two towers by one function, side by side with an embedding and a normalization.
+
+    Args:
+        host: The Keras.
+        naming: Of the towers and their layers: "given" names, which Keras numbers as it makes them
+            ("numbered"), or one name for the layers of both ("twins").
+        order: In which the towers are made.
+    """
     layers = host.layers
 
     def tower(name):
         inputs = host.Input((3,))
-        dense = layers.Dense(2, name="dense" if twins else f"{name}_dense")
-        return host.Model(inputs, dense(inputs), name=name)
+        of_layer = {"given": f"{name}_dense", "twins": "dense", "numbered": None}[naming]
+        model_name = None if naming == "numbered" else name
+        return host.Model(inputs, layers.Dense(2, name=of_layer)(inputs), name=model_name)
 
+    towers = {name: tower(name) for name in order}
     tokens, x = host.Input((), dtype="int32", name="tokens"), host.Input((3,), name="x")
     outputs = [
-        layers.Embedding(6, 2, name="embedding")(tokens), tower("left")(x), tower("right")(x),
+        layers.Embedding(6, 2, name="embedding")(tokens), *(towers[name](x) for name in TOWERS),
         layers.LayerNormalization(name="norm")(x),
     ]  # fmt: skip
     return host.Model([tokens, x], layers.Concatenate(name="all")(outputs))
 
 
+def layer_of(model, name):
+    """A layer of the network by role; the towers stand in its layers as their outputs do."""
+    if name not in TOWERS:
+        return model.get_layer(name)
+    towers = [layer for layer in model.layers if hasattr(layer, "layers")]
+    return towers[TOWERS.index(name)]
+
+
 def variables_of(model):
     """Its variables, by role."""
-    get = model.get_layer
     left, right = (
-        next(part for part in get(tower).layers if "dense" in part.name)
-        for tower in ("left", "right")
+        next(part for part in layer_of(model, tower).layers if "dense" in part.name)
+        for tower in TOWERS
     )
+    embedding, norm = layer_of(model, "embedding"), layer_of(model, "norm")
     return {
-        "embedding": get("embedding").embeddings, "left/kernel": left.kernel,
+        "embedding": embedding.embeddings, "left/kernel": left.kernel,
         "left/bias": left.bias, "right/kernel": right.kernel, "right/bias": right.bias,
-        "norm/gamma": get("norm").gamma, "norm/beta": get("norm").beta,
+        "norm/gamma": norm.gamma, "norm/beta": norm.beta,
     }  # fmt: skip
 
 
@@ -201,7 +230,8 @@ def take(optimizer, gradients, variables):
     """Applies gradients by hand: Keras 3's loss scale expects those of the scaled loss."""
     is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     scale = scale_of(optimizer) if is_scaled else 1.0
-    apply(optimizer, [scale * np.asarray(g, "float32") for g in gradients], variables)
+    scaled = [None if g is None else scale * np.asarray(g, "float32") for g in gradients]
+    apply(optimizer, scaled, variables)
 
 
 # -- the machine ----------------------------------------------------------------------------------
@@ -243,9 +273,11 @@ class Training(RuleBasedStateMachine):
     def make_optimizer(self, family, told, model, wrapper=None, undecayed=()):
         told = dict(told)
         if isinstance(given := told["learning_rate"], dict):
-            decay = self.host.optimizers.schedules.ExponentialDecay
-            schedule = decay(given["rate"], given["steps"], given["factor"])
-            if given["of"] == "ours":
+            of_host = self.host.optimizers.schedules
+            schedule = of_host.ExponentialDecay(given["rate"], given["steps"], given["factor"])
+            if given["of"] == "whole":  # numbers
+                schedule = of_host.PiecewiseConstantDecay([given["steps"]], [1, 2])
+            elif given["of"] == "ours":
                 schedule = self.ours.schedules.Stages((1,), (schedule,))
             told["learning_rate"] = schedule
         optimizer = getattr(self.ours, family)(jit_compile=False, **told)
@@ -257,30 +289,31 @@ class Training(RuleBasedStateMachine):
             return wrap(optimizer, initial_scale=promises.SCALE)
         return self.ours.MeasureNoise(optimizer) if wrapper == "MeasureNoise" else optimizer
 
-    def apply(self, gradients):
-        """One micro-step by hand."""
+    def apply(self, gradients, missing=()):
+        """One micro-step by hand; the gradients of some roles are None."""
         variables, trained = variables_of(self.model), self.promised.trained
-        take(self.optimizer, [gradients[r] for r in trained], [variables[r] for r in trained])
+        given = [None if r in missing else gradients[r] for r in trained]
+        take(self.optimizer, given, [variables[r] for r in trained])
 
     def compile(self, model, optimizer):
         eager = {"run_eagerly": True} if self.eager else {}
         model.compile(optimizer, loss_of(self.host), **eager)
         self.model, self.optimizer = model, model.optimizer
 
-    def new_model(self, told, promised):
+    def new_model(self, told, promised, order=TOWERS):
         """A network that never trained, with an optimizer of these arguments."""
-        model = _network(self.host, self.twins)
+        model = _network(self.host, self.naming, order)
         optimizer = self.make_optimizer(
             promised.family, told, model, self.wrapper, promised.undecayed_as_variables
         )
         return model, optimizer
 
     @initialize(
-        drawn=arguments(), seed=SEEDS, twins=TWINS, undecayed=UNDECAYED,
+        drawn=arguments(), seed=SEEDS, naming=NAMING, undecayed=UNDECAYED,
         eager=st.sampled_from(EAGER),
         wrapper=st.sampled_from([None, None, None, "MeasureNoise"]),
     )  # fmt: skip
-    def begin(self, drawn, seed, twins, undecayed, eager, wrapper):
+    def begin(self, drawn, seed, naming, undecayed, eager, wrapper):
         family, told = drawn
         if not told["gradient_accumulation_steps"]:
             wrapper = None  # there is nothing to measure
@@ -288,8 +321,10 @@ class Training(RuleBasedStateMachine):
             wrapper = "LossScale"
         if family == "LARS" and told["treatments"]:
             undecayed = ()  # its oracle has one decay a layer
-        self.act("begin", family, told, f"{twins=}", f"{undecayed=}", f"{eager=}", wrapper)
-        self.twins, self.eager, self.wrapper, self.is_built = twins, eager, wrapper, False
+        if naming == "numbered":
+            undecayed = ()  # a config knows them by path
+        self.act("begin", family, told, naming, f"{undecayed=}", f"{eager=}", wrapper)
+        self.naming, self.eager, self.wrapper, self.is_built = naming, eager, wrapper, False
         self.promised = Promised(family, told, promises.weights_of(seed), undecayed)
         self.compile(*self.new_model(told, self.promised))
         self.put(self.promised.weights)
@@ -410,6 +445,23 @@ class Training(RuleBasedStateMachine):
                 self.promised.take(gradients)
         self.agree()
 
+    # An average of what rests is moved by one Keras and not by the other.
+    @precondition(lambda self: self.wrapper is None and not self.promised.told["use_ema"])
+    @rule(batches=BATCHES, missing=st.sampled_from(sorted(promises.SHAPES)))
+    def micro_steps_without(self, batches, missing):
+        """What has no gradient in any micro-batch of an update rests."""
+        if self.promised.trained == [missing]:
+            return
+        self.act("micro_steps_without", len(batches), missing)
+        self.learn_order()
+        with self.quiet():
+            for batch in batches:
+                gradients = promises.gradients_of(batch)
+                self.apply(gradients, {missing})
+                self.promised.take(gradients, {missing})
+        self.told = []
+        self.agree()
+
     @rule(batch=st.builds(promises.batch_of, KINDS, SEEDS))
     def train_on_batch(self, batch):
         self.act("train_on_batch")
@@ -498,11 +550,15 @@ class Training(RuleBasedStateMachine):
         layers = {role.partition("/")[0] for role in self.promised.trained}
         if layer not in frozen and (self.promised.micro_step or layers == {layer}):
             return
-        if self.twins and self.promised.undecayed_as_variables and layer in ("left", "right"):
+        if (
+            self.naming == "twins"
+            and self.promised.undecayed_as_variables
+            and layer in ("left", "right")
+        ):
             return  # whom a config means by the second of two is refused where there is one
         self.act("freeze_or_unfreeze", layer)
         frozen ^= {layer}
-        self.model.get_layer(layer).trainable = layer not in frozen
+        layer_of(self.model, layer).trainable = layer not in frozen
         # On JAX, Keras's step wants all the variables of the build; elsewhere, no others.
         if BACKEND == "jax" or not set(self.promised.trained) <= set(self.order):
             self.compile_anew()
@@ -537,7 +593,7 @@ class Training(RuleBasedStateMachine):
 
     def compile_anew(self):
         """By a config; one that is asked for before the build may not know whom it means."""
-        if not self.is_built and self.twins and self.promised.undecayed_as_variables:
+        if not self.is_built and self.naming == "twins" and self.promised.undecayed_as_variables:
             self.optimizer.build(self.model.trainable_variables)
         optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
         self.compile(self.model, optimizer)
@@ -555,13 +611,17 @@ class Training(RuleBasedStateMachine):
     def forms(self):
         """Of files that hold a model and its optimizer."""
         # On JAX, Keras builds a loss scale of HDF5 on nothing.
-        only = self.twins or (self.wrapper == "LossScale" and BACKEND == "jax")
+        only = self.naming == "twins" or (self.wrapper == "LossScale" and BACKEND == "jax")
         return ["model.keras"] if only else [*WITH_MODEL]
+
+    def forms_without_model(self):
+        """Of what is loaded into a new model; lists of weights are not for wrappers."""
+        return [form for form in WITHOUT_MODEL if form != "set_weights" or self.wrapper is None]
 
     @precondition(lambda self: self.is_built)
     @rule(data=st.data())
     def save(self, data):
-        self.save_as(data.draw(st.sampled_from([*self.forms(), *WITHOUT_MODEL])))
+        self.save_as(data.draw(st.sampled_from([*self.forms(), *self.forms_without_model()])))
 
     def save_as(self, form):
         """Returns whether it was not refused."""
@@ -571,6 +631,8 @@ class Training(RuleBasedStateMachine):
             try:
                 if form == "own variables":
                     path = [self.own_variables(each) for each in with_inner(self.optimizer)]
+                elif form == "set_weights":
+                    path = [array(v) for v in variables_of_optimizer(self.optimizer)]
                 elif form == "checkpoint":
                     path = self.checkpoint(self.model, self.optimizer).save(path)
                 elif form == "model.weights.h5":
@@ -599,28 +661,36 @@ class Training(RuleBasedStateMachine):
         return tf.train.Checkpoint(model=model, optimizer=optimizer)
 
     @precondition(lambda self: self.saved)
-    @rule(data=st.data(), changes=CHANGES)
-    def load(self, data, changes):
-        self.load_again(data.draw(st.integers(0, len(self.saved) - 1)), changes)
+    @rule(data=st.data(), changes=CHANGES, script=SCRIPTS)
+    def load(self, data, changes, script):
+        self.load_again(data.draw(st.integers(0, len(self.saved) - 1)), changes, script)
 
     @precondition(lambda self: self.is_built)
-    @rule(form=st.sampled_from(WITHOUT_MODEL), changes=CHANGES, batches=BATCHES)
-    def go_on_otherwise(self, form, changes, batches):
+    @rule(data=st.data(), changes=CHANGES, script=SCRIPTS, batches=BATCHES)
+    def go_on_otherwise(self, data, changes, script, batches):
         """At once, with other options: the state crosses, and steps follow."""
-        if self.save_as(form):
-            self.load_again(len(self.saved) - 1, changes)
+        if self.save_as(data.draw(st.sampled_from(self.forms_without_model()))):
+            self.load_again(len(self.saved) - 1, changes, script)
             self.micro_steps(batches)
 
-    def load_again(self, at, changes):
+    def load_again(self, at, changes, script):
         form, path, promised, order = self.saved[at]
         promised = promised.copy()
         if form in WITH_MODEL:
             changes = {}
+        elif form == "set_weights":  # a list, which only an optimizer with as many sums reads right
+            steps = changes.get("gradient_accumulation_steps")
+            same = promised.told["gradient_accumulation_steps"] and steps
+            changes = {"gradient_accumulation_steps": steps} if same else {}
+        elif not promised.micro_step and not self.restores_by_position(form):
+            layers = {role.partition("/")[0] for role in promised.trained}
+            promised.frozen |= {script["freezes"]} & layers if len(layers) > 1 else set()
+            order = [role for role in order if role in promised.trained]
         before, told = dict(promised.told), {**promised.told, **changes}
         self.act("load", at, form, {k: v for k, v in changes.items() if v != before.get(k)})
         try:
             with self.quiet():
-                self.load_into(form, path, told, promised, order)
+                self.load_into(form, path, told, promised, order, script)
         except Exception as error:
             self.refused(error)
             return
@@ -630,18 +700,24 @@ class Training(RuleBasedStateMachine):
         promised.told = told
         if self.frontend == "tf_keras" and form != "checkpoint":  # which alone has a scale there
             promised.scale = promises.SCALE
-        if told["gradient_accumulation_steps"] != before["gradient_accumulation_steps"]:
+        # A list of weights has no names: what waits goes on, whatever it waits for.
+        other = told["gradient_accumulation_steps"] != before["gradient_accumulation_steps"]
+        if other and form != "set_weights":
             promised.empty()
         fresh = told["use_ema"] and not before["use_ema"]
         if fresh or not told["use_ema"]:
             promised.averages = {}
-        if form == "own variables":
+        if form in ("own variables", "set_weights"):
             self.put(promised.weights)
         if fresh:
             self.first_average(promised)
         self.agree()
 
-    def load_into(self, form, path, told, promised, order):
+    def restores_by_position(self, form):
+        """A loss scale of Keras 3 counts in a checkpoint which of the weights are trained."""
+        return (form, self.wrapper, self.frontend) == ("checkpoint", "LossScale", "keras")
+
+    def load_into(self, form, path, told, promised, order, script):
         if form in WITH_MODEL:
             loss = loss_of(self.host)
             model = self.host.models.load_model(path, custom_objects={"tilted": loss})
@@ -649,11 +725,18 @@ class Training(RuleBasedStateMachine):
                 model.optimizer.build(model.trainable_variables)
             self.compile(model, model.optimizer)
             return
-        model, optimizer = self.new_model(told, promised)
+        if script["begins_anew"]:  # as another process has it: names are numbered from the first
+            self.host.backend.clear_session()
+        model, optimizer = self.new_model(told, promised, script["order"])
         for layer in promised.frozen:
-            model.get_layer(layer).trainable = False
+            layer_of(model, layer).trainable = False
+        if script["compiles_first"]:
+            model.compile(optimizer, loss_of(self.host))
+            optimizer = model.optimizer
         optimizer.build([variables_of(model)[role] for role in order])
-        if form == "own variables":
+        if form == "set_weights":
+            optimizer.set_weights(path)
+        elif form == "own variables":
             for each, store in zip(with_inner(optimizer), path, strict=True):
                 each.load_own_variables(store)
         elif form == "checkpoint":

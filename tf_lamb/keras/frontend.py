@@ -56,6 +56,12 @@ def _state_of(source):
     peer = peers.KERAS_MUON if isinstance(source, Muon) else peers.KERAS_LAMB
     if not source.built:
         raise ValueError(f"{peer.title} has no slots before it is built: train it first.")
+    if isinstance(source, Muon) and not hasattr(source, "momentums"):
+        raise ValueError(
+            f"{peer.title} before Keras 3.13 (yours is {keras.__version__}) keeps other slots and "
+            "scales its updates otherwise: nothing of it can go on here. Begin anew with "
+            "tf_lamb.Muon. Nothing was changed."
+        )
     config = source.get_config()
     kept, scalars = _kept_by(source, peer, config)
     known = {id(variable) for of_slot in kept.values() for variable in of_slot}
