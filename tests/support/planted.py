@@ -38,4 +38,20 @@ PLANTS = {
     "a fit without an update is silent": (ALL, [
         ("warn_if_waiting", "if waiting:", "if waiting < 0:"),
     ]),
+    "state by position among what is trained": (("tensorflow", "tf_keras"), [
+        ("tracking.lookup", "restored.variables is not None and", "False and"),
+    ]),
+    "state by the name of a layer": (ALL, [
+        ("layout.match", "there.is_placed() and here.is_placed()", "False"),
+        ("layout.match", "if len(others) > 1:", "if False:"),
+    ]),
+    "a whole rate cuts what it multiplies": (ALL, [
+        ("factor", "xp.cast(value, 'float32')", "value"),
+    ]),
+    "fewer micro-batches end no update": (ALL, [
+        ("accumulation.is_due", "return done >= steps", "return xp.equal(done, steps)"),
+    ]),
+    "what is joined never rests": (ALL, [
+        ("present_in", "xp.any(gradient != 0) if is_missing else None", "None"),
+    ]),
 }  # fmt: skip

@@ -679,7 +679,7 @@ class Training(RuleBasedStateMachine):
         if form in WITH_MODEL:
             changes = {}
         elif form == "set_weights":  # a list, which only an optimizer with as many sums reads right
-            steps = changes.get("gradient_accumulation_steps")
+            steps = changes.get("gradient_accumulation_steps", 2)
             same = promised.told["gradient_accumulation_steps"] and steps
             changes = {"gradient_accumulation_steps": steps} if same else {}
         elif not promised.micro_step and not self.restores_by_position(form):
