@@ -1,0 +1,65 @@
+"""Makes the runs of a chain that the log lacks, in a process of its own."""
+
+import json
+import os
+import time
+
+from benchmarks.run_log import Log, commit, machine
+from benchmarks.updates_left import chains
+from benchmarks.updates_left.protocol import HASH, Run, key
+
+
+class Runs:
+    """The lines of a log to which several processes write, each of the runs that it makes."""
+
+    def __init__(self, path, until):
+        self.path, self.until = path, until
+        self.lines = {key(line): line for line in runs_of(path)}
+
+    def make(self, run: Run) -> dict:
+        """Returns the line of a run, which is made if it is missing."""
+        if (known := self.lines.get(key(run.line))) is not None:
+            return known
+        if time.time() > self.until:
+            raise TimeoutError("the hours are over")
+        from benchmarks.updates_left import training
+
+        line = run.line | training.result_of(run) | {"commit": commit()}
+        with open(self.path, "a") as file:
+            file.write(json.dumps(line) + "\n")
+        self.lines[key(line)] = line
+        return line
+
+
+def runs_of(path) -> list[dict]:
+    """Returns the runs in a log, without the lines of machines; of this protocol alone."""
+    if not os.path.exists(path):
+        return []
+    with open(path) as file:
+        return [line for line in map(json.loads, file) if line.get("protocol") == HASH]
+
+
+def note_machine(path):
+    """Writes a line of this machine, where the log has none."""
+    log = Log(path)
+    if machine() not in log.lines:
+        log.note(machine())
+
+
+def one(path, until, task, optimizer, most_lengths, has_own_numbers):
+    """Makes the runs of a chain, in a process of its own."""
+    runs = Runs(path, until)
+    score = "error" if task in ("pictures", "digits") else "loss"
+    try:
+        settings = chains.all_of(task, optimizer, runs.make, score, most_lengths)
+        if has_own_numbers:
+            chains.own_numbers(optimizer, runs.make, settings)
+    except TimeoutError:
+        return "the hours were over"
+    return "done"
+
+
+def on_one_core():
+    """Gives a process of several one thread, its share of the machine."""
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"

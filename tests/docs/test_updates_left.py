@@ -1,0 +1,114 @@
+"""The study on updates left: its analysis finds what made-up runs were made from."""
+
+import dataclasses
+import itertools
+import math
+import sys
+
+import numpy as np
+import pytest
+from support.pages import ROOT
+
+sys.path.insert(0, str(ROOT))
+from benchmarks.updates_left import analysis, chains
+from benchmarks.updates_left.protocol import FROZEN, HASH, Run, Settings
+
+pytestmark = pytest.mark.once
+NEEDED = {"AdamW": 600, "LAMB": 1200}  # updates at which the made-up excess is the margin
+POWER, MARGIN = 1.3, 0.01
+
+
+def line(task, optimizer, length, examples, batch, rule, seed, loss):
+    run = Run(task, optimizer, length, examples, batch, rule, Settings(0.01), seed)
+    found = {"loss": loss, "error": loss}
+    return run.line | {"updates": examples // batch, "test": found, "seconds": 1.0}
+
+
+def made_up(growth=0.0, noise=0.0):
+    """Lines whose excess is margin (U0 / updates)^p, U0 = NEEDED (length / 2^18)^growth."""
+    rng = np.random.default_rng(0)
+    halved = 1 + MARGIN / math.log2(1 / 0.95)  # half of the examples lose so much
+    for task, optimizer in itertools.product(FROZEN["lengths"], NEEDED):
+        for length, seed in itertools.product(FROZEN["lengths"][task], [1, 2, 3, 4]):
+            needed = NEEDED[optimizer] * (length / 2**18) ** growth
+            own = task, optimizer, length
+            yield line(*own, length, 16, "tuned", seed, 2.0)
+            yield line(*own, length // 2, 16, "tuned", seed, 2.0 * halved)
+            for batch in FROZEN["batches"]:
+                excess = MARGIN * (needed / (length / batch)) ** POWER
+                loss = 2.0 * (1 + excess) * (1 + noise * rng.normal())
+                yield line(*own, length, batch, "transfer", seed, loss)
+
+
+def larger(cells):
+    return [cell for chain in analysis.by_transfer(cells).values() for cell in chain]
+
+
+def test_the_margin_is_what_was_made_up():
+    cells = analysis.cells_of(made_up())
+    assert [cell.margin for cell in cells] == pytest.approx([MARGIN] * len(cells))
+
+
+@pytest.mark.parametrize("optimizer", NEEDED)
+def test_the_updates_needed_are_found(optimizer):
+    cells = analysis.cells_of(made_up())
+    found = [
+        analysis.updates_needed(chain)
+        for (_, name, _), chain in analysis.by_transfer(cells).items() if name == optimizer
+    ]  # fmt: skip
+    known = [updates for updates in found if not math.isnan(updates)]
+    assert known == pytest.approx([NEEDED[optimizer]] * len(known), rel=0.25)
+    assert len(known) >= 5
+
+
+def test_of_runs_that_differ_by_optimizer_the_optimizer_adds_and_nothing_else():
+    errors = analysis.compared(larger(analysis.cells_of(made_up(noise=0.001))))
+    alone, best = errors["updates alone"], errors["and the optimizer"]
+    assert best < 0.9 * alone
+    assert all(errors[name] > 0.9 * best for name in analysis.MODELS)
+
+
+def test_of_runs_that_differ_by_length_the_length_adds():
+    cells = analysis.cells_of(made_up(growth=0.5, noise=0.001))
+    errors = analysis.compared(larger(cells))
+    assert errors["and the length"] < 0.9 * errors["and the optimizer"]
+    # U0 grows as D^0.5, so the critical batch D / U0 does, too.
+    updates = {
+        chain: analysis.updates_needed(own) for chain, own in analysis.by_transfer(cells).items()
+    }
+    powers = analysis.growth(updates)
+    assert powers and [*powers.values()] == pytest.approx([0.5] * len(powers), abs=0.1)
+
+
+def test_a_run_that_is_lost_keeps_nothing():
+    lines = [*made_up()]
+    lost = lines.index(next(x for x in lines if x["batch"] == 128))
+    lines[lost] = lines[lost] | {"test": {"loss": None, "error": None}}
+    cell = next(c for c in analysis.cells_of(lines) if c.batch == 128)
+    assert math.isinf(cell.excess) and not cell.is_kept
+
+
+def test_five_percent_fewer_examples_lose_a_thirteenth_of_what_half_of_them_lose():
+    assert chains.margin_of(2.0, 2.2) == pytest.approx(0.1 * math.log2(1 / 0.95))
+    assert chains.margin_of(2.0, 2.0) == FROZEN["least_margin"]
+
+
+def test_a_search_ends_between_two_rates_that_are_worse():
+    asked = []
+
+    def make(run):
+        asked.append(run.settings.rate)
+        return {"validation": {"loss": abs(math.log2(run.settings.rate / 0.004))}}
+
+    chain = chains.Chain("letters", "AdamW", 2**18, Settings(0.001), make, "loss")
+    assert chain.search(16, "tuned", Settings(0.001)).rate == 0.004
+    assert asked == [0.001, 0.0005, 0.002, 0.004, 0.008]
+
+
+def test_a_line_of_the_log_is_known_by_its_run():
+    run = Run("letters", "AdamW", 2**18, 2**18, 16, "tuned", Settings(0.001), 1)
+    from benchmarks.updates_left.protocol import key
+
+    other = dataclasses.replace(run, seed=2)
+    assert key(run.line) != key(other.line)
+    assert run.line["protocol"] == HASH
