@@ -675,6 +675,17 @@ class Training(RuleBasedStateMachine):
             self.load_again(len(self.saved) - 1, changes, script)
             self.micro_steps(batches)
 
+    @precondition(lambda self: self.is_built and self.wrapper is None)
+    @precondition(lambda self: self.promised.told["gradient_accumulation_steps"] == 3)
+    @rule(batches=SEVERAL_BATCHES, script=SCRIPTS)
+    def go_on_with_fewer_micro_batches(self, batches, script):
+        """By a list of weights, of which more wait than an update takes then."""
+        while self.promised.micro_step != 2:
+            self.micro_steps([promises.batch_of("usual", self.promised.micro_step)])
+        if self.save_as("set_weights"):
+            self.load_again(len(self.saved) - 1, {"gradient_accumulation_steps": 2}, script)
+            self.micro_steps(batches)
+
     def load_again(self, at, changes, script):
         form, path, promised, order = self.saved[at]
         promised = promised.copy()
