@@ -17,7 +17,7 @@ from tf_lamb import core
 
 if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
     from tf_lamb import keras, model_garden, tensorflow, tf_keras
-    from tf_lamb.core import recipes
+    from tf_lamb.core import recipes, rules
     from tf_lamb.keras import (
         LAMB,
         LANS,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
         fit_stages,
         layer_decay,
         migrate,
+        optimizer_of,
         replace_batch_normalization,
         schedules,
     )
@@ -51,8 +52,8 @@ __all__ = [
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "StopAtBaseSteps", "TrustRatios",
     "core", "describe", "find_batch", "find_rate", "fit_stages",
-    "keras", "layer_decay", "migrate", "model_garden", "recipes",
-    "replace_batch_normalization", "schedules", "tensorflow", "tf_keras",
+    "keras", "layer_decay", "migrate", "model_garden", "optimizer_of", "recipes",
+    "replace_batch_normalization", "rules", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
 # Names that one Keras has and the other has not.
@@ -64,8 +65,8 @@ if not TYPE_CHECKING:  # a type checker is to know a name that is not there
     def __getattr__(name: str):
         if name in _ROOMS:
             return importlib.import_module(f"tf_lamb.{name}")
-        if name == "recipes":
-            return importlib.import_module("tf_lamb.core.recipes")
+        if name in ("recipes", "rules"):
+            return importlib.import_module(f"tf_lamb.core.{name}")
         if name in __all__:
             room = importlib.import_module("tf_lamb.api.frontends").keras_of_tensorflow()
             return getattr(importlib.import_module(f"tf_lamb.{room}"), name)

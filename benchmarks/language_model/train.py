@@ -153,7 +153,7 @@ class Update:
             own.beta_1, own.beta_2, own.weight_decay = before
             return
         before, self.schedule.value = own._update.rule, decay
-        takes = inspect.signature(type(own).rule).parameters
+        takes = inspect.signature(own.rule.step).parameters
         given = {"momentum": beta_1, "beta_1": beta_1, "beta_2": beta_2}
         given = {key: value for key, value in given.items() if key in takes and self.is_traced}
         own._update.rule = functools.partial(before, **given)

@@ -12,7 +12,8 @@ import pytest
 from support.figures import CLAIMS, figures, page_of
 from support.pages import ROOT, runs, table
 
-from tf_lamb.api.find.rate import STARTS
+from tf_lamb.api.find.rate import STARTS_OF_KERAS, start_of
+from tf_lamb.core import rules
 
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
     "../README.md#A larger batch": "16 32 13.8 256 2,048",
@@ -41,9 +42,9 @@ def test_find_rate_begins_where_the_page_says():
         name: float(begin.split(",")[0])
         for names, _, begin in rows
         for name in re.findall(r"\w+", names)
-        if name in STARTS
+        if name in {*STARTS_OF_KERAS, *rules.ALL}
     }
-    assert said == {name: STARTS[name] for name in said}
+    assert said == {name: start_of(name) for name in said}
     assert {*said} == {"LAMB", "LANS", "Muon", "SOAP", "AdamW", "Adam", "LARS"}
     soap = {
         line["settings"]["rate"]

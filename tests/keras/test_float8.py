@@ -56,7 +56,7 @@ INNER = {
     ),
     "Adam": lambda: keras.optimizers.Adam(0.1, gradient_accumulation_steps=2),
 }
-AROUND_ADASCALE = [name for name in INNER if getattr(ours, name, ours.LAMB).takes_gain]
+AROUND_ADASCALE = [name for name in INNER if getattr(ours, name, ours.LAMB).rule.takes_gain]
 
 
 @pytest.mark.parametrize("inner", INNER)

@@ -108,7 +108,7 @@ def arrays_of(optimizer, variables):
 
 def state_of(optimizer, variables):
     """Path -> the arrays from which the next step begins, the master in the place of its weight."""
-    count, result = 1 + len(optimizer.slot_names), {}
+    count, result = 1 + len(optimizer.rule.slots), {}
     for path, (weight, *arrays) in arrays_of(optimizer, variables).items():
         if len(arrays) == count and optimizer.iterations.numpy() and np.any(arrays[-1]):
             weight = arrays.pop()

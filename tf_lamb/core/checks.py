@@ -148,7 +148,12 @@ OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
 
 
 def hyperparameter(name: str, value, kind):
-    """The value as its kind has it, or an error; of a dict where the kind is a dataclass."""
+    """The value as its kind has it, or an error; of a dict where the kind is a dataclass.
+
+    A kind is one of `OF_KIND`, the interval of a number, such as "[0, 1)", or a dataclass.
+    """
+    if isinstance(kind, str):  # an interval
+        return number(name, value, kind)
     if kind in OF_KIND:
         return OF_KIND[kind](name, value)
     fields = {field.name: field.type for field in dataclasses.fields(kind)}

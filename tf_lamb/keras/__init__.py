@@ -25,7 +25,18 @@ from tf_lamb.keras.callbacks import (
     StopOnDivergence,
     TrustRatios,
 )
-from tf_lamb.keras.family import LAMB, LANS, LARS, SGDP, SOAP, AdamP, AdaScale, MeasureNoise, Muon
+from tf_lamb.keras.family import (
+    LAMB,
+    LANS,
+    LARS,
+    SGDP,
+    SOAP,
+    AdamP,
+    AdaScale,
+    MeasureNoise,
+    Muon,
+    optimizer_of,
+)
 from tf_lamb.keras.layers import GhostBatchNormalization
 from tf_lamb.keras.replicas import per_replica as per_replica
 
@@ -35,5 +46,5 @@ __all__ = [
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "StopAtBaseSteps", "TrustRatios",
     "describe", "find_batch", "find_rate", "fit_stages",
-    "layer_decay", "migrate", "replace_batch_normalization", "schedules",
+    "layer_decay", "migrate", "optimizer_of", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

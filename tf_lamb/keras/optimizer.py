@@ -119,12 +119,12 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
 
-            jit_compile, gains = self._settings.jit_compile, self.gains_by_xla
+            jit_compile, gains = self._settings.jit_compile, self.rule.gains_by_xla
             return Update(jit_compile=jit_compile, gains=gains, **arguments)
         is_shared = self._shares is not None
         # A stack of matrices that are split over devices in several ways would be gathered.
         may_stack = not sharding.is_split(self._trainable_variables)
-        deals = may_stack and sharding.devices() > 1 and (is_shared or self.gains_by_dealing)
+        deals = may_stack and sharding.devices() > 1 and (is_shared or self.rule.gains_by_dealing)
         arguments["stacks"] = may_stack and (deals or (arguments["stacks"] and not is_shared))
         return update.Update(is_shared=is_shared, deals=deals, **arguments)
 

@@ -27,3 +27,28 @@ def register() -> None:
     schedules.register_schedules()
     runner.register_trainer()
     from tf_lamb.model_garden.experiments import named  # noqa: F401  (registers, with their tasks)
+
+
+def register_optimizer(key: str, optimizer: type) -> None:
+    """Makes a class of yours an optimizer of every experiment, under a key of its own.
+
+    In a module `my_rules.py`, which the command imports:
+
+        LayerwiseLion = tf_lamb.tf_keras.optimizer_of(layerwise_lion)
+        tf_lamb.model_garden.register_optimizer("layerwise_lion", LayerwiseLion)
+
+        python -m tf_lamb.model_garden.train --gin_params='import my_rules' \\
+          --params_override=trainer.optimizer_config.optimizer.type=layerwise_lion ...
+
+    Args:
+        key: The `type` in YAMLs and overrides; the class's arguments are the settings beside it.
+        optimizer: A class that `tf_lamb.tf_keras.optimizer_of` made.
+
+    Raises:
+        TypeError: for any other class.
+        ValueError: for a key that another optimizer of this package has.
+    """
+    require()
+    from tf_lamb.model_garden.experiments import optimizers
+
+    optimizers.register_own(key, optimizer)

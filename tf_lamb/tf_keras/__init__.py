@@ -30,6 +30,7 @@ from tf_lamb.tf_keras.family import (
     AdaScale,
     MeasureNoise,
     Muon,
+    optimizer_of,
 )
 from tf_lamb.tf_keras.layers import GhostBatchNormalization
 
@@ -38,5 +39,5 @@ __all__ = [
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "StopAtBaseSteps", "TrustRatios",
     "describe", "find_batch", "find_rate", "fit_stages",
-    "layer_decay", "migrate", "replace_batch_normalization", "schedules",
+    "layer_decay", "migrate", "optimizer_of", "replace_batch_normalization", "schedules",
 ]  # fmt: skip

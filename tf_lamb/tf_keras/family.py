@@ -3,6 +3,7 @@
 import tf_keras
 
 from tf_lamb.api import noise, optimizers
+from tf_lamb.api.optimizers import own_rule
 from tf_lamb.tf_keras.measured import MeasuringOptimizer
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
@@ -44,3 +45,12 @@ class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 
 @_registered
 class AdaScale(noise.AdaScale, MeasuringOptimizer): ...
+
+
+def _register_own(cls):
+    """Registers a class of a user's rule; a cell of a notebook may run again."""
+    tf_keras.saving.get_custom_objects().pop(f"own>{cls.__name__}", None)
+    return tf_keras.saving.register_keras_serializable(package="own")(cls)
+
+
+optimizer_of = own_rule.maker(LayerwiseOptimizer, _register_own)

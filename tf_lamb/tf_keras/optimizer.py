@@ -66,7 +66,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         super().build(var_list)
         averages = self._model_variables_moving_average if self.use_ema else ()
         self._make_storage(list(map(host.native, var_list)), plan, averages)
-        jit_compile, gains = self._settings.jit_compile, self.gains_by_xla
+        jit_compile, gains = self._settings.jit_compile, self.rule.gains_by_xla
         self._update = Update(jit_compile=jit_compile, gains=gains, **self._for_update())
         self._make_shown()
         self._built = True

@@ -13,7 +13,7 @@ from tf_lamb.api.find.trials import AVERAGED
 from tf_lamb.core import search
 from tf_lamb.core.goodput.plan import Answer, Row, arrange, calls_of_epoch, duration
 from tf_lamb.core.recipes.recipe import Recipe
-from tf_lamb.core.recipes.transfer import EXPONENTS, transfer
+from tf_lamb.core.recipes.transfer import exponents, transfer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class FoundBatch:
             examples=self.examples,
             epochs=told,
             baseline_epochs=self.baseline_epochs,
-            optimizer=name if name in EXPONENTS else None,
+            optimizer=name if name in exponents() else None,
             weight_decay=None if isinstance(decay, dict) else decay,  # a schedule
             beta_2=config.get("beta_2", config.get("adam_beta_2")),  # that of Keras's Muon
             ema_momentum=config.get("ema_momentum") if config.get("use_ema") else None,

@@ -15,14 +15,18 @@ from tf_lamb.api.find.search_log import SearchLog, settings_by_name
 from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.api.progress import Progress
 from tf_lamb.api.variables import is_ours, unwrapped
-from tf_lamb.core import checks, search
+from tf_lamb.core import checks, rules, search
 from tf_lamb.core.recipes.scaling import fit_steps
 
 # Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
-STARTS = {
-    "LAMB": 0.01, "LANS": 0.01, "Muon": 0.01, "SOAP": 0.003, "AdamP": 0.002, "Adam": 0.002,
-    "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05, "SGDP": 0.05, "LARS": 1.0,
-}  # fmt: skip
+STARTS_OF_KERAS = {"Adam": 0.002, "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05}
+
+
+def start_of(name: str) -> float:
+    """Returns where the search begins for a class of optimizers."""
+    if name in rules.ALL:
+        return rules.ALL[name].start_rate
+    return STARTS_OF_KERAS.get(name, 0.01)
 
 
 def find_rate(
@@ -316,7 +320,7 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
             )
         # Schedules of Keras's optimizers count micro-batches, ours updates.
         counted = 1 if is_ours(optimizer) else calls
-        start = scaled if optimizer is own else STARTS.get(name, 0.01)
+        start = scaled if optimizer is own else start_of(name)
         is_baseline = optimizer is own and batch_ratio is not None
         found[name] = Candidate(
             name, functools.partial(anew, optimizer, calls), start, is_baseline, counted

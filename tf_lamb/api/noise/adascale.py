@@ -116,7 +116,8 @@ class AdaScale(MeasureNoise):
 
     def _check_inner(self, inner):
         super()._check_inner(inner)
-        if not isinstance(inner, self._stands_around) or not getattr(inner, "takes_gain", True):
+        rule = getattr(inner, "rule", None)
+        if not isinstance(inner, self._stands_around) or (rule and not rule.takes_gain):
             raise ValueError(
                 "AdaScale wraps SGD, Adam, AdamW and the optimizers of tf_lamb but LANS, "
                 f"Muon and SOAP, not {type(inner).__name__}: how its gain would enter is not known."
@@ -199,7 +200,7 @@ class AdaScale(MeasureNoise):
         inner = self.inner_optimizer
         if isinstance(inner, self._adaptive):
             return lambda i: self.inner_optimizer._velocities[i]
-        if isinstance(inner, Layerwise) and "m" in inner.slot_names:
+        if isinstance(inner, Layerwise) and "m" in inner.rule.slots:
             return lambda i: self.inner_optimizer.state_of(i)["v"]
         return None
 

@@ -2,7 +2,7 @@
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core.rules.adamp import HYPER, adamp
+from tf_lamb.core.rules.adamp import RULE
 
 
 @settings.documented
@@ -59,9 +59,7 @@ class AdamP(Layerwise):
           Weights, https://arxiv.org/abs/2006.08217
     """
 
-    rule = staticmethod(adamp)
-    hyper = HYPER
-    slot_names = ("m", "v")
+    rule = RULE
     settings_class = settings.ProjectionSettings
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 from tf_lamb.api import frontends
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core.rules.lamb import HYPER, lamb
+from tf_lamb.core.rules.lamb import RULE
 
 ADDONS_HAS = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "weight_decay", "clipnorm", "clipvalue",
@@ -70,9 +70,7 @@ class LAMB(Layerwise):
           https://arxiv.org/abs/1904.00962v5, Algorithm 2
     """
 
-    rule = staticmethod(lamb)
-    hyper = HYPER
-    slot_names = ("m", "v")
+    rule = RULE
     settings_class = settings.RatioSettings
 
     def __init__(

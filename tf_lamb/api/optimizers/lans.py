@@ -5,7 +5,7 @@ import dataclasses
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.messages import warn
-from tf_lamb.core.rules.lans import HYPER, lans
+from tf_lamb.core.rules.lans import RULE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,11 +74,8 @@ class LANS(Layerwise):
           https://arxiv.org/abs/2006.13484, Algorithm 2
     """
 
-    rule = staticmethod(lans)
-    hyper = HYPER
-    slot_names = ("m", "v")
+    rule = RULE
     settings_class = LANSSettings
-    takes_gain = False
 
     def __init__(
         self,

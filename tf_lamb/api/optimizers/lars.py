@@ -4,7 +4,7 @@ import dataclasses
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core.rules.lars import HYPER, lars
+from tf_lamb.core.rules.lars import RULE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,9 +82,7 @@ class LARS(Layerwise):
           https://arxiv.org/abs/1708.03888
     """
 
-    rule = staticmethod(lars)
-    hyper = HYPER
-    slot_names = ("v",)
+    rule = RULE
     settings_class = LARSSettings
 
     def __init__(

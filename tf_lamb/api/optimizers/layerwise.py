@@ -29,6 +29,7 @@ from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import exact, numbered
 from tf_lamb.core.recipes.recipe import batch, check_recipe
+from tf_lamb.core.rules import Rule
 from tf_lamb.core.step import NONFINITE, TAKEN, Scalars, Slot
 
 Own = TypeVar("Own", bound="Layerwise")
@@ -38,18 +39,13 @@ Recipe = recipes.Recipe | recipes.StagedRecipe
 class Layerwise:
     """Between the class that a user types and the base class of each Keras.
 
-    A class of optimizers names its `rule`, its `hyper` and its `slot_names`; where slots are not
-    all alike, it has its own `slots_of`. The frontend gives its modules, what is typed below, and
+    A class of optimizers names its `rule`; where slots are not all alike, it has its own
+    `slots_of`. The frontend gives its modules, what is typed below, and
     of a variable a vector of `UNSEEN` beside it, `_vector_like(variable, name)`.
     """
 
-    rule: Callable
-    hyper: Mapping[str, Any]  # argument of the rule that the user may give -> its kind
-    slot_names: tuple[str, ...]
+    rule: Rule
     settings_class: type[Settings] = Settings
-    takes_gain = True  # AdaScale's; not where the length of a gradient is nothing
-    gains_by_xla = True  # on TensorFlow, on one device; not where it is decompositions
-    gains_by_dealing = False  # matrices out to devices that keep all state; by shares all gain
     gradients_are_summed = False  # over replicas, by what measures them on their way here
     gradients_are_gathered = False  # into the accumulators, likewise
     _xp: Any  # the frontend's array namespace,
@@ -94,7 +90,7 @@ class Layerwise:
         """The arguments of the constructor, checked; hyper-parameters of the rule by themselves."""
         own = {
             name: checks.hyperparameter(name, arguments.pop(name), kind)
-            for name, kind in cls.hyper.items()
+            for name, kind in cls.rule.hyper.items()
         }
         decay = settings_.weight_decay(
             arguments.pop("weight_decay"), cls._schedules._Schedule._host
@@ -111,7 +107,7 @@ class Layerwise:
 
     def slots_of(self, treatment: plans.Treatment, shape: tuple[int, ...]) -> list[Slot]:
         """The slots of a variable, in the order of the rule; the first has the variable's shape."""
-        return list(map(Slot, self.slot_names))
+        return list(map(Slot, self.rule.slots))
 
     def declared_by(self, plan: plans.Plan) -> list[list[Slot]]:
         """The slots of each variable of a plan; none where its layer overwrites it."""
@@ -242,7 +238,7 @@ class Layerwise:
 
     def has_trust_ratios(self) -> bool:
         """Whether its rule has any."""
-        return isinstance(self._settings, settings_.RatioSettings)
+        return self.rule.has_ratio
 
     def observe_trust_ratios(self) -> bool:
         """Has every step from now on leave its trust ratios where `trust_ratios` reads them.
@@ -479,7 +475,7 @@ class Layerwise:
         """What the update is made with, in each framework."""
         accelerated = self._host.has_accelerator()
         return {
-            "rule": functools.partial(type(self).rule, **self._settings.for_rule(accelerated)),
+            "rule": functools.partial(self.rule.step, **self._settings.for_rule(accelerated)),
             "stacks": accelerated,
             "clip": self.clip_aggregated,
             "accumulation_steps": self.gradient_accumulation_steps,

@@ -3,7 +3,7 @@
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.plan import Treatment
-from tf_lamb.core.rules.muon import HYPER, muon
+from tf_lamb.core.rules.muon import RULE
 from tf_lamb.core.step import Slot
 
 
@@ -89,12 +89,8 @@ class Muon(Layerwise):
           https://arxiv.org/abs/2505.02222
     """
 
-    rule = staticmethod(muon)
-    hyper = HYPER
-    slot_names = ("m", "v")
+    rule = RULE
     settings_class = MuonSettings
-    gains_by_dealing = True  # one result to gather for fifteen products
-    takes_gain = False
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def has_averages(optimizer) -> bool:
 
 def of(optimizer) -> State:
     """The state of an optimizer of this package, in either Keras."""
-    kind, storage = optimizer.rule.__name__, optimizer._storage
+    kind, storage = optimizer.rule.name, optimizer._storage
     scalars = {"iterations": optimizer.iterations}
     rate = getattr(optimizer._learning_rate, "base", optimizer._learning_rate)  # AdaScale's
     if hasattr(rate, "assign"):

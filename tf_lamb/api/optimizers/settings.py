@@ -26,6 +26,36 @@ Form = Mapping[str, str | float] | None
 Accumulation = int | Mapping[int, int] | None
 Spikes = Sequence[float] | str | None
 
+
+def _shared(
+    *,
+    weight_decay: WeightDecay = 0.0,
+    exclude_from_weight_decay: Patterns = None,
+    exclude_from_layer_adaptation: Patterns = None,
+    treatments: Treatments = None,
+    clipnorm: float | None = None,
+    clipvalue: float | None = None,
+    global_clipnorm: float | None = None,
+    use_ema: bool = False,
+    ema_momentum: float = 0.99,
+    ema_overwrite_frequency: int | None = None,
+    loss_scale_factor: float | None = None,
+    gradient_accumulation_steps: Accumulation = None,
+    dtypes: Dtypes = None,
+    shard_update: bool = False,
+    on_nonfinite: str = "skip",
+    on_spike: Spikes = None,
+    jit_compile: bool = True,
+    name: str | None = None,
+):
+    """What every constructor takes besides the learning rate and what its rule is given."""
+
+
+def shared_parameters() -> list[inspect.Parameter]:
+    """Returns the arguments that every optimizer takes, with their types and defaults."""
+    return [*inspect.signature(_shared).parameters.values()]
+
+
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 _OPTIONAL: dict[str, Callable] = {
     **dict.fromkeys((*_CLIPPING, "loss_scale_factor"), checks.number),

@@ -2,7 +2,7 @@
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.core.rules.sgdp import HYPER, sgdp
+from tf_lamb.core.rules.sgdp import RULE
 
 
 @settings.documented
@@ -56,9 +56,7 @@ class SGDP(Layerwise):
           Weights, https://arxiv.org/abs/2006.08217
     """
 
-    rule = staticmethod(sgdp)
-    hyper = HYPER
-    slot_names = ("v",)
+    rule = RULE
     settings_class = settings.ProjectionSettings
 
     def __init__(

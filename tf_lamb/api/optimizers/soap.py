@@ -7,7 +7,7 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import as_int
 from tf_lamb.core.messages import warn
 from tf_lamb.core.plan import Treatment
-from tf_lamb.core.rules.soap import HYPER, sides_of, soap
+from tf_lamb.core.rules.soap import RULE, sides_of
 from tf_lamb.core.step import Slot
 
 _BASES = ("L", "L_basis"), ("R", "R_basis")  # names of slots, by side
@@ -130,12 +130,8 @@ class SOAP(Layerwise):
           https://arxiv.org/abs/2409.11321
     """
 
-    rule = staticmethod(soap)
-    hyper = HYPER
-    slot_names = ("m", "v")
+    rule = RULE
     settings_class = SOAPSettings
-    takes_gain = False
-    gains_by_xla = False
     _settings: SOAPSettings
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_lamb import core
-from tf_lamb.core import checks
+from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import PRESETS
 
@@ -15,7 +15,6 @@ ARGUMENTS = (
     "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient", "global_clipnorm",
     "ema_momentum",
 )  # fmt: skip
-_WITH_FROM_RECIPE = ("LAMB", "LANS", "LARS", "Muon", "SOAP", "AdamP", "SGDP")
 
 
 def check_recipe(value: Any) -> "Recipe | StagedRecipe":
@@ -37,7 +36,7 @@ def micro_batches(batch_size: int, most: int) -> int:
 
 def _constructor_hint(recipe) -> str:
     """Formats the call that makes the optimizer. For Keras's SGD, weight decay is a penalty."""
-    if recipe.optimizer in _WITH_FROM_RECIPE:
+    if recipe.optimizer in rules.ALL:
         return f"{recipe.optimizer}.from_recipe(...)"
     is_sgd = recipe.optimizer == "SGD"
     names = ("momentum", "nesterov") if is_sgd else ("beta_2", "weight_decay")

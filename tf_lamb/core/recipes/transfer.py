@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tf_lamb.core import checks
+from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import table, warn
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training
@@ -22,10 +22,7 @@ ENOUGH = 1024
 MEASURED = ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP")
 LOST = {"LARS": "LARS lost 2 of 3 runs at 8 times the batch, and 3 of 3 at 32 times (flights)"}
 # a of the law with a noise scale; read off tuned rates, where no source has one.
-EXPONENTS = {
-    "LAMB": 0.5, "LANS": 0.5, "Adam": 0.75, "AdamW": 0.75, "AdamP": 0.75, "Muon": 0.75,
-    "SOAP": 0.75, "LARS": 0.75, "SGD": 0.75,
-}  # fmt: skip
+EXPONENTS_OF_KERAS = {"Adam": 0.75, "AdamW": 0.75, "SGD": 0.75}
 _HALF_LIFE = "half-life in examples"
 
 
@@ -155,14 +152,20 @@ def transfer(
     )  # fmt: skip
 
 
+def exponents() -> dict[str, float]:
+    """Returns the exponent a of each class of optimizers of which it is known."""
+    own = {name: rule.transfer_exponent for name, rule in rules.ALL.items()}
+    return {name: a for name, a in own.items() if a is not None} | EXPONENTS_OF_KERAS
+
+
 def _known(optimizer):
     """Returns the name of an optimizer as it is spelled here, in whatever case it is given."""
     if isinstance(optimizer, str):
-        cases = {name.lower(): name for name in EXPONENTS}
+        cases = {name.lower(): name for name in exponents()}
         optimizer = cases.get(optimizer.lower(), optimizer)
-    if optimizer not in (None, *EXPONENTS):
+    if optimizer not in (None, *exponents()):
         raise ValueError(
-            f"optimizer must be one of {', '.join(EXPONENTS)} or None, but it is {optimizer!r}."
+            f"optimizer must be one of {', '.join(exponents())} or None, but it is {optimizer!r}."
         )
     return optimizer
 
@@ -173,7 +176,7 @@ def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
     if noise_scale is not None:
         noise = checks.number("noise_scale", noise_scale, "(0, inf)")
         fewer = (1 + noise / old_batch) / (1 + noise / batch_size)
-        power = EXPONENTS[optimizer or "LAMB"]
+        power = exponents()[optimizer or "LAMB"]
         expected = (
             f"{fewer:.2g} times fewer steps and {k / fewer:.2g} times the examples to the same "
             "loss, to a factor of two"

@@ -12,16 +12,34 @@
 A rule never sees a name, a regex, a dtype or a device, and returns the new w and slots. One with a
 trust ratio takes `observe`, too (`shared.trust_ratio`).
 
-`HYPER`, beside each rule, declares its hyper-parameters: name -> kind. These are arguments of its
-optimizer, and `core.checks.OF_KIND` has the check of each kind.
+`RULE`, beside each rule, declares all that optimizers, recipes and searches are told of it.
 """
 
+from tf_lamb.core.rules.adamp import RULE as _ADAMP
 from tf_lamb.core.rules.adamp import adamp
+from tf_lamb.core.rules.lamb import RULE as _LAMB
 from tf_lamb.core.rules.lamb import lamb
+from tf_lamb.core.rules.lans import RULE as _LANS
 from tf_lamb.core.rules.lans import lans
+from tf_lamb.core.rules.lars import RULE as _LARS
 from tf_lamb.core.rules.lars import lars
+from tf_lamb.core.rules.muon import RULE as _MUON
 from tf_lamb.core.rules.muon import muon
+from tf_lamb.core.rules.rule import Rule
+from tf_lamb.core.rules.sgdp import RULE as _SGDP
 from tf_lamb.core.rules.sgdp import sgdp
+from tf_lamb.core.rules.shared import decayed, estimate, norm, project, root, trust_ratio
+from tf_lamb.core.rules.soap import RULE as _SOAP
 from tf_lamb.core.rules.soap import soap
 
-__all__ = ["adamp", "lamb", "lans", "lars", "muon", "sgdp", "soap"]
+__all__ = [
+    "ALL", "OURS", "Rule", "adamp", "decayed", "estimate", "lamb", "lans", "lars", "muon", "norm",
+    "project", "root", "sgdp", "soap", "trust_ratio",
+]  # fmt: skip
+
+# Class of optimizers -> its rule.
+OURS: dict[str, Rule] = {
+    "LAMB": _LAMB, "LANS": _LANS, "LARS": _LARS, "Muon": _MUON, "SOAP": _SOAP, "AdamP": _ADAMP,
+    "SGDP": _SGDP,
+}  # fmt: skip
+ALL = dict(OURS)  # `optimizer_of` adds those of users

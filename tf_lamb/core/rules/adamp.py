@@ -1,5 +1,6 @@
 """AdamP: Adam that does not lengthen scale-invariant weights."""
 
+from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import debias, decayed, project, root
 
 HYPER = {
@@ -34,3 +35,6 @@ def adamp(
     )
     w = decayed(w, decay, -lr * rho * w)
     return w - lr / debias(xp, beta_1, t) * u, m, v
+
+
+RULE = Rule(adamp, ("m", "v"), HYPER, start_rate=0.002, transfer_exponent=0.75)

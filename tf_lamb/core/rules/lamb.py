@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import Interval, decayed, estimate, root, trust_ratio
 
 
@@ -63,3 +64,6 @@ def adamw(xp, g, w, m, v, *, lr, t, decay, beta_1, beta_2, epsilon):
         xp, g, w, m, v, lr=lr, t=t, decay=decay, adapt=False,
         beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode="decoupled",
     )  # fmt: skip
+
+
+RULE = Rule(lamb, ("m", "v"), HYPER, start_rate=0.01, transfer_exponent=0.5)

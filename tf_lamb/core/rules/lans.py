@@ -1,5 +1,6 @@
 """LANS: LAMB on normalized gradients, with a trust ratio for each part of its Nesterov step."""
 
+from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import decayed, estimate, norm, root, trust_ratio
 
 HYPER = {"beta_1": float, "beta_2": float, "epsilon": float}
@@ -37,3 +38,6 @@ def lans(
         for u, shown in ((um, observe), (ug, None))
     )
     return w - lr * (beta_1 * of_momentum * um + (1 - beta_1) * of_gradient * ug), m, v
+
+
+RULE = Rule(lans, ("m", "v"), HYPER, start_rate=0.01, transfer_exponent=0.5, takes_gain=False)

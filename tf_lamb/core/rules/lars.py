@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import Interval, decayed, differ, norm, safe_ratio, within
 
 
@@ -86,3 +87,6 @@ def lars(
     if form.denominator == "norm_of_update":
         after = lr * ratio(u)
     return w - after * u, v
+
+
+RULE = Rule(lars, ("v",), HYPER, start_rate=1.0, transfer_exponent=0.75)

@@ -3,6 +3,7 @@
 import dataclasses
 
 from tf_lamb.core.rules.lamb import adamw
+from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import decayed, in_dtype, norm
 from tf_lamb.core.stacks import transposed
 
@@ -86,3 +87,14 @@ def orthogonalized(xp, u, steps, product_dtype=None):
         x = _A * x + (_B * a + _C * (a @ a)) @ x
     x = transposed(xp, x) if tall else x
     return in_dtype(xp, u.dtype, x)
+
+
+RULE = Rule(
+    muon,
+    ("m", "v"),
+    HYPER,
+    start_rate=0.01,
+    transfer_exponent=0.75,
+    takes_gain=False,
+    gains_by_dealing=True,  # one result to gather for fifteen products
+)

@@ -1,5 +1,6 @@
 """SGDP: SGD with momentum that does not lengthen scale-invariant weights."""
 
+from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import decayed, project
 
 HYPER = {"momentum": float, "nesterov": bool, "epsilon": float, "delta": float, "wd_ratio": float}
@@ -28,3 +29,6 @@ def sgdp(
     )
     w = decayed(w, decay, -lr * rho / (1 - momentum) * w)
     return w - lr * u, v
+
+
+RULE = Rule(sgdp, ("v",), HYPER, start_rate=0.05)

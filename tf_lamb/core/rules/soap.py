@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from tf_lamb.core.rules.lamb import adamw
+from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import branch, debias, decayed, in_dtype, norm, precise, root
 from tf_lamb.core.stacks import transposed
 
@@ -235,3 +236,14 @@ def _taken(xp, when, new, old_v, kept, *old_bases):
         sign = xp.where(sums < 0, -xp.ones_like(sums), xp.ones_like(sums))
         taken.append(xp.where(takes, basis * sign, before))
     return taken
+
+
+RULE = Rule(
+    soap,
+    ("m", "v"),
+    HYPER,
+    start_rate=0.003,
+    transfer_exponent=0.75,
+    takes_gain=False,
+    gains_by_xla=False,
+)

@@ -10,9 +10,11 @@ from official.modeling.optimization.configs import optimization_config, optimize
 
 import tf_lamb.tf_keras
 from tf_lamb.api.optimizers.observation import starts_to_observe
+from tf_lamb.core import rules
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.experiments.schedules import is_steered, settings_of
 from tf_lamb.tf_keras import schedules
+from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
 
 class _InOrder(base_config.Config):
@@ -63,20 +65,15 @@ class _Config(optimizer_config.BaseOptimizerConfig):
         super()._set(k, v)
 
 
-OPTIMIZERS = {
-    "tf_lamb": tf_lamb.tf_keras.LAMB,
-    "tf_lans": tf_lamb.tf_keras.LANS,
-    "tf_lars": tf_lamb.tf_keras.LARS,
-    "tf_muon": tf_lamb.tf_keras.Muon,
-    "tf_soap": tf_lamb.tf_keras.SOAP,
-    "tf_adamp": tf_lamb.tf_keras.AdamP,
-    "tf_sgdp": tf_lamb.tf_keras.SGDP,
-}
-# Keras 3 alone has a `loss_scale_factor`.
-SETTINGS = {
-    key: settings_of(cls, "learning_rate", "loss_scale_factor", base=_Config)
-    for key, cls in OPTIMIZERS.items()
-}
+OPTIMIZERS = {f"tf_{name.lower()}": getattr(tf_lamb.tf_keras, name) for name in rules.OURS}
+
+
+def _settings(cls):
+    """The arguments of an optimizer as settings; Keras 3 alone has a `loss_scale_factor`."""
+    return settings_of(cls, "learning_rate", "loss_scale_factor", base=_Config)
+
+
+SETTINGS = {key: _settings(cls) for key, cls in OPTIMIZERS.items()}
 
 
 def build(
@@ -158,3 +155,16 @@ def register_optimizers() -> None:
     seams.use_averages(ExponentialMovingAverage)
     made_by = {key: functools.partial(build, cls) for key, cls in OPTIMIZERS.items()}
     seams.add_optimizers(made_by, SETTINGS)
+
+
+def register_own(key: str, cls: type) -> None:
+    """Adds a class of optimizers that a user has made; `tf_lamb.model_garden` documents it."""
+    if not (isinstance(cls, type) and issubclass(cls, LayerwiseOptimizer)):
+        raise TypeError(
+            f"{cls!r:.80} is no class that tf_lamb.tf_keras.optimizer_of made: the Model Garden "
+            "trains with tf_keras."
+        )
+    if OPTIMIZERS.get(key, cls).__name__ != cls.__name__:
+        raise ValueError(f"{key!r} is {OPTIMIZERS[key].__name__}: register another key.")
+    OPTIMIZERS[key], SETTINGS[key] = cls, _settings(cls)
+    register_optimizers()

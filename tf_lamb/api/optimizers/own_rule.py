@@ -1,0 +1,219 @@
+"""A class of optimizers from a rule that a user writes."""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+
+from tf_lamb.api.optimizers import settings
+from tf_lamb.core import checks, rules
+from tf_lamb.core.rules import Rule
+
+_GIVEN = ("lr", "t", "decay", "adapt", "axes")  # to each step, by keyword
+_ANY_NUMBER = "(-inf, inf)"
+
+
+def rule_of(
+    step: Callable, ranges: Mapping[str, str], start_rate: float, transfer_exponent: float | None
+) -> Rule:
+    """Reads the slots and the hyper-parameters of a rule off its signature.
+
+    Args:
+        step: The function.
+        ranges: Hyper-parameter -> the interval that it lies in.
+        start_rate: The default of the learning rate.
+        transfer_exponent: a of `recipes.transfer`; None where it is not known.
+
+    Raises:
+        TypeError: for a signature that an update cannot call.
+    """
+    parameters = inspect.signature(step).parameters
+    arrays = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    by_keyword = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    missing = [name for name in _GIVEN if name not in by_keyword]
+    if arrays[:3] != ["xp", "g", "w"] or missing or "slots" in parameters:
+        raise TypeError(
+            f"{step.__name__}{inspect.signature(step)} is no rule: it has to be "
+            f"{step.__name__}(xp, g, w, SLOTS, *, {', '.join(_GIVEN)}, HYPERPARAMETERS), where "
+            "SLOTS are the arrays that it keeps, such as m, and each of the HYPERPARAMETERS has a "
+            "default. With observe=None it may show trust ratios, too."
+        )
+    hyper = {
+        name: _kind_of(step, name, parameter.default, ranges)
+        for name, parameter in by_keyword.items()
+        if name not in (*_GIVEN, "observe")
+    }
+    if strange := [name for name in ranges if name not in hyper]:
+        raise ValueError(f"{step.__name__} has no {strange[0]!r}, of which ranges has an interval.")
+    slots = tuple(arrays[3:])
+    return Rule(_answering(step, slots), slots, hyper, start_rate, transfer_exponent)
+
+
+def _answering(step, slots):
+    """The rule, which says what it has to return if it returns anything else."""
+
+    @functools.wraps(step)
+    def checked(*arrays, **settings):
+        new = step(*arrays, **settings)
+        if not slots and not isinstance(new, (tuple, list)):
+            return (new,)
+        if not isinstance(new, (tuple, list)) or len(new) != 1 + len(slots):
+            count = len(new) if isinstance(new, (tuple, list)) else 1
+            raise TypeError(
+                f"{step.__name__} has to return {', '.join(('w', *slots))}, and it returned "
+                f"{count} instead of {1 + len(slots)}."
+            )
+        return new
+
+    return checked
+
+
+def _kind_of(step, name, default, ranges):
+    """The kind of a hyper-parameter, by the type of its default."""
+    if isinstance(default, bool):
+        return bool
+    if isinstance(default, int):
+        return int
+    if isinstance(default, float):
+        return ranges.get(name) or (float if name in checks.RANGES else _ANY_NUMBER)
+    shown = "" if default is inspect.Parameter.empty else f", not {default!r}"
+    raise TypeError(
+        f"{name} of {step.__name__} needs a default that is a number, True or False{shown}: write "
+        f"{name}=0.9, for instance."
+    )
+
+
+def maker(frontend: type, register: Callable[[type], type]) -> Callable[..., type]:
+    """Makes the function that users call, for one Keras.
+
+    Args:
+        frontend: The base class of the optimizers there.
+        register: Makes a class known to what loads models.
+    """
+
+    def optimizer_of(
+        rule: Callable, *, name: str | None = None, learning_rate: float = 0.001,
+        ranges: Mapping[str, str] | None = None, transfer_exponent: float | None = None,
+    ) -> type:  # fmt: skip
+        """Makes a class of optimizers from an update rule of yours.
+
+        The class is a `keras.optimizers.Optimizer` with all that the optimizers of this package
+        have: exclusions, treatments, clipping, accumulation, averages, half precision, replicas,
+        saved state, `describe`.
+
+        A rule is a function of arrays:
+
+            rule(xp, g, w, *slots, *, lr, t, decay, adapt, axes, **hyperparameters) -> w, *slots
+
+            xp      functions as in NumPy, of the framework that trains: xp.sign, xp.sqrt, ...
+            g, w    gradient and weight of one layer, in float32 at least
+            slots   what you keep of a weight from step to step, zeros of its shape at first: an
+                    argument that you call m is the slot "m"
+            lr, t   learning rate and number of the step, from 1
+            decay   weight decay, 0.0 where it is excluded
+            adapt   whether the layer is adapted; False where it is excluded
+            axes    those of a norm; None is all
+
+        The other arguments by keyword are hyper-parameters, and arguments of the class. A rule
+        that takes `observe=None` and hands it to `tf_lamb.rules.trust_ratio` has trust ratios,
+        which `TrustRatios` shows. `tf_lamb.rules` has the parts that our own rules are made of.
+
+        Args:
+            rule: The function.
+            name: The name of the class. Defaults to None: `layerwise_lion` makes `LayerwiseLion`.
+            learning_rate: The default of the class, at which `find_rate` begins. Defaults to 0.001.
+            ranges: Dict from a hyper-parameter to the interval that it has to lie in, such as
+                {"gamma": "[0, 1)"}. Defaults to None: beta_1, beta_2, momentum and epsilon have
+                theirs, any other is any number.
+            transfer_exponent: By which power of the fewer steps `recipes.transfer` with a noise
+                scale raises the learning rate, in [0, 1]. Defaults to None: it is not known, and
+                `transfer` refuses optimizer="LayerwiseLion".
+
+        Returns:
+            The class. Bind it to a module's name, and import that module before you load a model.
+
+        Raises:
+            TypeError, ValueError: for a function that is no such rule, and for a name that an
+                optimizer of this package has.
+
+        Example:
+
+        >>> import tf_lamb
+        >>> def layerwise_sign(xp, g, w, m, *, lr, t, decay, adapt, axes, beta_1=0.9):
+        ...     m = beta_1 * m + (1 - beta_1) * g
+        ...     u = tf_lamb.rules.decayed(xp.sign(m), decay, w)
+        ...     ratio = tf_lamb.rules.trust_ratio(xp, w, u, adapt=adapt, axes=axes)
+        ...     return w - lr * ratio * u, m
+        >>> LayerwiseSign = tf_lamb.optimizer_of(layerwise_sign)
+        >>> LayerwiseSign(0.01, weight_decay=0.1, exclude_from_weight_decay="norm_and_bias").beta_1
+        0.9
+        """
+        return register(class_of(rule, frontend, name, learning_rate, ranges, transfer_exponent))
+
+    return optimizer_of
+
+
+def class_of(
+    step: Callable, frontend: type, name: str | None, learning_rate: float,
+    ranges: Mapping[str, str] | None, transfer_exponent: float | None,
+) -> type:  # fmt: skip
+    """Makes the class of optimizers of a rule; see `optimizer_of`."""
+    name = name or "".join(word.capitalize() for word in step.__name__.split("_"))
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise ValueError(f"name must be that of a class, such as 'LayerwiseLion', not {name!r}.")
+    if name in rules.OURS:
+        raise ValueError(f"{name} is an optimizer of this package: pass another name=.")
+    rule = rule_of(
+        step, ranges or {}, checks.number("learning_rate", learning_rate),
+        None if transfer_exponent is None
+        else checks.number("transfer_exponent", transfer_exponent, "[0, 1]"),
+    )  # fmt: skip
+    signature = _signature(rule, name)
+
+    def __init__(self, *args, **arguments):
+        given = signature.bind(self, *args, **arguments)
+        given.apply_defaults()
+        super(made, self).__init__(**settings.constructor_arguments(given.arguments))
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    settings_class = settings.RatioSettings if rule.has_ratio else settings.Settings
+    members = {
+        "rule": rule, "settings_class": settings_class, "__init__": __init__, "__doc__": _doc(rule),
+        "__module__": step.__module__, "__qualname__": name,
+    }  # fmt: skip
+    made = type(name, (frontend,), members)
+    rules.ALL[name] = rule
+    return settings.documented(made)
+
+
+def _signature(rule, name):
+    """The constructor's: the rule's hyper-parameters, then what all optimizers take."""
+    defaults = inspect.signature(rule.step).parameters
+    by_keyword = inspect.Parameter.KEYWORD_ONLY
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    own = [
+        inspect.Parameter(each, by_keyword, default=defaults[each].default) for each in rule.hyper
+    ]
+    shared = [
+        parameter.replace(default=name if parameter.name == "name" else parameter.default)
+        for parameter in settings.shared_parameters()
+    ]
+    return inspect.Signature([
+        inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY),
+        inspect.Parameter("learning_rate", either, default=rule.start_rate),
+        *own, *shared,
+    ])  # fmt: skip
+
+
+def _doc(rule):
+    """The rule's own text, and an entry for each argument."""
+    text = inspect.getdoc(rule.step) or f"The rule {rule.name}."
+    defaults = inspect.signature(rule.step).parameters
+    entries = [f"    {each}: Defaults to {defaults[each].default!r}." for each in rule.hyper]
+    return "\n".join([
+        text, "", "Args:",
+        "    learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.",
+        f"        Defaults to {rule.start_rate:g}.", *entries,
+        "    weight_decay: A float or a schedule, which the rule is given as decay; None is 0.",
+        "        Defaults to 0.0.", "    {{shared_arguments}}",
+    ])  # fmt: skip

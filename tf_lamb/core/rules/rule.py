@@ -1,0 +1,46 @@
+"""What optimizers, recipes and searches are told of a rule, in one declaration beside it."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """An update rule, and what follows from it elsewhere.
+
+    Attributes:
+        step: The mathematics, `step(xp, g, w, *slots, lr, t, decay, adapt, axes, ...)`, as
+            `tf_lamb.core.rules` describes it.
+        slots: The names of the arrays that are kept of each variable, in the order of `step`.
+        hyper: Hyper-parameter -> kind, each an argument of the optimizer. A kind is what
+            `core.checks.hyperparameter` takes: `float`, "[0, 1)", `bool`, a dataclass, ...
+        start_rate: The learning rate at which a search begins.
+        transfer_exponent: a of `recipes.transfer` with a noise scale; None where it is not known.
+        takes_gain: Whether AdaScale's gain means anything; not where the length of a gradient is
+            nothing.
+        gains_by_xla: Whether XLA makes the update faster on TensorFlow, on one device; not where
+            the update is decompositions of matrices.
+        gains_by_dealing: Whether matrices are dealt out to devices that keep all state; every rule
+            gains where devices keep shares.
+    """
+
+    step: Callable
+    slots: tuple[str, ...]
+    hyper: Mapping[str, Any]
+    start_rate: float = 0.01
+    transfer_exponent: float | None = None
+    takes_gain: bool = True
+    gains_by_xla: bool = True
+    gains_by_dealing: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the function, by which saved state knows its rule."""
+        return self.step.__name__
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether it has a trust ratio, and shows it: whether it takes `observe`."""
+        return "observe" in inspect.signature(self.step).parameters
