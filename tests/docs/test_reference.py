@@ -12,13 +12,13 @@ from support.pages import ROOT
 from support.signatures import signature_of
 
 import tf_lamb
-from tf_lamb.core import recipes, schedules
+from tf_lamb.core import recipes, rules, schedules
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.experiments import optimizers
 from tf_lamb.model_garden.experiments import schedules as garden_schedules
 
 REFERENCE = {path.stem: path.read_text() for path in ROOT.glob("docs/reference/*.md")}
-ROOMS = tf_lamb._ROOMS | {"recipes", "schedules"}
+ROOMS = tf_lamb._ROOMS | {"recipes", "rules", "schedules"}
 COMMANDS = [
     path.stem
     for path in sorted(ROOT.glob("tf_lamb/model_garden/*.py"))
@@ -56,7 +56,9 @@ def public():
         for name, value in vars(schedules).items()
         if dataclasses.is_dataclass(value) and name[0] != "_"
     ]
-    names += [f"tf_lamb.model_garden.{name}" for name in ["register", "require", *COMMANDS]]
+    names += [f"tf_lamb.rules.{name}" for name in rules.PARTS]
+    calls = ["register", "register_optimizer", "require"]
+    names += [f"tf_lamb.model_garden.{name}" for name in [*calls, *COMMANDS]]
     names += [f"tf_lamb.model_garden.{name}.write" for name in ("sample_data", "sample_pictures")]
     return names
 

@@ -173,7 +173,7 @@ def class_of(
     def __init__(self, *args, **arguments):
         given = signature.bind(self, *args, **arguments)
         given.apply_defaults()
-        super(made, self).__init__(**settings.constructor_arguments(given.arguments))
+        frontend.__init__(self, **settings.constructor_arguments(given.arguments))  # type: ignore[misc]
 
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     settings_class = settings.RatioSettings if rule.has_ratio else settings.Settings

@@ -33,10 +33,12 @@ from tf_lamb.core.rules.soap import RULE as _SOAP
 from tf_lamb.core.rules.soap import soap
 
 __all__ = [
-    "ALL", "OURS", "Rule", "adamp", "decayed", "estimate", "lamb", "lans", "lars", "muon", "norm",
-    "project", "root", "sgdp", "soap", "trust_ratio",
+    "ALL", "OURS", "PARTS", "Rule", "adamp", "decayed", "estimate", "lamb", "lans", "lars", "muon",
+    "norm", "project", "root", "sgdp", "soap", "trust_ratio",
 ]  # fmt: skip
 
+# What the rules of users are made of, as `tf_lamb.rules`.
+PARTS = ("decayed", "estimate", "norm", "project", "root", "trust_ratio")
 # Class of optimizers -> its rule.
 OURS: dict[str, Rule] = {
     "LAMB": _LAMB, "LANS": _LANS, "LARS": _LARS, "Muon": _MUON, "SOAP": _SOAP, "AdamP": _ADAMP,

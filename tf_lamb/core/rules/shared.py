@@ -4,12 +4,15 @@ A layer is whatever the rule is given; with `axes`, each slice along the other a
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
+Axes = Sequence[int] | None
 Interval = tuple[float, float] | None  # the smallest and the largest value
 
 
-def norm(xp, x, axes=None):
-    """The norm of x, flattened to a vector; over `axes` alone where they are given.
+def norm(xp: Any, x: Any, axes: Axes = None) -> Any:
+    """Returns the Euclidean norm of x, flattened to a vector; over `axes` alone if they are given.
 
     In float32 it is 0 for elements below 1e-23 and infinite beyond 1e19, for there squares are.
     """
@@ -20,10 +23,10 @@ def norm(xp, x, axes=None):
     return xp.where(positive, xp.sqrt(xp.where(positive, squares, 1.0)), squares)
 
 
-def root(xp, x):
-    """The square root, whose derivative at 0 is finite: a gradient through the step is not NaN.
+def root(xp: Any, x: Any) -> Any:
+    """Returns the square root, with a finite derivative at 0.
 
-    There it is 3e-19, far below any epsilon.
+    A gradient through the step is then not NaN. At 0 it is 3e-19, far below any epsilon.
     """
     return xp.sqrt(x + 1e-37)
 
@@ -53,8 +56,11 @@ def safe_ratio(xp, top, bottom, otherwise=1.0):
     return xp.where(positive, top / xp.where(positive, bottom, 1.0), otherwise)
 
 
-def trust_ratio(xp, w, u, *, adapt, axes=None, bounds=None, observe=None):
-    """phi(|w|) / |u|, with phi the identity between its bounds.
+def trust_ratio(
+    xp: Any, w: Any, u: Any, *, adapt: bool, axes: Axes = None, bounds: Any = None,
+    observe: Callable | None = None,
+) -> Any:  # fmt: skip
+    """Returns phi(|w|) / |u|, with phi the identity between its bounds.
 
     It is 1 where either norm is 0 and, without `adapt`, throughout; the bounds of the ratio hold
     then, too.
@@ -82,8 +88,8 @@ def differ(x, y):
     return (x < y) | (x > y)
 
 
-def decayed(x, decay, w):
-    """x + decay w; x itself where decay is the number 0, so that the product is never computed."""
+def decayed(x: Any, decay: Any, w: Any) -> Any:
+    """Returns x + decay w; where decay is the number 0, x itself, and no product is computed."""
     return x if isinstance(decay, float) and decay == 0 else x + decay * w
 
 
@@ -111,13 +117,16 @@ def debias(xp, beta, t):
     return -xp.expm1(t * math.log(beta))
 
 
-def estimate(xp, moment, beta, t):
-    """The moment as an estimate of what it averages, moment/(1 - beta^t)."""
+def estimate(xp: Any, moment: Any, beta: float, t: Any) -> Any:
+    """Returns a moment as an estimate of what it averages, moment/(1 - beta^t)."""
     return moment * (1.0 / debias(xp, beta, t))  # one division, not one for each element
 
 
-def project(xp, w, g, u, *, adapt, axes, delta, wd_ratio, epsilon):
-    """u without its part along w where w is scale-invariant, and by what decay then shrinks.
+def project(
+    xp: Any, w: Any, g: Any, u: Any, *, adapt: bool, axes: Axes, delta: float, wd_ratio: float,
+    epsilon: float,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Returns u without its part along w where w is scale-invariant, and the decay's share then.
 
         for each view, rows = channels first, then the whole variable as one row:
             c = max over rows |cos(w, g)|
