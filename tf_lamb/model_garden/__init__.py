@@ -51,4 +51,4 @@ def register_optimizer(key: str, optimizer: type) -> None:
     require()
     from tf_lamb.model_garden.experiments import optimizers
 
-    optimizers.register_own(key, optimizer)
+    optimizers.register_user_class(key, optimizer)

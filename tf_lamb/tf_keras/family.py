@@ -3,7 +3,7 @@
 import tf_keras
 
 from tf_lamb.api import noise, optimizers
-from tf_lamb.api.optimizers import own_rule
+from tf_lamb.api.optimizers import user_rule
 from tf_lamb.tf_keras.measured import MeasuringOptimizer
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
@@ -47,10 +47,10 @@ class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 class AdaScale(noise.AdaScale, MeasuringOptimizer): ...
 
 
-def _register_own(cls):
+def _register_user_class(cls):
     """Registers a class of a user's rule; a cell of a notebook may run again."""
-    tf_keras.saving.get_custom_objects().pop(f"own>{cls.__name__}", None)
-    return tf_keras.saving.register_keras_serializable(package="own")(cls)
+    tf_keras.saving.get_custom_objects().pop(f"user>{cls.__name__}", None)
+    return tf_keras.saving.register_keras_serializable(package="user")(cls)
 
 
-optimizer_of = own_rule.maker(LayerwiseOptimizer, _register_own)
+optimizer_of = user_rule.maker(LayerwiseOptimizer, _register_user_class)

@@ -157,7 +157,7 @@ def register_optimizers() -> None:
     seams.add_optimizers(made_by, SETTINGS)
 
 
-def register_own(key: str, cls: type) -> None:
+def register_user_class(key: str, cls: type) -> None:
     """Adds a class of optimizers that a user has made; `tf_lamb.model_garden` documents it."""
     if not (isinstance(cls, type) and issubclass(cls, LayerwiseOptimizer)):
         raise TypeError(
