@@ -1,4 +1,4 @@
-"""What a search for a learning rate has found."""
+"""The result of a search for a learning rate: `FoundRate`."""
 
 import dataclasses
 import math
@@ -13,75 +13,121 @@ from tf_lamb.core.recipes.recipe import ARGUMENTS, Recipe
 
 
 def training(batch_size: int, epochs: float, data: Written, note: str = "") -> str:
-    """The lines of code that train with a `FoundRate`."""
-    whole = math.ceil(epochs)
-    end = "" if whole == epochs else f"  # the schedule ends after {epochs:.3g} of them"
-    given, note_on_data = data.at(batch_size)
+    """Returns the lines of code that train with the result of a `find_rate`.
+
+    Args:
+        batch_size: Examples of a call of `fit`: a micro-batch where gradients are accumulated.
+        epochs: Epochs of the run. `fit` trains for as many whole epochs as they begin.
+        data: The data as lines of code have them.
+        note: The end of the line of `compile`, a comment. Defaults to "".
+    """
+    fit_epochs = math.ceil(epochs)
+    end = "" if fit_epochs == epochs else f"  # the schedule ends after {epochs:.3g} of them"
+    fit_arguments, note_on_data = data.at(batch_size)
     notes = [note_on_data, end.removeprefix("  # ")]
     end = "  # " * any(notes) + "; ".join(filter(None, notes))
     validation = ", validation_data=validation_data" * ("validation_data" in data.more)
     return (
         "# with your other arguments of compile: metrics, loss_weights, ...\n"
         f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
-        f"model.fit({given}, epochs={whole}{validation}){end}"
+        f"model.fit({fit_arguments}, epochs={fit_epochs}{validation}){end}"
     )
 
 
 def told_by(optimizer: Any) -> dict[str, Any]:
-    """The arguments of an optimizer of this package that a recipe has: not a schedule of decay."""
+    """Returns the arguments of an optimizer of this package that a `Recipe` has, by name.
+
+    A schedule of the weight decay is left out. An optimizer of Keras has none of them.
+    """
     if not hasattr(optimizer, "from_recipe"):
         return {}
     config = optimizer.get_config()
-    found = {name: config[name] for name in ARGUMENTS if config.get(name) is not None}
+    arguments = {name: config[name] for name in ARGUMENTS if config.get(name) is not None}
     if not config.get("use_ema"):
-        found.pop("ema_momentum", None)
+        arguments.pop("ema_momentum", None)
     return {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in found.items()
+        for name, value in arguments.items()
         if not isinstance(value, dict)
     }
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An optimizer that a search tries."""
+    """An optimizer that a search tries.
 
-    name: str  # of its class
-    make: Callable[[Any], Any]  # rate -> the optimizer
-    start: float  # the rate to begin with, for the whole run
-    is_baseline: bool = False  # whether that is the user's own, scaled
-    counted: int = 1  # steps of its schedule in an update
+    Attributes:
+        name: The name of its class.
+        make: Makes the optimizer, from its learning rate.
+        start: The rate to begin the search with, for the whole run.
+        is_baseline: Whether it is the user's own, with its rate scaled to the batch. Defaults to
+            False.
+        counted: The steps that its schedule counts in an update. Defaults to 1.
+    """
+
+    name: str
+    make: Callable[[Any], Any]
+    start: float
+    is_baseline: bool = False
+    counted: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a search found for one optimizer that came to the second rung."""
+    """The result for one optimizer that came to the second rung.
 
-    rate: float | None  # for the real run
-    why: str  # it was chosen, or none could be
-    interval: tuple[float, float]  # where the best is, as far as the held-out examples tell
-    loss: float  # held-out, the lowest of the second rung
+    Attributes:
+        rate: The learning rate for the real run; None where the search could not decide.
+        why: Why the rate was chosen, or why none could be.
+        interval: The lowest and the highest rate that may be the best, as far as the held-out
+            examples tell.
+        loss: The lowest held-out loss of the second rung.
+    """
+
+    rate: float | None
+    why: str
+    interval: tuple[float, float]
+    loss: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundRate:
-    """What `find_rate` found. Print it, `plot()` it, train with `optimizer()`."""
+    """The result of `find_rate`. Print it, `plot()` it, train with `optimizer()`.
 
-    optimizer_name: str  # the best of those that were tried
-    why_optimizer: str  # it was taken
-    answers: dict[str, Answer]  # by name, of the optimizers on the second rung
-    batch_size: int  # of the run that it is for, to `decay`
+    Attributes:
+        optimizer_name: The best of the optimizers that were tried.
+        why_optimizer: Why that optimizer was taken.
+        answers: An `Answer` by name, for each optimizer on the second rung.
+        batch_size: Examples of an update in the real run.
+        train_steps: Updates of the real run.
+        warmup_steps: Updates of its linear warmup.
+        epochs: Epochs of the real run.
+        examples: Examples of an epoch.
+        decay: "polynomial" or "constant", after the warmup.
+        calls: Micro-batches of an update.
+        data: The data as lines of code have them.
+        trials: Every short run.
+        cost: The examples that the search trained on, over those of the real run.
+        candidates: The optimizers that were tried.
+        wrapped: Puts an optimizer into a loss scale like that of `compile`, if there is one.
+        schedules: The module of learning rate schedules that `optimizer()` takes.
+    """
+
+    optimizer_name: str
+    why_optimizer: str
+    answers: dict[str, Answer]
+    batch_size: int
     train_steps: int
     warmup_steps: int
     epochs: float
     examples: int
     decay: str
-    calls: int  # micro-batches of an update
-    data: Written  # as lines of code have them
-    trials: tuple[search.Trial, ...]  # every short run
-    cost: float  # examples that the search trained on, over those of the real run
+    calls: int
+    data: Written
+    trials: tuple[search.Trial, ...]
+    cost: float
     candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)
-    wrapped: Callable[[Any], Any] = dataclasses.field(repr=False)  # by what scales the loss
+    wrapped: Callable[[Any], Any] = dataclasses.field(repr=False)
     schedules: Any = dataclasses.field(repr=False)
 
     @property
@@ -96,20 +142,26 @@ class FoundRate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Between which rates the best is, as far as the held-out examples tell."""
+        """The lowest and the highest rate that may be the best, by the held-out examples."""
         return self.answers[self.optimizer_name].interval
 
     @property
     def baseline(self) -> float | None:
-        """The rate of the baseline at this batch, by square-root scaling, or None."""
-        return next((each.start for each in self.candidates if each.is_baseline), None)
+        """The baseline's rate at this batch, by square-root scaling, or None without a baseline."""
+        return next(
+            (candidate.start for candidate in self.candidates if candidate.is_baseline), None
+        )
 
     @property
     def learning_rate(self) -> float:
-        """The peak rate; raises `ValueError` where the search could not decide."""
+        """The peak rate.
+
+        Raises:
+            ValueError: if the search could not decide.
+        """
         if self.rate is None:
             low, high = self.interval
-            other = (
+            way_out = (
                 "with baseline_batch_size= and the rate that was tuned there"
                 if self.baseline is None
                 else "with another baseline_learning_rate=, by which it begins"
@@ -117,20 +169,22 @@ class FoundRate:
             raise ValueError(
                 f"The search did not decide on a rate for {self.optimizer_name}: {self.why}. It "
                 f"lies between {low:.3g} and {high:.3g} or beyond. Search with more held-out "
-                f"examples, validation_data=, with a larger budget=, or {other}."
+                f"examples, validation_data=, with a larger budget=, or {way_out}."
             )
         return self.rate
 
     @property
     def _candidate(self) -> Candidate:
-        """The optimizer that is taken, as it was tried."""
-        return next(each for each in self.candidates if each.name == self.optimizer_name)
+        """The candidate of the optimizer that is taken."""
+        return next(
+            candidate for candidate in self.candidates if candidate.name == self.optimizer_name
+        )
 
     def recipe(self) -> Recipe:
-        """The recipe of the real run: rate, warmup, and decay.
+        """Returns the recipe of the real run: rate, warmup, and decay.
 
-        Of an optimizer of this package it has what a recipe has room for, of Keras's nothing more:
-        `optimizer()` has all of it, momentum and clipping included.
+        For an optimizer of this package it has every setting that a recipe has room for. For one of
+        Keras's it has nothing more. `optimizer()` has all of them, momentum and clipping included.
         """
         return Recipe(
             title="Found rate",
@@ -148,7 +202,7 @@ class FoundRate:
         )
 
     def optimizer(self) -> Any:
-        """The optimizer for the real run, with its schedule and loss scale, for `compile`."""
+        """Makes the optimizer for the real run, with its schedule and loss scale, for `compile`."""
         recipe, counted = self.recipe(), self._candidate.counted
         steps = {name: counted * getattr(recipe, name) for name in ("warmup_steps", "train_steps")}
         schedule = dataclasses.replace(recipe, **steps).schedule(self.schedules)
@@ -156,16 +210,16 @@ class FoundRate:
 
     @property
     def script(self) -> str:
-        """The lines of code that train with it."""
+        """The lines of code that train with the result."""
         note = f"  # {self.optimizer_name}, peak {self.learning_rate:.3g}"
         return training(self.batch_size // self.calls, self.epochs, self.data, note)
 
     def __str__(self) -> str:
         rows = [("optimizer", "learning rate", "tried at", "steps", "held-out loss", "")]
-        tried = {trial.optimizer for trial in self.trials}
-        best = [trial for name in tried for trial in self._best_runs(name)]
-        for trial in sorted(self.trials, key=lambda t: (t.optimizer, t.steps, t.rate)):
-            is_best = trial.losses and trial in best
+        names = {trial.optimizer for trial in self.trials}
+        best_runs = [trial for name in names for trial in self._best_runs(name)]
+        for trial in sorted(self.trials, key=lambda run: (run.optimizer, run.steps, run.rate)):
+            is_best = trial.losses and trial in best_runs
             rows.append((
                 trial.optimizer, f"{trial.rate:.3g}", f"{trial.tried:.3g}", f"{trial.steps:,}",
                 f"{trial.loss:.4g}" if trial.losses else "lost", "best" if is_best else "",
@@ -196,44 +250,53 @@ class FoundRate:
         return "\n".join(lines)
 
     def _best_runs(self, name):
-        """The best run of an optimizer on each rung."""
-        own = [trial for trial in self.trials if trial.optimizer == name]
+        """Returns the best run of an optimizer on each rung, the first rung first."""
+        runs = [trial for trial in self.trials if trial.optimizer == name]
         return [
-            min((trial for trial in own if trial.steps == steps), key=lambda trial: trial.loss)
-            for steps in sorted({trial.steps for trial in own})
+            min((trial for trial in runs if trial.steps == steps), key=lambda trial: trial.loss)
+            for steps in sorted({trial.steps for trial in runs})
         ]
 
     def _optimizers(self):
-        """A line an optimizer, of several: its rate, its loss, and why it was taken or not."""
+        """Returns, for several optimizers, a line each: rate, loss, and why it was taken."""
         if len(self.candidates) == 1:
             return []
         rows = [("optimizer", "learning rate", "level from", "to", "held-out loss", "")]
-        for each in self.candidates:
-            if (found := self.answers.get(each.name)) is None:
-                rows.append((each.name, "", "", "", "", self._why_left(each.name)))
+        for candidate in self.candidates:
+            if (answer := self.answers.get(candidate.name)) is None:
+                rows.append((candidate.name, "", "", "", "", self._why_left(candidate.name)))
                 continue
-            low, high = found.interval
+            low, high = answer.interval
             rows.append((
-                each.name, f"{found.rate:.3g}" if found.rate else "undecided", f"{low:.3g}",
-                f"{high:.3g}", f"{found.loss:.4g}",
-                f"taken: {self.why_optimizer}" if each.name == self.optimizer_name else "",
+                candidate.name, f"{answer.rate:.3g}" if answer.rate else "undecided", f"{low:.3g}",
+                f"{high:.3g}", f"{answer.loss:.4g}",
+                f"taken: {self.why_optimizer}" if candidate.name == self.optimizer_name else "",
             ))  # fmt: skip
         return table(rows, right=(1, 2, 3, 4))
 
     def _why_left(self, name):
-        """Why an optimizer has no answer."""
-        short, *longer = self._best_runs(name)
-        if longer or not short.losses:
+        """Explains why an optimizer has no answer."""
+        short_run, *long_runs = self._best_runs(name)
+        if long_runs or not short_run.losses:
             return "lost"
-        for other in self.answers:
-            if search.is_level(short, self._best_runs(other)[0]):
-                return f"level with {other} in shorter runs, not run longer: search with it alone"
+        for finalist in self.answers:
+            if search.is_level(short_run, self._best_runs(finalist)[0]):
+                return (
+                    f"level with {finalist} in shorter runs, not run longer: search with it alone"
+                )
         return "not among the best of the shorter runs"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draws held-out loss over learning rate; returns the `Axes`, `ax` or a new figure's."""
+        """Draws the held-out loss over the learning rate.
+
+        Args:
+            ax: The matplotlib `Axes` to draw on. Defaults to None: those of a new figure.
+
+        Returns:
+            The `Axes`.
+        """
         return plots.rates(self, ax)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the text, and the plot where matplotlib is installed."""
+        """Returns what a notebook shows: the text, and the plot where matplotlib is installed."""
         return plots.in_notebook(self)

@@ -1,4 +1,4 @@
-"""What a search for a batch has found."""
+"""The result of a search for a batch: `FoundBatch`."""
 
 import dataclasses
 import math
@@ -18,26 +18,47 @@ from tf_lamb.core.recipes.transfer import exponents, transfer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundBatch:
-    """What `find_batch` found. Print it, `plot()` it, train with `script` or `recipe()`."""
+    """The result of `find_batch`. Print it, `plot()` it, train with `script` or `recipe()`.
 
-    answer: Answer  # steps, hours and cost at each batch, and the batches to name
-    runs: tuple[reach.Run, ...]  # every short run
-    target: float | None  # the held-out loss that they ran to
-    timed: str  # how far the seconds of a step were measured
+    Attributes:
+        answer: Steps, hours and cost at each batch, and the batches to name.
+        runs: Every short run.
+        target: The held-out loss that the short runs ran to; None without short runs.
+        timed: A sentence on how far the seconds of a step were measured.
+        baseline_epochs: The epochs of the baseline's run.
+        examples: Examples of an epoch.
+        cost: The examples that the short runs trained on, over those of the baseline's run.
+        optimizer: The model's optimizer, which the baseline was tuned with.
+        learning_rate: The peak rate of the baseline.
+        normalizes: Whether the model has batch normalization, for which `find_rate` takes more
+            time.
+        data: The data as lines of code have them.
+        took: Seconds of the search, all the waiting included.
+        idle: For each micro-batch that was timed, its size and the seconds of a step without the
+            making of its input. Empty for arrays. Defaults to ().
+    """
+
+    answer: Answer
+    runs: tuple[reach.Run, ...]
+    target: float | None
+    timed: str
     baseline_epochs: float
-    examples: int  # of an epoch
-    cost: float  # examples that the short runs trained on, over those of the baseline
+    examples: int
+    cost: float
     optimizer: Any = dataclasses.field(repr=False)
     learning_rate: float
-    normalizes: bool  # whether there is batch normalization, which `find_rate` takes time for
-    data: Written  # as lines of code have them
-    took: float = dataclasses.field(compare=False)  # seconds of the search, all that was waited
-    # Seconds of a step without the making of its input, by micro-batch; of arrays none.
+    normalizes: bool
+    data: Written
+    took: float = dataclasses.field(compare=False)
     idle: tuple[tuple[int, float], ...] = ()
 
     @property
     def row(self) -> Row:
-        """The fastest; with a deadline the largest batch that ends by then."""
+        """The fastest row of the table; with a deadline, the largest batch that ends by then.
+
+        Raises:
+            ValueError: if no batch ends by the deadline.
+        """
         if self.answer.deadline is None:
             return self.answer.fastest
         if self.answer.by_deadline is None:
@@ -54,27 +75,27 @@ class FoundBatch:
 
     @property
     def epochs(self) -> int:
-        """Whole epochs to the baseline's loss at this batch, for the steps of the table."""
+        """The whole epochs with the table's steps to the baseline's loss at this batch."""
         return math.ceil(self.row.steps * self.row.accumulation / self._calls)
 
     @property
     def _calls(self) -> int:
-        """Micro-batches in an epoch of `fit`; an update goes on beyond its end."""
+        """The micro-batches in an epoch of `fit`; an update may go on into the next epoch."""
         return math.ceil(self.examples / (self.row.batch // self.row.accumulation))
 
     @property
     def _updates(self) -> int:
-        """Those of whole epochs."""
+        """The updates in `epochs` whole epochs."""
         return self.epochs * self._calls // self.row.accumulation
 
     @property
     def _budget(self) -> float:
-        """What `find_rate` needs at this batch, its default at least."""
+        """The `budget` that `find_rate` needs at this batch, its default of 0.5 at least."""
         averaging_updates = math.ceil(AVERAGED / self.row.accumulation) if self.normalizes else 0
         return max(0.5, search.least_budget(self.row.steps, 1, averaging_updates))
 
     def _why_not_searched(self) -> str | None:
-        """Why `find_rate` cannot search the rate of this batch."""
+        """Explains why `find_rate` cannot search the rate of this batch; None if it can."""
         row, name = self.row, type(self.optimizer).__name__
         if row.steps < search.SHORTEST:
             return f"{row.steps} steps are too few to search the rate in"
@@ -83,56 +104,65 @@ class FoundBatch:
         return None
 
     def recipe(self) -> Recipe:
-        """The baseline at this batch, by `recipes.transfer`; what that does not move stays."""
+        """Returns the recipe of the baseline at this batch, by `recipes.transfer`.
+
+        Settings that the transfer does not move stay as they are.
+        """
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
         noise = self.answer.steps.noise
-        told = self._updates / math.ceil(self.examples / self.batch_size)  # epochs of as many steps
-        moved = transfer(
+        epochs_of_updates = self._updates / math.ceil(self.examples / self.batch_size)
+        transferred = transfer(
             self.batch_size,
             self.answer.baseline,
             self.learning_rate,
             examples=self.examples,
-            epochs=told,
+            epochs=epochs_of_updates,
             baseline_epochs=self.baseline_epochs,
             optimizer=name if name in exponents() else None,
-            weight_decay=None if isinstance(decay, dict) else decay,  # a schedule
-            beta_2=config.get("beta_2", config.get("adam_beta_2")),  # that of Keras's Muon
+            weight_decay=None if isinstance(decay, dict) else decay,  # a dict is a schedule
+            beta_2=config.get("beta_2", config.get("adam_beta_2")),  # the latter in Keras's Muon
             ema_momentum=config.get("ema_momentum") if config.get("use_ema") else None,
             noise_scale=noise if 0 < noise < math.inf else None,
         )
-        stays = {n: v for n, v in told_by(self.optimizer).items() if getattr(moved, n) is None}
-        # Where gradients accumulate, an epoch has a part of an update: it is longer than told.
-        if (longer := self.epochs / told) > 1:
-            fewer = longer**-search.SLOPE
-            stays["learning_rate"] = fewer * moved.learning_rate
-            if moved.weight_decay:
-                stays["weight_decay"] = moved.weight_decay / fewer
+        settings = {
+            argument: value
+            for argument, value in told_by(self.optimizer).items()
+            if getattr(transferred, argument) is None
+        }
+        # An update of accumulated gradients may go on into the next epoch, so that `epochs` may be
+        # more than `transfer` was given. The best rate falls with the length of training.
+        if (stretch := self.epochs / epochs_of_updates) > 1:
+            slower = stretch**-search.SLOPE
+            settings["learning_rate"] = slower * transferred.learning_rate
+            if transferred.weight_decay:
+                settings["weight_decay"] = transferred.weight_decay / slower
             line = (
-                f"learning_rate x {fewer:.3g}: {self.epochs} epochs, {longer:.3g} x those of steps"
+                f"learning_rate x {slower:.3g}: {self.epochs} epochs, {stretch:.3g} x those of "
+                "steps"
             )
-            stays["arithmetic"] = (*moved.arithmetic, line)
-        return dataclasses.replace(moved, epochs=self.epochs, **stays)
+            settings["arithmetic"] = (*transferred.arithmetic, line)
+        return dataclasses.replace(transferred, epochs=self.epochs, **settings)
 
     @property
     def script(self) -> str:
-        """The lines that search the rate at it, and train."""
+        """The lines of code that search the learning rate at this batch, and train."""
         row, calls = self.row, self.row.accumulation
         if row.batch == self.answer.baseline:
             return f"# keep your run: {row.batch:,} is the batch that you have tuned"
         if why := self._why_not_searched():
             return f"print(found.recipe())  # {why}"
-        more = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
+        arguments = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
         if self._budget > 0.5:
-            more += f" budget={self._budget},"
-        given = ""
+            arguments += f" budget={self._budget},"
+        rate_argument = ""
         if self.optimizer.get_config()["learning_rate"] != self.learning_rate:
-            given = f", baseline_learning_rate={self.learning_rate}"
-        keras = frontends.of(self.optimizer).host.__name__
+            rate_argument = f", baseline_learning_rate={self.learning_rate}"
+        host = frontends.of(self.optimizer).host.__name__
         return (
-            f"found = tf_lamb.{keras}.find_rate(\n"
-            f"    model, {self.data.data}, {row.batch}, epochs={self.epochs},{more}\n"
-            f"    baseline_batch_size={self.answer.baseline}{given}{self.data.more})\n"
+            f"found = tf_lamb.{host}.find_rate(\n"
+            f"    model, {self.data.data}, {row.batch}, epochs={self.epochs},{arguments}\n"
+            f"    baseline_batch_size={self.answer.baseline}{rate_argument}{self.data.more})\n"
             + training(row.batch // calls, self.epochs, self.data)
         )
 
@@ -149,22 +179,27 @@ class FoundBatch:
         )
 
     def _in_whole_epochs(self):
-        """What becomes of the table's saving in whole epochs, and what the rate's search costs."""
+        """Yields what is saved in whole epochs, and what the search for the rate costs."""
         answer = self.answer
         if answer.deadline is not None and answer.by_deadline is None:
             return
         if (row := self.row).batch == answer.baseline:
             return
-        machine, of_base = answer.machine, answer.steps.at(answer.baseline)
-        base = machine.begin(answer.baseline, row.devices)
-        base += of_base * machine.seconds(answer.baseline, row.devices)
-        whole = machine.begin(row.batch, row.devices) + self._updates * row.seconds
-        saved = f"{1 - whole / base:.0%} is saved" if whole < base else "nothing is saved"
-        if answer.deadline is not None and whole > 3600 * answer.deadline:
+        machine, base_steps = answer.machine, answer.steps.at(answer.baseline)
+        base_seconds = machine.begin(answer.baseline, row.devices)
+        base_seconds += base_steps * machine.seconds(answer.baseline, row.devices)
+        run_seconds = machine.begin(row.batch, row.devices) + self._updates * row.seconds
+        saved = (
+            f"{1 - run_seconds / base_seconds:.0%} is saved"
+            if run_seconds < base_seconds
+            else "nothing is saved"
+        )
+        if answer.deadline is not None and run_seconds > 3600 * answer.deadline:
             saved += ", and the deadline is missed"
         yield (
             f"in whole epochs, as the script trains: {self.epochs}, {self._updates:,} steps, "
-            f"{duration(whole)}; batch {answer.baseline:,} takes {duration(base)}: {saved}"
+            f"{duration(run_seconds)}; batch {answer.baseline:,} takes {duration(base_seconds)}: "
+            f"{saved}"
         )
         if self.epochs > self.baseline_epochs:
             yield (
@@ -176,14 +211,18 @@ class FoundBatch:
         else:
             yield (
                 f"find_rate searches the rate here for {self._budget:g} of the run at most, "
-                f"{duration(self._budget * whole)}"
+                f"{duration(self._budget * run_seconds)}"
             )
 
     def fit_seconds(self, batch_size: int, epochs: float) -> float:
-        """Seconds that `fit` takes on one device for so many epochs, compilation included.
+        """Returns the seconds that `fit` takes on one device, compilation included.
 
-        Without what is not known of it: your callbacks. Of seconds that were given, it has the
-        steps alone.
+        Your callbacks are not in it, as nothing is known of them. Where `step_seconds` were given,
+        it has the steps alone.
+
+        Args:
+            batch_size: Examples of an update. A batch that does not fit the device is accumulated.
+            epochs: Epochs to train for.
         """
         machine = self.answer.machine
         micro, accumulation = arrange(batch_size, 1, machine.micro_batch)
@@ -193,21 +232,22 @@ class FoundBatch:
         return machine.begin(batch_size, 1) + updates * machine.seconds(batch_size, 1)
 
     def _input(self):
-        """Which share of a step is the making of its input."""
+        """Yields which share of a step is spent on making its input."""
         time, shares = self.answer.machine.time, []
         for size, idle in self.idle:
-            whole = time.step(size)
-            shares.append(f"{max(0.0, 1 - idle / whole):.0%} at {size:,}")
+            seconds = time.step(size)
+            shares.append(f"{max(0.0, 1 - idle / seconds):.0%} at {size:,}")
         if shares:
             yield f"of a step, waiting for its input is {', '.join(shares)}"
 
     def _price(self):
-        """The whole wait for the search."""
+        """Yields how long the whole search took."""
         steps = sum(run.made * self.answer.machine.time.call(run.batch) for run in self.runs)
         of_steps = f", {duration(steps)} of it steps of the short runs" if self.runs else ""
         yield f"the search took {duration(self.took)}, with compilation and evaluation{of_steps}"
 
     def _short_runs(self):
+        """Yields the steps to the target at the best rate of each batch."""
         if not self.runs:
             return
         yield f"short runs to a held-out loss of {self.target:.4g}, at the best rate of each batch:"
@@ -218,9 +258,16 @@ class FoundBatch:
         yield "  noise grows as the loss falls: at the end of a run the scale is rather larger"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draws the likely hours over the batch; returns the `Axes`, `ax` or a new figure's."""
+        """Draws the likely hours over the batch.
+
+        Args:
+            ax: The matplotlib `Axes` to draw on. Defaults to None: those of a new figure.
+
+        Returns:
+            The `Axes`.
+        """
         return plots.batches(self.answer, ax)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the text, and the plot where matplotlib is installed."""
+        """Returns what a notebook shows: the text, and the plot where matplotlib is installed."""
         return plots.in_notebook(self)
