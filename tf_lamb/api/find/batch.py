@@ -1,4 +1,7 @@
-"""Which batch a model and its data want, how long it takes and what it costs: `find_batch`."""
+"""The search for the batch size of a model and its data: `find_batch`.
+
+It compares how long training takes at each batch and what it costs.
+"""
 
 import contextlib
 import dataclasses
@@ -22,9 +25,11 @@ from tf_lamb.core.goodput import plan, steps
 from tf_lamb.core.recipes.recipe import micro_batches
 from tf_lamb.core.recipes.scaling import fit_steps, training
 
-PART = 0.1  # of the baseline's run, that a short run has
-AVERAGED = 4  # batches of the baseline, for averages of batch normalization; one of the large batch
-ACCUMULATED = 4  # calls of an update
+PART = 0.1  # the share of the baseline's run that a short run has
+# Batches that the running averages of batch normalization are estimated from, at the baseline's
+# batch. The large batch takes one.
+AVERAGED = 4
+ACCUMULATED = 4  # calls of an update whose accumulation is timed
 
 
 def find_batch(
@@ -40,13 +45,16 @@ def find_batch(
 
         hours(B) = S(B) T(B)/3600,  S(B) = S_min (1 + Bn/B)
 
-    S, the steps to the loss that the baseline ends at, goes through the baseline; its noise scale
-    Bn is given, or comes from short runs here: at the baseline's batch for a tenth of its run,
-    whose held-out loss is the target, and at a batch sixteen times as large until it is reached.
-    Each has the best of several rates, constant after a warmup, and that one again for two other
-    orders of the data. As noise grows while the loss falls, early runs find a Bn that is rather too
-    small. T, the seconds of a step, is given or measured here, by epochs of `fit` on the data as
-    they are: with what makes its input, the start of an epoch, and `steps_per_execution`.
+    S is the number of steps to the loss that the baseline ends at. Its curve goes through the
+    baseline. Its noise scale Bn is given, or comes from short runs here. They are made at the
+    baseline's batch for a tenth of its run, whose held-out loss is the target, and at a batch
+    sixteen times as large until it reaches the target. Each batch has the best of several rates,
+    constant after a warmup, and that rate again for two other orders of the data. As noise grows
+    while the loss falls, early runs find a Bn that is rather too small.
+
+    T is the seconds of a step. They are given, or measured here by epochs of `fit` on the data as
+    they are. They include the making of the input, the start of an epoch, and the
+    effect of `steps_per_execution`.
 
     Weights, optimizer, averages and seeds of the model are as before afterwards, also after an
     interruption. Short runs begin with the weights that the model has: build it anew for a search.
@@ -54,30 +62,33 @@ def find_batch(
     Args:
         model: A compiled model, with the optimizer of the baseline.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
-            of batches, a `PyDataset`, a list of batches, or what gives them anew whenever it is
-            iterated. Other batches are put together from these, or cut from them.
+            of batches, a `PyDataset`, a list of batches, or any object that gives batches anew
+            whenever it is iterated. Batches of other sizes are put together from these, or cut from
+            them.
         baseline_batch_size: The batch of the tuned baseline.
-        baseline_epochs: The epochs that it takes.
-        baseline_learning_rate: Its peak rate. Defaults to None: the model's optimizer's.
+        baseline_epochs: The epochs of the baseline's run.
+        baseline_learning_rate: The peak rate of the baseline. Defaults to None: the model's
+            optimizer's.
         noise_scale: The last reading of `NoiseScale` in the baseline's run, which is right to a
-            factor of two; or runs of yours to one loss, from which it follows: (batch, steps) at
-            two batches at least, sixteen times apart, with rates tuned at each. Defaults to None:
-            by short runs.
-        large_batch_size: Of the large short runs. Defaults to None: 16 times the baseline's.
-        step_seconds: Seconds of a step by micro-batch, two at least. Larger batches than the
-            largest accumulate gradients. Defaults to None: measured on one device, up to the
-            largest that fits, or that saves time.
+            factor of two. Or runs of yours to one loss, from which it follows: pairs (batch, steps)
+            at two batches at least, sixteen times apart, with rates tuned at each. Defaults to
+            None: by short runs.
+        large_batch_size: The batch of the large short runs. Defaults to None: 16 times the
+            baseline's.
+        step_seconds: Seconds of a step by micro-batch, for two micro-batches at least. Larger
+            batches than the largest accumulate gradients. Defaults to None: measured on one device,
+            up to the largest that fits, or that saves time.
         device_counts: Numbers of devices to compare, as (1, 8), each of which steps as was timed;
-            or a dict from each to the seconds that its network adds to a step, as
-            {1: 0, 8: 0.002}. Without one the network is not counted, and the answer says so.
-            Defaults to 1.
+            or a dict from each number to the seconds that its network adds to a step, as {1: 0, 8:
+            0.002}. Without a dict the network is not counted, and the answer says so. Defaults to
+            1.
         deadline_hours: The most hours that training may take. Defaults to None.
-        examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if
-            the data says how many batches it has.
+        examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if the
+            data says how many batches it has.
         validation_data: Held-out examples, like `data`, which an epoch of `fit` then ends with.
             Defaults to None: a tenth of `data`, which then may not be shuffled anew for each pass.
-        directory: A folder in which the seconds of a step and every short run are saved, and from
-            which a search that was killed goes on: with the weights that it began with, to the
+        directory: A folder in which the seconds of a step and every short run are saved. A search
+            that was killed goes on from it, with the weights that it began with. It comes to the
             same answer bit for bit, where every pass over the data is the same and no layer draws
             from a global generator. Defaults to None.
         verbose: Whether to print the cost beforehand, a progress bar, and each short run. Defaults
@@ -89,9 +100,9 @@ def find_batch(
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, a baseline that learns nothing in a tenth of its run, a
-            large batch that does not reach its loss, or a `directory` with another search: of
-            another model, on other data, or with other arguments.
+            not finite from the start, a baseline that learns nothing in a tenth of its run, a large
+            batch that does not reach its loss, or a `directory` with another search: of another
+            model, on other data, or with other arguments.
 
     Example:
 
@@ -115,60 +126,64 @@ def find_batch(
         checks.number("deadline_hours", deadline_hours, "(0, inf)")
     counts, network = _device_counts(device_counts)
     check(model, base, None, one_execution=False)
-    own = unwrapped(model.optimizer)
-    rate = tuned_rate(own, baseline_learning_rate)
+    own_optimizer = unwrapped(model.optimizer)
+    rate = tuned_rate(own_optimizer, baseline_learning_rate)
     devices = frontends.of(model).devices(model)
-    read = Examples(data, validation_data, examples, devices)
-    if read.training < base:
+    split = Examples(data, validation_data, examples, devices)
+    if split.training < base:
         raise ValueError(
-            f"{read.training:,} examples to train on are fewer than a batch of {base:,}: "
-            f"{read.held_out:,} are held out; pass validation_data= to train on all."
+            f"{split.training:,} examples to train on are fewer than a batch of {base:,}: "
+            f"{split.held_out:,} are held out; pass validation_data= to train on all."
         )
-    total = training(baseline_epochs, read.examples, base, fit_steps)
-    curve = _given_curve(noise_scale, base, total)
+    total_steps = training(baseline_epochs, split.examples, base, fit_steps)
+    curve = _given_curve(noise_scale, base, total_steps)
     large = steps.RELIABLE * base
     if large_batch_size is not None:
         large = checks.integer("large_batch_size", large_batch_size)
     if curve is None:
-        _check_large(large, base, read.training, total)
+        _check_large(large, base, split.training, total_steps)
     machine, sizes = _given_machine(step_seconds), []
     if machine is None:
-        mapped(_check_numbers, read.blocks[0])
+        mapped(_check_numbers, split.blocks[0])
         if devices > 1:
             raise ValueError(
                 f"keras.distribution shares a call among {devices} devices, and a step is timed on "
                 "one: pass step_seconds=, or search without it, with a model that is built anew."
             )
-        sizes = timing.sizes_from(base, min(read.training, large * steps.FARTHEST))
-    log = SearchLog(directory, "find_batch", model, read, {
-        "baseline_batch_size": base, "steps": total, "learning_rate": rate,
-        "large_batch_size": large, "optimizer": type(own).__name__, **settings_by_name(own),
+        sizes = timing.sizes_from(base, min(split.training, large * steps.FARTHEST))
+    log = SearchLog(directory, "find_batch", model, split, {
+        "baseline_batch_size": base, "steps": total_steps, "learning_rate": rate,
+        "large_batch_size": large, "optimizer": type(own_optimizer).__name__,
+        **settings_by_name(own_optimizer),
         "loss_scale": "LossScale" in type(model.optimizer).__name__,
     })  # fmt: skip
-    search = _Search(model, read, own, log, base, large, rate, verbose)
+    search = _Search(model, split, own_optimizer, log, base, large, rate, verbose)
     timed, idle = "seconds of a step: as given", ()
     if machine is None:
         machine, timed, idle = search.machine(sizes)
     machine = dataclasses.replace(machine, devices=counts, network=network)
     target, runs = None, []
     if curve is None:
-        target, runs = search.short_runs(machine, total)
-        best = reach.of_best_rates(runs).values()
-        arrived = [(run.batch, run.steps) for each in best for run in each]
-        curve = steps.from_runs(arrived).through(base, total)
+        target, runs = search.short_runs(machine, total_steps)
+        best_by_batch = reach.of_best_rates(runs).values()
+        batches_and_steps = [
+            (run.batch, run.steps) for best_runs in best_by_batch for run in best_runs
+        ]
+        curve = steps.from_runs(batches_and_steps).through(base, total_steps)
     answer = plan.plan(
-        curve, machine, baseline=base, examples=read.training, deadline=deadline_hours
+        curve, machine, baseline=base, examples=split.training, deadline=deadline_hours
     )
     return FoundBatch(
-        answer=answer, runs=tuple(runs), target=target, timed=timed, optimizer=own,
-        learning_rate=rate, baseline_epochs=baseline_epochs, examples=read.examples,
-        cost=sum(run.batch * run.made for run in runs) / (base * total), took=log.took,
-        normalizes=bool(normalizations(model)), data=read.written, idle=tuple(idle),
+        answer=answer, runs=tuple(runs), target=target, timed=timed,
+        optimizer=own_optimizer, learning_rate=rate, baseline_epochs=baseline_epochs,
+        examples=split.examples,
+        cost=sum(run.batch * run.made for run in runs) / (base * total_steps), took=log.took,
+        normalizes=bool(normalizations(model)), data=split.written, idle=tuple(idle),
     )  # fmt: skip
 
 
 class _Search:
-    """What `find_batch` has to run: epochs that are timed, and short runs at two batches."""
+    """Runs what `find_batch` needs: epochs that are timed, and short runs at two batches."""
 
     def __init__(self, model, read, own, log, base, large, rate, verbose):
         self.model, self.read, self.own, self.log = model, read, own, log
@@ -177,39 +192,50 @@ class _Search:
         self.progress: Progress | None = None
 
     def machine(self, sizes):
-        """What trains, how far it was measured, and the seconds of steps without their input."""
+        """Returns the `Machine`, how far it was measured, and seconds of steps without input."""
         key = ["epochs", sizes, self.executions]
-        told = self.log.cached(key, lambda: self._measured(sizes))
-        timed, taken = zip(*told["seconds"], strict=True)
-        time = plan.fit_time(timed, taken, told["update"])
-        const, of_calls = told["evaluation"]
-        epoch = plan.Epoch(self.read.examples, evaluation=(const, of_calls), **told["epoch"])
-        return plan.Machine(time, max(timed), epoch=epoch), told["how"], told["idle"]
+        measured = self.log.cached(key, lambda: self._measured(sizes))
+        micro_batches, seconds = zip(*measured["seconds"], strict=True)
+        time = plan.fit_time(micro_batches, seconds, measured["update"])
+        constant, coefficient = measured["evaluation"]
+        epoch = plan.Epoch(
+            self.read.examples, evaluation=(constant, coefficient), **measured["epoch"]
+        )
+        return (
+            plan.Machine(time, max(micro_batches), epoch=epoch),
+            measured["how"],
+            measured["idle"],
+        )
 
     def _measured(self, sizes):
-        """The seconds by micro-batch, of an update alone, and of an epoch beside its steps."""
-        of_update, host = accumulates(self.own), frontends.of(self.model).host
+        """Times steps by micro-batch, an update, and an epoch beside its steps, in seconds."""
+        is_accumulating, host = accumulates(self.own), frontends.of(self.model).host
         feed = feed_of(self.read.source, self.read.examples, host)
-        most = (1 + timing.ROUNDS) * (len(sizes) + of_update)
+        timings = (1 + timing.ROUNDS) * (len(sizes) + is_accumulating)
         epoch = {"drops": feed.drops}
-        with Progress(self.model, most, self.verbose, unit="timing") as progress:
-            names = ", ".join(map(str, sizes))
+        with Progress(self.model, timings, self.verbose, unit="timing") as progress:
+            listed = ", ".join(map(str, sizes))
             progress.say(
-                f"find_batch: epochs of fit on {feed.name} are timed at micro-batches of {names}"
+                f"find_batch: epochs of fit on {feed.name} are timed at micro-batches of {listed}"
             )
             with self._timed(self.base) as trials:
                 least = self.executions
-                seen, how = timing.sizes_that_fit(trials, feed, sizes, least, progress.add)
-                timed = timing.in_turn(trials, feed, seen, least, progress.add)
+                fitting, how = timing.sizes_that_fit(trials, feed, sizes, least, progress.add)
+                timed = timing.in_turn(trials, feed, fitting, least, progress.add)
                 evaluation = 0.0, 0.0
-                if held := self.read.given_validation(host):
-                    evaluation, epoch["evaluated"] = self._evaluation(trials, feed, held, [*seen])
-            update, first, calls = 0.0, sizes[0], ACCUMULATED
-            if of_update:
-                with self._timed(calls * first, calls) as trials:
-                    mean = timing.seconds_of_update(trials, feed, first, progress.add)
-                whole = dict(timed.idle or timed.seconds)[first]
-                update = min(max(0.0, (whole - mean) * calls / (calls - 1)), 0.5 * whole)
+                if validation := self.read.given_validation(host):
+                    evaluation, epoch["evaluated"] = self._evaluation(
+                        trials, feed, validation, [*fitting]
+                    )
+            update, smallest, calls = 0.0, sizes[0], ACCUMULATED
+            if is_accumulating:
+                with self._timed(calls * smallest, calls) as trials:
+                    call_seconds = timing.seconds_of_update(trials, feed, smallest, progress.add)
+                step_seconds = dict(timed.idle or timed.seconds)[smallest]
+                update = min(
+                    max(0.0, (step_seconds - call_seconds) * calls / (calls - 1)),
+                    0.5 * step_seconds,
+                )
         return {
             "seconds": [*timed.seconds.items()], "update": update, "how": how,
             "idle": [*timed.idle.items()], "evaluation": evaluation,
@@ -217,40 +243,44 @@ class _Search:
         }  # fmt: skip
 
     def _evaluation(self, trials, feed, held, sizes):
-        """The seconds a + b/size of an evaluation, and of its compilation."""
+        """Returns the seconds (a, b) of an evaluation, a + b/size, and those of its compilation."""
         ends = sizes[0], sizes[-1]
-        (few, evaluated), (many, _) = (
+        (small_seconds, evaluated), (large_seconds, _) = (
             timing.of_evaluation(trials, feed, held, size, self.executions) for size in ends
         )
         if ends[0] == ends[1]:
-            return (few, 0.0), evaluated
-        of_calls = max(0.0, (few - many) / (1 / ends[0] - 1 / ends[1]))
-        const = max(0.0, many - of_calls / ends[1])
-        return (const, of_calls), evaluated
+            return (small_seconds, 0.0), evaluated
+        coefficient = max(0.0, (small_seconds - large_seconds) / (1 / ends[0] - 1 / ends[1]))
+        constant = max(0.0, large_seconds - coefficient / ends[1])
+        return (constant, coefficient), evaluated
 
     def short_runs(self, machine, total):
-        """The target, and the runs to it; `total` are the steps of the baseline."""
+        """Returns the target and the runs to it; `total` is the steps of the baseline."""
         base, large = self.base, self.large
         length = round(PART * total)
-        of_runs = reach.examples(base, length)
-        few, many = (each / (base * total) for each in of_runs)
-        example = sum(machine.time.call(batch) / batch for batch in (base, large)) / 2
-        fits = machine.micro_batch if accumulates(self.own) else large
-        _, calls = plan.arrange(large, 1, fits)
-        of_base = micro_batches(base, fits)
-        check_shared(self.model, base // of_base)
+        run_examples = reach.examples(base, length)
+        low, high = (count / (base * total) for count in run_examples)
+        example_seconds = sum(machine.time.call(batch) / batch for batch in (base, large)) / 2
+        micro_batch = machine.micro_batch if accumulates(self.own) else large
+        _, calls = plan.arrange(large, 1, micro_batch)
+        base_calls = micro_batches(base, micro_batch)
+        check_shared(self.model, base // base_calls)
         check_shared(self.model, large // calls)
-        calls_of = {base: (of_base, AVERAGED), (large := large // calls * calls): (calls, 1)}
-        about, most = of_runs
-        look, begin = self.log.cached(["look", base], lambda: self._look(*calls_of[base]))
-        quick, slow = (
-            plan.duration(each * example + count * looks * look + 2 * begin)
-            for each, (count, looks) in zip(of_runs, reach.LOOKED, strict=True)
+        calls_of = {base: (base_calls, AVERAGED), (large := large // calls * calls): (calls, 1)}
+        expected, most = run_examples
+        look_seconds, begin_seconds = self.log.cached(
+            ["look", base], lambda: self._look(*calls_of[base])
         )
-        with Progress(self.model, most, self.verbose, about) as self.progress:
+        quick, slow = (
+            plan.duration(
+                count * example_seconds + number_of_runs * looks * look_seconds + 2 * begin_seconds
+            )
+            for count, (number_of_runs, looks) in zip(run_examples, reach.LOOKED, strict=True)
+        )
+        with Progress(self.model, most, self.verbose, expected) as self.progress:
             self.progress.say(
-                f"find_batch: short runs at batch {base:,} and {large:,}, on about {few:.1f} to "
-                f"at most {many:.1f} times the examples of the baseline, {quick} to {slow} with "
+                f"find_batch: short runs at batch {base:,} and {large:,}, on about {low:.1f} to "
+                f"at most {high:.1f} times the examples of the baseline, {quick} to {slow} with "
                 f"evaluation and compilation; {self.read.held_out:,} are held out"
             )
             self.log.tell(self.progress.say)
@@ -260,13 +290,13 @@ class _Search:
             )  # fmt: skip
 
     def _look(self, *calls):
-        """The seconds of an evaluation in a run at the base batch, and of its compilation."""
+        """Returns the seconds of an evaluation in a run at the base batch and its compilation."""
         with self._trials(self.base, *calls) as trials:
             return timing.of_look(trials)
 
     @contextlib.contextmanager
     def _trials(self, batch, calls=1, averaged=1):
-        """Trials with the model's optimizer, which make an update in so many calls."""
+        """Yields trials with the model's optimizer, which make an update in `calls` calls."""
         with (
             seams.executed(self.model, 1),
             Trials(self.model, self.read, batch, batch // calls, averaged=averaged) as trials,
@@ -279,13 +309,13 @@ class _Search:
 
     @contextlib.contextmanager
     def _timed(self, batch, calls=1):
-        """Trials whose `fit` makes as many steps an execution as the user's."""
+        """Yields trials whose `fit` makes as many steps an execution as the user's."""
         with self._trials(batch, calls) as trials, seams.executed(self.model, self.executions):
             yield trials
 
 
 def _given_curve(noise_scale, base, total):
-    """The steps at a batch by a reading of the noise scale, or by runs; None of neither."""
+    """Returns the steps at a batch by a noise scale or by runs; None without `noise_scale`."""
     if noise_scale is None:
         return None
     if isinstance(noise_scale, Iterable):
@@ -294,7 +324,7 @@ def _given_curve(noise_scale, base, total):
 
 
 def _given_machine(step_seconds):
-    """What trains, by the seconds of its steps; None where they are to be measured."""
+    """Returns the machine with these seconds of steps; None where they are to be measured."""
     if step_seconds is None:
         return None
     if not isinstance(step_seconds, Mapping) or len(step_seconds) < 2:
@@ -307,7 +337,7 @@ def _given_machine(step_seconds):
 
 
 def _device_counts(given):
-    """The numbers of devices, and the seconds of the network by number, or None."""
+    """Returns the numbers of devices, and the seconds of the network by number, or None."""
     counts = tuple(given) if isinstance(given, Iterable) else (given,)
     if not counts:
         raise ValueError("device_counts must name a number of devices at least, such as (1, 8).")
@@ -321,7 +351,7 @@ def _device_counts(given):
 
 
 def _check_numbers(array):
-    """Raises where `fit` takes no generator of such arrays."""
+    """Raises if the arrays are strings, which `fit` does not take from a generator."""
     if array.dtype.kind in "OSU":
         raise ValueError(
             "Steps on strings cannot be timed: pass step_seconds=, or data that are numbers, as "

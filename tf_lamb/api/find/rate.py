@@ -1,4 +1,4 @@
-"""The learning rate for a model, its data and a batch, and which optimizer: `find_rate`."""
+"""The search for the learning rate, and the optimizer, of a model and its data: `find_rate`."""
 
 import functools
 import math
@@ -18,7 +18,8 @@ from tf_lamb.api.variables import is_ours, unwrapped
 from tf_lamb.core import checks, rules, search
 from tf_lamb.core.recipes.scaling import fit_steps
 
-# Where the search begins for an optimizer that is not the model's: the middle of what was tuned.
+# Learning rates at which the search begins for an optimizer that is not the model's. They are the
+# middle of rates that were tuned.
 STARTS_OF_KERAS = {"Adam": 0.002, "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05}
 
 
@@ -39,46 +40,48 @@ def find_rate(
 ) -> FoundRate:  # fmt: skip
     """Searches the learning rate for a model, its data and a batch size.
 
-    Two rungs of short runs: all candidates, then the best few at four times the length. Each is a
-    small complete run, with a warmup and a decay of its own, from the same weights over the same
-    data, and is judged on held-out examples. The best rate falls with the length of training, about
-    as steps^-0.3: the short runs are made at that much higher rates.
+    The search has two rungs of short runs: all candidates on the first, and the best few at four
+    times the length on the second. Each run is a small complete run, with a warmup and a decay of
+    its own, from the same weights over the same data. It is judged on held-out examples. The best
+    rate falls with the length of training, about as steps^-0.3: the short runs are made at that
+    much higher rates.
 
         rate = middle of the rates that cannot be told from the best
 
-    If the baseline's rate, scaled by the square root, is among these, it is kept. Weights,
+    The baseline's rate, scaled by the square root, is kept if it is among these. Weights,
     optimizer, averages and seeds of the model are as before afterwards, also after an interruption.
     Short runs begin with the weights that the model has: build it anew for a search. Layers that
     draw from a global generator, as Dropout without a seed does on torch and in tf_keras, go on
     from where it is.
 
     Args:
-        model: A compiled model. Its loss is what is compared.
+        model: A compiled model. Its loss is compared.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
             of batches, a `PyDataset`, or a list of batches. It is read once for each run.
         batch_size: Examples of an update of the run that the rate is for.
         optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, in any
-            case; or optimizers, of which the settings are used, and the rate is not. At most one of
-            a class. Defaults to (): the model's own.
+            case; or optimizers, whose settings are used and whose rate is not. At most one of a
+            class. Defaults to (): the model's own.
         epochs: Epochs of the run that the rate is for.
         examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if the
             data says how many batches it has.
         validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`, which
             then may not be shuffled anew for each pass.
-        baseline_batch_size: The batch at which the model's optimizer was tuned. It is then a
-            candidate, with its rate times the square root of the ratio. Defaults to None.
-        baseline_learning_rate: The rate that was tuned there. Defaults to None: its own.
+        baseline_batch_size: The batch at which the model's optimizer was tuned. The optimizer is
+            then a candidate, with its rate times the square root of the ratio. Defaults to None.
+        baseline_learning_rate: The rate that was tuned there. Defaults to None: the optimizer's
+            own.
         warmup: Fraction of the run with a linear warmup, and of the short ones, which have a fifth
             at least. Defaults to 0.05.
         decay: "polynomial", linear to 0 (the default), or "constant", after the warmup.
         micro_batch_size: Examples of a call, where a batch does not fit: gradients are accumulated.
             Defaults to None: the batch.
         budget: The most that the search may cost, as a fraction of the real run's examples.
-            Defaults to 0.5. Evaluations come on top.
+            Evaluations come on top. Defaults to 0.5.
         seed: Seed of the order of the data. Defaults to 0.
-        directory: A folder in which every short run is saved, and from which a search that was
-            killed goes on: with the weights that it began with, to the same answer bit for bit,
-            where every pass over the data is the same and no layer draws from a global generator.
+        directory: A folder in which every short run is saved. A search that was killed goes on from
+            it, with the weights that it began with. It comes to the same answer bit for bit, where
+            every pass over the data is the same and no layer draws from a global generator.
             Defaults to None.
         verbose: Whether to print the cost, a progress bar, and each short run. Defaults to True.
 
@@ -120,52 +123,52 @@ def find_rate(
         checks.integer("baseline_batch_size", baseline_batch_size)
     frontend = frontends.of(model)
     check(model, batch_size, micro_batch_size)
-    read = Examples(data, validation_data, examples, frontend.devices(model))
-    if read.training < batch_size:
+    split = Examples(data, validation_data, examples, frontend.devices(model))
+    if split.training < batch_size:
         raise ValueError(
-            f"{read.training:,} examples to train on are fewer than batch_size={batch_size:,}. "
-            f"{read.held_out:,} are held out: pass validation_data= to train on all of data."
+            f"{split.training:,} examples to train on are fewer than batch_size={batch_size:,}. "
+            f"{split.held_out:,} are held out: pass validation_data= to train on all of data."
         )
     ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
     calls = batch_size // (micro_batch_size or batch_size)
     candidates = _candidates(frontend, model, optimizers, ratio, baseline_learning_rate, calls)
-    total = fit_steps(epochs, read.examples, batch_size // calls) // calls
-    with Trials(model, read, batch_size, micro_batch_size, seed) as trials:
-        many, averaging_updates = len(candidates), trials.averaging_updates
-        lengths = _lengths(total, many, budget, averaging_updates)
-        what = {
-            "batch_size": batch_size, "steps": total, "rungs": lengths, "seed": seed,
+    total_steps = fit_steps(epochs, split.examples, batch_size // calls) // calls
+    with Trials(model, split, batch_size, micro_batch_size, seed) as trials:
+        count, averaging_updates = len(candidates), trials.averaging_updates
+        lengths = _lengths(total_steps, count, budget, averaging_updates)
+        settings = {
+            "batch_size": batch_size, "steps": total_steps, "rungs": lengths, "seed": seed,
             "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
-            "optimizers": [[each.name, each.start] for each in candidates],
+            "optimizers": [[candidate.name, candidate.start] for candidate in candidates],
             "loss_scale": "LossScale" in type(model.optimizer).__name__,
         }  # fmt: skip
-        for each in candidates if directory else ():
-            what |= settings_by_name(each.make(1.0))
-        log = SearchLog(directory, "find_rate", model, read, what)
+        for candidate in candidates if directory else ():
+            settings |= settings_by_name(candidate.make(1.0))
+        log = SearchLog(directory, "find_rate", model, split, settings)
         log.begin(trials)
-        most = search.most_steps(lengths, many, averaging_updates)
-        with Progress(model, most * batch_size, verbose) as progress:
+        most_steps = search.most_steps(lengths, count, averaging_updates)
+        with Progress(model, most_steps * batch_size, verbose) as progress:
             trials.tell = progress.add
             progress.say(
                 f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
-                f"{most / total:.2f} times the {total:,} steps of the real run; "
-                f"{read.held_out:,} examples are held out"
+                f"{most_steps / total_steps:.2f} times the {total_steps:,} steps of the real run; "
+                f"{split.held_out:,} examples are held out"
             )
             log.tell(progress.say)
-            made = _search(
-                _Run(trials, log, total, warmup, decay, progress.say), candidates, lengths
+            trials_by_name = _search(
+                _Run(trials, log, total_steps, warmup, decay, progress.say), candidates, lengths
             )
-    of_run = {
-        "batch_size": batch_size, "train_steps": total, "warmup_steps": round(warmup * total),
-        "epochs": epochs, "examples": read.examples, "decay": decay,
-        "schedules": frontend.schedules, "calls": calls, "data": read.written,
+    run_settings = {
+        "batch_size": batch_size, "train_steps": total_steps,
+        "warmup_steps": round(warmup * total_steps), "epochs": epochs, "examples": split.examples,
+        "decay": decay, "schedules": frontend.schedules, "calls": calls, "data": split.written,
         "wrapped": functools.partial(scaled_as, model.optimizer),
     }  # fmt: skip
-    return _answer(candidates, made, averaging_updates, read, **of_run)
+    return _answer(candidates, trials_by_name, averaging_updates, split, **run_settings)
 
 
 def _lengths(total, many, budget, averaging_updates):
-    """The steps of a run of each rung; raises where a run is too short to be searched."""
+    """Returns the steps of a run on each rung; raises if a run is too short to be searched."""
     if total < search.SHORTEST:
         raise ValueError(
             f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
@@ -183,130 +186,150 @@ def _lengths(total, many, budget, averaging_updates):
 
 
 class _Run:
-    """Makes the short runs, or takes them from a saved search, and tells of each."""
+    """Makes the short runs, or takes them from a saved search, and prints the result of each."""
 
     def __init__(self, trials, log, total, warmup, decay, say):
         self.trials, self.log, self.total, self.say = trials, log, total, say
         self.warmup, self.decay = max(warmup, search.WARMUP), decay
 
     def __call__(self, candidate, rate, steps, order=0) -> search.Trial:
-        tried = search.short_run_rate(rate, steps, self.total)
+        peak = search.short_run_rate(rate, steps, self.total)
         losses = self.log.cached(
-            [candidate.name, rate, steps, order], lambda: self._train(tried, steps, order),
+            [candidate.name, rate, steps, order], lambda: self._train(peak, steps, order),
             known=lambda _: self.trials.tell(steps * self.trials.batch_size),
         )  # fmt: skip
-        made = search.Trial(candidate.name, rate, tried, steps, tuple(losses))
-        end = f"held-out loss {made.loss:.4g}" if losses else "lost"
-        self.say(f"{candidate.name}, {steps:,} steps at {rate:.3g}: {end}")
-        return made
+        trial = search.Trial(candidate.name, rate, peak, steps, tuple(losses))
+        outcome = f"held-out loss {trial.loss:.4g}" if losses else "lost"
+        self.say(f"{candidate.name}, {steps:,} steps at {rate:.3g}: {outcome}")
+        return trial
 
     def _train(self, peak, steps, order):
-        warm = max(1, round(self.warmup * steps))
-        falling = round(search.COOLDOWN * steps) if self.decay == "constant" else steps - warm
+        """Trains at a peak rate; returns the held-out losses, or () if a loss is not finite."""
+        warmup_steps = max(1, round(self.warmup * steps))
+        decay_steps = (
+            round(search.COOLDOWN * steps) if self.decay == "constant" else steps - warmup_steps
+        )
         self.trials.start(order)
         for step in range(steps):
-            left = (steps - step) / max(1, falling)
-            if not math.isfinite(self.trials.step(peak * min((step + 1) / warm, 1.0, left))):
+            remaining = (steps - step) / max(1, decay_steps)
+            if not math.isfinite(
+                self.trials.step(peak * min((step + 1) / warmup_steps, 1.0, remaining))
+            ):
                 return ()
         return self.trials.judge()
 
 
 def _search(run, candidates, lengths):
-    """The trials of both rungs: optimizer -> (those of the first, those of the second)."""
-    first, second = lengths
-    made: dict[str, tuple[list, list]] = {}
+    """Returns the trials of both rungs: optimizer -> (those of the first, those of the second)."""
+    first_steps, second_steps = lengths
+    trials_by_name: dict[str, tuple[list, list]] = {}
     for candidate in candidates:
-        run.trials.choose(candidate.name, lambda c=candidate: c.make(1.0))
-        made[candidate.name] = (
-            _rung(run, candidate, [], candidate.start, search.COARSE, first, search.FIRST), []
+        run.trials.choose(candidate.name, lambda contender=candidate: contender.make(1.0))
+        trials_by_name[candidate.name] = (
+            _rung(run, candidate, [], candidate.start, search.COARSE, first_steps, search.FIRST), []
         )  # fmt: skip
-    ends = [trial.losses for rungs in made.values() for trial in rungs[0] if trial.losses]
-    if len(ends) > len(set(ends)) == 1:
-        raise ValueError(f"{len(ends)} short runs end at the same losses, {NO_TEST_STEP}")
-    seen = {c.name: p for c in candidates if (p := search.plateau(made[c.name][0]))}
-    learned = [c for c in candidates if c.name in seen]
-    for candidate in sorted(learned, key=lambda c: seen[c.name].best.loss)[: search.FINALISTS]:
-        run.trials.choose(candidate.name, lambda c=candidate: c.make(1.0))
-        trials, last = made[candidate.name]
-        last.extend(_second_rung(run, candidate, trials, seen[candidate.name], second))
-    return made
+    final_losses = [
+        trial.losses for rungs in trials_by_name.values() for trial in rungs[0] if trial.losses
+    ]
+    if len(final_losses) > len(set(final_losses)) == 1:
+        raise ValueError(f"{len(final_losses)} short runs end at the same losses, {NO_TEST_STEP}")
+    plateaus = {
+        contender.name: plateau
+        for contender in candidates
+        if (plateau := search.plateau(trials_by_name[contender.name][0]))
+    }
+    survivors = [contender for contender in candidates if contender.name in plateaus]
+    for candidate in sorted(survivors, key=lambda contender: plateaus[contender.name].best.loss)[
+        : search.FINALISTS
+    ]:
+        run.trials.choose(candidate.name, lambda contender=candidate: contender.make(1.0))
+        first_trials, second_trials = trials_by_name[candidate.name]
+        second_trials.extend(
+            _second_rung(run, candidate, first_trials, plateaus[candidate.name], second_steps)
+        )
+    return trials_by_name
 
 
 def _second_rung(run, candidate, first, seen, steps):
-    """The best, the start, and the baseline, which a second order of the data may save."""
-    factor, trials, best = search.between(seen), [], seen.best.rate
-    start = candidate.start if search.keeps_start(first[0], seen.best) else best
+    """Returns the trials of an optimizer on the second rung.
+
+    They begin at the best rate of the first rung, or at its start. The baseline that is not among
+    the best is run again in a second order of the data.
+    """
+    factor, trials, best_rate = search.between(seen), [], seen.best.rate
+    start_rate = candidate.start if search.keeps_start(first[0], seen.best) else best_rate
     if candidate.is_baseline:
         trials.append(run(candidate, candidate.start, steps))
-        _rung(run, candidate, trials, start, factor, steps, search.SECOND - 1, best)
-        found = search.plateau(trials)
-        if found is None or candidate.start not in found:
+        _rung(run, candidate, trials, start_rate, factor, steps, search.SECOND - 1, best_rate)
+        plateau = search.plateau(trials)
+        if plateau is None or candidate.start not in plateau:
             trials.append(run(candidate, candidate.start, steps, order=1))
-    return _rung(run, candidate, trials, start, factor, steps, search.SECOND, best)
+    return _rung(run, candidate, trials, start_rate, factor, steps, search.SECOND, best_rate)
 
 
 def _rung(run, candidate, trials, start, factor, steps, most, best=None):
-    """The trials of an optimizer on a rung, in the order in which they were made."""
+    """Adds an optimizer's trials on a rung to `trials`, in the order in which they are made."""
     while (rate := search.next_rate(trials, start, factor, most, best)) is not None:
         trials.append(run(candidate, rate, steps))
     return trials
 
 
 def _answer(candidates, made, averaging_updates, read, train_steps, **of_run) -> FoundRate:
-    every = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
-    steps = sum(each.steps + averaging_updates * bool(each.losses) for each in every) + (
+    """Makes the `FoundRate` from the trials of both rungs; raises if every run was lost."""
+    all_trials = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
+    steps = sum(item.steps + averaging_updates * bool(item.losses) for item in all_trials) + (
         averaging_updates > 0
     )
-    firsts, finals = (
-        {name: each for name, rungs in made.items() if (each := search.plateau(rungs[i]))}
+    first_plateaus, final_plateaus = (
+        {name: item for name, rungs in made.items() if (item := search.plateau(rungs[i]))}
         for i in (0, 1)
     )
-    if not finals:
+    if not final_plateaus:
         way_out = "look at the data and the weights, or pass optimizers of smaller rates"
         raise ValueError(
             "Every short run was lost, as no rate that was tried keeps the loss finite: "
             f"{read.not_finite() or way_out}."
         )
-    taken, why_taken = search.choose({name: each.best for name, each in finals.items()})
-    starts = {each.name: each.start for each in candidates if each.is_baseline}
+    winner, why_winner = search.choose({name: item.best for name, item in final_plateaus.items()})
+    starts = {item.name: item.start for item in candidates if item.is_baseline}
     answers = {}
-    for name, final in finals.items():
-        rate, why = search.decide(firsts[name], final, starts.get(name))
-        ends = [*search.interval(firsts[name], final), *([rate] if rate else [])]
-        answers[name] = Answer(rate, why, (min(ends), max(ends)), final.best.loss)
+    for name, final in final_plateaus.items():
+        rate, why = search.decide(first_plateaus[name], final, starts.get(name))
+        bounds = [*search.interval(first_plateaus[name], final), *([rate] if rate else [])]
+        answers[name] = Answer(rate, why, (min(bounds), max(bounds)), final.best.loss)
     return FoundRate(
-        optimizer_name=taken, why_optimizer=why_taken, answers=answers, train_steps=train_steps,
-        trials=every, cost=steps / train_steps, candidates=tuple(candidates), **of_run,
+        optimizer_name=winner, why_optimizer=why_winner, answers=answers, train_steps=train_steps,
+        trials=all_trials, cost=steps / train_steps, candidates=tuple(candidates), **of_run,
     )  # fmt: skip
 
 
 def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
-    """The optimizers to try: those that are named, and the model's own."""
-    own = unwrapped(model.optimizer)
-    is_one = isinstance(optimizers, str) or hasattr(optimizers, "get_config")
-    optimizers = [optimizers] if is_one else optimizers or (own,)
-    wanted: dict[Any, Any] = {}  # a class that was named, or an optimizer -> an optimizer
-    for each in optimizers:
-        if isinstance(each, str):
-            optimizer = _named(frontend, own, each)
-            wanted.setdefault(own if optimizer is own else type(optimizer), optimizer)
+    """Returns the optimizers to try: those that are named, and the model's own."""
+    tuned = unwrapped(model.optimizer)
+    is_single = isinstance(optimizers, str) or hasattr(optimizers, "get_config")
+    optimizers = [optimizers] if is_single else optimizers or (tuned,)
+    selected: dict[Any, Any] = {}  # a class, or an optimizer -> the optimizer
+    for choice in optimizers:
+        if isinstance(choice, str):
+            optimizer = _named(frontend, tuned, choice)
+            selected.setdefault(tuned if optimizer is tuned else type(optimizer), optimizer)
         else:
-            check_optimizer(each)
-            wanted.setdefault(unwrapped(each), unwrapped(each))
+            check_optimizer(choice)
+            selected.setdefault(unwrapped(choice), unwrapped(choice))
     if batch_ratio is not None:
-        wanted.setdefault(own, own)
-    scaled = 0.0
-    if own in wanted:
-        scaled = tuned_rate(own, baseline_rate) * math.sqrt(batch_ratio or 1)
+        selected.setdefault(tuned, tuned)
+    scaled_rate = 0.0
+    if tuned in selected:
+        scaled_rate = tuned_rate(tuned, baseline_rate) * math.sqrt(batch_ratio or 1)
     elif baseline_rate is not None:
         raise ValueError(
-            f"baseline_learning_rate={baseline_rate} is of the model's {type(own).__name__}, which "
+            f"baseline_learning_rate={baseline_rate} is of the model's {type(tuned).__name__}, which "
             "is not tried: pass baseline_batch_size=, too, or leave it out."
         )
-    found: dict[str, Candidate] = {}
-    for optimizer in wanted.values():
+    candidates: dict[str, Candidate] = {}
+    for optimizer in selected.values():
         name = type(optimizer).__name__
-        if name in found:
+        if name in candidates:
             raise ValueError(
                 f"{name} would be tried with two settings, and a search tells optimizers apart by "
                 "their names: search with one of them at a time. The model's own is tried, too, "
@@ -318,25 +341,28 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
                 f"{frontend.host.__name__} does not accumulate gradients: take an optimizer of "
                 "tf_lamb, or leave it out."
             )
-        # Schedules of Keras's optimizers count micro-batches, ours updates.
+        # Schedules of Keras's optimizers count micro-batches. Ours count updates.
         counted = 1 if is_ours(optimizer) else calls
-        start = scaled if optimizer is own else start_of(name)
-        is_baseline = optimizer is own and batch_ratio is not None
-        found[name] = Candidate(
+        start = scaled_rate if optimizer is tuned else start_of(name)
+        is_baseline = optimizer is tuned and batch_ratio is not None
+        candidates[name] = Candidate(
             name, functools.partial(anew, optimizer, calls), start, is_baseline, counted
         )
-    return list(found.values())
+    return list(candidates.values())
 
 
 def _named(frontend, own, name):
-    """The model's optimizer if it has this name, else one as its class makes it; in any case."""
+    """Returns the model's optimizer if it has this name in any case, else one of that class."""
     host = frontend.host
-    known = [*vars(frontend.optimizers).items(), *vars(host.optimizers).items()]
-    classes = [(each, kind) for each, kind in known if isinstance(kind, type)]
+    members = [*vars(frontend.optimizers).items(), *vars(host.optimizers).items()]
+    classes = [(class_name, kind) for class_name, kind in members if isinstance(kind, type)]
     makers: list[tuple[str, Any]] = [(type(own).__name__, lambda: own), *classes]
     try:
         return next(
-            make for like in (str, str.lower) for each, make in makers if like(each) == like(name)
+            make
+            for fold in (str, str.lower)
+            for class_name, make in makers
+            if fold(class_name) == fold(name)
         )()
     except (StopIteration, TypeError):
         raise ValueError(
