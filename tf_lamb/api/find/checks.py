@@ -1,4 +1,4 @@
-"""Models and optimizers that can be searched, and optimizers like them."""
+"""Checks of the models and optimizers that a search is given, and copies of optimizers."""
 
 from typing import Any
 
@@ -6,13 +6,23 @@ from tf_lamb.api import frontends
 from tf_lamb.api.variables import as_int, is_ours, unwrapped
 from tf_lamb.core import checks
 
-# seam: Keras 3.15.1, tf_keras 2.20.1. What exclude_from_weight_decay() was told.
+# Attributes in which an optimizer keeps what exclude_from_weight_decay() was given.
+# seam: Keras 3.15.1, tf_keras 2.20.1.
 UNDECAYED = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_names")}
-SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")  # of a `LossScaleOptimizer`
+# Settings of a `LossScaleOptimizer`, by their names in the config of either Keras.
+SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")
 
 
 def check_shared(model: Any, examples: int) -> None:
-    """Raises for a call of so many examples that devices cannot share."""
+    """Checks that the devices can share a call.
+
+    Args:
+        model: The model, which names its devices.
+        examples: Examples of a call.
+
+    Raises:
+        ValueError: if the number of devices does not divide them.
+    """
     if examples % (devices := frontends.of(model).devices(model)):
         raise ValueError(
             f"A call has {examples:,} examples, which {devices} devices cannot share: take a batch "
@@ -21,7 +31,16 @@ def check_shared(model: Any, examples: int) -> None:
 
 
 def tuned_rate(optimizer: Any, given: float | None) -> float:
-    """The learning rate of an optimizer, or the one that is given; raises for a schedule."""
+    """Returns the learning rate of an optimizer, or the one that is given.
+
+    Args:
+        optimizer: An optimizer with a `learning_rate` in its config.
+        given: The user's `baseline_learning_rate`; None takes the optimizer's own.
+
+    Raises:
+        ValueError: if the optimizer has a schedule and no rate is given, or for a rate that is not
+            above 0.
+    """
     if given is None:
         given = optimizer.get_config()["learning_rate"]
         if isinstance(given, dict) or callable(given):
@@ -33,36 +52,51 @@ def tuned_rate(optimizer: Any, given: float | None) -> float:
 
 
 def accumulates(optimizer: Any) -> bool:
-    """Whether it can make an update of several calls."""
+    """Returns whether an optimizer can make an update of several calls."""
     return "gradient_accumulation_steps" in optimizer.get_config()
 
 
 def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
-    """The optimizer without its state, at a rate, with so many calls an update.
+    """Makes an optimizer with the settings of another, without its state.
 
-    Keras's keep no exclusion from weight decay in their config: it is copied.
+    Keras's optimizers keep no exclusion from weight decay in their config: it is copied.
+
+    Args:
+        optimizer: The optimizer to copy.
+        calls: Calls of an update. Above 1 they are accumulated, where the optimizer can do so.
+        rate: The learning rate of the copy, a number or a schedule. Defaults to 1.0.
     """
-    told = {**optimizer.get_config(), "learning_rate": rate}
+    config = {**optimizer.get_config(), "learning_rate": rate}
     if accumulates(optimizer):
-        told["gradient_accumulation_steps"] = calls if calls > 1 else None
-    made = type(optimizer).from_config(told)
+        config["gradient_accumulation_steps"] = calls if calls > 1 else None
+    copy = type(optimizer).from_config(config)
     if not is_ours(optimizer):
-        kept = UNDECAYED & vars(optimizer).keys()
-        vars(made).update({name: vars(optimizer)[name] for name in kept})
-    return made
+        excluded = UNDECAYED & vars(optimizer).keys()
+        vars(copy).update({name: vars(optimizer)[name] for name in excluded})
+    return copy
 
 
 def scaled_as(compiled: Any, optimizer: Any) -> Any:
-    """The optimizer, in a `LossScaleOptimizer` like that of `compile` if there is one."""
+    """Returns an optimizer, in a `LossScaleOptimizer` like that of `compile` if there is one.
+
+    Args:
+        compiled: The optimizer of `compile`.
+        optimizer: The optimizer to return, or to wrap.
+    """
     if "LossScale" not in type(compiled).__name__:
         return optimizer
     config = compiled.get_config()
-    told = {name: config[name] for name in SCALING if config.get(name) is not None}
-    return type(compiled)(optimizer, **told)
+    settings = {name: config[name] for name in SCALING if config.get(name) is not None}
+    return type(compiled)(optimizer, **settings)
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises for an optimizer whose rate cannot be searched."""
+    """Checks that the learning rate of an optimizer can be searched.
+
+    Raises:
+        TypeError: for anything that is no optimizer.
+        ValueError: for an optimizer that sets rates itself, and for a legacy optimizer.
+    """
     if isinstance(optimizer, type) or not hasattr(optimizer, "get_config"):
         raise TypeError(
             f"{optimizer!r} is no optimizer: take the name of a class, such as 'LAMB', 'Muon' or "
@@ -83,27 +117,41 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def executions(model: Any) -> int:
-    """The `steps_per_execution` of `compile`."""
-    # seam: tf_keras 2.20.1, where it has no public name.
-    many = getattr(model, "steps_per_execution", None) or getattr(
+    """Returns the `steps_per_execution` of `compile`."""
+    # seam: tf_keras 2.20.1, whose `steps_per_execution` has no public name.
+    count = getattr(model, "steps_per_execution", None) or getattr(
         model, "_steps_per_execution", None
     )  # fmt: skip
-    return 1 if many is None else as_int(many)
+    return 1 if count is None else as_int(count)
 
 
 def check(
     model: Any, batch_size: int, micro_batch_size: int | None, one_execution: bool = True
 ) -> None:
-    """Raises for a model that cannot be tried; `one_execution` is all that a search may make."""
+    """Checks that a model can be tried.
+
+    Args:
+        model: The compiled model.
+        batch_size: Examples of an update.
+        micro_batch_size: Examples of a call; None for the whole batch.
+        one_execution: Whether the search needs a model whose `steps_per_execution` is 1. Defaults
+            to True.
+
+    Raises:
+        TypeError: if its optimizer is none.
+        ValueError: for a model that is not compiled, one with a second optimizer, one that was
+            built for several replicas, a batch that cannot be divided so, or several steps an
+            execution.
+    """
     if getattr(model, "optimizer", None) is None:
         raise ValueError(
             "The model is not compiled, so that it has no loss to search by: call "
             "model.compile(optimizer=..., loss=...) first."
         )
     check_optimizer(model.optimizer)
-    own = unwrapped(model.optimizer)
-    for name, each in vars(model).items():
-        if hasattr(each, "apply_gradients") and unwrapped(each) is not own:
+    tuned = unwrapped(model.optimizer)
+    for name, value in vars(model).items():
+        if hasattr(value, "apply_gradients") and unwrapped(value) is not tuned:
             raise ValueError(
                 f"The model has an optimizer of its own, {name}, beside that of compile. A search "
                 "moves one learning rate, and would leave what that optimizer has learned changed."
@@ -118,8 +166,8 @@ def check(
             "strategy's scope: the answer depends on the batch, not on its replicas."
         )
     check_shared(model, micro_batch_size or batch_size)
-    if one_execution and (many := executions(model)) != 1:
+    if one_execution and (count := executions(model)) != 1:
         raise ValueError(
             f"A search sets the rate of every step, and the model was compiled with "
-            f"steps_per_execution={many}: compile it with 1 for the search."
+            f"steps_per_execution={count}: compile it with 1 for the search."
         )

@@ -1,4 +1,4 @@
-"""What a search trains on, and what it holds out to judge by."""
+"""The examples of a search: those that it trains on, and those that are held out to judge by."""
 
 import dataclasses
 import math
@@ -9,10 +9,10 @@ from tf_lamb.api.data import Arrays, checksum, first_not_finite, mapped, size_of
 from tf_lamb.api.find.feeds import Feed, feed_of
 from tf_lamb.core import checks
 
-MOST_HELD_OUT = 8192
-BLOCKS = 16  # of the held-out examples: their scatter is the error of a comparison
-WHOLE = 8  # of a block's size where it has enough: devices that share a call divide it
-COMPARED = 64  # examples to train on, by which data are told apart
+MOST_HELD_OUT = 8192  # examples
+BLOCKS = 16  # blocks of held-out examples, whose scatter is the error of a comparison
+WHOLE = 8  # examples; it divides the size of a large block, so that devices can share a call
+COMPARED = 64  # first examples to train on, by which data are told apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Written:
     """The data as lines of code have them.
 
     Attributes:
-        data: What a search is given.
-        more: The other arguments of a search that tell of data.
-        fit: What `fit` is given, with places for the batch and the steps of an epoch.
-        note: On the same line, likewise.
-        examples: Of an epoch.
+        data: The `data` argument of a search.
+        more: The other arguments of a search that describe the data, each after a comma.
+        fit: The arguments of `fit`, with places for `{batch}` and `{steps}` of an epoch.
+        note: A comment on the line of `fit`, with the same places; "" for none.
+        examples: Examples of an epoch.
     """
 
     data: str
@@ -34,24 +34,37 @@ class Written:
     examples: int
 
     def at(self, batch: int) -> tuple[str, str]:
-        """What `fit` is given at a batch, and the note."""
+        """Returns the arguments of `fit` at a batch of this many examples, and the note."""
         places = {"batch": batch, "steps": math.ceil(self.examples / batch)}
         return self.fit.format(**places), self.note.format(**places)
 
 
 class Examples:
-    """What a model is trained on, and what is held out of it.
+    """The examples that a model is trained on, and those that are held out.
 
-    That is given, or a tenth, 8,192 at most: of arrays at random, of batches the first. The devices
-    that share a call divide each block.
+    The held-out examples are given, or are a tenth of the data, 8,192 at most: at random from
+    arrays, the first of batches. The devices that share a call divide each block.
+
+    Args:
+        data: Arrays in a tuple, or batches that can be read again.
+        held_out: The user's `validation_data`. Defaults to None: a part of `data`.
+        examples: Examples of a pass over `data`. Defaults to None: counted.
+        devices: The devices that share a call. Defaults to 1.
 
     Attributes:
-        examples: How many a pass over `data` has.
-        training: How many of them are not held out.
+        examples: Examples of a pass over `data`.
+        training: The number of them that are not held out.
         blocks: The held-out examples, in `BLOCKS` batches of one size.
-        is_py_dataset: Whether it is one, whose inputs alone `fit` of Keras 3 leaves in a tuple.
+        held_out: The number of examples in all blocks.
+        is_py_dataset: Whether `data` is a `PyDataset` of Keras 3. Where it has inputs alone, `fit`
+            leaves them in a tuple.
         written: The data as lines of code have them.
-        source: What reads `data`.
+        source: The reader of `data`.
+
+    Raises:
+        TypeError: for data that can be read only once, and for sparse or ragged data.
+        ValueError: if data do not say how many examples they have, if they have fewer than a
+            tenth of `examples`, or if there are too few to hold out.
     """
 
     def __init__(
@@ -63,48 +76,59 @@ class Examples:
         self.source = source("data", data)
         self._held: Any = None  # the source of validation_data
         self.examples = examples or self.source.count()
-        # Arrays may be a part of what an epoch has.
-        there = self.source.count() if isinstance(self.source, Arrays) else self.examples
+        # Arrays may be only a part of the examples of an epoch.
+        available = self.source.count() if isinstance(self.source, Arrays) else self.examples
         if held_out is None:
-            wanted = min(there // 10, MOST_HELD_OUT)
-            held = self.source.hold_out(wanted)
-            self.training = there - wanted
+            requested = min(available // 10, MOST_HELD_OUT)
+            validation = self.source.hold_out(requested)
+            self.training = available - requested
         else:
-            self._held = held_source = source("validation_data", held_out)
-            wanted, self.training, is_arrays = 0, there, isinstance(held_source, Arrays)
-            held = held_source.hold_out(held_source.count() if is_arrays else MOST_HELD_OUT)
-        if (count := size_of(held) if held else 0) < wanted:
+            self._held = validation_source = source("validation_data", held_out)
+            requested, self.training, is_arrays = (
+                0,
+                available,
+                isinstance(validation_source, Arrays),
+            )
+            validation = validation_source.hold_out(
+                validation_source.count() if is_arrays else MOST_HELD_OUT
+            )
+        if (count := size_of(validation) if validation else 0) < requested:
             raise ValueError(
                 f"data has {count:,} examples, fewer than a tenth of examples={self.examples:,}: "
                 "pass those of one pass."
             )
-        if count < (least := BLOCKS * devices):
+        if count < (minimum := BLOCKS * devices):
             raise ValueError(
-                f"{count} held-out examples are too few to compare losses on; {least} are the "
+                f"{count} held-out examples are too few to compare losses on; {minimum} are the "
                 "least. Pass validation_data=(x, y), or more data."
             )
-        part = count // BLOCKS
-        if part >= WHOLE**2:
-            part -= part % WHOLE
-        part -= part % devices
-        cuts = [slice(i * part, (i + 1) * part) for i in range(BLOCKS)]
-        self.blocks = [mapped(lambda each, cut=cut: each[cut], held) for cut in cuts]
-        self.held_out = part * BLOCKS
+        block_size = count // BLOCKS
+        if block_size >= WHOLE**2:
+            block_size -= block_size % WHOLE
+        block_size -= block_size % devices
+        cuts = [slice(i * block_size, (i + 1) * block_size) for i in range(BLOCKS)]
+        self.blocks = [mapped(lambda array, cut=cut: array[cut], validation) for cut in cuts]
+        self.held_out = block_size * BLOCKS
         self.is_py_dataset = self.source.is_py_dataset
         self.written = _written(
-            self.source, len(held), self.examples, examples, held_out is not None
+            self.source, len(validation), self.examples, examples, held_out is not None
         )
 
     def batches(self, size: int, seed: int) -> Iterator[tuple]:
-        """Batches of this many examples, without end, in an order by the seed.
+        """Returns batches without end, in an order by the seed.
 
-        Arrays are shuffled anew for each pass. Of batches each is drawn from twice as many
-        examples, and a pass ends at `examples`, so that endless data do not bring what is held out.
+        Arrays are shuffled anew for each pass. From batches, each one is drawn from twice as many
+        examples, and a pass ends at `examples`, so that endless data do not bring the held-out
+        examples.
+
+        Args:
+            size: Examples of a batch.
+            seed: Seed of the order.
         """
         return self.source.batches(size, seed, self._told)
 
     def given_validation(self, host: Any) -> Feed | None:
-        """What `fit` evaluates after each epoch; None where there is none, or it has no end."""
+        """Returns what `fit` evaluates after each epoch; None if it is not given, or has no end."""
         if self._held is None:
             return None
         try:
@@ -115,44 +139,47 @@ class Examples:
             return None
 
     def not_finite(self) -> str:
-        """Names an example that is no number, or infinite, for somebody to look at; "" of none.
-
-        It reads a pass.
-        """
-        for name, read in (("data", self.source), ("validation_data", self._held)):
-            if read is None:
+        """Reads a pass and names an example that is NaN or infinite; "" if there is none."""
+        for name, reader in (("data", self.source), ("validation_data", self._held)):
+            if reader is None:
                 continue
-            at = 0
-            for batch in read.passed():
-                found = first_not_finite(batch)
-                if found:
-                    example, part, value = found
-                    return f"example {at + example:,} of {name} has {value} in {part}"
-                at += size_of(batch)
-                if self._told and at >= self._told:
+            position = 0
+            for batch in reader.passed():
+                finding = first_not_finite(batch)
+                if finding:
+                    example, part, value = finding
+                    return f"example {position + example:,} of {name} has {value} in {part}"
+                position += size_of(batch)
+                if self._told and position >= self._told:
                     break
         return ""
 
     def checksum(self) -> str:
-        """Of held-out examples, and of those trained on first where each pass begins with them."""
-        held = checksum(self.blocks)
-        first, again = (checksum(next(self.batches(COMPARED, 0)), held) for _ in range(2))
-        return f"{first if first == again else held:08x}"
+        """Returns the checksum of the data, in hexadecimal.
+
+        It is that of the held-out examples, and of the first that are trained on if each pass
+        begins with them.
+        """
+        held_out_checksum = checksum(self.blocks)
+        first, second = (
+            checksum(next(self.batches(COMPARED, 0)), held_out_checksum) for _ in range(2)
+        )
+        return f"{first if first == second else held_out_checksum:08x}"
 
 
 def _written(source, parts, counted, told, validated):
-    """Lines of code for data of this kind, of so many examples, which may be told."""
-    more = f", examples={told}" if told else ""
-    more += ", validation_data=validation_data" if validated else ""
+    """Returns the data as lines of code have them, by their kind."""
+    arguments = f", examples={told}" if told else ""
+    arguments += ", validation_data=validation_data" if validated else ""
     if isinstance(source, Arrays):
         names = ("x", "y", "sample_weight")[:parts]
         data = f"({', '.join(names)})" if parts > 1 else "(x,)"
-        named = ", ".join((*names[:2], *(f"{name}={name}" for name in names[2:])))
-        return Written(data, more, f"{named}, batch_size={{batch}}", "", counted)
+        fit_arguments = ", ".join((*names[:2], *(f"{name}={name}" for name in names[2:])))
+        return Written(data, arguments, f"{fit_arguments}, batch_size={{batch}}", "", counted)
     if hasattr(source.given, "rebatch"):
         endless = ", steps_per_epoch={steps}" if told else ""
-        return Written("data", more, f"data.rebatch({{batch}}){endless}", "", counted)
+        return Written("data", arguments, f"data.rebatch({{batch}}){endless}", "", counted)
     if hasattr(source.given, "__getitem__") and not isinstance(source.given, list):
-        return Written("data", more, "data", "data gives batches of {batch}", counted)
+        return Written("data", arguments, "data", "data gives batches of {batch}", counted)
     note = "batches: those of data, {batch} each, without end"
-    return Written("data", more, "batches, steps_per_epoch={steps}", note, counted)
+    return Written("data", arguments, "batches, steps_per_epoch={steps}", note, counted)

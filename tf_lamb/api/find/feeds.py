@@ -1,4 +1,4 @@
-"""What `fit` reads at a batch, from the data of a user: for the seconds that it takes."""
+"""The input of `fit` at any batch size, made from a user's data, to time it."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,7 +9,13 @@ from tf_lamb.core.goodput.plan import calls_of_epoch
 
 
 def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
-    """The feed of arrays or of batches, for a model of this Keras."""
+    """Returns the feed of arrays or of batches.
+
+    Args:
+        source: The reader of the data.
+        examples: Examples of an epoch.
+        host: The Keras of the model.
+    """
     if isinstance(source, Arrays):
         return ArrayFeed(source, examples)
     data = source.given
@@ -22,45 +28,64 @@ def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
 
 
 class Feed:
-    """Batches of any size, as `fit` reads them: of a generator, this one.
+    """Batches of any size, as `fit` reads them. This class is for a generator.
 
-    What makes an example is done for each one; what is done for a batch is done for each of the
-    data's own batches, which other sizes are put together from.
+    The work on an example is done for each one. The work on a batch is done for each of the data's
+    own batches, which other sizes are put together from.
 
     Attributes:
-        name: What it is, in a line of a search.
-        examples: Of an epoch.
-        drops: Whether the last batch of an epoch, where it is smaller, is left out.
+        name: The kind of data, in a line of a search.
+        has_work: Whether the batches have to be made, and are not rows of arrays.
+        examples: Examples of an epoch.
+        drops: Whether the last batch of an epoch is left out if it is smaller.
     """
 
     name = "a generator"
-    has_work = True  # whether the batches have to be made, and do not lie there
+    has_work = True
     drops = False
 
     def __init__(self, data: Any, source: Any, examples: int):
         self.data, self.source, self.examples = data, source, examples
 
     def steps(self, size: int) -> int:
-        """Those of an epoch."""
+        """Returns the steps of an epoch at a batch of this many examples."""
         return calls_of_epoch(self.examples, size, self.drops)
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
-        """The arguments of a `fit` whose epochs have so many steps."""
+        """Returns the arguments of a `fit` on the data.
+
+        Args:
+            size: Examples of a batch.
+            steps: Steps of an epoch.
+        """
         return {"x": self._anew(size), "steps_per_epoch": steps}
 
     def repeated(self, size: int, steps: int) -> dict[str, Any]:
-        """Those of one whose epochs have one batch again and again, which is made once."""
+        """Returns the arguments of a `fit` that has one batch again and again, which is made once.
+
+        Args:
+            size: Examples of the batch.
+            steps: Steps of an epoch.
+        """
         batch = next(self._anew(size))
         return {"x": (batch for _ in itertools.count()), "steps_per_epoch": steps}
 
     def evaluated(self, size: int, steps: int) -> dict[str, Any]:
-        """The arguments of a `fit` that evaluates on so many steps of these after each epoch."""
-        how = self.of(size, steps)
-        is_endless = "steps_per_epoch" in how
-        return {"validation_data": how["x"], **({"validation_steps": steps} if is_endless else {})}
+        """Returns the arguments of a `fit` that evaluates on these data after each epoch.
+
+        Args:
+            size: Examples of a batch.
+            steps: Steps of an evaluation.
+        """
+        arguments = self.of(size, steps)
+        is_endless = "steps_per_epoch" in arguments
+        return {
+            "validation_data": arguments["x"],
+            **({"validation_steps": steps} if is_endless else {}),
+        }
 
     def _anew(self, size: int) -> Iterator[tuple]:
-        """Batches without end, of one pass after another."""
+        """Yields batches without end, from one pass after another."""
         while True:
             rebatched = Rebatched(self.source.passed())
             while batch := rebatched.take(size):
@@ -68,7 +93,7 @@ class Feed:
 
 
 class ArrayFeed(Feed):
-    """Arrays, of which a batch is taken by rows."""
+    """Arrays. A batch is some of their rows."""
 
     name, has_work = "arrays", False
 
@@ -87,14 +112,14 @@ class ArrayFeed(Feed):
 
 
 class DatasetFeed(Feed):
-    """A `tf.data.Dataset`: the pipeline itself, and its batches put together or cut."""
+    """A `tf.data.Dataset`: the pipeline itself, with its batches put together or cut."""
 
     name = "a tf.data.Dataset"
 
     def __init__(self, data: Any, source: Any, examples: int):
         super().__init__(data, source, examples)
         shapes: list = []
-        mapped(lambda each: shapes.append(each.shape), whole(data.element_spec))
+        mapped(lambda spec: shapes.append(spec.shape), whole(data.element_spec))
         self._static = shapes[0][0] if shapes and shapes[0].rank else None
         self.drops = self._static is not None
         self._own: int | None = self._static
@@ -108,12 +133,12 @@ class DatasetFeed(Feed):
         return {"x": self._prefetched(data.take(steps))}
 
     def repeated(self, size: int, steps: int) -> dict[str, Any]:
-        one = self.data.rebatch(size, drop_remainder=self.drops).take(1).cache()
-        return {"x": self._prefetched(one.repeat(steps))}
+        single_batch = self.data.rebatch(size, drop_remainder=self.drops).take(1).cache()
+        return {"x": self._prefetched(single_batch.repeat(steps))}
 
     def _prefetched(self, data):
-        """Ahead of a step where the pipeline ends so: it would do so at any batch."""
-        # seam: TensorFlow 2.19 to 2.21, where nothing but a class tells of it.
+        """Prefetches if the pipeline ends with a prefetch, as it would at any batch."""
+        # seam: TensorFlow 2.19 to 2.21, where only the name of the class shows a prefetch.
         return data.prefetch(2) if "Prefetch" in type(self.data).__name__ else data
 
 
@@ -126,7 +151,9 @@ class IndexedFeed(Feed):
         super().__init__(data, source, examples)
         self._kind, self._own = kind, size_of(next(source.passed()))
         names = ("workers", "use_multiprocessing", "max_queue_size")
-        self._workers = {n: getattr(data, n) for n in names if hasattr(data, n)}
+        self._workers = {
+            setting: getattr(data, setting) for setting in names if hasattr(data, setting)
+        }
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
         make = self.data.__getitem__ if size == self._own else self._cut(size)
@@ -140,34 +167,35 @@ class IndexedFeed(Feed):
         return {"x": _indexed(self._kind)(make, steps, **self._workers), "shuffle": False}
 
     def _cut(self, size):
-        """Batches from as many of the data's own as hold them, each of which is made once.
+        """Returns a function that makes a batch by its index.
 
-        One that others are cut from is kept until its last example is taken.
+        It cuts the batch from as many of the data's own as have its examples. Each of these is made
+        once, and is cached until its last example is taken.
         """
-        kept: dict[int, tuple] = {}
+        cached: dict[int, tuple] = {}
 
-        def own(i):
-            if (batch := kept.get(i)) is None:
-                batch = kept[i] = whole(self.data[i])
+        def read_own(index):
+            if (batch := cached.get(index)) is None:
+                batch = cached[index] = whole(self.data[index])
             return batch
 
-        def make(i):
-            first, end = i * size, min((i + 1) * size, self.examples)
-            held_by = range(first // self._own, -(-end // self._own))
-            rows = Rebatched(own(j) for j in held_by)
+        def make(index):
+            first, end = index * size, min((index + 1) * size, self.examples)
+            own_indices = range(first // self._own, -(-end // self._own))
+            rows = Rebatched(read_own(own_index) for own_index in own_indices)
             if skipped := first % self._own:
                 rows.take(skipped)
             batch = rows.take(end - first)
-            for j in held_by:
-                if (j + 1) * self._own <= end or end == self.examples:
-                    kept.pop(j, None)
+            for own_index in own_indices:
+                if (own_index + 1) * self._own <= end or end == self.examples:
+                    cached.pop(own_index, None)
             return batch
 
         return make
 
 
 def _indexed(kind):
-    """A class of a host's `PyDataset` or `Sequence`, whose batches a function makes."""
+    """Returns a subclass of a host's `PyDataset` or `Sequence`, whose batches a function makes."""
 
     class Indexed(kind):  # type: ignore[misc, valid-type]
         def __init__(self, make, steps, **workers):

@@ -323,8 +323,8 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
         scaled_rate = tuned_rate(tuned, baseline_rate) * math.sqrt(batch_ratio or 1)
     elif baseline_rate is not None:
         raise ValueError(
-            f"baseline_learning_rate={baseline_rate} is of the model's {type(tuned).__name__}, which "
-            "is not tried: pass baseline_batch_size=, too, or leave it out."
+            f"baseline_learning_rate={baseline_rate} is of the model's {type(tuned).__name__}, "
+            "which is not tried: pass baseline_batch_size=, too, or leave it out."
         )
     candidates: dict[str, Candidate] = {}
     for optimizer in selected.values():
