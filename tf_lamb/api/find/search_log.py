@@ -1,4 +1,4 @@
-"""What a search has made, in a folder, from which it goes on after a kill."""
+"""The results of a search, kept in a folder, from which the search goes on after a kill."""
 
 import json
 import math
@@ -13,29 +13,34 @@ from tf_lamb.api import files, frontends
 from tf_lamb.api.find.data import Examples
 from tf_lamb.api.find.trials import Trials
 
-SAME = 1e-3  # of two losses: what processors and threads may change
-# A search sets the first and the last itself.
+SAME = 1e-3  # relative difference of two losses that processors and threads may make
+# Settings that may differ when a search goes on. A search sets the first and the last itself.
 NOT_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
 
 
 def settings_by_name(optimizer: Any) -> dict[str, Any]:
-    """An optimizer's, by names with its own, for a search that has to go on with the same."""
+    """Returns the settings of an optimizer by "class.setting".
+
+    A search that goes on has to have the same. The learning rate, the name and the accumulation,
+    which a search sets, are left out.
+    """
     kind = type(optimizer).__name__
     config = optimizer.get_config()
     return {f"{kind}.{name}": config[name] for name in config if name not in NOT_SETTINGS}
 
 
 class SearchLog:
-    """What a search has made, and the weights that its runs begin with; no folder keeps nothing.
+    """The results of a search, and the weights that its runs begin with.
 
-    A finder has two files, so that both finders may have one folder.
+    Without a folder nothing is kept. Each finder has files of its own, so that both finders may
+    have one folder.
 
     Args:
         directory: The folder, which is made; None keeps nothing.
         finder: "find_rate" or "find_batch".
-        model: What is searched.
-        data: What it is trained and judged on.
-        what: The arguments that decide what is made, by name.
+        model: The model that is searched.
+        data: The examples that it is trained and judged on.
+        what: The arguments that decide the results, by name.
 
     Raises:
         ValueError: if the folder holds a search with other arguments, of another model or on other
@@ -47,10 +52,10 @@ class SearchLog:
         what: dict[str, Any],
     ):  # fmt: skip
         self.folder = os.fspath(directory) if directory else ""
-        self._made: dict[str, Any] = {}  # key, as JSON -> what was made
-        self._loss = math.nan  # before any step
-        self._is_old, self._before = False, 0
-        self._began, self._earlier = clock(), 0.0  # seconds of this life, and of those before
+        self._made: dict[str, Any] = {}  # key, as JSON -> result
+        self._loss = math.nan  # the held-out loss before any step
+        self._is_old, self._before = False, 0  # whether a search was saved, with how many results
+        self._began, self._earlier = clock(), 0.0  # when it began; seconds of it before a kill
         if not self.folder:
             return
         if "://" in self.folder or os.path.isfile(self.folder):
@@ -74,16 +79,24 @@ class SearchLog:
 
     @property
     def took(self) -> float:
-        """Seconds of the search until now, in all its lives."""
+        """The seconds of the search until now, those before a kill included."""
         return self._earlier + clock() - self._began
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Says how much of the search was made before, if anything."""
+        """Says how many results the search had before, if any."""
         if self._before:
             say(f"goes on after {self._before} results in {self._file}")
 
     def begin(self, trials: Trials) -> None:
-        """Lets runs begin with the weights that the search began with; raises for their loss."""
+        """Lets runs begin with the weights that the search began with.
+
+        Args:
+            trials: The runs of the model.
+
+        Raises:
+            ValueError: if the loss before any step is 0, not finite, or not that of the saved
+                search, or if the file of weights cannot be read.
+        """
         if self._is_old:
             try:
                 trials.load(self._weights)
@@ -108,28 +121,34 @@ class SearchLog:
     def cached(
         self, key: list, compute: Callable[[], Any], known: Callable[[Any], Any] | None = None
     ) -> Any:
-        """Returns the saved result for `key`, or computes and saves it; as JSON, lists are lists.
+        """Returns the saved result for a key, or computes and saves it.
 
-        `known` is called with a result that was saved.
+        A result has gone through JSON: its tuples are lists.
+
+        Args:
+            key: A list that JSON can hold.
+            compute: Computes the result if none is saved.
+            known: Is called with a result that was saved. Defaults to None.
         """
-        coded = json.dumps(key)
-        if coded in self._made:
+        json_key = json.dumps(key)
+        if json_key in self._made:
             if known:
-                known(self._made[coded])
-            return self._made[coded]
-        self._made[coded] = json.loads(json.dumps(compute()))
+                known(self._made[json_key])
+            return self._made[json_key]
+        self._made[json_key] = json.loads(json.dumps(compute()))
         if self.folder:
             self._write()
-        return self._made[coded]
+        return self._made[json_key]
 
     def _read(self):
+        """Reads a saved search; raises if it is another one, or cannot be read."""
         try:
             with open(self._file) as file:
                 saved = json.load(file)
-            what, self._loss = saved["what"], float(saved["loss"])
-            self._earlier = float(saved.get("took", 0.0))  # not in files of before
-            self._made = {json.dumps(key): made for key, made in saved["made"]}
-            before = {name: what.get(name) for name in self._what}
+            saved_arguments, self._loss = saved["what"], float(saved["loss"])
+            self._earlier = float(saved.get("took", 0.0))  # older files lack it
+            self._made = {json.dumps(key): result for key, result in saved["made"]}
+            before = {name: saved_arguments.get(name) for name in self._what}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._unreadable(self._file, error) from error
         for name, value in self._what.items():
@@ -141,45 +160,49 @@ class SearchLog:
         self._is_old, self._before = True, len(self._made)
 
     def _unreadable(self, path, error):
+        """Returns the error for a file that cannot be read."""
         return ValueError(
             f"{path} cannot be read ({type(error).__name__}: {error}): delete {self.folder} to "
             "begin anew, or pass another directory."
         )
 
     def _write(self):
-        made = [[json.loads(key), value] for key, value in self._made.items()]
+        """Writes all results to the file of the search."""
+        results = [[json.loads(key), value] for key, value in self._made.items()]
         with files.replaced(self._file) as file:
-            saved = {"what": self._what, "loss": self._loss, "made": made, "took": self.took}
+            saved = {"what": self._what, "loss": self._loss, "made": results, "took": self.took}
             json.dump(saved, file)
 
 
 def layers_of(model: Any) -> list[list[str]]:
-    """The kind and the checksum of the settings of every layer, whatever their names."""
-    found = []
+    """Returns the type and a checksum of the settings of every layer, whatever its name."""
+    layers = []
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
     for layer in model._flatten_layers():
         config = {}
-        if len(list(layer._flatten_layers())) == 1:  # what holds others is these
+        if len(list(layer._flatten_layers())) == 1:  # a layer of layers is described by them
             try:
                 config = {**layer.get_config(), "name": ""}
-            except Exception:  # a layer of the user's own may have none
+            except Exception:  # the user's own layer may have no config
                 config = {}
-        coded = json.dumps(config, default=_plain, sort_keys=True)
-        found.append([type(layer).__name__, f"{zlib.crc32(coded.encode()):08x}"])
-    return found
+        config_json = json.dumps(config, default=_plain, sort_keys=True)
+        layers.append([type(layer).__name__, f"{zlib.crc32(config_json.encode()):08x}"])
+    return layers
 
 
 def _plain(value):
-    """What stands in JSON for a number of NumPy's, or for an object."""
+    """Converts a scalar of NumPy to a number, and an object to the name of its type, for JSON."""
     return value.item() if getattr(value, "shape", None) == () else type(value).__name__
 
 
 def _difference(name, before, now):
-    """How a search differs from the one that was saved, after "a search"."""
+    """Describes how a search differs from the saved one; it follows the words "a search"."""
     if name == "data":
         return "on other data"
     if name != "model":
         return f"with {name}={before}, and this one has {now}"
     pairs = zip(before or [], now, strict=False)
-    kind = next((one[0] for one, other in pairs if one != other), "number of layers")
-    return f"of another model, whose {kind} differs"
+    layer_type = next(
+        (saved_layer[0] for saved_layer, layer in pairs if saved_layer != layer), "number of layers"
+    )
+    return f"of another model, whose {layer_type} differs"

@@ -10,16 +10,20 @@ from time import perf_counter as clock
 from tf_lamb.api.find.feeds import Feed
 from tf_lamb.api.find.trials import Trials
 
-# Epochs are timed whole, or, where they last longer than this, their first steps, in so many
-# rounds. In a round all micro-batches take turns, so that a slow moment of the machine is not that
-# of one of them.
+# LASTS: an epoch is timed whole, or only its first steps where these last this many seconds.
+# ROUNDS: the rounds of timing. In a round all micro-batches take turns, so that a slow moment of
+# the machine does not hit one of them alone.
 LASTS, ROUNDS = 0.15, 3
-MORE = 8  # times the steps from one epoch to the next, at most, until it lasts
-TIMED, SHORT = 2, 8  # epochs of a `fit` that are timed; at most of those with the fewest steps
-GROWTH = 4  # from one micro-batch to the next
-LINEAR = 0.95  # of GROWTH: nearly as many times the seconds as the examples
-COMPILES = 0.3  # of the first seconds before a step, that those of another size are at least
-LEAST = 0.1  # of an epoch of several steps, that are its steps
+MORE = 8  # the largest factor of steps from one epoch to the next, until an epoch lasts
+# Epochs that are timed in one `fit`, at most. TIMED: those that last. SHORT: those of the fewest
+# steps.
+TIMED, SHORT = 2, 8
+GROWTH = 4  # the factor from one micro-batch to the next
+# A larger micro-batch gains nothing if its seconds grow by this share of its growth in examples.
+LINEAR = 0.95
+# A size was compiled if the seconds before its first step are this share of the first size's.
+COMPILES = 0.3
+LEAST = 0.1  # the least share of the seconds of an epoch that its steps take
 FULL = re.compile(
     r"resource.?exhausted|out of memory|\bOOM\b|MemoryError|failed to allocate", re.IGNORECASE
 )
@@ -28,27 +32,36 @@ Tell = Callable[[int], None]
 
 @dataclasses.dataclass
 class Size:
-    """What is known of a micro-batch."""
+    """What is known of a micro-batch before it is timed in turn with the others.
 
-    steps: int  # of an epoch that lasts, or of a whole one
-    seconds: float  # of a step, about, with its share of the start of that epoch
-    begin: float  # of the first epoch, beyond those of another one: compilation
-    start: float | None = None  # of an epoch, about; None where it had one length only
+    Attributes:
+        steps: Steps of an epoch that lasts long enough, or of a whole one.
+        seconds: About the seconds of a step, with its share of the start of that epoch.
+        begin: Seconds of the first epoch beyond those of another one: compilation.
+        start: About the seconds of an epoch beside its steps. Defaults to None: the epochs had one
+            length only.
+    """
+
+    steps: int
+    seconds: float
+    begin: float
+    start: float | None = None
 
     def step(self, start: float) -> float:
-        """Seconds of a step of epochs that have this start."""
+        """Returns the seconds of a step, where `start` is the seconds of an epoch beside its steps."""
         return max(LEAST * self.seconds, self.seconds - start / self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """What `fit` takes: `start` + steps x seconds, for an epoch.
+    """The seconds that `fit` takes for an epoch: `start` + steps x `seconds`.
 
     Attributes:
-        seconds: Of a step, its input included, by micro-batch.
-        start: Of an epoch, beside its steps.
-        begin: Of the first step, whose compilation comes before it.
-        idle: Of a step of `seconds` without the making of its input, by micro-batch.
+        seconds: Seconds of a step, its input included, by micro-batch.
+        start: Seconds of an epoch beside its steps.
+        begin: Seconds of the compilation before the first step.
+        idle: Seconds of a step without the making of its input, by micro-batch. Empty where no
+            input is made.
     """
 
     seconds: dict[int, float]
@@ -58,10 +71,14 @@ class Timed:
 
 
 def sizes_from(base: int, most: int) -> list[int]:
-    """Micro-batches: a quarter of the base, the base, each `GROWTH` times the one before.
+    """Returns micro-batches: a quarter of the base, the base, then `GROWTH` times the one before.
 
-    The last is twice the one before where there is no more room, so that it is that of no larger
-    batch.
+    The last is twice the one before if there is no room for more, so that no larger batch needs to
+    accumulate it.
+
+    Args:
+        base: Examples of the baseline's batch.
+        most: The most examples of a micro-batch.
     """
     sizes = [base] if base < GROWTH else [base // GROWTH, base]
     while GROWTH * sizes[-1] <= most:
@@ -76,60 +93,105 @@ def sizes_from(base: int, most: int) -> list[int]:
 def sizes_that_fit(
     trials: Trials, feed: Feed, sizes: list[int], least: int, tell: Tell = lambda timings: None
 ) -> tuple[dict[int, Size], str]:
-    """The micro-batches that are worth timing, and what ended the list."""
-    seen: dict[int, Size] = {}
-    how = ""
+    """Finds the micro-batches that are worth timing.
+
+    The list ends where memory does, or where an example takes no less time in a larger micro-batch.
+
+    Args:
+        trials: The trials of the model, whose epochs are timed.
+        feed: The input of `fit`.
+        sizes: Micro-batches to try, in their order.
+        least: The fewest steps of an epoch, the `steps_per_execution` of the model.
+        tell: Is called with 1 after each size. Defaults to a function that does nothing.
+
+    Returns:
+        A `Size` for each micro-batch, and a sentence on what ended the list.
+    """
+    fitting: dict[int, Size] = {}
+    reason = ""
     for size in sizes:
-        smaller = max(seen, default=size)
-        if (found := _fitting(trials, feed, size, least, seen)) is None:
+        smaller = max(fitting, default=size)
+        if (measured := _fitting(trials, feed, size, least, fitting)) is None:
             if size // 2 > smaller:
-                half = _fitting(trials, feed, size // 2, least, seen)
-                seen |= {} if half is None else {size // 2: half}
-            how = f"{2 * max(seen):,} does not fit"
+                half_size = _fitting(trials, feed, size // 2, least, fitting)
+                fitting |= {} if half_size is None else {size // 2: half_size}
+            reason = f"{2 * max(fitting):,} does not fit"
             break
-        seen[size] = found
+        fitting[size] = measured
         tell(1)
-        start = min((each.start for each in seen.values() if each.start is not None), default=0.0)
-        grown = LINEAR * size / smaller
-        if len(seen) > 2 and found.step(start) >= grown * seen[smaller].step(start):
-            how = "beyond, an example takes no less time"
+        start = min(
+            (entry.start for entry in fitting.values() if entry.start is not None), default=0.0
+        )
+        linear_growth = LINEAR * size / smaller
+        if len(fitting) > 2 and measured.step(start) >= linear_growth * fitting[smaller].step(
+            start
+        ):
+            reason = "beyond, an example takes no less time"
             break
-    return seen, f"micro-batches up to {max(seen):,}: {how or 'larger ones were not tried'}"
+    return (
+        fitting,
+        f"micro-batches up to {max(fitting):,}: {reason or 'larger ones were not tried'}",
+    )
 
 
 def _fitting(trials, feed, size, least, seen):
-    """What lasts; None where there is no memory for it, but for the first size."""
+    """Returns the `Size` of a micro-batch; None if memory does not hold it, raises for the first."""
     try:
         return lasting(trials, feed, size, least)
     except Exception as error:
         if not seen or not FULL.search(f"{type(error).__name__}: {error}"):
             raise
-        trials.start()  # some variables may be lost
+        trials.start()  # the error may have lost some variables
         return None
 
 
 def lasting(trials: Trials, feed: Feed, size: int, least: int = 1) -> Size:
-    """Steps of an epoch that lasts or is whole, from the least, and the seconds of a step."""
+    """Finds how many steps make an epoch that lasts at least `LASTS` seconds, or a whole one.
+
+    Args:
+        trials: The trials of the model, whose epochs are timed.
+        feed: The input of `fit`.
+        size: Examples of a micro-batch.
+        least: The fewest steps, which the others are a multiple of. Defaults to 1.
+
+    Returns:
+        A `Size` with the steps and the seconds of a step.
+    """
     trials.start()
-    whole = feed.steps(size)
-    least = min(least, whole)
-    steps, few, begin = least, math.inf, math.inf
+    epoch_steps = feed.steps(size)
+    least = min(least, epoch_steps)
+    steps, least_seconds, begin = least, math.inf, math.inf
     while True:
-        first, seconds = trials.epochs(feed.of(size, steps), 1)
+        first_seconds, seconds = trials.epochs(feed.of(size, steps), 1)
         if steps == least:
-            few, begin = seconds, max(0.0, first - seconds)
-        if seconds >= LASTS or steps >= whole:
-            start = _start([seconds], [few] if steps > least else [], steps, least)
+            least_seconds, begin = seconds, max(0.0, first_seconds - seconds)
+        if seconds >= LASTS or steps >= epoch_steps:
+            start = _start([seconds], [least_seconds] if steps > least else [], steps, least)
             return Size(steps, seconds / steps, begin, start)
-        more = min(MORE, 1.2 * LASTS / seconds)
-        steps = min(whole, least * math.ceil(more * steps / least))
+        factor = min(MORE, 1.2 * LASTS / seconds)
+        steps = min(epoch_steps, least * math.ceil(factor * steps / least))
 
 
 def in_turn(
     trials: Trials, feed: Feed, sizes: dict[int, Size], least: int = 1,
     tell: Tell = lambda timings: None,
 ) -> Timed:  # fmt: skip
-    """The seconds of what lasts, of the fewest steps, and of one batch again and again."""
+    """Times all micro-batches in turn.
+
+    For each it times epochs that last, epochs of the fewest steps, and epochs on one batch again
+    and again.
+
+    Args:
+        trials: The trials of the model, whose epochs are timed.
+        feed: The input of `fit`.
+        sizes: Micro-batches, as `sizes_that_fit` found them.
+        least: The fewest steps of an epoch. Defaults to 1.
+        tell: Is called with 1 after each size in each round. Defaults to a function that does
+            nothing.
+
+    Returns:
+        The medians over the rounds.
+    """
     long: dict[int, list[float]] = {size: [] for size in sizes}
     short: dict[int, list[float]] = {size: [] for size in sizes}
     idle: dict[int, list[float]] = {size: [] for size in sizes}
@@ -139,85 +201,104 @@ def in_turn(
         return statistics.fmean(trials.epochs(data, count)[1:])
 
     for size in ROUNDS * [*sizes]:
-        steps, few = sizes[size].steps, min(least, sizes[size].steps)
-        often = max(1, min(TIMED, int(3 * LASTS / (steps * sizes[size].seconds))))
-        long[size].append(mean(feed.of(size, steps), often))
-        if steps > few:
-            fits = max(1, min(SHORT, int(LASTS / (few * sizes[size].seconds))))
-            short[size].append(mean(feed.of(size, few), fits))
+        steps, fewest = sizes[size].steps, min(least, sizes[size].steps)
+        repeats = max(1, min(TIMED, int(3 * LASTS / (steps * sizes[size].seconds))))
+        long[size].append(mean(feed.of(size, steps), repeats))
+        if steps > fewest:
+            short_repeats = max(1, min(SHORT, int(LASTS / (fewest * sizes[size].seconds))))
+            short[size].append(mean(feed.of(size, fewest), short_repeats))
         if feed.has_work:
-            idle[size].append(mean(feed.repeated(size, steps), often))
+            idle[size].append(mean(feed.repeated(size, steps), repeats))
         tell(1)
     starts = [_start(long[size], short[size], sizes[size].steps, least) for size in sizes]
-    start = statistics.median([each for each in starts if each is not None] or [0.0])
+    start = statistics.median([item for item in starts if item is not None] or [0.0])
 
-    def step(of):
+    def step_seconds(samples):
         return {
-            size: max(LEAST * taken, taken - start) / sizes[size].steps
-            for size, each in of.items()
-            if each and (taken := statistics.median(each))
+            size: max(LEAST * epoch_seconds, epoch_seconds - start) / sizes[size].steps
+            for size, item in samples.items()
+            if item and (epoch_seconds := statistics.median(item))
         }
 
-    begins = [each.begin for each in sizes.values()]
-    # On JAX each size is compiled for itself, on TensorFlow the first ones are.
-    compiled = statistics.median([each for each in begins if each >= COMPILES * begins[0]])
-    return Timed(step(long), start, compiled, step(idle))
+    compilations = [item.begin for item in sizes.values()]
+    # JAX compiles a step for each size, and TensorFlow only for the first ones.
+    compilation = statistics.median(
+        [item for item in compilations if item >= COMPILES * compilations[0]]
+    )
+    return Timed(step_seconds(long), start, compilation, step_seconds(idle))
 
 
 def _start(long, short, steps, least):
-    """Of an epoch beside its steps; None where it has no other steps than the fewest."""
+    """Returns the seconds of an epoch beside its steps; None if all epochs had the fewest steps."""
     if not short:
         return None
-    many, few = statistics.median(long), statistics.median(short)
-    return max(0.0, (few * steps - many * least) / (steps - least))
+    long_seconds, short_seconds = statistics.median(long), statistics.median(short)
+    return max(0.0, (short_seconds * steps - long_seconds * least) / (steps - least))
 
 
 def seconds_of_update(
     trials: Trials, feed: Feed, size: int, tell: Tell = lambda timings: None
 ) -> float:
-    """Mean seconds of the k calls of an update, on one batch again and again."""
-    found = lasting(trials, feed, size, trials.calls)
-    timed = in_turn(trials, feed, {size: found}, trials.calls, tell)
+    """Returns the mean seconds of the k calls of an update, on one batch again and again.
+
+    Args:
+        trials: The trials of the model, which make an update in k calls.
+        feed: The input of `fit`.
+        size: Examples of a call.
+        tell: Is called with 1 after each round. Defaults to a function that does nothing.
+    """
+    lasting_size = lasting(trials, feed, size, trials.calls)
+    timed = in_turn(trials, feed, {size: lasting_size}, trials.calls, tell)
     return (timed.idle or timed.seconds)[size]
 
 
 def of_evaluation(
     trials: Trials, feed: Feed, held_out: Feed, size: int, least: int = 1
 ) -> tuple[float, float]:
-    """Seconds of the evaluation in an epoch of `fit`, and of the compilation before the first.
+    """Times the evaluation in an epoch of `fit`, and the compilation before the first one.
 
-    They are those by which an epoch of the fewest steps is longer with it: what `fit` does once for
-    all evaluations is not in them, and what begins each of them is.
+    The seconds are those by which an epoch of the fewest steps is longer with an evaluation. They
+    leave out what `fit` does once for all evaluations, and include what begins each of them.
+
+    Args:
+        trials: The trials of the model, whose epochs are timed.
+        feed: The input of `fit`.
+        held_out: The input of its evaluation.
+        size: Examples of a call.
+        least: The fewest steps of an epoch. Defaults to 1.
+
+    Returns:
+        The seconds of an evaluation, and of the compilation.
     """
     trials.start()
-    few, whole = min(least, feed.steps(size)), held_out.steps(size)
+    fit_steps, evaluation_steps = min(least, feed.steps(size)), held_out.steps(size)
 
-    def epochs(evaluated):
-        return trials.epochs({**feed.of(size, few), **evaluated}, TIMED)
+    def epochs(arguments):
+        return trials.epochs({**feed.of(size, fit_steps), **arguments}, TIMED)
 
-    begun, *alone = epochs({})
-    steps, one, compiled = 1, 0.0, None
+    first_without, *without = epochs({})
+    steps, single_seconds, compilation = 1, 0.0, None
     while True:
-        first, *taken = epochs(held_out.evaluated(size, steps))
-        seconds = max(0.0, min(taken) - min(alone))
-        if compiled is None:
-            one, compiled = seconds, max(0.0, first - begun - seconds)
-        if seconds - one >= LASTS or steps >= whole:
-            step = max(0.0, seconds - one) / (steps - 1) if steps > 1 else 0.0
-            return one + step * (whole - 1), compiled
-        more = min(MORE, 1.2 * LASTS / max(seconds, 1e-9))
-        steps = min(whole, max(steps + 1, math.ceil(more * steps)))
+        first_seconds, *epoch_seconds = epochs(held_out.evaluated(size, steps))
+        seconds = max(0.0, min(epoch_seconds) - min(without))
+        if compilation is None:
+            single_seconds, compilation = seconds, max(0.0, first_seconds - first_without - seconds)
+        if seconds - single_seconds >= LASTS or steps >= evaluation_steps:
+            step_seconds = max(0.0, seconds - single_seconds) / (steps - 1) if steps > 1 else 0.0
+            return single_seconds + step_seconds * (evaluation_steps - 1), compilation
+        factor = min(MORE, 1.2 * LASTS / max(seconds, 1e-9))
+        steps = min(evaluation_steps, max(steps + 1, math.ceil(factor * steps)))
 
 
 def of_look(trials: Trials) -> tuple[float, float]:
-    """Seconds of an evaluation in a run, and of the compilation before its first step."""
+    """Returns the seconds of an evaluation in a run, and of compiling before its first step."""
 
-    def seconds(of):
-        begin = clock()
-        of()
-        return clock() - begin
+    def seconds(call):
+        start = clock()
+        call()
+        return clock() - start
 
     trials.start()
-    first, again = (seconds(lambda: trials.step(0.0)) for _ in range(2))
-    look = [seconds(trials.look) for _ in range(2)][1]
-    return look, max(0.0, first - again)
+    first, second = (seconds(lambda: trials.step(0.0)) for _ in range(2))
+    look_seconds = [seconds(trials.look) for _ in range(2)][1]
+    return look_seconds, max(0.0, first - second)
