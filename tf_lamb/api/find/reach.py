@@ -1,4 +1,4 @@
-"""Steps to a loss, of short runs at a constant rate."""
+"""Short runs at a constant learning rate, which count the steps to a target loss."""
 
 import dataclasses
 import itertools
@@ -11,133 +11,201 @@ from tf_lamb.api.find.search_log import SearchLog
 from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.core import search
 
-RATES = 5  # that are tried at a batch, at most
-SEEDS = 3  # orders of the data, of the best rate
-MORE = 4  # runs of them, at most, until one rate is the best by all its seeds
-FARTHER = 3  # times the examples of the baseline's run, after which a run is given up
-GIVEN_UP = 2  # times the steps of the best, after which another order of the data is
-WARMUP = 0.05  # of the baseline's run, in examples
-LOOKS = 1.15  # from one evaluation to the next, in steps
-LAST = 3  # evaluations, whose mean is compared: their lag is the same at every batch
-EARLY = 4  # times before the first step at which the target may be reached, evaluations begin
-LEAST_STEPS = 4  # at the large batch, where nothing bends
-# Runs and evaluations of each, about where the first rates are the best, and at most.
+RATES = 5  # the most rates that are tried at a batch
+SEEDS = 3  # orders of the data that the best rate is run in
+MORE = 4  # the most runs in other orders, until one rate is the best by all its orders
+# A run at the large batch is given up after this many times the examples that the base batch took.
+FARTHER = 3
+GIVEN_UP = 2  # times the mean steps of the best rate, after which another order is given up
+WARMUP = 0.05  # share of the examples of the first run at the baseline
+LOOKS = 1.15  # the factor of steps from one evaluation to the next
+LAST = 3  # evaluations whose mean is compared, which lag alike at every batch
+EARLY = 4  # evaluations begin at the first step that may reach the target, divided by this
+LEAST_STEPS = 4  # the fewest steps of a run at the large batch, if the noise scale is infinite
+# (runs, evaluations of each): about, if the first rates are the best, and at most.
 LOOKED = ((2 * (2 + SEEDS), 11), (2 * (RATES + MORE), 20))
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A short run to the target."""
+    """A short run to the target.
+
+    Attributes:
+        batch: Examples of an update.
+        rate: The learning rate after the warmup.
+        seed: Which order of the data it has.
+        steps: Steps to the target, between two evaluations; infinite if it did not get there.
+        made: Steps in all.
+        loss: The mean of its last held-out losses; infinite, the default, after too few.
+    """
 
     batch: int
     rate: float
     seed: int
-    steps: float  # to the target, between two evaluations; infinite where it did not arrive
-    made: int  # steps in all
-    loss: float = math.inf  # the mean of its last ones
+    steps: float
+    made: int
+    loss: float = math.inf
 
 
-Losses = dict[int, tuple[float, ...]]  # step -> those of the held-out blocks
+Losses = dict[int, tuple[float, ...]]  # step -> loss on each held-out block
 
 
 def losses(
     trials: Trials, rate: float, steps: int, warm: float, first: float, target: float = -math.inf,
     order: int = 0,
 ) -> Losses:  # fmt: skip
-    """Held-out losses of a run to the target; the first evaluation is at step `first`."""
+    """Trains to the target and returns the held-out losses on the way.
+
+    Args:
+        trials: The model, with its optimizer and its batch.
+        rate: The learning rate after the warmup.
+        steps: The most steps.
+        warm: Steps of a linear warmup.
+        first: The step of the first evaluation after the start.
+        target: The loss at which the run ends. Defaults to -infinity: it makes all steps.
+        order: Which order of the data to take. Defaults to 0.
+
+    Returns:
+        The loss on each held-out block, by step. They end where a loss is not finite.
+    """
     trials.start(order)
-    seen, look = {0: trials.look()}, first
+    history, next_look = {0: trials.look()}, first
     for step in range(1, steps + 1):
         if not math.isfinite(trials.step(rate * min(1.0, step / max(1.0, warm)))):
             break
-        if step >= look or step == steps:
-            if not (here := trials.look()):
+        if step >= next_look or step == steps:
+            if not (block_losses := trials.look()):
                 break
-            seen[step] = here
-            if crossing(seen, target) < math.inf:
+            history[step] = block_losses
+            if crossing(history, target) < math.inf:
                 break
-            look = max(step + 1, step * LOOKS)
-    return seen
+            next_look = max(step + 1, step * LOOKS)
+    return history
 
 
 def means(seen: Losses) -> list[tuple[int, float]]:
-    """(step, mean of the last losses up to it), without the start."""
-    steps, each = zip(*((at, statistics.fmean(losses)) for at, losses in seen.items()), strict=True)
+    """Returns pairs (step, mean of the last `LAST` losses up to it), the start left out."""
+    steps, mean_losses = zip(
+        *((step, statistics.fmean(block_losses)) for step, block_losses in seen.items()),
+        strict=True,
+    )
     return [
-        (steps[i], statistics.fmean(each[i + 1 - LAST : i + 1])) for i in range(LAST, len(each))
+        (steps[index], statistics.fmean(mean_losses[index + 1 - LAST : index + 1]))
+        for index in range(LAST, len(mean_losses))
     ]
 
 
 def crossing(seen: Losses, target: float) -> float:
-    """The step at which `means` first are the target; infinite where they never are."""
-    found = means(seen)
-    if found and found[0][1] <= target:
-        return found[0][0]
-    for (a, above), (b, below) in itertools.pairwise(found):
+    """Returns the step at which `means` first reach the target; infinity if they never do.
+
+    Args:
+        seen: Losses of the held-out blocks, by step.
+        target: The loss to reach. Between two evaluations the step is interpolated.
+    """
+    averages = means(seen)
+    if averages and averages[0][1] <= target:
+        return averages[0][0]
+    for (before, above), (after, below) in itertools.pairwise(averages):
         if below <= target < above:
-            return a + (b - a) * (above - target) / (above - below)
+            return before + (after - before) * (above - target) / (above - below)
     return math.inf
 
 
 def learned(seen: Losses) -> bool:
-    """Whether the last loss can be told from the first."""
-    ends = [search.Trial("", 0.0, 0.0, 0, seen[at]) for at in (min(seen), max(seen))]
-    return not search.is_level(*ends) and ends[1].loss < ends[0].loss
+    """Returns whether the last loss is lower than the first, and can be told from it."""
+    first_and_last = [search.Trial("", 0.0, 0.0, 0, seen[step]) for step in (min(seen), max(seen))]
+    return not search.is_level(*first_and_last) and first_and_last[1].loss < first_and_last[0].loss
 
 
 def fastest(run: Callable[[float, float], Run], start: float) -> list[Run]:
-    """Runs at rates twice apart, from `start` to beyond the one of the fewest steps."""
-    made: dict[float, Run] = {}
+    """Runs at rates that are a factor of two apart, until both neighbours of the best are tried.
+
+    Args:
+        run: Makes a run, from its rate and the fewest steps to the target so far.
+        start: The first rate.
+
+    Returns:
+        All runs, `RATES` at most.
+    """
+    runs: dict[float, Run] = {}
     rate = start
-    while len(made) < RATES:
-        least = min((each.steps for each in made.values()), default=math.inf)
-        made[rate] = run(rate, least)
-        best = min(made.values(), key=lambda each: (each.steps, each.loss)).rate
-        left = [each for each in (2 * best, best / 2) if each not in made]
-        if not left:
+    while len(runs) < RATES:
+        fewest = min((candidate.steps for candidate in runs.values()), default=math.inf)
+        runs[rate] = run(rate, fewest)
+        best_rate = min(runs.values(), key=lambda candidate: (candidate.steps, candidate.loss)).rate
+        untried = [
+            candidate for candidate in (2 * best_rate, best_rate / 2) if candidate not in runs
+        ]
+        if not untried:
             break
-        rate = left[0]
-    return list(made.values())
+        rate = untried[0]
+    return list(runs.values())
 
 
 def examples(base: int, length: int) -> tuple[int, int]:
-    """About how many `short_runs` train on where the first rates are the best, and at most."""
-    run = base * length
-    return 2 * run * (2 + SEEDS), run * (1 + FARTHER) * (RATES + MORE * GIVEN_UP)
+    """Returns how many examples `short_runs` train on.
+
+    Args:
+        base: Examples of the baseline's batch.
+        length: Steps of the first run.
+
+    Returns:
+        The number to expect, which holds if the first rates are the best, and the most.
+    """
+    run_examples = base * length
+    return 2 * run_examples * (2 + SEEDS), run_examples * (1 + FARTHER) * (RATES + MORE * GIVEN_UP)
 
 
 def short_runs(
     begin: Callable[[int], AbstractContextManager[Trials]], rate: float, base: int, large: int,
     length: int, say: Callable[[str], None], log: SearchLog,
 ) -> tuple[float, list[Run]]:  # fmt: skip
-    """The target, and runs to it at two batches; raises where there is nothing to compare.
+    """Runs to the target at two batches.
 
-    `begin` gives the trials of a batch, with an optimizer. The first run, of `length` steps at the
-    base batch and the rate that was tuned there, sets the target.
+    The first run, of `length` steps at the base batch and the rate that was tuned there, sets the
+    target.
+
+    Args:
+        begin: Gives the trials of a batch, with an optimizer, in a context.
+        rate: The peak rate of the baseline.
+        base: Examples of the baseline's batch.
+        large: Examples of the large batch.
+        length: Steps of the first run.
+        say: Prints a line.
+        log: Keeps the losses of each run.
+
+    Returns:
+        The target and all runs.
+
+    Raises:
+        ValueError: if the baseline learns nothing or its loss is not finite, if it gets to the
+            target in too few steps to compare, or if no run at the large batch gets there.
     """
-    warm = WARMUP * length * base
+    warmup_examples = WARMUP * length * base
     with begin(base) as trials:
-        seen = _losses(log, base, trials, rate, length, warm / base, length / EARLY)
-        if len(seen) > len(set(seen.values())) == 1:
+        history = _losses(log, base, trials, rate, length, warmup_examples / base, length / EARLY)
+        if len(history) > len(set(history.values())) == 1:
             raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
-        if max(seen) < length:
+        if max(history) < length:
             why = trials.data.not_finite() or "all data are finite, so that the rate is too high"
             raise ValueError(
                 f"The loss of the baseline is not finite in {length:,} steps at batch {base:,} and "
                 f"rate {rate:.3g}: {why}."
             )
-        if not learned(seen):
+        if not learned(history):
             raise ValueError(
                 f"The model learns nothing in {length:,} steps at batch {base:,} and rate "
                 f"{rate:.3g}, so that there is no loss to reach: look at the baseline first, or "
                 "pass noise_scale=."
             )
-        target = means(seen)[-1][1]
-        first = Run(base, rate, 0, crossing(seen, target), length)
-        runs = _runs_at(trials, base, rate, target, warm, length, first.steps, say, log, first)
+        target = means(history)[-1][1]
+        first = Run(base, rate, 0, crossing(history, target), length)
+        runs = _runs_at(
+            trials, base, rate, target, warmup_examples, length, first.steps, say, log, first
+        )
     best = best_of(runs)
-    steps = mean_steps(best) * base / large
-    if FARTHER * steps < LAST:
+    expected = mean_steps(best) * base / large
+    if FARTHER * expected < LAST:
         raise ValueError(
             f"Batch {base:,} reaches the loss in {mean_steps(best):,.0f} steps at rate "
             f"{best[0].rate:.3g}, too few to compare with batch {large:,}: the baseline's rate of "
@@ -145,85 +213,101 @@ def short_runs(
         )
     with begin(large) as trials:
         start = rate * math.sqrt(large / base)
-        more = _runs_at(trials, large, start, target, warm, FARTHER * steps, steps, say, log)
-    if not best_of(more):
-        below, smaller = (large - FARTHER * base) / (FARTHER - 1), large // 2
-        way = f"stay at {base:,}, or look at the rate"
-        if smaller >= 2 * base:
-            way = f"pass a smaller one, such as large_batch_size={smaller}, or stay at {base:,}"
+        large_runs = _runs_at(
+            trials,
+            large,
+            start,
+            target,
+            warmup_examples,
+            FARTHER * expected,
+            expected,
+            say,
+            log,
+        )
+    if not best_of(large_runs):
+        noise_limit, smaller_batch = (large - FARTHER * base) / (FARTHER - 1), large // 2
+        way_out = f"stay at {base:,}, or look at the rate"
+        if smaller_batch >= 2 * base:
+            way_out = (
+                f"pass a smaller one, such as large_batch_size={smaller_batch}, or stay at {base:,}"
+            )
         raise ValueError(
             f"No run at batch {large:,} reaches the loss of the baseline's in {FARTHER} times its "
-            + (f"examples, so the noise scale is below {below:,.0f}" if below > 0 else "examples")
-            + f": {way}."
+            + (
+                f"examples, so the noise scale is below {noise_limit:,.0f}"
+                if noise_limit > 0
+                else "examples"
+            )
+            + f": {way_out}."
         )
-    return target, runs + more
+    return target, runs + large_runs
 
 
 def best_of(runs: Iterable[Run]) -> list[Run]:
-    """Runs at the rate with the lowest geometric mean of steps; empty if none arrived."""
-    rates: dict[float, list[Run]] = {}
+    """Returns the runs at the rate with the lowest geometric mean of steps; [] if all failed."""
+    runs_by_rate: dict[float, list[Run]] = {}
     for run in runs:
         if run.steps < math.inf:
-            rates.setdefault(run.rate, []).append(run)
-    return min(rates.values(), key=mean_steps, default=[])
+            runs_by_rate.setdefault(run.rate, []).append(run)
+    return min(runs_by_rate.values(), key=mean_steps, default=[])
 
 
 def mean_steps(runs: Iterable[Run]) -> float:
-    """Their geometric mean."""
+    """Returns the geometric mean of the steps of runs."""
     return statistics.geometric_mean(run.steps for run in runs)
 
 
 def of_best_rates(runs: Iterable[Run]) -> dict[int, list[Run]]:
-    """batch -> `best_of` it."""
+    """Returns `best_of` the runs of each batch, by batch."""
     by_batch: dict[int, list[Run]] = {}
     for run in runs:
         by_batch.setdefault(run.batch, []).append(run)
-    return {batch: best_of(each) for batch, each in by_batch.items()}
+    return {batch: best_of(batch_runs) for batch, batch_runs in by_batch.items()}
 
 
 def _losses(log, batch, trials, *how):
-    """`losses`, which may have been seen before the search was killed."""
-    made = log.cached(
+    """Returns `losses`, from the log if it has them from before a kill."""
+    history = log.cached(
         [batch, *how], lambda: list(losses(trials, *how).items()),
-        known=lambda made: trials.tell(made[-1][0] * batch),
+        known=lambda history: trials.tell(history[-1][0] * batch),
     )  # fmt: skip
-    return {step: tuple(each) for step, each in made}
+    return {step: tuple(block_losses) for step, block_losses in history}
 
 
 def _runs_at(trials, batch, start, target, warm, most, least, say, log, first=None):
-    """Runs at one batch: several rates, and the best with other orders of the data."""
+    """Returns runs at one batch: at several rates, and at the best in other orders of the data."""
 
     arrived: list[Run] = []
 
-    def run(rate, given_up, seed=0):
-        done = tried(rate, given_up, seed)
-        arrived.extend([done] if done.steps < math.inf else [])
-        return done
+    def run(rate, max_steps, seed=0):
+        finished = train(rate, max_steps, seed)
+        arrived.extend([finished] if finished.steps < math.inf else [])
+        return finished
 
-    def tried(rate, given_up, seed):
+    def train(rate, max_steps, seed):
         if first is not None and (rate, seed) == (first.rate, 0):
             return first
-        limit = math.ceil(given_up if seed else min(most, given_up))
-        first_look, made = min(least, limit) / EARLY, 0
+        limit = math.ceil(max_steps if seed else min(most, max_steps))
+        first_look, total = min(least, limit) / EARLY, 0
         while True:
-            how = rate, limit, warm / batch, first_look, target, seed
-            seen = _losses(log, batch, trials, *how)
-            steps, made, ends = crossing(seen, target), made + max(seen), means(seen)
-            if first_look <= 1 or not ends or steps > ends[0][0]:
+            arguments = rate, limit, warm / batch, first_look, target, seed
+            history = _losses(log, batch, trials, *arguments)
+            steps, total, averages = crossing(history, target), total + max(history), means(history)
+            if first_look <= 1 or not averages or steps > averages[0][0]:
                 break
-            first_look /= EARLY  # it was there before anybody looked
-        lost = steps == math.inf and max(seen) < limit
+            first_look /= EARLY  # the first evaluation was past the target
+        is_lost = steps == math.inf and max(history) < limit
         if (
-            lost
-            and any(each.rate >= rate for each in arrived)
+            is_lost
+            and any(other_run.rate >= rate for other_run in arrived)
             and (why := trials.data.not_finite())
         ):
             raise ValueError(f"The loss is not finite at batch {batch:,}, rate {rate:.3g}: {why}.")
-        if seed:  # the best rate; given up, it counts as if it had arrived
+        if seed:  # a run that is given up counts as if it got there at its last step
             steps = min(steps, limit)
-        reached = f"{steps:,.1f} steps" if steps < math.inf else f"not in {made:,} steps"
-        say(f"batch {batch:,}, rate {rate:.3g}: {reached}")
-        return Run(batch, rate, seed, steps, made, ends[-1][1] if ends else math.inf)
+        outcome = f"{steps:,.1f} steps" if steps < math.inf else f"not in {total:,} steps"
+        say(f"batch {batch:,}, rate {rate:.3g}: {outcome}")
+        return Run(batch, rate, seed, steps, total, averages[-1][1] if averages else math.inf)
 
     runs = fastest(run, start)
     for _ in range(MORE):

@@ -21,8 +21,7 @@ NOT_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
 def settings_by_name(optimizer: Any) -> dict[str, Any]:
     """Returns the settings of an optimizer by "class.setting".
 
-    A search that goes on has to have the same. The learning rate, the name and the accumulation,
-    which a search sets, are left out.
+    A search that goes on has to have the same. Those in `NOT_SETTINGS` are left out.
     """
     kind = type(optimizer).__name__
     config = optimizer.get_config()

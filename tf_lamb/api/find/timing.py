@@ -48,7 +48,7 @@ class Size:
     start: float | None = None
 
     def step(self, start: float) -> float:
-        """Returns the seconds of a step, where `start` is the seconds of an epoch beside its steps."""
+        """Returns the seconds of a step, if `start` is the seconds of an epoch beside its steps."""
         return max(LEAST * self.seconds, self.seconds - start / self.steps)
 
 
@@ -135,7 +135,7 @@ def sizes_that_fit(
 
 
 def _fitting(trials, feed, size, least, seen):
-    """Returns the `Size` of a micro-batch; None if memory does not hold it, raises for the first."""
+    """Returns the `Size` of a micro-batch; None without memory for it, but raises for the first."""
     try:
         return lasting(trials, feed, size, least)
     except Exception as error:

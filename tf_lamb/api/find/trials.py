@@ -17,13 +17,14 @@ from tf_lamb.api.find.data import WHOLE, Examples
 from tf_lamb.api.unlisted import identity_of, unlisted
 from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variables_of
 
-AVERAGED = 16  # batches for the running averages of batch normalization
-# Attributes of a model. seam: Keras 3.15.1, the latter two. What a step on JAX has in hand, which
-# Keras would put into the variables if a step was interrupted.
+AVERAGED = 16  # batches that the running averages of batch normalization are estimated from
+# Attributes that `fit` sets in a model.
+# seam: Keras 3.15.1, the latter two. They are the state that a step on JAX works with. Keras would
+# put it into the variables if a step was interrupted.
 SET_BY_FIT = ("history", "stop_training", "_jax_state", "_jax_state_synced")
-HUGE = 2.0**100
+HUGE = 2.0**100  # beside it the statistics of a batch are lost in rounding
 STEPS = ("train_step", "test_step")  # methods of a model
-# What a loss tells of that no training moves.
+# The end of an error for a loss that no training moves.
 NO_TEST_STEP = (
     "as where a model has a train_step of its own and no test_step, which evaluate needs for its "
     "loss: give the model a test_step that returns it."
@@ -33,9 +34,21 @@ NO_TEST_STEP = (
 class Trials:
     """A model to be trained again and again from the weights that it has now.
 
-    A context manager: on leaving it, by whatever road, weights, averages, seeds and metrics are as
-    they were, and the optimizer is the one of `compile`, which was never touched. So many batches
-    are `averaged` for batch normalization.
+    It is a context manager. On leaving it, also by an error, weights, averages, seeds and metrics
+    are as they were. The optimizer is that of `compile`, which was never touched.
+
+    Args:
+        model: A compiled model.
+        data: The examples to train on and to judge by.
+        batch_size: Examples of an update.
+        micro_batch_size: Examples of a call. Defaults to None: the batch.
+        seed: Seed of the order of the data. Defaults to 0.
+        averaged: Batches that the running averages of batch normalization are estimated from.
+            Defaults to 16.
+
+    Attributes:
+        calls: Calls of an update.
+        tell: Is called with the examples of each step. By default it does nothing.
     """
 
     def __init__(
@@ -45,7 +58,7 @@ class Trials:
         self.model, self.data, self.batch_size = model, data, batch_size
         self.calls = batch_size // (micro_batch_size or batch_size)
         self.seed, self.averaged = seed, averaged
-        self.tell: Callable[[int], None] = lambda examples: None  # of each step
+        self.tell: Callable[[int], None] = lambda examples: None
 
     def __enter__(self) -> "Trials":
         import numpy as np
@@ -68,16 +81,16 @@ class Trials:
             self.__exit__()
             raise
         model.reset_metrics()
-        known = map(identity_of, self._own.variables)
-        before = dict(zip(known, self._own.values, strict=True))
-        made = Snapshot(self._variables())
+        identities = map(identity_of, self._own.variables)
+        values_before = dict(zip(identities, self._own.values, strict=True))
+        snapshot = Snapshot(self._variables())
         values = [
-            before.get(identity_of(v), value)
-            for v, value in zip(made.variables, made.values, strict=True)
+            values_before.get(identity_of(variable), value)
+            for variable, value in zip(snapshot.variables, snapshot.values, strict=True)
         ]
-        self._own = self._start = Snapshot(made.variables, values)
-        self._is_trained = False  # by the optimizer that is tried: seen once
-        self._chosen: dict[str, list] = {}  # optimizer, compiled step, empty slots
+        self._own = self._start = Snapshot(snapshot.variables, values)
+        self._is_trained = False  # whether the optimizer that is tried was seen to train
+        self._chosen: dict[str, list] = {}  # name -> optimizer, compiled step, empty slots
         self._empty = Snapshot([])
         self._averages = RunningAverages(model)
         return self
@@ -93,60 +106,88 @@ class Trials:
         np.random.set_state(numpy)
 
     def choose(self, name: str, make: Callable[[], Any]) -> None:
-        """Trains with this optimizer from now on, whose learning rate is a number."""
+        """Trains with another optimizer from now on.
+
+        Args:
+            name: The name of the optimizer in this search. A name that was chosen before gets its
+                optimizer back.
+            make: Makes the optimizer, whose learning rate is a number.
+        """
         if name not in self._chosen:
             optimizer = make()
             config = optimizer.get_config()
-            if config.get("on_nonfinite") == "raise":  # a run that is lost ends no search
-                instead = "skip" if config.get("on_spike") else "propagate"
-                optimizer = type(optimizer).from_config({**config, "on_nonfinite": instead})
+            if config.get("on_nonfinite") == "raise":  # a lost run must not end the search
+                policy = "skip" if config.get("on_spike") else "propagate"
+                optimizer = type(optimizer).from_config({**config, "on_nonfinite": policy})
             optimizer = scaled_as(self._before[0], optimizer)
-            self._start.put_back()  # which a slot may begin with
+            self._start.put_back()  # a slot may begin with the weights
             optimizer.build(self.model.trainable_variables)
             self._chosen[name] = [optimizer, None, Snapshot(variables_of(optimizer))]
-        for chosen in self._chosen.values():
-            if chosen[0] is self.model.optimizer:
-                chosen[1] = self.model.train_function
+        for entry in self._chosen.values():
+            if entry[0] is self.model.optimizer:
+                entry[1] = self.model.train_function
         *used, self._empty = self._chosen[name]
         seams.use_optimizer(self.model, *used)
 
     def save(self, file: IO[bytes]) -> None:
-        """Writes the weights that runs begin with."""
+        """Writes the weights that runs begin with to an open file, as `numpy.savez` does."""
         import numpy as np
 
         np.savez(file, *self._start.values)
 
     def load(self, path: str) -> None:
-        """Begins runs with the weights of a file from now on; leaving restores the model's own."""
+        """Begins runs with the weights of a file from now on; leaving restores the model's own.
+
+        Args:
+            path: A file that `save` wrote.
+
+        Raises:
+            ValueError: if the file holds weights of other shapes.
+        """
         import numpy as np
 
         with np.load(path) as file:
             start = [*file.values()]
-        if [each.shape for each in start] != [each.shape for each in self._own.values]:
+        if [array.shape for array in start] != [array.shape for array in self._own.values]:
             raise ValueError(
                 f"{path} holds the weights of another model: pass the model of that search, or "
                 "another directory."
             )
-        # NumPy's files know no bfloat16.
+        # NumPy's files do not know bfloat16: they have it as raw bytes.
         pairs = zip(start, self._own.values, strict=True)
-        values = [a.view(b.dtype) if a.dtype.kind == "V" else a for a, b in pairs]
+        values = [
+            saved.view(own_value.dtype) if saved.dtype.kind == "V" else saved
+            for saved, own_value in pairs
+        ]
         self._start = Snapshot(self._own.variables, values)
         self._start.put_back()
 
     def start(self, order: int = 0) -> None:
-        """Puts back the weights and an empty optimizer, for one of several orders of the data."""
+        """Puts back the weights that runs begin with, and an empty optimizer.
+
+        Args:
+            order: Which of several orders of the data the run has. Defaults to 0.
+        """
         self._start.put_back()
         self._empty.put_back()
         self._left = self.data.batches(self.batch_size, self.seed + order)
 
     def step(self, rate: float) -> float:
-        """Makes an update at this rate; the training loss of its last part."""
+        """Makes an update at a learning rate.
+
+        Returns:
+            The training loss of its last micro-batch.
+
+        Raises:
+            ValueError: if the model's `train_step` trains by another optimizer than that of
+                `compile`.
+        """
         self.model.optimizer.learning_rate = rate
         batch = next(self._left)
-        part, loss = self.batch_size // self.calls, math.nan
+        micro_size, loss = self.batch_size // self.calls, math.nan
         for i in range(self.calls):
-            cut = slice(i * part, (i + 1) * part)
-            micro = mapped(lambda each, cut=cut: each[cut], batch)
+            cut = slice(i * micro_size, (i + 1) * micro_size)
+            micro = mapped(lambda array, cut=cut: array[cut], batch)
             loss = self._call(self.model.train_on_batch, micro)
         if not self._is_trained:
             self._check_trained()
@@ -154,26 +195,33 @@ class Trials:
         return loss
 
     def _check_trained(self):
-        """Raises where weights have moved, and not by the optimizer that is tried."""
+        """Raises if the weights have moved, but not by the optimizer that is tried."""
         if as_int(unwrapped(self.model.optimizer).iterations):
             self._is_trained = True
             return
-        begun = dict(zip(map(id, self._start.variables), self._start.values, strict=True))
-        if any((numpy_of(v) != begun[id(v)]).any() for v in self.model.trainable_variables):
+        start_values = dict(zip(map(id, self._start.variables), self._start.values, strict=True))
+        if any(
+            (numpy_of(variable) != start_values[id(variable)]).any()
+            for variable in self.model.trainable_variables
+        ):
             raise ValueError(
                 "The model's train_step moves the weights by another optimizer than that of "
                 "compile, so that no learning rate can be tried: let it use self.optimizer."
             )
 
     def judge(self) -> tuple[float, ...]:
-        """The loss on each block of the held-out examples; empty where one is not finite."""
+        """Returns the loss on each block of the held-out examples; () if one is not finite."""
         if self._averages and self._empty.variables:
             self._average()
         losses = [self._call(self.model.test_on_batch, block) for block in self.data.blocks]
         return tuple(losses) if all(map(math.isfinite, losses)) else ()
 
     def check_loss(self) -> float:
-        """The held-out loss before any step; raises where it is not finite, or 0."""
+        """Returns the mean held-out loss before any step.
+
+        Raises:
+            ValueError: if it is not finite, or 0.
+        """
         if not (losses := self.judge()):
             way_out = self.data.not_finite() or "look at the data and the weights first"
             raise ValueError(f"The loss of the model is not finite before any step: {way_out}.")
@@ -182,41 +230,48 @@ class Trials:
         return math.fsum(losses) / len(losses)
 
     def look(self) -> tuple[float, ...]:
-        """`judge` in the middle of a run, which goes on as if nothing had been."""
+        """Returns the losses of `judge` in the middle of a run, which goes on unchanged."""
         with self._aside(1):
             return self.judge()
 
     @contextlib.contextmanager
     def _aside(self, order):
         """Takes batches of another order; afterwards all is as before, and a run goes on."""
-        before = [Snapshot(each.variables) for each in (self._empty, self._own)]
-        left, self._left = self._left, self.data.batches(self.batch_size, self.seed + order)
+        snapshots = [Snapshot(snapshot.variables) for snapshot in (self._empty, self._own)]
+        batches, self._left = self._left, self.data.batches(self.batch_size, self.seed + order)
         yield
-        for each in before:
-            each.put_back()
-        self._left = left
+        for snapshot in snapshots:
+            snapshot.put_back()
+        self._left = batches
 
     @property
     def averaging_updates(self) -> int:
-        """Updates that `judge` makes besides those of a run."""
+        """The updates that `judge` makes besides those of a run."""
         return math.ceil(self.averaged / self.calls) if self._averages else 0
 
     def epochs(self, data: Mapping[str, Any], count: int) -> list[float]:
-        """Seconds of a first epoch, from the call of `fit` on, and of so many more; at a rate of 0.
+        """Trains epochs at a learning rate of 0, and times them.
 
-        The progress bar of `fit`, which awaits a step, is drawn to nowhere.
+        The progress bar of `fit`, which waits for each step, is drawn to the null device.
+
+        Args:
+            data: The arguments of `fit` for the data.
+            count: Epochs after the first.
+
+        Returns:
+            The seconds of the first epoch, from the call of `fit` on, and of each later one.
         """
         self.model.optimizer.learning_rate = 0.0
-        host, ends = frontends.of(self.model).host, [clock()]
+        host, times = frontends.of(self.model).host, [clock()]
 
         def end(epoch, logs):
-            _loss("fit", logs)  # which awaits the device
-            ends.append(clock())
+            _loss("fit", logs)  # waits for the device
+            times.append(clock())
 
         # seam: Keras 3.15.1 on JAX. Where averages have replaced the weights at the end of a
         # `fit`, both are one buffer, which the next one cannot donate twice.
         Snapshot(self.model.trainable_variables).put_back()
-        how = {
+        options = {
             "callbacks": [host.callbacks.LambdaCallback(on_epoch_end=end)],
             "verbose": int(host.utils.is_interactive_logging_enabled()),
         }
@@ -225,12 +280,12 @@ class Trials:
             contextlib.redirect_stdout(nowhere),
             warnings.catch_warnings(),
         ):
-            warnings.simplefilter("ignore")  # of an epoch that ends where the data here end
-            self.model.fit(**data, epochs=1 + count, **how)
-        return [end - begin for begin, end in itertools.pairwise(ends)]
+            warnings.simplefilter("ignore")  # data here may end before the epoch does
+            self.model.fit(**data, epochs=1 + count, **options)
+        return [end - begin for begin, end in itertools.pairwise(times)]
 
     def _evaluate_first(self):
-        """Makes weights and metrics; raises where the model has no loss for such data."""
+        """Evaluates a block, which makes weights and metrics; raises if there is no loss."""
         self._check_calls()
         try:
             self._call(self.model.test_on_batch, self.data.blocks[0])
@@ -240,31 +295,33 @@ class Trials:
             raise ValueError(f"The model cannot be evaluated ({error}), {way}") from error
 
     def _check_calls(self):
-        """Raises where the model takes batches of another size alone, as a stateful RNN does."""
-        shapes = (each.shape for each in getattr(self.model, "inputs", None) or ())
-        takes = next((shape[0] for shape in shapes if len(shape) and shape[0]), None)
-        call, held = self.batch_size // self.calls, size_of(self.data.blocks[0])
-        alone = f"The model takes batches of {takes} examples alone, as its input's shape says, and"
-        if takes and call != takes:
+        """Raises if the model takes batches of another size only, as a stateful RNN does."""
+        shapes = (tensor.shape for tensor in getattr(self.model, "inputs", None) or ())
+        fixed = next((shape[0] for shape in shapes if len(shape) and shape[0]), None)
+        call_size, block_size = self.batch_size // self.calls, size_of(self.data.blocks[0])
+        cause = f"The model takes batches of {fixed} examples alone, as its input's shape says, and"
+        if fixed and call_size != fixed:
             raise ValueError(
-                f"{alone} a call of this search has {call}: pass micro_batch_size={takes} with a "
-                "batch that it divides, or make the model without a batch in that shape."
+                f"{cause} a call of this search has {call_size}: pass "
+                f"micro_batch_size={fixed} with a batch that it divides, or make the model without a "
+                "batch in that shape."
             )
-        if takes and held != takes:
+        if fixed and block_size != fixed:
             count = len(self.data.blocks)
-            may_be = takes < WHOLE**2 or takes % WHOLE == 0  # as examples are held out
-            way_out = f"pass validation_data= of {count * takes:,} examples"
-            instead = "make the model without a batch in that shape"
+            # `Examples` makes blocks of such sizes only.
+            can_hold_out = fixed < WHOLE**2 or fixed % WHOLE == 0
+            way_out = f"pass validation_data= of {count * fixed:,} examples"
+            rebuild = "make the model without a batch in that shape"
             raise ValueError(
-                f"{alone} each of {count} held-out blocks has {held}: "
-                f"{way_out if may_be else instead}."
+                f"{cause} each of {count} held-out blocks has {block_size}: "
+                f"{way_out if can_hold_out else rebuild}."
             )
 
     def _way_out(self, other: str = NO_TEST_STEP) -> str:
-        """What lacks where evaluation tells no loss: a test_step, targets, or the other."""
+        """Returns the cure where evaluation gives no loss: a test_step, targets, or `other`."""
         host = frontends.of(self.model).host.__name__
-        of = [getattr(type(self.model), name).__module__.partition(".")[0] for name in STEPS]
-        if [each == host for each in of] == [False, True]:
+        modules = [getattr(type(self.model), name).__module__.partition(".")[0] for name in STEPS]
+        if [module == host for module in modules] == [False, True]:
             return NO_TEST_STEP
         if len(self.data.blocks[0]) == 1:
             return "as its loss needs targets: pass data=(x, y)."
@@ -280,20 +337,23 @@ class Trials:
 
         def update():
             self.step(0.0)
-            trained.put_back()  # a schedule-free optimizer moves them at a rate of 0, too
+            trained.put_back()  # a schedule-free optimizer moves weights at a rate of 0, too
 
         self._averages.estimate(update, self.averaging_updates)
 
     def _variables(self):
-        """What the model and its metrics hold, each once."""
+        """Returns the variables of the model and its metrics, each once."""
         if not self.model.built:
             return []
-        shown = [variable for metric in self.model.metrics for variable in metric.variables]
-        every = [*self.model.variables, *shown, *unlisted(self.model)]
-        return list({identity_of(variable): variable for variable in every}.values())
+        metric_variables = [
+            variable for metric in self.model.metrics for variable in metric.variables
+        ]
+        variables = [*self.model.variables, *metric_variables, *unlisted(self.model)]
+        return list({identity_of(variable): variable for variable in variables}.values())
 
     def _call(self, method, batch):
-        self.model.reset_metrics()  # in Keras 3.12 the loss is else the mean of all calls
+        """Returns the loss of one `train_on_batch` or `test_on_batch`."""
+        self.model.reset_metrics()  # else the loss in Keras 3.12 is the mean of all calls
         try:
             return _loss(method.__name__, frontends.of(self.model).on_batch(method, batch))
         except ValueError as error:
@@ -308,10 +368,13 @@ class Trials:
 
 
 def _as_in_fit(step: Callable, read: Examples) -> Callable:
-    """A model's step, which is given what `fit` gives it: x, (x, y) or (x, y, sample_weight)."""
+    """Wraps a model's step, so that it gets the data as `fit` gives them.
 
-    def taking(*given):
-        *state, data = given
+    They are x, (x, y) or (x, y, sample_weight).
+    """
+
+    def adapted_step(*arguments):
+        *state, data = arguments
         if isinstance(data, (list, tuple)):  # on torch `fit` makes lists of tuples
             data = whole(data)
             in_tuple = read.is_py_dataset and not isinstance(data[0], dict)
@@ -319,10 +382,11 @@ def _as_in_fit(step: Callable, read: Examples) -> Callable:
                 (data,) = data
         return step(*state, data)
 
-    return taking
+    return adapted_step
 
 
 def _loss(name, logs):
+    """Returns the loss in the logs of a method; raises if there is none."""
     if "loss" not in logs:
         raise ValueError(
             f"{name} of the model gives {', '.join(logs) or 'nothing'}, and no 'loss' to search "
@@ -332,54 +396,68 @@ def _loss(name, logs):
 
 
 def normalizations(model: Any) -> list:
-    """Its layers of batch normalization whose averages training moves."""
+    """Returns the layers of batch normalization whose running averages training moves."""
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
-    every = model._flatten_layers()
-    return [each for each in every if hasattr(each, "moving_variance") and each.trainable]
+    layers = model._flatten_layers()
+    return [layer for layer in layers if hasattr(layer, "moving_variance") and layer.trainable]
 
 
 class RunningAverages:
-    """Running averages, estimated for the weights of now: they would lag behind a short run.
+    """Estimates the running averages of batch normalization for the present weights.
+
+    Without it they would lag behind the weights of a short run.
 
     An update takes an average a to s a + (1 - s) x, with the statistic x of its batch. A layer may
-    be called several times, or in groups, so that its s is not its momentum: it is measured. Beside
-    2^100 a batch adds nothing: what is left / 2^100 is what one update keeps, s. From zero, n
-    updates give (1 - s^n) times the mean of x.
+    be called several times, or in groups, so that its s is not its momentum: it is measured. Where
+    the average is 2^100, the batch adds nothing, and the average after an update / 2^100 is s. From
+    zero, n updates give (1 - s^n) times the mean of x.
     """
 
     def __init__(self, model: Any):
         layers = normalizations(model)
         self._means = [layer.moving_mean for layer in layers]
         self._variances = [layer.moving_variance for layer in layers]
-        self._kept: list[float] = []  # by an update, of each layer
+        self._kept: list[float] = []  # the share s that an update keeps, of each layer
 
     def __bool__(self) -> bool:
         return bool(self._means)
 
     def measure(self, update: Callable[[], Any]) -> None:
-        """Measures what an update keeps of them; they are lost."""
+        """Measures the share s of the averages that an update keeps. It loses the averages.
+
+        Args:
+            update: Makes an update of the model.
+        """
         _fill(self._variances, HUGE)
         update()
-        self._kept = [float(numpy_of(each).flat[0]) / HUGE for each in self._variances]
+        self._kept = [float(numpy_of(variance).flat[0]) / HUGE for variance in self._variances]
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is known what an update keeps."""
+        """Whether `measure` was called."""
         return bool(self._kept)
 
     def estimate(self, update: Callable[[], Any], count: int) -> None:
-        """Sets them to the means over so many updates."""
+        """Sets the averages to the means over several updates.
+
+        Args:
+            update: Makes an update of the model.
+            count: The number of updates.
+        """
         before = Snapshot([*self._means, *self._variances])
         _fill(before.variables, 0.0)
         for _ in range(count):
             update()
-        for variable, old, kept in zip(
+        for variable, old_value, retained in zip(
             before.variables, before.values, 2 * self._kept, strict=True
         ):
-            # Nothing moved those of a layer that is called with training=False.
-            variable.assign(old if kept == 1.0 else numpy_of(variable) / (1 - kept**count))
+            # The averages of a layer that is called with training=False do not move.
+            variable.assign(
+                old_value if retained == 1.0 else numpy_of(variable) / (1 - retained**count)
+            )
 
 
 def _fill(variables, value):
-    for each in variables:
-        each.assign(0 * numpy_of(each) + value)
+    """Sets all elements of the variables to a value."""
+    for variable in variables:
+        variable.assign(0 * numpy_of(variable) + value)
