@@ -1,27 +1,39 @@
-"""Training data that is read again and again, in batches of any size."""
+"""Training data that can be read again and again, in batches of any size: arrays, or batches."""
 
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# What SciPy's sparse matrices, TensorFlow's sparse and ragged tensors and JAX's sparse arrays have.
+# Attributes of SciPy's sparse matrices, TensorFlow's sparse and ragged tensors, and JAX's sparse
+# arrays.
 UNEVEN = "nnz", "dense_shape", "nested_row_splits", "nse"
-MANY = 4096  # examples of a part of arrays that is looked at
+MANY = 4096  # examples of a batch in a pass over arrays
 
 
 def mapped(function: Callable, *trees: Any) -> Any:
-    """The function of the leaves of dicts, lists and tuples; lists become tuples, as in `fit`."""
+    """Applies a function to the leaves of dicts, lists and tuples.
+
+    Lists become tuples, as in `fit`, and None stays None.
+
+    Args:
+        function: Takes a leaf of each tree.
+        trees: Trees of one structure.
+    """
     first = trees[0]
     if isinstance(first, dict):
         return {key: mapped(function, *(tree[key] for tree in trees)) for key in first}
     if isinstance(first, (list, tuple)):
-        return tuple(mapped(function, *each) for each in zip(*trees, strict=True))
+        return tuple(mapped(function, *branches) for branches in zip(*trees, strict=True))
     return None if first is None else function(*trees)
 
 
 def dense(each: Any) -> Any:
-    """An array of NumPy's; raises for what is sparse or ragged."""
+    """Converts an array to one of NumPy's.
+
+    Raises:
+        TypeError: for a sparse or ragged array.
+    """
     import numpy as np
 
     if any(hasattr(type(each), name) for name in UNEVEN):
@@ -33,60 +45,78 @@ def dense(each: Any) -> Any:
 
 
 def size_of(tree: Any) -> int:
-    """How many examples the arrays hold."""
+    """Returns how many examples the arrays of a tree hold."""
     while isinstance(tree, (dict, list, tuple)):
         tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
     return len(tree)
 
 
 def checksum(tree: Any, before: int = 0) -> int:
-    """The CRC-32 of the arrays, after that of others before."""
+    """Returns the CRC-32 of arrays.
+
+    Args:
+        tree: The arrays.
+        before: The CRC-32 of the arrays before them. Defaults to 0: there are none.
+    """
     import numpy as np
 
-    def add(each):
+    def add(leaf):
         nonlocal before
-        array = np.asarray(each)
-        # An array of strings holds only where they are.
-        held = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
-        before = zlib.crc32(held, before)
+        array = np.asarray(leaf)
+        # The bytes of an array of strings are only pointers to them.
+        content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+        before = zlib.crc32(content, before)
 
     mapped(add, tree)
     return before
 
 
 def first_not_finite(batch: tuple) -> tuple[int, str, str] | None:
-    """The first example of a batch that is not finite, its part and value; None of none."""
+    """Finds the first example of a batch that is not finite.
+
+    Returns:
+        Its index, the part of the batch, such as "x['a']", and the value; None if all are finite.
+    """
     import numpy as np
 
-    found: list = []
+    findings: list = []
 
-    def look(tree, name):
+    def visit(tree, name):
         if isinstance(tree, dict):
-            for key, each in tree.items():
-                look(each, f"{name}[{key!r}]")
+            for key, branch in tree.items():
+                visit(branch, f"{name}[{key!r}]")
         elif isinstance(tree, tuple):
-            for i, each in enumerate(tree):
-                look(each, f"{name}[{i}]")
+            for index, branch in enumerate(tree):
+                visit(branch, f"{name}[{index}]")
         elif tree is not None and np.issubdtype(np.asarray(tree).dtype, np.inexact):
             rows = np.asarray(tree).reshape(len(tree), -1)
-            if not (good := np.isfinite(rows).all(axis=1)).all():
-                row = int(np.argmin(good))
+            if not (is_finite := np.isfinite(rows).all(axis=1)).all():
+                row = int(np.argmin(is_finite))
                 value = rows[row][~np.isfinite(rows[row])][0]
-                found.append((row, name, "NaN" if np.isnan(value) else str(value)))
+                findings.append((row, name, "NaN" if np.isnan(value) else str(value)))
 
     for part, name in zip(batch, ("x", "y", "sample_weight"), strict=False):
-        look(part, name)
-    return min(found, default=None)
+        visit(part, name)
+    return min(findings, default=None)
 
 
 def check_paired(name: str, value: Any, call: str) -> None:
-    """Raises where the targets were passed as another argument, as by f(model, x, y)."""
+    """Checks that the targets were not passed as another argument, as by f(model, x, y).
+
+    Args:
+        name: The name of the argument after the data.
+        value: Its value.
+        call: The right call, for the error.
+
+    Raises:
+        TypeError: if the value is an array.
+    """
     if len(getattr(value, "shape", ())):
         raise TypeError(f"{name} is an array: pass x and y as one argument, {call}.")
 
 
 def whole(batch: Any) -> tuple:
-    """A batch as a tuple, without the targets and weights that are None."""
+    """Returns a batch as a tuple, without targets and weights at its end that are None."""
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
     while parts[1:] and parts[-1] is None:
         parts = parts[:-1]
@@ -94,7 +124,17 @@ def whole(batch: Any) -> tuple:
 
 
 def source(name: str, data: Any) -> "Arrays | Batches":
-    """What reads the data of an argument: arrays in a tuple, or batches; raises for other data."""
+    """Returns the reader of the data of an argument.
+
+    Args:
+        name: The name of the argument, for errors.
+        data: Arrays in a tuple, an array, or batches.
+
+    Raises:
+        TypeError: for arrays in a list or a dict, for sparse or ragged arrays, and for data that
+            can be read only once.
+        ValueError: for arrays of several lengths.
+    """
     is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
     if is_array or isinstance(data, dict):
         raise TypeError(
@@ -107,7 +147,16 @@ def source(name: str, data: Any) -> "Arrays | Batches":
 
 
 class Arrays:
-    """Arrays of one length."""
+    """Arrays of one length, which are read by their rows.
+
+    Args:
+        name: The name of the argument, for errors.
+        data: The arrays in a tuple, or in trees in it.
+
+    Raises:
+        TypeError: for sparse or ragged arrays, and for lists of numbers.
+        ValueError: for arrays of several lengths.
+    """
 
     is_py_dataset = False
 
@@ -116,7 +165,7 @@ class Arrays:
 
         self._arrays = mapped(dense, data)
         sizes: set[int] = set()
-        mapped(lambda each: sizes.add(len(each) if each.ndim else -1), self._arrays)
+        mapped(lambda array: sizes.add(len(array) if array.ndim else -1), self._arrays)
         if -1 in sizes:
             raise TypeError(
                 f"{name} holds lists of numbers, which stand for several inputs: pass arrays, as "
@@ -130,78 +179,97 @@ class Arrays:
         self._kept = np.arange(*sizes)
 
     def count(self) -> int:
-        """The examples."""
+        """Returns the number of examples that are not held out."""
         return len(self._kept)
 
     @property
     def length(self) -> int:
-        """The examples, held out or not."""
+        """The number of examples, held out or not."""
         return size_of(self._arrays)
 
     def first(self, count: int) -> tuple:
-        """So many, as they lie there, held out or not."""
+        """Returns the first `count` examples in their order, held out or not."""
         return self._rows(slice(count))
 
     def passed(self) -> Iterator[tuple]:
-        """A pass over all of them, held out or not."""
-        yield from (self._rows(slice(i, i + MANY)) for i in range(0, self.length, MANY))
+        """Yields a pass over all examples, held out or not, in batches of `MANY`."""
+        yield from (self._rows(slice(first, first + MANY)) for first in range(0, self.length, MANY))
 
     def hold_out(self, wanted: int) -> tuple:
-        """So many examples at random, which no batch has any longer."""
+        """Returns so many examples, chosen at random, which no batch has any longer."""
         import numpy as np
 
         order = np.random.default_rng(0).permutation(self._kept)
-        held, self._kept = order[:wanted], order[wanted:]
-        return self._rows(held)
+        held_rows, self._kept = order[:wanted], order[wanted:]
+        return self._rows(held_rows)
 
     def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
-        """Batches without end, shuffled anew for each pass over all arrays."""
-        import numpy as np
+        """Yields batches without end, shuffled anew for each pass over all arrays.
 
-        del examples  # arrays may be a part of them
-
-        random, left = np.random.default_rng(seed), self._kept[:0]
-        while True:
-            while len(left) < size:
-                left = np.concatenate([left, random.permutation(self._kept)])
-            chosen, left = left[:size], left[size:]
-            yield self._rows(chosen)
-
-    def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
-        """Takes the next examples of all passes, from a place on, as many as a call asks for.
-
-        As `fit` gives them to `train_step`: inputs alone are no tuple.
-        Pass p is a permutation by (seed, p): no pass before has to be made.
+        Args:
+            size: Examples of a batch.
+            seed: Seed of the order.
+            examples: Is not used: arrays may be a part of the examples of an epoch.
         """
         import numpy as np
 
-        def orders(first):
-            for each in itertools.count(first):
-                yield np.random.default_rng((seed, each)).permutation(self._kept)
+        del examples
+
+        generator, remaining = np.random.default_rng(seed), self._kept[:0]
+        while True:
+            while len(remaining) < size:
+                remaining = np.concatenate([remaining, generator.permutation(self._kept)])
+            rows, remaining = remaining[:size], remaining[size:]
+            yield self._rows(rows)
+
+    def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
+        """Returns a function that takes the next examples of all passes, any number at a time.
+
+        It returns them as `fit` gives them to `train_step`: inputs alone are no tuple. Pass p is a
+        permutation by (seed, p), so that no earlier pass has to be made.
+
+        Args:
+            start: Examples of all passes to leave out first.
+            seed: Seed of the order.
+            examples: Examples of a pass.
+        """
+        import numpy as np
+
+        def permutations(first):
+            for pass_number in itertools.count(first):
+                yield np.random.default_rng((seed, pass_number)).permutation(self._kept)
 
         first, skipped = divmod(start, examples)
-        passes = orders(first)
-        left = next(passes)[skipped:]
+        orders = permutations(first)
+        remaining = next(orders)[skipped:]
 
         def take(size):
-            nonlocal left
-            while len(left) < size:
-                left = np.concatenate([left, next(passes)])
-            chosen, left = left[:size], left[size:]
-            x, *others = self._rows(chosen)
-            return (x, *others) if others or isinstance(x, (list, tuple)) else x
+            nonlocal remaining
+            while len(remaining) < size:
+                remaining = np.concatenate([remaining, next(orders)])
+            rows, remaining = remaining[:size], remaining[size:]
+            x, *targets = self._rows(rows)
+            return (x, *targets) if targets or isinstance(x, (list, tuple)) else x
 
         return take
 
     def _rows(self, chosen):
-        return mapped(lambda each: each[chosen], self._arrays)
+        return mapped(lambda array: array[chosen], self._arrays)
 
 
 class Batches:
-    """Batches that can be read again."""
+    """Batches that can be read again.
+
+    Args:
+        name: The name of the argument, for errors.
+        data: A `tf.data.Dataset`, a `PyDataset`, a list, or another iterable of batches.
+
+    Raises:
+        TypeError: for data that can be read only once.
+    """
 
     def __init__(self, name: str, data: Any):
-        self.is_py_dataset = hasattr(type(data), "num_batches")  # of Keras 3
+        self.is_py_dataset = hasattr(type(data), "num_batches")  # Keras 3 has it
         self._is_list = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if not self._is_list and (not hasattr(data, "__iter__") or iter(data) is data):
             raise TypeError(
@@ -210,101 +278,125 @@ class Batches:
                 "batches."
             )
         self._data, self._skipped = data, 0
-        self._held: int | None = None  # the checksum of what is held out
-        self._counted: int | None = None  # examples, by some batches and the last
+        self._held: int | None = None  # the checksum of the held-out examples
+        self._counted: int | None = None  # examples of a pass, by some batches and the last
 
     @property
     def given(self) -> Any:
-        """The data as they were given."""
+        """The data as the user gave them."""
         return self._data
 
     def passed(self) -> Iterator[tuple]:
-        """A pass over all batches, held out or not, as tuples of arrays."""
+        """Returns a pass over all batches, held out or not, as tuples of arrays."""
         return self._read()
 
     def count(self) -> int:
-        """The examples of a pass, which is read where its batches may differ in size.
+        """Returns the examples of a pass, which is read if its batches may differ in size.
 
-        Of a `PyDataset`, whose pass may cost minutes, the first two batches, one in the middle and
-        the last are read; a pass that has more or fewer examples raises when it ends.
+        A pass over a `PyDataset` may cost minutes. Only the first two batches, one in the middle
+        and the last are read. A pass that then has more or fewer examples raises at its end.
+
+        Raises:
+            ValueError: if the data do not say how many batches they have, or have none.
         """
         try:
             batches = self._data.num_batches if self.is_py_dataset else len(self._data)
         except (TypeError, NotImplementedError):
             batches = None
-        if batches is None:  # or a PyDataset without end
+        if batches is None:  # also for a PyDataset without end
             raise ValueError(
                 "data does not say how many examples it has: pass examples=, those of one pass."
             )
         if not batches:
             raise ValueError("data holds no batch.")
         if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
-            some = {i for i in (0, 1, batches // 2) if i < batches - 1}
-            seen = (mapped(dense, whole(self._data[i])) for i in (*sorted(some), batches - 1))
-            *sizes, last = map(_rows_of, seen)
+            sampled = {index for index in (0, 1, batches // 2) if index < batches - 1}
+            sampled_batches = (
+                mapped(dense, whole(self._data[index])) for index in (*sorted(sampled), batches - 1)
+            )
+            *sizes, last = map(_rows_of, sampled_batches)
             if len(set(sizes)) < 2:
                 self._counted = (batches - 1) * max(sizes, default=0) + last
                 return self._counted
         return sum(map(size_of, self._read()))
 
     def hold_out(self, wanted: int) -> tuple:
-        """The first examples, which no batch has any longer."""
+        """Returns the first examples, which no batch has any longer."""
         self._skipped = wanted
         return Rebatched(self._compared()).take(wanted)
 
     def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
-        """Batches without end, each drawn from the next two batches' worth of examples."""
+        """Yields batches without end, each drawn from the next two batches' worth of examples.
+
+        Args:
+            size: Examples of a batch.
+            seed: Seed of the draws.
+            examples: Examples at which a pass ends. Defaults to None: where the data end.
+
+        Raises:
+            ValueError: if a later pass has no examples.
+        """
         import numpy as np
 
         def passes():
             while True:
                 end, is_all = examples or self._counted, examples is None
-                left = _between(self._skipped, end, self._compared(), is_all)
-                if (first := next(left, None)) is None:
+                remaining = _between(self._skipped, end, self._compared(), is_all)
+                if (first := next(remaining, None)) is None:
                     raise ValueError(
                         "data has no example to train on when it is read again: pass what can be "
                         "read again and again, such as arrays (x, y)."
                     )
-                yield from itertools.chain([first], left)
+                yield from itertools.chain([first], remaining)
 
-        rebatched, random = Rebatched(passes()), np.random.default_rng(seed)
+        rebatched, generator = Rebatched(passes()), np.random.default_rng(seed)
         while True:
-            yield rebatched.draw(size, random)
+            yield rebatched.draw(size, generator)
 
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
-        """As of arrays, in the order of the data; passes before are begun and not read."""
+        """Returns a function that takes the next examples of all passes, as `Arrays.stream` does.
+
+        They come in the order of the data. Earlier passes are begun, and are not read.
+
+        Args:
+            start: Examples of all passes to leave out first.
+            seed: Is not used: the data have their own order.
+            examples: Examples of a pass.
+        """
         first, skipped = divmod(start, examples)
 
-        def made(batch):  # inputs alone are a tuple where a `PyDataset` has no dict of them
+        def as_in_fit(batch):  # inputs alone of a `PyDataset` are a tuple, unless a dict
             is_tuple = self.is_py_dataset and not isinstance(batch, dict)
             return whole(batch) if is_tuple or isinstance(batch, (list, tuple)) else batch
 
         def passes():
             for number in itertools.count():
                 self._tell("on_epoch_begin")
-                read = self._read(skipped if number == first else 0, examples, made)
+                batches = self._read(skipped if number == first else 0, examples, as_in_fit)
                 if number >= first:
-                    yield read
+                    yield batches
                 self._tell("on_epoch_end")
 
         return Rebatched(itertools.chain.from_iterable(passes())).take
 
     def _read(self, skipped=0, most=None, made=whole):
-        """A pass that is begun now: tuples of NumPy arrays, without the first examples."""
-        every = map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
+        """Begins a pass of tuples of NumPy arrays, without the first `skipped` examples."""
+        raw_batches = (
+            map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
+        )
         is_all = most is not None and most == self._counted
-        return _between(skipped, most, map(made, every), is_all)
+        return _between(skipped, most, map(made, raw_batches), is_all)
 
     def _compared(self):
-        """A pass; raises where it does not begin with the examples that are held out."""
-        at, seen = 0, 0
+        """Yields a pass; raises if it does not begin with the examples that are held out."""
+        position, crc = 0, 0
         for batch in self._read():
-            if (left := self._skipped - at) > 0:
-                at += size_of(batch)
-                seen = checksum(mapped(lambda each, left=left: each[:left], batch), seen)
-                if at >= self._skipped and self._held is None:
-                    self._held = seen
-                elif at >= self._skipped and seen != self._held:
+            if (needed := self._skipped - position) > 0:
+                position += size_of(batch)
+                crc = checksum(mapped(lambda array, needed=needed: array[:needed], batch), crc)
+                if position >= self._skipped and self._held is None:
+                    self._held = crc
+                elif position >= self._skipped and crc != self._held:
                     raise ValueError(
                         "data begins with other examples when it is read again, as where they are "
                         f"shuffled or augmented anew, so that the first {self._skipped:,} cannot "
@@ -313,17 +405,17 @@ class Batches:
             yield batch
 
     def _tell(self, event):
-        """As `fit` does: a `PyDataset` or `Sequence` may shuffle."""
-        if tell := getattr(self._data, event, None):
-            tell()
+        """Tells the data of an event, as `fit` does: a `PyDataset` or `Sequence` may shuffle."""
+        if notify := getattr(self._data, event, None):
+            notify()
 
 
 def _rows_of(batch):
-    """The examples of a batch; raises where its arrays differ, or are single examples."""
+    """Returns the examples of a batch; raises if its arrays differ, or are single examples."""
     import numpy as np
 
     sizes: set[int] = set()
-    mapped(lambda each: sizes.add(len(each) if len(np.shape(each)) else 0), batch)
+    mapped(lambda array: sizes.add(len(array) if len(np.shape(array)) else 0), batch)
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
             f"A batch of data holds arrays of {' and '.join(map(str, sorted(sizes)))} rows, and "
@@ -333,51 +425,60 @@ def _rows_of(batch):
 
 
 def _between(first, end, batches, is_all=False):
-    """The examples from the first to the end as arrays.
+    """Yields the examples from the first to the end as arrays.
 
-    Raises where batches end before it, or, if it `is_all` that a pass has, where they do not.
+    It raises if the batches end before `end`. With `is_all` it also raises if they go on beyond it.
     """
-    at = 0
-    for batch in (mapped(dense, each) for each in batches):
+    position = 0
+    for batch in (mapped(dense, arrays) for arrays in batches):
         size = _rows_of(batch)
-        cut = slice(max(0, first - at), size if end is None else end - at)
-        at += size
-        if at > first:
-            yield mapped(lambda each, cut=cut: each[cut], batch)
-        if end is not None and at >= end:
-            if is_all and (at > end or next(batches, None) is not None):
+        cut = slice(max(0, first - position), size if end is None else end - position)
+        position += size
+        if position > first:
+            yield mapped(lambda arrays, cut=cut: arrays[cut], batch)
+        if end is not None and position >= end:
+            if is_all and (position > end or next(batches, None) is not None):
                 raise ValueError(
                     f"A pass over data has more than the {end:,} examples that some of its batches "
                     "tell of, as they differ in size: pass examples=, those of one pass."
                 )
             return
     if end is not None:
-        fewer = f"examples={at}, or " if at else ""
+        fewer = f"examples={position}, or " if position else ""
         raise ValueError(
-            f"A pass over data has {at:,} examples, and not {end:,}: pass {fewer}data that can be "
-            "read again and again."
+            f"A pass over data has {position:,} examples, and not {end:,}: pass {fewer}data that "
+            "can be read again and again."
         )
 
 
 class Rebatched:
-    """The same examples in batches of any size."""
+    """The examples of batches, in batches of any other size.
+
+    Args:
+        batches: Tuples of arrays.
+    """
 
     def __init__(self, batches: Iterator[tuple]):
         self._batches, self._count = batches, 0
         self._pool: list[tuple] = []
 
     def take(self, size: int) -> tuple:
-        """The next ones; fewer where there are no more, and () of none."""
+        """Returns the next `size` examples; fewer at the end of the data, and () after it."""
         return self._cut(self._topped_up(size), slice(size), slice(size, None))
 
     def draw(self, size: int, random: Any) -> tuple:
-        """So many of the next ones, at random from twice as many at least."""
-        whole = self._topped_up(2 * size)
-        order = random.permutation(size_of(whole))
-        return self._cut(whole, order[:size], order[size:])
+        """Draws examples at random from at least twice as many of the next ones.
+
+        Args:
+            size: The number of examples to draw.
+            random: A generator of NumPy's.
+        """
+        buffer = self._topped_up(2 * size)
+        order = random.permutation(size_of(buffer))
+        return self._cut(buffer, order[:size], order[size:])
 
     def _topped_up(self, count):
-        """Tops up the buffer to `count` examples; fewer at the end of the data."""
+        """Fills the buffer up to `count` examples, fewer at the end of the data, and returns it."""
         import numpy as np
 
         while self._count < count and (batch := next(self._batches, None)) is not None:
@@ -385,7 +486,7 @@ class Rebatched:
             self._count += size_of(batch)
         if len(self._pool) > 1:
             try:
-                self._pool = [mapped(lambda *each: np.concatenate(each), *self._pool)]
+                self._pool = [mapped(lambda *parts: np.concatenate(parts), *self._pool)]
             except ValueError as error:
                 raise ValueError(
                     "data has batches of several shapes, which cannot be batched anew: pad every "
@@ -394,8 +495,9 @@ class Rebatched:
         return self._pool[0] if self._pool else None
 
     def _cut(self, whole, taken, left):
+        """Returns the rows `taken` of the buffer, and keeps the rows `left` in it."""
         if whole is None or not size_of(whole):
             return ()
-        self._pool = [mapped(lambda each: each[left], whole)]
+        self._pool = [mapped(lambda array: array[left], whole)]
         self._count = size_of(self._pool[0])
-        return mapped(lambda each: each[taken], whole)
+        return mapped(lambda array: array[taken], whole)

@@ -1,1 +1,1 @@
-"""Finders: which learning rate, and which batch, a model and its data want."""
+"""The finders of a learning rate and of a batch size for a model and its data."""

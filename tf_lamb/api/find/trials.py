@@ -303,8 +303,8 @@ class Trials:
         if fixed and call_size != fixed:
             raise ValueError(
                 f"{cause} a call of this search has {call_size}: pass "
-                f"micro_batch_size={fixed} with a batch that it divides, or make the model without a "
-                "batch in that shape."
+                f"micro_batch_size={fixed} with a batch that it divides, or make the model "
+                "without a batch in that shape."
             )
         if fixed and block_size != fixed:
             count = len(self.data.blocks)
