@@ -1,8 +1,8 @@
-"""Which of the rates that were tried is best, and what that says of a longer run.
+"""The decisions of a search for a learning rate, from the losses of its short runs.
 
-A search has two rungs, which are small complete runs: all candidates in the first, the best few at
-four times the length in the second. The best rate falls as steps^-0.3, so a candidate for the real
-run of T steps is tried in a run of L steps at (T/L)^0.3 times its rate. Here `rate` is always the
+A search has two rungs of small complete runs: all candidates in the first, the best few at four
+times the length in the second. The best rate falls as steps^-0.3, so a candidate for the real run
+of T steps is tried in a run of L steps at (T/L)^0.3 times its rate. Here `rate` is always the
 candidate's, for the real run.
 """
 
@@ -12,79 +12,132 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-LONGER = 4  # times the steps of the first rung
-SLOPE = 0.3  # arXiv 2409.19913 and others: .28 to .4
-FIRST, SECOND = 5, 4  # runs of an optimizer on a rung, at most
-COARSE, FINE = 4.0, 2.0  # the factor between the rates of the first rung, the least of the second
-SURE = 2.0  # standard errors
-CLEAR = 3.0  # times what is level
-TOLERANCE = 0.005  # of the loss: what is within it is level
-LEAST_STEPS = 8  # of a run on the first rung
-SHORTEST = LEAST_STEPS * LONGER  # run that can be searched
-WARMUP = 0.2  # of a short run: a few steps of warmup are less than a real run has
-COOLDOWN = 0.2  # of a short run at a constant rate, whose last loss would be mostly noise
-LEAN = 2 / 3  # of the way up a wide plateau: short runs prefer lower rates than long ones
+LONGER = 4  # steps of a run on the second rung, over those of the first
+SLOPE = 0.3  # the best rate falls as steps^-SLOPE; arXiv 2409.19913 and others: .28 to .4
+FIRST, SECOND = 5, 4  # the most runs of an optimizer on the first rung, and on the second
+# The factor between rates on the first rung, and the least such factor on the second.
+COARSE, FINE = 4.0, 2.0
+SURE = 2.0  # standard errors of the difference of two losses that are still level
+CLEAR = 3.0  # a loss is clearly worse beyond this many times the tolerance for level
+TOLERANCE = 0.005  # share of the best loss within which a loss is level
+LEAST_STEPS = 8  # the fewest steps of a run on the first rung
+SHORTEST = LEAST_STEPS * LONGER  # the fewest steps of a real run that can be searched
+# The least share of a short run that is warmup: a few steps are less than a real run has.
+WARMUP = 0.2
+# The share of a short run with a constant rate in which it falls to 0: else the last loss would be
+# mostly noise.
+COOLDOWN = 0.2
+# The middle of a wide plateau, as a share of the way up in logs: short runs prefer lower rates than
+# long ones.
+LEAN = 2 / 3
 FINALISTS = 2  # optimizers on the second rung
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A short run and how it ended."""
+    """A short run and how it ended.
 
-    optimizer: str  # its name
-    rate: float  # the candidate for the real run
-    tried: float  # the rate that the short run had
+    Attributes:
+        optimizer: The name of its optimizer.
+        rate: The candidate for the real run.
+        tried: The rate of the short run.
+        steps: Steps of the short run.
+        losses: The final losses on blocks of the held-out examples; () for a run that was lost, as
+            its loss was not finite.
+    """
+
+    optimizer: str
+    rate: float
+    tried: float
     steps: int
-    losses: tuple[float, ...]  # on blocks of the held-out examples; empty: it was lost
+    losses: tuple[float, ...]
 
     @property
     def loss(self) -> float:
-        """Mean held-out loss; infinite of a run that was lost."""
+        """The mean held-out loss; infinity for a run that was lost."""
         return statistics.fmean(self.losses) if self.losses else math.inf
 
 
 def rungs(
     total: int, optimizers: int, budget: float, averaging_updates: int = 0
 ) -> tuple[int, int]:
-    """Steps of a run on each rung, so that the search takes `budget` of `total` steps at most."""
-    left = max(0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, averaging_updates))
-    first = min(int(left / most_steps((1, LONGER), optimizers)), total // LONGER)
+    """Returns the steps of a run on each rung, so that the search stays within its budget.
+
+    Args:
+        total: Steps of the real run.
+        optimizers: The number of optimizers on the first rung.
+        budget: The most steps of the search, over `total`.
+        averaging_updates: Updates that each run takes besides its own. Defaults to 0.
+    """
+    remaining = max(
+        0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, averaging_updates)
+    )
+    first = min(int(remaining / most_steps((1, LONGER), optimizers)), total // LONGER)
     return first, first * LONGER
 
 
 def least_budget(total: int, optimizers: int, averaging_updates: int = 0) -> float:
-    """The smallest budget with which a search can be begun."""
+    """Returns the smallest budget with which a search can begin, rounded up to a hundredth.
+
+    Args:
+        total: Steps of the real run.
+        optimizers: The number of optimizers on the first rung.
+        averaging_updates: Updates that each run takes besides its own. Defaults to 0.
+    """
     least = most_steps((LEAST_STEPS, SHORTEST), optimizers, averaging_updates)
     return math.ceil(100 * least / total) / 100
 
 
 def most_steps(lengths: tuple[int, int], optimizers: int, averaging_updates: int = 0) -> int:
-    """The most steps that a search takes; every run takes `averaging_updates` besides."""
-    first, second = (averaging_updates + each for each in lengths)
-    every = first * FIRST * optimizers + second * SECOND * min(optimizers, FINALISTS)
-    return every + (averaging_updates > 0)
+    """Returns the most steps that a search takes.
+
+    Args:
+        lengths: Steps of a run on each rung.
+        optimizers: The number of optimizers on the first rung.
+        averaging_updates: Updates that each run takes besides its own. Defaults to 0.
+    """
+    first, second = (averaging_updates + length for length in lengths)
+    total = first * FIRST * optimizers + second * SECOND * min(optimizers, FINALISTS)
+    return total + (averaging_updates > 0)
 
 
 def short_run_rate(rate: float, steps: int, total: int) -> float:
-    """The rate of a short run that stands for `rate` in the real one."""
+    """Returns the rate of a short run that stands for a rate in the real one.
+
+    Args:
+        rate: The rate in the real run.
+        steps: Steps of the short run.
+        total: Steps of the real run.
+    """
     return rate * (total / steps) ** SLOPE
 
 
 def gap_and_tolerance(trial: Trial, best: Trial) -> tuple[float, float]:
-    """How far its loss is above the best, and how far it may be and still be level.
+    """Returns how far a trial's loss is above the best, and how far a level one may be.
 
-    Level is a mean of the paired differences of the blocks within two standard errors, or within
-    0.5% of the best loss.
+    A loss is level if the mean of the paired differences of the blocks is within two standard
+    errors, or within 0.5% of the best loss.
+
+    Args:
+        trial: The trial to compare.
+        best: The trial with the best loss.
     """
     if not trial.losses:
         return math.inf, 0.0
-    differences = [a - b for a, b in zip(trial.losses, best.losses, strict=True)]
+    differences = [
+        loss - best_loss for loss, best_loss in zip(trial.losses, best.losses, strict=True)
+    ]
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return statistics.fmean(differences), max(SURE * error, TOLERANCE * abs(best.loss))
 
 
 def is_level(trial: Trial, best: Trial) -> bool:
-    """Whether it cannot be told from the best; see `gap_and_tolerance`."""
+    """Returns whether a trial cannot be told from the best; see `gap_and_tolerance`.
+
+    Args:
+        trial: The trial to compare.
+        best: The trial with the best loss.
+    """
     difference, allowed = gap_and_tolerance(trial, best)
     return difference <= allowed
 
@@ -93,116 +146,158 @@ def is_level(trial: Trial, best: Trial) -> bool:
 class Plateau:
     """The rates around the best that cannot be told from it.
 
-    The middle is between the ends, in logs; two thirds of the way up where they are more than a
-    factor of four apart; where a single trial is level, at the lowest point of the parabola through
-    it and its neighbours.
+    The middle is between the ends, in logs. It is two thirds of the way up where they are more than
+    a factor of four apart. Where a single trial is level, it is at the lowest point of the parabola
+    through that trial and its neighbours.
+
+    Attributes:
+        low: The lower end, between the rates that were tried.
+        high: The upper end.
+        middle: The rate to take.
+        best: The best trial.
+        edges: "lower", "upper", both or neither: the ends beyond which no worse rate was tried.
+        level: The lowest and the highest rate that were tried and are level.
+        worse: The rates that were tried and are worse.
     """
 
     low: float
     high: float
     middle: float
     best: Trial
-    edges: tuple[str, ...]  # "lower", "upper", both or neither: nothing worse was tried beyond it
-    level: tuple[float, float]  # of the rates that were tried, the ends of those that are level
-    worse: tuple[float, ...]  # the rates that were tried and are worse
+    edges: tuple[str, ...]
+    level: tuple[float, float]
+    worse: tuple[float, ...]
 
     def __contains__(self, rate: float) -> bool:
         return self.low * 0.999 <= rate <= self.high * 1.001
 
 
 def plateau(trials: Iterable[Trial]) -> Plateau | None:
-    """The plateau of one optimizer's trials on one rung; None where all were lost.
+    """Returns the plateau of one optimizer's trials on one rung; None if all were lost.
 
-    Of trials at one rate, in several orders of the data, the best counts.
+    Several trials at one rate, in different orders of the data, count as the best of them.
     """
-    of_rate = {trial.rate: trial for trial in sorted(trials, key=lambda trial: -trial.loss)}
-    ordered = sorted(of_rate.values(), key=lambda trial: trial.rate)
+    by_rate = {trial.rate: trial for trial in sorted(trials, key=lambda trial: -trial.loss)}
+    ordered = sorted(by_rate.values(), key=lambda trial: trial.rate)
     best = min(ordered, key=lambda trial: trial.loss, default=None)
     if best is None or not best.losses:
         return None
-    at = ordered.index(best)
-    low, low_edge = _end(ordered[at::-1], best)
-    high, high_edge = _end(ordered[at:], best)
+    index = ordered.index(best)
+    low, low_edge = _end(ordered[index::-1], best)
+    high, high_edge = _end(ordered[index:], best)
     edges = ("lower",) * low_edge + ("upper",) * high_edge
     middle = low * (high / low) ** (LEAN if high > COARSE * low else 0.5)
-    around = ordered[max(at - 1, 0) : at + 2]
-    if not edges and not any(is_level(each, best) for each in around if each is not best):
-        middle = _lowest(*around)
-    rates = [each.rate for each in ordered if is_level(each, best)]
-    worse = tuple(each.rate for each in ordered if each.rate not in rates)
+    neighbours = ordered[max(index - 1, 0) : index + 2]
+    if not edges and not any(
+        is_level(candidate, best) for candidate in neighbours if candidate is not best
+    ):
+        middle = _lowest(*neighbours)
+    rates = [candidate.rate for candidate in ordered if is_level(candidate, best)]
+    worse = tuple(candidate.rate for candidate in ordered if candidate.rate not in rates)
     level = rates[0], rates[-1]
     return Plateau(min(low, middle), max(high, middle), middle, best, edges, level, worse)
 
 
 def _lowest(left: Trial, best: Trial, right: Trial) -> float:
-    """The rate at the lowest point of the parabola through three losses, over log rate."""
-    a, b = (math.log(each.rate / best.rate) for each in (left, right))
-    rises = [each.loss - best.loss for each in (left, right)]
+    """Returns the rate at the lowest point of the parabola through three losses, over log rate."""
+    log_left, log_right = (math.log(neighbour.rate / best.rate) for neighbour in (left, right))
+    rises = [neighbour.loss - best.loss for neighbour in (left, right)]
     if math.isinf(min(rises)):  # both were lost
         return best.rate
-    up, down = (min(rise, 4 * min(rises)) for rise in rises)  # beyond it is a cliff
-    return best.rate * math.exp((up * b**2 - down * a**2) / (2 * (up * b - down * a)))
+    # The steeper side counts for four times the other at most: beyond it the loss is a cliff.
+    rise_left, rise_right = (min(rise, 4 * min(rises)) for rise in rises)
+    return best.rate * math.exp(
+        (rise_left * log_right**2 - rise_right * log_left**2)
+        / (2 * (rise_left * log_right - rise_right * log_left))
+    )
 
 
 def _end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
-    """Where the plateau ends, by the loss over the logarithm of the rate, and if none was worse."""
+    """Returns where the plateau ends, interpolated in log rate, and whether no trial was worse."""
     for inner, outer in itertools.pairwise(outwards):
         difference, allowed = gap_and_tolerance(outer, best)
         if difference > allowed:
-            inside = gap_and_tolerance(inner, best)[0]
-            way = (allowed - inside) / (difference - inside) if inside < allowed else 0.0
-            return inner.rate * (outer.rate / inner.rate) ** way, False
+            inner_difference = gap_and_tolerance(inner, best)[0]
+            fraction = (
+                (allowed - inner_difference) / (difference - inner_difference)
+                if inner_difference < allowed
+                else 0.0
+            )
+            return inner.rate * (outer.rate / inner.rate) ** fraction, False
     return outwards[-1].rate, True
 
 
 def keeps_start(start: Trial, best: Trial) -> bool:
-    """Whether the second rung begins at the start of the first: where that is not clearly worse."""
+    """Returns whether the second rung begins at the first rung's start, which is not clearly worse.
+
+    Args:
+        start: The trial at the start of the first rung.
+        best: The best trial of the first rung.
+    """
     difference, allowed = gap_and_tolerance(start, best)
     return difference <= CLEAR * allowed
 
 
 def between(found: Plateau) -> float:
-    """The factor between the rates of the second rung: to the ends of the plateau of the first."""
+    """Returns the factor between rates of the second rung, which reach the ends of a plateau."""
     return min(max(FINE, math.sqrt(found.high / found.low)), COARSE)
 
 
 def next_rate(
     trials: Sequence[Trial], start: float, factor: float, most: int, best: float | None = None
 ) -> float | None:
-    """The rate to try next on a rung, or None where it is done.
+    """Returns the rate to try next on a rung, or None if the rung is done.
 
-    The start, once up and once down; then beyond the better end, until both are worse. On the
-    second rung the start, the best of the first, and once up and down from the better of both.
+    The first rung has the start, once up and once down. It goes on beyond the better end, until
+    both ends are worse. The second rung has the start, the best of the first rung, and once up and
+    down from the better of both.
+
+    Args:
+        trials: The trials on the rung so far, in their order.
+        start: The rate to begin with.
+        factor: The factor between two rates.
+        most: The most trials on the rung.
+        best: The best rate of the first rung, for the second. Defaults to None.
     """
     if len(trials) >= most:
         return None
-    rates, begun = {trial.rate for trial in trials}, []
+    rates, started = {trial.rate for trial in trials}, []
     for rate in (start, best or start):
-        begun += [trial for trial in trials if math.isclose(trial.rate, rate)]
-        if not begun or not math.isclose(begun[-1].rate, rate):
+        started += [trial for trial in trials if math.isclose(trial.rate, rate)]
+        if not started or not math.isclose(started[-1].rate, rate):
             return rate
-    around = min(begun, key=lambda trial: trial.loss).rate
-    for rate in (around * factor, around / factor):
-        lowest, highest = min(rate, around) * 0.999, max(rate, around) * 1.001
-        if not any(lowest <= each <= highest and not math.isclose(each, around) for each in rates):
+    center = min(started, key=lambda trial: trial.loss).rate
+    for rate in (center * factor, center / factor):
+        lowest, highest = min(rate, center) * 0.999, max(rate, center) * 1.001
+        if not any(
+            lowest <= tried_rate <= highest and not math.isclose(tried_rate, center)
+            for tried_rate in rates
+        ):
             return rate
-    found = plateau(trials)
-    if found is None:
+    current = plateau(trials)
+    if current is None:
         return min(rates) / factor
-    if not found.edges:
+    if not current.edges:
         return None
-    low, high = (of(trials, key=lambda trial: trial.rate) for of in (min, max))
-    if len(found.edges) == 2:  # the better end first
+    low, high = (pick(trials, key=lambda trial: trial.rate) for pick in (min, max))
+    if len(current.edges) == 2:  # beyond the better end
         return low.rate / factor if low.loss < high.loss else high.rate * factor
-    return high.rate * factor if found.edges == ("upper",) else low.rate / factor
+    return high.rate * factor if current.edges == ("upper",) else low.rate / factor
 
 
 def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[float | None, str]:
-    """The rate for the real run and how it was chosen, of the plateaus of both rungs.
+    """Decides on the rate for the real run.
 
-    None and why where nothing was decided. Longer runs that end above shorter ones, by more than
-    the held-out examples may err, tell nothing: their rates are not the best, or more steps do
-    harm. The baseline is its rate at this batch, if that was a candidate.
+    Longer runs that end above shorter ones, by more than the held-out examples may err, tell
+    nothing: their rates are not the best, or more steps do harm.
+
+    Args:
+        first: The plateau of the first rung.
+        second: The plateau of the second rung.
+        baseline: The baseline's rate at this batch, if it was a candidate.
+
+    Returns:
+        The rate and how it was chosen; None and why if nothing was decided.
     """
     if not is_level(second.best, first.best):
         return None, (
@@ -213,36 +308,47 @@ def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[flo
         return baseline, "the square-root-scaled baseline: no other rate was clearly better"
     if len(second.edges) == len(first.edges) == 2:
         return None, "the rates that were tried cannot be told apart"
-    for end in second.edges:
-        if end in first.edges:
-            return None, f"the best is at the {end} edge of what was tried"
+    for edge in second.edges:
+        if edge in first.edges:
+            return None, f"the best is at the {edge} edge of what was tried"
     return second.middle, "the middle of the rates that cannot be told apart"
 
 
 def interval(first: Plateau, second: Plateau) -> tuple[float, float]:
-    """Between which rates the best is, as far as the held-out examples tell.
+    """Returns the lowest and the highest rate that may be the best, by the held-out examples.
 
     A parabola that is higher at the next rate has its lowest point less than half the way to it, in
-    logs. Where nothing worse was tried in the longer runs, it is as far as what was in the shorter
-    ones.
+    logs. Where nothing worse was tried in the longer runs, the interval goes to the next worse rate
+    of the shorter runs.
+
+    Args:
+        first: The plateau of the first rung.
+        second: The plateau of the second rung.
     """
-    ends, level = [second.low, second.high], second.level
-    for last, worse, in_shorter in zip(
+    bounds, level = [second.low, second.high], second.level
+    for level_rate, worse, in_shorter in zip(
         level, _beyond(second, level), _beyond(first, level), strict=True
     ):
-        ends.append(math.sqrt(last * worse) if worse else in_shorter or last)
-    return min(ends), max(ends)
+        bounds.append(math.sqrt(level_rate * worse) if worse else in_shorter or level_rate)
+    return min(bounds), max(bounds)
 
 
 def _beyond(found, level):
-    """The nearest rates that are worse, below and above others; None where there is none."""
+    """Returns the nearest worse rates below and above the level ones; None where there is none."""
     low, high = level
     below = max((rate for rate in found.worse if rate < low), default=None)
     return below, min((rate for rate in found.worse if rate > high), default=None)
 
 
 def choose(best: Mapping[str, Trial]) -> tuple[str, str]:
-    """The optimizer to take and why, of the best trial of each: the first that is level."""
+    """Chooses the optimizer to take: the first whose best trial is level with the lowest loss.
+
+    Args:
+        best: The best trial of each optimizer, by name, in the order of the optimizers.
+
+    Returns:
+        The name of the optimizer, and why.
+    """
     lowest = min(best, key=lambda name: best[name].loss)
     first = next(name for name in best if is_level(best[name], best[lowest]))
     if first == lowest:
