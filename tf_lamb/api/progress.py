@@ -1,27 +1,33 @@
-"""How far a search or a staged training is, for somebody who watches."""
+"""The progress of a search or a staged training, shown to somebody who watches."""
 
 import sys
 from typing import Any
 
 from tf_lamb.api import frontends
 
-# Characters of Keras's bar with its colors, which a line in a notebook has to cover.
-WIDEST = 120
-PARTS, PAUSE = 100, 1.0  # of a notebook's bar: a cell that is saved may keep every one, and seconds
+WIDEST = 120  # characters of Keras's bar with its colors, which a line in a notebook has to cover
+# PARTS: the times that a notebook's bar is drawn, as a saved cell may keep every one of them.
+# PAUSE: the least seconds between two of them.
+PARTS, PAUSE = 100, 1.0
 
 
 def can_print() -> bool:
-    """Whether there is a standard output: a service may have none, or have closed it."""
+    """Returns whether there is a standard output: a service may have none, or have closed it."""
     return sys.stdout is not None and not getattr(sys.stdout, "closed", False)
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Prints a line, if there is somewhere to print it."""
+    """Prints a line, if there is somewhere to print it.
+
+    Args:
+        text: The line.
+        end: The end of the line. Defaults to a line break.
+    """
     if not can_print():
         return
     try:
         print(text, end=end, flush=True)
-    except (OSError, ValueError):  # a pipe that nobody reads any longer
+    except (OSError, ValueError):  # nobody reads the pipe any longer
         return
 
 
@@ -31,12 +37,12 @@ class Progress:
     A context manager, which ends the bar.
 
     Args:
-        model: Of the Keras.
-        most: What can be done.
+        model: A model, which names its Keras.
+        most: The most units that can be done.
         verbose: Whether to show anything.
-        about: What is rather done; a bar that comes there goes on to twice as much. Defaults to
-            None: all.
-        unit: The name of one. Defaults to "example".
+        about: The units to expect. A bar that comes there goes on to twice as many. Defaults to
+            None: `most`.
+        unit: The name of a unit. Defaults to "example".
     """
 
     def __init__(
@@ -50,8 +56,8 @@ class Progress:
         is_watched = can_print() and (self._in_terminal or "ipykernel" in sys.modules)
         # Without its interactive logging Keras would log a line for every update.
         if verbose and is_watched and utils.is_interactive_logging_enabled():
-            pause = {} if self._in_terminal else {"interval": PAUSE}
-            self._bar = utils.Progbar(min(about or most, most), unit_name=unit, **pause)
+            options = {} if self._in_terminal else {"interval": PAUSE}
+            self._bar = utils.Progbar(min(about or most, most), unit_name=unit, **options)
 
     def __enter__(self) -> "Progress":
         return self
@@ -62,18 +68,18 @@ class Progress:
                 self._bar.target = min(self._done, self._bar.target)
             self._update(self._bar.target)
         elif self._bar and self._shown:
-            say("")  # what ends it is printed below the bar
+            say("")  # the error is printed below the bar
 
     def add(self, more: int) -> None:
-        """So much more is done; not the end."""
+        """Adds units that are done; the bar does not come to its end by them."""
         if not self._bar:
             return
         self._done += more
         done = min(self._done, self._most - 1)
         while done >= self._bar.target:
             self._bar.target = min(2 * self._bar.target, self._most)
-        part = 1 if self._in_terminal else self._bar.target // PARTS
-        if done - self._shown >= part:
+        least_gain = 1 if self._in_terminal else self._bar.target // PARTS
+        if done - self._shown >= least_gain:
             self._update(done)
 
     def say(self, line: str) -> None:
@@ -85,6 +91,7 @@ class Progress:
         say(line)
 
     def _update(self, done):
+        """Draws the bar with so many units done."""
         self._shown = done
         try:
             self._bar.update(done)

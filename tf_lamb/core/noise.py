@@ -104,7 +104,8 @@ LEAST_BLOCKS = 4  # the fewest blocks in effect that give a standard error
 def standard_error(readings: list[Averages], theta: float) -> float:
     """Returns the relative standard error of the noise scale at the last reading.
 
-    It comes from blocks of steps. Two readings of an average x, after s and t steps, give back the mean of the steps between them:
+    It comes from blocks of steps. Two readings of an average x, after s and t steps, give back the
+    mean of the steps between them:
 
         block = (d_t x_t - theta^(t-s) d_s x_s) / (1 - theta^(t-s)),        d_t = 1 - theta^t
 

@@ -1,1 +1,1 @@
-"""Which batch, how long, what it costs: seconds of a step, `plan`, x steps to a target, `steps`."""
+"""How long training takes at each batch and what it costs: `steps` to a target, and the `plan`."""

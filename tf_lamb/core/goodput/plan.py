@@ -1,4 +1,4 @@
-"""Seconds of a step, and which batch, how long, what it costs: a table, and what to take."""
+"""The time and cost of training at each batch: seconds of a step, a table, and what to take."""
 
 import dataclasses
 import functools
@@ -10,9 +10,9 @@ from tf_lamb.core import checks
 from tf_lamb.core.goodput.steps import StepCurve
 from tf_lamb.core.messages import table
 
-WRONG_BY = 2.0  # of the noise scale, for the regret
-NEAR = 1.1  # times the least hours
-LEVEL = 1.001  # times the least of hours: no gain
+WRONG_BY = 2.0  # the factor by which the noise scale may be wrong, for the regret
+NEAR = 1.1  # a batch is near the best within this many times its hours
+LEVEL = 1.001  # a batch is level within this many times the least hours, device-hours alike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,28 +22,42 @@ class StepTime:
         C(b) = micro_batch + example b      a micro-batch of b examples
         T    = k C(b) + update + network    k micro-batches; the network of several devices
 
-    Between sizes that were timed C is on the line through them: time bends where a cache or a
+    Between sizes that were timed, C is on the line through them: time bends where a cache or a
     device is full. Source: Qiao et al., Pollux, arXiv:2008.12260, with a network that is not
     hidden.
+
+    Attributes:
+        micro_batch: Seconds of a micro-batch without examples.
+        example: Seconds of one more example in a micro-batch.
+        update: Seconds of the update. Defaults to 0.0.
+        residual: The largest relative residual of the fit. Defaults to 0.0.
+        timed: Pairs (micro-batch, its seconds) that were measured, in order. Defaults to ().
     """
 
     micro_batch: float
-    example: float  # one more in a micro-batch
+    example: float
     update: float = 0.0
-    residual: float = 0.0  # the largest of the fit, relative
-    timed: tuple[tuple[float, float], ...] = ()  # micro-batches and the seconds of each, in order
+    residual: float = 0.0
+    timed: tuple[tuple[float, float], ...] = ()
 
     def call(self, size: float) -> float:
-        """C of a micro-batch; below and beyond the sizes that were timed, by the fit."""
+        """Returns C, the seconds of a micro-batch; beyond the timed sizes it is the fit."""
         points = ((0.0, self.micro_batch), *self.timed)
-        for (smaller, less), (larger, more) in itertools.pairwise(points):
+        for (smaller, smaller_seconds), (larger, larger_seconds) in itertools.pairwise(points):
             if size <= larger:
-                return less + (more - less) * (size - smaller) / (larger - smaller)
-        largest, most = points[-1]
-        return most + self.example * (size - largest)
+                return smaller_seconds + (larger_seconds - smaller_seconds) * (size - smaller) / (
+                    larger - smaller
+                )
+        largest, largest_seconds = points[-1]
+        return largest_seconds + self.example * (size - largest)
 
     def step(self, size: float, accumulation: int = 1) -> float:
-        """T of micro-batches of a size, without the network."""
+        """Returns T, the seconds of a step, without the network.
+
+        Args:
+            size: Examples of a micro-batch.
+            accumulation: k, the micro-batches of a step. Defaults to 1.
+        """
         return accumulation * self.call(size) + self.update
 
 
@@ -53,6 +67,15 @@ def fit_time(
     """Fits C to the seconds of measured steps, each with its update, by relative least squares.
 
     The sum of (C(b)/(t - update) - 1)^2 is the least with micro_batch, example >= 0.
+
+    Args:
+        micro_batches: The sizes that were timed.
+        seconds: t, the seconds of a step at each size.
+        update: The seconds of an update in them. Defaults to 0.0.
+
+    Raises:
+        ValueError: for fewer than two different sizes, or for an update that is no shorter than a
+            step.
     """
     sizes = [checks.number("micro_batches", size, "(0, inf)") for size in micro_batches]
     if len(set(sizes)) < 2:
@@ -60,27 +83,35 @@ def fit_time(
             f"A fit needs two different micro-batches at least, not {sizes}: time a smaller one."
         )
     checks.number("update", update, "[0, inf)")
-    rest = [checks.number("seconds", t, "(0, inf)") - update for t in seconds]
-    if min(rest) <= 0:
+    call_seconds = [checks.number("seconds", elapsed, "(0, inf)") - update for elapsed in seconds]
+    if min(call_seconds) <= 0:
         raise ValueError(f"update={update:g} s is no less than a step of {min(seconds):g} s.")
-    rows = [(1 / t, size / t) for size, t in zip(sizes, rest, strict=True)]
-    xx, xy, yy = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    x, y = (sum(r[i] for r in rows) for i in (0, 1))
+    rows = [
+        (1 / elapsed, size / elapsed) for size, elapsed in zip(sizes, call_seconds, strict=True)
+    ]
+    xx, xy, yy = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    x, y = (sum(row[i] for row in rows) for i in (0, 1))
     determinant = xx * yy - xy * xy
     alpha, beta = (x * yy - y * xy) / determinant, (y * xx - x * xy) / determinant
     if alpha < 0:
         alpha, beta = 0.0, y / yy
     elif beta < 0:
         alpha, beta = x / xx, 0.0
-    residual = max(abs(alpha * r[0] + beta * r[1] - 1) for r in rows)
-    least: dict[float, float] = {}
-    for size, t in zip(sizes, rest, strict=True):
-        least[size] = min(t, least.get(size, t))
-    return StepTime(alpha, beta, update, residual=residual, timed=tuple(sorted(least.items())))
+    residual = max(abs(alpha * row[0] + beta * row[1] - 1) for row in rows)
+    fastest: dict[float, float] = {}
+    for size, elapsed in zip(sizes, call_seconds, strict=True):
+        fastest[size] = min(elapsed, fastest.get(size, elapsed))
+    return StepTime(alpha, beta, update, residual=residual, timed=tuple(sorted(fastest.items())))
 
 
 def calls_of_epoch(examples: int, size: int, drops: bool = False) -> int:
-    """The calls of an epoch; with `drops` without the last, where it is smaller than `size`."""
+    """Returns the calls of an epoch.
+
+    Args:
+        examples: Examples of an epoch.
+        size: Examples of a call.
+        drops: Whether the last call is left out if it is smaller than `size`. Defaults to False.
+    """
     return max(1, examples // size if drops else math.ceil(examples / size))
 
 
@@ -89,12 +120,12 @@ class Epoch:
     """What `fit` takes besides its steps.
 
     Attributes:
-        examples: Of an epoch.
-        start: Seconds of an epoch beside its steps.
-        evaluation: Seconds a and b of its evaluation, a + b/micro-batch.
-        compiled: Seconds before the first step, for one size of a call.
-        evaluated: Seconds before the first evaluation.
-        drops: Whether the last call of an epoch, where it is smaller, is left out.
+        examples: Examples of an epoch.
+        start: Seconds of an epoch beside its steps. Defaults to 0.0.
+        evaluation: The seconds (a, b) of its evaluation, a + b/micro-batch. Defaults to (0.0, 0.0).
+        compiled: Seconds before the first step, for one size of a call. Defaults to 0.0.
+        evaluated: Seconds before the first evaluation. Defaults to 0.0.
+        drops: Whether the last call of an epoch is left out if it is smaller. Defaults to False.
     """
 
     examples: int
@@ -105,107 +136,179 @@ class Epoch:
     drops: bool = False
 
     def calls(self, size: int) -> int:
-        """The calls of an epoch, of so many examples on all devices."""
+        """Returns the calls of an epoch, if a call has this many examples on all devices."""
         return calls_of_epoch(self.examples, size, self.drops)
 
     def seconds(self, size: int) -> float:
-        """Those of an epoch beside its steps."""
-        const, calls = self.evaluation
-        return self.start + const + calls / size
+        """Returns the seconds of an epoch beside its steps, for calls of this many examples."""
+        constant, coefficient = self.evaluation
+        return self.start + constant + coefficient / size
 
     def begin(self, size: int) -> float:
-        """Those before the first step, and before the first smaller call."""
-        smaller = self.examples > size and self.examples % size > 0 and not self.drops
-        return self.compiled * (1 + smaller) + self.evaluated
+        """Returns the seconds before the first step, and before the first smaller call, if any."""
+        has_smaller = self.examples > size and self.examples % size > 0 and not self.drops
+        return self.compiled * (1 + has_smaller) + self.evaluated
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What trains."""
+    """The hardware that trains, and its seconds.
+
+    Attributes:
+        time: The seconds of a step.
+        micro_batch: The largest micro-batch that fits a device; larger batches accumulate.
+        devices: The numbers of devices to compare. Defaults to (1,).
+        price: The price of a device for an hour. Defaults to None: not known.
+        network: The seconds that the network adds to a step, by the number of devices. Defaults to
+            None: not counted.
+        epoch: The seconds of an epoch beside its steps. Defaults to None: an epoch is its steps.
+    """
 
     time: StepTime
-    micro_batch: int  # the largest that fits a device; larger batches accumulate
-    devices: tuple[int, ...] = (1,)  # how many; several numbers are compared
-    price: float | None = None  # of a device for an hour
-    network: Mapping[int, float] | None = None  # devices -> its seconds; None: not counted
-    epoch: Epoch | None = None  # None: an epoch is its steps
+    micro_batch: int
+    devices: tuple[int, ...] = (1,)
+    price: float | None = None
+    network: Mapping[int, float] | None = None
+    epoch: Epoch | None = None
 
     def seconds(self, batch: int, devices: int, micro_batch: int | None = None) -> float:
-        """Seconds of a step and of its share of the epoch, k p/c of c calls.
+        """Returns the seconds of a step and of its share of the epoch, k p/c of c calls.
 
-        On devices that hold a micro-batch of any size if it is given.
+        Here p is the seconds of an epoch beside its steps, and k the micro-batches of a step.
+
+        Args:
+            batch: Examples of a step.
+            devices: The number of devices.
+            micro_batch: The largest micro-batch of a device. Defaults to None: the machine's.
         """
-        micro, accumulation = arrange(batch, devices, micro_batch or self.micro_batch)
-        seconds = self.time.step(micro, accumulation) + (self.network or {}).get(devices, 0.0)
+        micro_size, accumulation = arrange(batch, devices, micro_batch or self.micro_batch)
+        seconds = self.time.step(micro_size, accumulation) + (self.network or {}).get(devices, 0.0)
         if self.epoch is None:
             return seconds
-        call = micro * devices
-        return seconds + accumulation * self.epoch.seconds(call) / self.epoch.calls(call)
+        call_size = micro_size * devices
+        return seconds + accumulation * self.epoch.seconds(call_size) / self.epoch.calls(call_size)
 
     def begin(self, batch: int, devices: int) -> float:
-        """Seconds before the first step: compilation."""
-        micro, _ = arrange(batch, devices, self.micro_batch)
-        return self.epoch.begin(micro * devices) if self.epoch else 0.0
+        """Returns the seconds before the first step: compilation.
+
+        Args:
+            batch: Examples of a step.
+            devices: The number of devices.
+        """
+        micro_size, _ = arrange(batch, devices, self.micro_batch)
+        return self.epoch.begin(micro_size * devices) if self.epoch else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Training at one batch."""
+    """Training at one batch.
+
+    Attributes:
+        batch: Examples of an update.
+        micro_batch: Examples of a micro-batch on one device.
+        accumulation: Micro-batches of an update.
+        devices: The number of devices.
+        steps: Updates to the target.
+        examples: Examples to the target.
+        relative: Those examples over those of the baseline.
+        seconds: Seconds of a step, with its share of what an epoch takes besides.
+        hours: Hours to the target, compilation included.
+        between: The fewest and the most hours that are likely, as well as the steps are known.
+        device_hours: Hours times devices.
+        cost: The price of the device-hours; None without a price.
+    """
 
     batch: int
     micro_batch: int
-    accumulation: int  # micro-batches an update
+    accumulation: int
     devices: int
-    steps: int  # updates
+    steps: int
     examples: int
-    relative: float  # examples over those of the baseline
-    seconds: float  # of a step, with its share of what an epoch takes besides
-    hours: float  # compilation included
-    between: tuple[float, float]  # hours, as well as the steps are known
+    relative: float
+    seconds: float
+    hours: float
+    between: tuple[float, float]
     device_hours: float
     cost: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What can be trained, and what to take. `str` of it is the table."""
+    """The batches that can be trained with, and which to take. `str` of it is the table.
+
+    Attributes:
+        steps: The steps to the target at each batch.
+        machine: The hardware that trains.
+        baseline: The batch of the tuned baseline.
+        rows: A row for each batch and number of devices.
+        fastest: The row of the smallest batch within 0.1% of the least hours.
+        cheapest: The row of the smallest batch within 0.1% of the least device-hours.
+        deadline: The deadline in hours, or None.
+        by_deadline: The row of the largest batch that ends by the deadline, or None.
+        why_not_larger: Why no larger batch is the fastest.
+        regret: Noise scale -> the share of time that `fastest` would lose if this were the true
+            one.
+        optimum: The batch of `optimum`; None on several devices, without a bend, and where examples
+            take no time.
+        left_out: Pairs (batch, reason) of the given batches that are not planned. Defaults to ().
+    """
 
     steps: StepCurve
     machine: Machine
     baseline: int
     rows: tuple[Row, ...]
-    fastest: Row  # the smallest within 0.1% of the least hours
-    cheapest: Row  # likewise
+    fastest: Row
+    cheapest: Row
     deadline: float | None
-    by_deadline: Row | None  # the largest batch that ends by then
+    by_deadline: Row | None
     why_not_larger: str
-    regret: dict[float, float]  # noise scale -> time that `fastest` would lose if it were this one
-    optimum: float | None  # the batch of `optimum`; None on several devices
-    left_out: tuple[tuple[int, str], ...] = ()  # of the batches that were given, and why
+    regret: dict[float, float]
+    optimum: float | None
+    left_out: tuple[tuple[int, str], ...] = ()
 
     def __str__(self) -> str:
         return "\n".join((*_measured(self), *_table(self), *_advice(self)))
 
 
 def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
-    """The micro-batch, and how few of one size make this batch, or the next that divides evenly."""
+    """Splits a batch into micro-batches of one size, as few as fit.
+
+    Args:
+        batch: Examples of an update.
+        devices: The number of devices that share it.
+        largest: The largest micro-batch of a device.
+
+    Returns:
+        The micro-batch and its number. Together they make this batch, or the next that divides
+        evenly.
+    """
     local = batch / devices
     accumulation = math.ceil(local / largest)
     return math.ceil(local / accumulation), accumulation
 
 
 def optimum(time: StepTime, noise: float) -> float:
-    """The fastest batch of one device that holds any, without accumulation.
+    """Returns the fastest batch of one device that holds any, without accumulation.
 
         B* = sqrt(a Bn/b),  a = micro_batch + update, b = example
 
     It minimizes (a + b B)(1 + Bn/B); at B* that is (sqrt(a) + sqrt(b Bn))^2.
+
+    Args:
+        time: The seconds of a step.
+        noise: The noise scale Bn.
     """
     return math.sqrt((time.micro_batch + time.update) * noise / time.example)
 
 
 def regret(rows: Iterable[Row], taken: Row, noise: float) -> float:
-    """The share of time that a row loses to the best one, if the noise scale is this."""
+    """Returns the share of time that a row loses to the best one, if a noise scale is the true one.
+
+    Args:
+        rows: The rows to compare with.
+        taken: The row that was taken.
+        noise: The noise scale.
+    """
 
     def time(row):
         return row.seconds * (1 / row.batch if noise == math.inf else 1 + noise / row.batch)
@@ -217,17 +320,22 @@ def plan(
     steps: StepCurve, machine: Machine, *, baseline: int, examples: int,
     batches: Iterable[int] | None = None, most: int | None = None, deadline: float | None = None,
 ) -> Answer:  # fmt: skip
-    """What training takes at every batch from the baseline's on, and which batches to name.
+    """Plans what training takes at every batch from the baseline's on, and which batches to name.
 
         hours = S(B) T(B)/3600,  device-hours = devices x hours
 
     Args:
+        steps: The steps to the target at each batch.
+        machine: The hardware that trains.
         baseline: The batch of the tuned baseline.
-        examples: Those to train on, which no batch exceeds.
-        batches: Those to compare. Defaults to None: powers of two times the baseline, and the
+        examples: Examples to train on, which no batch exceeds.
+        batches: Batches to compare. Defaults to None: powers of two times the baseline, and the
             largest that fits.
-        most: The largest batch that is wanted.
-        deadline: In hours.
+        most: The largest batch that is wanted. Defaults to None.
+        deadline: The most hours of a run for `by_deadline`. Defaults to None.
+
+    Raises:
+        ValueError: if no batch can be planned, or for a number that is out of range.
 
     Example:
         >>> from tf_lamb.core.goodput.steps import from_noise
@@ -238,34 +346,34 @@ def plan(
         (256, 3.7)
     """
     _check(machine, baseline, examples, most, deadline)
-    base = steps.at(baseline) * baseline
+    baseline_examples = steps.at(baseline) * baseline
     why_not = functools.partial(_why_not, steps=steps, examples=examples, most=most)
-    wanted, beyond = _wanted(batches, baseline, machine, why_not)
-    made, kept, left_out = set(), set(), {}
-    for devices, batch in itertools.product(machine.devices, wanted):
-        even, why = batch, f"{devices:,} devices cannot share it"
+    sizes, limit_reason = _wanted(batches, baseline, machine, why_not)
+    row_set, planned, left_out = set(), set(), {}
+    for devices, batch in itertools.product(machine.devices, sizes):
+        even_batch, why = batch, f"{devices:,} devices cannot share it"
         if devices <= batch:
             micro, accumulation = arrange(batch, devices, machine.micro_batch)
-            even = micro * accumulation * devices
-            why = why_not(even)
+            even_batch = micro * accumulation * devices
+            why = why_not(even_batch)
         if why:
             left_out[batch] = why
         else:
-            kept.add(batch)
-            made.add(_row(steps, machine, base, even, devices))
-    rows = sorted(made, key=lambda row: (row.batch, row.devices))
+            planned.add(batch)
+            row_set.add(_row(steps, machine, baseline_examples, even_batch, devices))
+    rows = sorted(row_set, key=lambda row: (row.batch, row.devices))
     if not rows:
         counts = " or ".join(map(str, machine.devices))
-        raise ValueError(f"No batch can be planned for {counts} devices: {beyond}.")
+        raise ValueError(f"No batch can be planned for {counts} devices: {limit_reason}.")
     fastest = _smallest(rows, lambda row: row.hours)
     in_time = [row for row in rows if deadline is not None and row.hours <= deadline]
     bends = 0 < steps.noise < math.inf
-    low, high = steps.interval  # farther where the runs scatter
-    wrong = steps.noise / WRONG_BY, steps.noise * WRONG_BY
-    around = [min(low, wrong[0]), max(high, wrong[1])] if bends else [low]
-    alone = machine.devices == (1,) and bends and machine.time.example > 0
+    low, high = steps.interval  # may be wider than WRONG_BY where the runs scatter
+    wrong_scales = steps.noise / WRONG_BY, steps.noise * WRONG_BY
+    scales = [min(low, wrong_scales[0]), max(high, wrong_scales[1])] if bends else [low]
+    has_optimum = machine.devices == (1,) and bends and machine.time.example > 0
     time = machine.time
-    if machine.epoch:  # an epoch is a number of examples
+    if machine.epoch:  # an epoch is a number of examples, so each has a share
         share = machine.epoch.seconds(machine.micro_batch) / machine.epoch.examples
         time = dataclasses.replace(time, example=time.example + share)
     return Answer(
@@ -277,15 +385,17 @@ def plan(
         cheapest=_smallest(rows, lambda row: row.device_hours),
         deadline=deadline,
         by_deadline=max(in_time, key=lambda row: (row.batch, -row.devices), default=None),
-        why_not_larger=_why_not_larger(machine, rows, fastest, beyond),
-        regret={noise: regret(rows, fastest, noise) for noise in around},
-        optimum=optimum(time, steps.noise) if alone else None,
-        left_out=tuple((b, why) for b, why in left_out.items() if batches and b not in kept),
+        why_not_larger=_why_not_larger(machine, rows, fastest, limit_reason),
+        regret={noise: regret(rows, fastest, noise) for noise in scales},
+        optimum=optimum(time, steps.noise) if has_optimum else None,
+        left_out=tuple(
+            (size, why) for size, why in left_out.items() if batches and size not in planned
+        ),
     )
 
 
 def _check(machine, baseline, examples, most, deadline):
-    """One error for what is no number, or out of range."""
+    """Raises for an argument that is no number, or out of range."""
     if not machine.devices:
         raise ValueError("devices must name a number of devices at least, such as (1, 8).")
     checks.integer("examples", examples, most=math.inf)
@@ -301,7 +411,7 @@ def _check(machine, baseline, examples, most, deadline):
 
 
 def _why_not(batch, steps, examples, most):
-    """Why a batch is not possible, or nothing."""
+    """Explains why a batch is not possible; "" if it is."""
     if batch > examples:
         return f"the data has {examples:,} examples to train on"
     if most is not None and batch > most:
@@ -312,26 +422,26 @@ def _why_not(batch, steps, examples, most):
 
 
 def _wanted(batches, baseline, machine, why_not):
-    """The batches to compare, and why none beyond them is."""
+    """Returns the batches to compare, and why there are none beyond them."""
     if batches is None:
         doubled = (baseline * 2**k for k in itertools.count())
-        wanted = list(itertools.takewhile(lambda batch: not why_not(batch), doubled))
-        beyond = why_not(baseline * 2 ** len(wanted))
-        full = (machine.micro_batch * devices for devices in machine.devices)
-        return wanted + [batch for batch in full if batch > baseline], beyond
-    wanted = sorted(checks.integer("batches", batch) for batch in batches)
-    if not wanted:
+        sizes = list(itertools.takewhile(lambda batch: not why_not(batch), doubled))
+        beyond = why_not(baseline * 2 ** len(sizes))
+        full_batches = (machine.micro_batch * devices for devices in machine.devices)
+        return sizes + [batch for batch in full_batches if batch > baseline], beyond
+    sizes = sorted(checks.integer("batches", batch) for batch in batches)
+    if not sizes:
         raise ValueError("batches must name one at least; None stands for powers of two.")
-    end = f"{wanted[-1]:,} is the largest that was given"
-    return wanted, next(filter(None, map(why_not, wanted)), end)
+    given_limit = f"{sizes[-1]:,} is the largest that was given"
+    return sizes, next(filter(None, map(why_not, sizes)), given_limit)
 
 
 def _row(steps, machine, base, batch, devices):
-    """Training at a batch that divides evenly."""
+    """Returns the row of a batch that divides evenly."""
     micro, accumulation = arrange(batch, devices, machine.micro_batch)
     seconds, updates = machine.seconds(batch, devices), max(1, round(steps.at(batch)))
     begin = machine.begin(batch, devices)
-    low, high = ((begin + each * seconds) / 3600 for each in steps.between(batch))
+    low, high = ((begin + step_count * seconds) / 3600 for step_count in steps.between(batch))
     hours = (begin + updates * seconds) / 3600
     return Row(
         batch=batch,
@@ -350,30 +460,32 @@ def _row(steps, machine, base, batch, devices):
 
 
 def _smallest(rows, measure):
-    """The smallest batch whose measure is the least, or level with it."""
+    """Returns the row of the smallest batch whose measure is the least, or level with it."""
     most = LEVEL * min(map(measure, rows))
     return next(row for row in rows if measure(row) <= most)
 
 
 def _why_not_larger(machine, rows, fastest, beyond):
-    """What ends the gain: a limit, the largest micro-batch, or time itself."""
-    same = (row for row in rows if row.devices == fastest.devices)
-    after = next((row for row in same if row.batch > fastest.batch), None)
-    if after is None:
+    """Explains what ends the gain: a limit, the largest micro-batch, or time itself."""
+    alike = (row for row in rows if row.devices == fastest.devices)
+    larger_row = next((row for row in alike if row.batch > fastest.batch), None)
+    if larger_row is None:
         return f"at the edge: {beyond}"
-    local = after.batch // after.devices
-    whole = after.steps * machine.seconds(after.batch, after.devices, local)
-    whole += machine.begin(after.batch, after.devices)
-    if LEVEL * whole < 3600 * fastest.hours:
+    local = larger_row.batch // larger_row.devices
+    unsplit_seconds = larger_row.steps * machine.seconds(
+        larger_row.batch, larger_row.devices, local
+    )
+    unsplit_seconds += machine.begin(larger_row.batch, larger_row.devices)
+    if LEVEL * unsplit_seconds < 3600 * fastest.hours:
         return (
-            f"{after.batch:,} would be faster in one micro-batch of {local:,} examples a device; "
-            f"{machine.micro_batch:,} is the largest here"
+            f"{larger_row.batch:,} would be faster in one micro-batch of {local:,} examples a "
+            f"device; {machine.micro_batch:,} is the largest here"
         )
-    return f"{after.batch:,} takes {after.hours / fastest.hours:.3g}x as long"
+    return f"{larger_row.batch:,} takes {larger_row.hours / fastest.hours:.3g}x as long"
 
 
 def _measured(answer):
-    """What the table rests on, in lines."""
+    """Yields lines on the measurements that the table rests on."""
     steps, time = answer.steps, answer.machine.time
     low, high = steps.interval
     yield (
@@ -389,8 +501,8 @@ def _measured(answer):
     network = ""
     if max(answer.machine.devices) > 1:
         seconds = (answer.machine.network or {}).items()
-        counted = (f"{duration(taken)} on {count}" for count, taken in seconds)
-        network = f", network {', '.join(counted) or 'not counted'}"
+        network_times = (f"{duration(added)} on {count}" for count, added in seconds)
+        network = f", network {', '.join(network_times) or 'not counted'}"
     yield (
         f"{duration(time.micro_batch)} a micro-batch + {duration(time.example)} an example (worst "
         f"residual {time.residual:.0%}){update}{network}"
@@ -398,19 +510,21 @@ def _measured(answer):
     if (epoch := answer.machine.epoch) is not None:
         size = answer.machine.micro_batch
         evaluation = epoch.seconds(size) - epoch.start
-        of_this = f", {duration(evaluation)} of it the evaluation" if evaluation else ""
+        of_evaluation = f", {duration(evaluation)} of it the evaluation" if evaluation else ""
         yield (
-            f"{duration(epoch.seconds(size))} an epoch besides{of_this}, shared out among its "
-            f"steps; {duration(epoch.begin(size))} once to compile"
+            f"{duration(epoch.seconds(size))} an epoch besides{of_evaluation}, shared out among "
+            f"its steps; {duration(epoch.begin(size))} once to compile"
         )
 
 
 def _table(answer):
-    """The rows as text, numbers to the right."""
+    """Returns the rows as text, with numbers to the right."""
     priced = answer.machine.price is not None
-    head = ["batch", "= micro x accum x devices", "steps", "examples", "vs base", "a step", "time",
-            "device-hours", *(["cost"] if priced else []), ""]  # fmt: skip
-    cells = [head]
+    header = [
+        "batch", "= micro x accum x devices", "steps", "examples", "vs base", "a step", "time",
+        "device-hours", *(["cost"] if priced else []), "",
+    ]  # fmt: skip
+    cells = [header]
     for row in answer.rows:
         cells.append([
             f"{row.batch:,}", f"= {row.micro_batch:,} x {row.accumulation:,} x {row.devices:,}",
@@ -418,39 +532,47 @@ def _table(answer):
             duration(row.seconds), duration(3600 * row.hours), _digits(row.device_hours),
             *([f"{row.cost:,.2f}"] if priced else []), ", ".join(_notes(answer, row)),
         ])  # fmt: skip
-    return table(cells, right=(0, *range(2, len(head) - 1)))
+    return table(cells, right=(0, *range(2, len(header) - 1)))
 
 
 def _notes(answer, row):
+    """Yields the names of a row, such as "baseline" or "fastest", for the last column."""
     if row.batch == answer.baseline:
         yield "baseline"
     named = {"fastest": answer.fastest, "cheapest": answer.cheapest}
     named["largest by the deadline"] = answer.by_deadline
-    yield from (name for name, each in named.items() if each == row)
+    yield from (name for name, named_row in named.items() if named_row == row)
 
 
 def _advice(answer):
-    """What to take, in lines."""
+    """Yields lines on which batch to take."""
     for batch, why in answer.left_out:
         yield f"left out {batch:,}: {why}"
     best = answer.fastest
-    near = [
+    near_batches = [
         row.batch
         for row in answer.rows
         if row.devices == best.devices and row.hours <= NEAR * best.hours
     ]
     low, high = (duration(3600 * hours) for hours in best.between)
-    where = f" on {best.devices}" if len(answer.machine.devices) > 1 else ""
-    others = "no other batch is" if len(near) == 1 else f"{min(near):,} to {max(near):,} are"
-    yield f"take {best.batch:,}{where}: {low} to {high}; {others} within {NEAR - 1:.0%} of its time"
+    on_devices = f" on {best.devices}" if len(answer.machine.devices) > 1 else ""
+    level_batches = (
+        "no other batch is"
+        if len(near_batches) == 1
+        else f"{min(near_batches):,} to {max(near_batches):,} are"
+    )
+    yield (
+        f"take {best.batch:,}{on_devices}: {low} to {high}; {level_batches} within {NEAR - 1:.0%} "
+        "of its time"
+    )
     yield f"why not larger: {answer.why_not_larger}"
     scales = " or ".join(f"{noise:,.0f}" for noise in answer.regret)
-    longer = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
-    yield f"if the noise scale is {scales}, it takes {longer} more time than the best batch"
-    last = answer.by_deadline
-    if last is not None and last.between[1] > answer.deadline:
-        most = duration(3600 * last.between[1])
-        yield f"{last.batch:,} may miss the deadline: it takes up to {most}"
+    losses = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
+    yield f"if the noise scale is {scales}, it takes {losses} more time than the best batch"
+    largest = answer.by_deadline
+    if largest is not None and largest.between[1] > answer.deadline:
+        latest = duration(3600 * largest.between[1])
+        yield f"{largest.batch:,} may miss the deadline: it takes up to {latest}"
     if answer.optimum is not None:
         yield f"with unlimited memory one device is fastest at batch {max(1, answer.optimum):,.0f}"
     if answer.deadline is not None and answer.by_deadline is None:
@@ -458,7 +580,7 @@ def _advice(answer):
 
 
 def duration(seconds):
-    """In ms, s, min or h."""
+    """Formats seconds in ms, s, min or h."""
     for unit, size, most in (("ms", 1e-3, 1), ("s", 1, 120), ("min", 60, 7200)):
         if seconds < most:
             return f"{_digits(seconds / size)} {unit}"
@@ -466,5 +588,5 @@ def duration(seconds):
 
 
 def _digits(number):
-    """Three digits at least."""
+    """Formats a number with at least three digits."""
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"

@@ -1,9 +1,9 @@
-"""Steps to the target at a batch: the hyperbola of McCandlish et al., arXiv:1812.06162.
+"""The steps to a target at each batch: the hyperbola of McCandlish et al., arXiv:1812.06162.
 
     S(B) = S_min (1 + Bn/B) = S_min + E_min/B        E(B) = B S(B) = E_min + S_min B
 
 The noise scale Bn = E_min/S_min is the batch that takes twice the minimum steps and twice the
-minimum examples, of rates tuned at every batch.
+minimum examples, with rates tuned at every batch.
 """
 
 import dataclasses
@@ -13,54 +13,68 @@ from collections.abc import Iterable
 
 from tf_lamb.core import checks
 
-FARTHEST = 8  # times the largest run, beyond which there is no number
-RELIABLE = 16  # between the smallest and the largest batch: less leaves Bn open
-# The standard deviation of the logarithm of one run's steps, in the logs of benchmarks/steps.py,
-# and how many runs that is worth beside the user's own.
+FARTHEST = 8  # a curve has no numbers beyond this many times the largest batch of its runs
+RELIABLE = 16  # times from the smallest to the largest batch; with less Bn stays open
+# SEED_DEVIATION: the standard deviation of the logarithm of one run's steps, in the logs of
+# benchmarks/steps.py. SEED_RUNS: the runs that it is worth beside the user's own.
 SEED_DEVIATION, SEED_RUNS = 0.17, 4
-NINETY = 1.645  # standard deviations on either side of 90 %
-GRID = 1.02  # between two noise scales that are tried; around the best, a hundredth of it
-READING = 2.0  # a reading is right within this factor
+NINETY = 1.645  # standard deviations on either side that hold 90 %
+GRID = 1.02  # factor between two noise scales that are tried; its 100th root around the best
+READING = 2.0  # a reading of the noise scale is right within this factor
 
 
 @dataclasses.dataclass(frozen=True)
 class StepCurve:
-    """S(B), how well it is known, and how far it holds."""
+    """The steps S(B), how well they are known, and how far the curve holds.
 
-    least_steps: float  # S_min; 0 where no bend was seen
-    least_examples: float  # E_min; 0 where a larger batch saves no steps
-    likely: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)  # both, within 90 %
-    largest: float  # batch that has a number
+    Attributes:
+        least_steps: S_min; 0 where no bend was seen.
+        least_examples: E_min; 0 where a larger batch saves no steps.
+        likely: Pairs (S_min, E_min) of the curves that are likely, within 90 %.
+        largest: The largest batch that has a number.
+        source: What the curve comes from, for sentences.
+        notes: Sentences on how weak it is. Defaults to ().
+    """
+
+    least_steps: float
+    least_examples: float
+    likely: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)
+    largest: float
     source: str
     notes: tuple[str, ...] = ()
 
     @property
     def noise(self) -> float:
-        """Bn, infinite where no bend was seen."""
+        """The noise scale Bn, infinite where no bend was seen."""
         return _noise(self.least_steps, self.least_examples)
 
     @property
     def interval(self) -> tuple[float, float]:
         """The least and the largest likely noise scale."""
-        scales = [_noise(*each) for each in self.likely]
+        scales = [_noise(*constants) for constants in self.likely]
         return min(scales), max(scales)
 
     def at(self, batch: float) -> float:
-        """S at a batch."""
+        """Returns S, the steps at a batch; raises ValueError for one beyond `largest`."""
         return self._at(batch, self.least_steps, self.least_examples)
 
     def between(self, batch: float) -> tuple[float, float]:
-        """The fewest and the most likely steps at a batch."""
-        steps = [self._at(batch, *each) for each in self.likely]
+        """Returns the fewest and the most steps that are likely at a batch."""
+        steps = [self._at(batch, *constants) for constants in self.likely]
         return min(steps), max(steps)
 
     def through(self, batch: float, steps: float) -> "StepCurve":
-        """The steps of a run of another length, which are these at a batch: Bn stays as it is."""
-        k = steps / self.at(batch)
-        likely = tuple((k * s, k * e) for s, e in self.likely)
+        """Returns the curve of a run of another length, with the same noise scale.
+
+        Args:
+            batch: A batch.
+            steps: The steps of the run at that batch.
+        """
+        factor = steps / self.at(batch)
+        likely = tuple((factor * s, factor * e) for s, e in self.likely)
         return dataclasses.replace(
-            self, least_steps=k * self.least_steps, least_examples=k * self.least_examples,
-            likely=likely,
+            self, least_steps=factor * self.least_steps,
+            least_examples=factor * self.least_examples, likely=likely,
         )  # fmt: skip
 
     def _at(self, batch, least_steps, least_examples):
@@ -73,11 +87,15 @@ class StepCurve:
 
 
 def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """The noise scale of two runs, (B1, S1) and (B2, S2) with B1 < B2.
+    """Returns the noise scale of two runs, (B1, S1) and (B2, S2) with B1 < B2.
 
         Bn = (rho - 1)/(1/B1 - rho/B2),  rho = S1/S2
 
-    0 where the larger batch saves nothing, infinite where there is no bend between them.
+    It is 0 where the larger batch saves nothing, and infinite where there is no bend between them.
+
+    Args:
+        first: The pair (batch, steps) of the smaller batch.
+        second: The pair of the larger batch.
 
     Example:
         >>> round(two_runs((16, 4825), (2048, 102)))
@@ -91,11 +109,19 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
-    """The hyperbola through runs, pairs (batch, steps to the target), at two batches or more.
+    """Fits the hyperbola through runs at two batches or more.
 
-    Exact through the geometric means of two batches, else by least squares of the logarithms.
-    Likely is each curve whose squares exceed the least ones by (1.645 sd)^2 at most; sd is that of
-    the logarithm of a run: 0.17, as if of four runs, and then as the runs scatter.
+    It is exact through the geometric means of two batches. Through more it is by least squares of
+    the logarithms. A curve is likely if its squares exceed the least ones by (1.645 sd)^2 at most.
+    Here sd is that of the logarithm of a run: 0.17, as if of four runs, and then as the runs
+    scatter.
+
+    Args:
+        runs: Pairs (batch, steps to the target).
+
+    Raises:
+        TypeError: for anything else than pairs.
+        ValueError: for runs at one batch only, or for a number that is out of range.
     """
     try:
         pairs = [(batch, steps) for batch, steps in runs]
@@ -114,8 +140,8 @@ def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
             f"Runs at two batches are needed, {RELIABLE} times apart, not at {batches} alone."
         )
     small, large = batches[0], batches[-1]
-    count = math.ceil(math.log(1e6 * large / small, GRID))
-    grid = [0.0, *(small / 1e3 * GRID**i for i in range(count)), math.inf]
+    grid_size = math.ceil(math.log(1e6 * large / small, GRID))
+    grid = [0.0, *(small / 1e3 * GRID**i for i in range(grid_size)), math.inf]
 
     def squares_of(noise):
         return _fit(noise, runs)[0]
@@ -123,19 +149,24 @@ def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
     noise = min(grid, key=squares_of)
     if len(batches) == 2:
         noise = two_runs(
-            *((b, statistics.geometric_mean(s for at, s in runs if at == b)) for b in batches)
+            *(
+                (b, statistics.geometric_mean(s for run_batch, s in runs if run_batch == b))
+                for b in batches
+            )
         )
     elif 0 < noise < math.inf:
         noise = min((noise * GRID ** (i / 100) for i in range(-100, 101)), key=squares_of)
     least, level = _fit(noise, runs)
     variance = (SEED_RUNS * SEED_DEVIATION**2 + least) / (SEED_RUNS + len(runs) - 2)
     likely = []
-    for each in (noise, *grid):
-        squares, mean = _fit(each, runs)
-        left = (least + NINETY**2 * variance - squares) / len(runs)
-        if left >= 0:  # and as far as its level may move
-            likely += [_curve(each, mean * math.exp(way * math.sqrt(left))) for way in (-1, 1)]
-    low, high = (pick(_noise(*each) for each in likely) for pick in (min, max))
+    for candidate in (noise, *grid):
+        squares, mean = _fit(candidate, runs)
+        slack = (least + NINETY**2 * variance - squares) / len(runs)
+        if slack >= 0:  # its level may move as far as the slack
+            likely += [
+                _curve(candidate, mean * math.exp(sign * math.sqrt(slack))) for sign in (-1, 1)
+            ]
+    low, high = (pick(_noise(*candidate) for candidate in likely) for pick in (min, max))
     notes = []
     if large < RELIABLE * small:
         notes.append(
@@ -154,38 +185,47 @@ def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
 
 
 def from_noise(noise: float, batch: float, steps: float) -> StepCurve:
-    """The hyperbola through one run, with the last reading of the noise scale in it.
+    """Returns the hyperbola through one run, with the last reading of the noise scale in it.
 
-    Likely is Bn within a factor of two, and the run's steps as far as another seed may move them:
-    in the logs of benchmarks/steps.py 32 of 33 batches are inside.
+    Curves are likely with Bn within a factor of two, and with the run's steps as far as another
+    seed may move them: in the logs of benchmarks/steps.py 32 of 33 batches are inside.
+
+    Args:
+        noise: The noise scale Bn, in examples.
+        batch: The batch of the run.
+        steps: The steps of the run to the target.
+
+    Raises:
+        ValueError: for a number that is not above 0.
     """
     noise = checks.number("noise", noise, "(0, inf)")
     batch = checks.number("batch", batch, "(0, inf)")
     steps = checks.number("steps", steps, "(0, inf)")
     curve = _curve(noise, steps / (1 + noise / batch))
     likely = [
-        _curve(each, steps / (1 + each / batch) * math.exp(way * NINETY * SEED_DEVIATION))
-        for each in (noise / READING, noise * READING)
-        for way in (-1, 1)
+        _curve(scale, steps / (1 + scale / batch) * math.exp(sign * NINETY * SEED_DEVIATION))
+        for scale in (noise / READING, noise * READING)
+        for sign in (-1, 1)
     ]
     source = "one reading of the noise scale"
     return StepCurve(*curve, tuple(likely), FARTHEST * max(batch, noise), source)
 
 
 def _noise(least_steps, least_examples):
+    """Returns the noise scale E_min/S_min."""
     return least_examples / least_steps if least_steps else math.inf
 
 
 def _curve(noise: float, level: float) -> tuple[float, float]:
-    """S_min and E_min, of a level as `_fit` gives it."""
+    """Returns S_min and E_min, from a level as `_fit` gives it."""
     return (0.0, level) if noise == math.inf else (level, level * noise)
 
 
 def _fit(noise, runs):
-    """The sum of squares of the logarithms, and S_min; E_min if the noise scale is infinite."""
+    """Returns the sum of squares of the logarithms, and S_min, or E_min if the noise is infinite."""
     if noise == math.inf:
-        left = [math.log(s * b) for b, s in runs]
+        logs = [math.log(s * b) for b, s in runs]
     else:
-        left = [math.log(s / (1 + noise / b)) for b, s in runs]
-    mean = sum(left) / len(left)
-    return sum((each - mean) ** 2 for each in left), math.exp(mean)
+        logs = [math.log(s / (1 + noise / b)) for b, s in runs]
+    mean = sum(logs) / len(logs)
+    return sum((log - mean) ** 2 for log in logs), math.exp(mean)
