@@ -75,12 +75,12 @@ class Progress:
         if not self._bar:
             return
         self._done += more
-        done = min(self._done, self._most - 1)
-        while done >= self._bar.target:
+        units_done = min(self._done, self._most - 1)
+        while units_done >= self._bar.target:
             self._bar.target = min(2 * self._bar.target, self._most)
         least_gain = 1 if self._in_terminal else self._bar.target // PARTS
-        if done - self._shown >= least_gain:
-            self._update(done)
+        if units_done - self._shown >= least_gain:
+            self._update(units_done)
 
     def say(self, line: str) -> None:
         """Prints a line in the place of the bar, which is drawn anew below it."""

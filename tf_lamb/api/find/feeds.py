@@ -101,10 +101,12 @@ class ArrayFeed(Feed):
         super().__init__(None, source, min(examples, source.length))
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
+        """See base class; `fit` cuts the arrays into batches itself."""
         named = zip(("x", "y", "sample_weight"), self._rows(size, steps), strict=False)
         return {**dict(named), "batch_size": size}
 
     def evaluated(self, size: int, steps: int) -> dict[str, Any]:
+        """See base class; `fit` cuts the arrays into batches itself."""
         return {"validation_data": self._rows(size, steps), "validation_batch_size": size}
 
     def _rows(self, size, steps):
@@ -125,6 +127,7 @@ class DatasetFeed(Feed):
         self._own: int | None = self._static
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
+        """See base class; the pipeline is batched anew if its own batches have another size."""
         if self._own is None:
             self._own = size_of(next(self.source.passed()))
         data = self.data
@@ -133,6 +136,7 @@ class DatasetFeed(Feed):
         return {"x": self._prefetched(data.take(steps))}
 
     def repeated(self, size: int, steps: int) -> dict[str, Any]:
+        """See base class; the pipeline caches the batch."""
         single_batch = self.data.rebatch(size, drop_remainder=self.drops).take(1).cache()
         return {"x": self._prefetched(single_batch.repeat(steps))}
 
@@ -156,10 +160,12 @@ class IndexedFeed(Feed):
         }
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
+        """See base class; the batches are the data's own, or are cut from them."""
         make = self.data.__getitem__ if size == self._own else self._cut(size)
         return self._indexed(make, steps)
 
     def repeated(self, size: int, steps: int) -> dict[str, Any]:
+        """See base class; every index has the one batch."""
         batch = next(self._anew(size))
         return self._indexed(lambda i: batch, steps)
 

@@ -67,8 +67,8 @@ class StepCurve:
         """Returns the curve of a run of another length, with the same noise scale.
 
         Args:
-            batch: A batch.
-            steps: The steps of the run at that batch.
+            batch: A batch of the other run.
+            steps: The steps of the other run at that batch.
         """
         factor = steps / self.at(batch)
         likely = tuple((factor * s, factor * e) for s, e in self.likely)
@@ -222,7 +222,7 @@ def _curve(noise: float, level: float) -> tuple[float, float]:
 
 
 def _fit(noise, runs):
-    """Returns the sum of squares of the logarithms, and S_min, or E_min if the noise is infinite."""
+    """Returns the sum of squares of the logarithms, and S_min, or E_min for infinite noise."""
     if noise == math.inf:
         logs = [math.log(s * b) for b, s in runs]
     else:
