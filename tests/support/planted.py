@@ -32,8 +32,8 @@ PLANTS = {
     "micro-batches are left behind": (ALL, [
         ("named.continue_from", "**states[path]",
          "**{n: v for n, v in states[path].items() if n[:11] != 'accumulator'}"),
-        ("named.continue_from", "once[name] if name in once",
-         "once[name] if name in once and name[:5] != 'micro'"),
+        ("named.continue_from", "saved_scalars[name] if name in saved_scalars",
+         "saved_scalars[name] if name in saved_scalars and name[:5] != 'micro'"),
     ]),
     "a fit without an update is silent": (ALL, [
         ("warn_if_waiting", "if waiting:", "if waiting < 0:"),

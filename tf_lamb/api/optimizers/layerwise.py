@@ -37,32 +37,41 @@ Recipe = recipes.Recipe | recipes.StagedRecipe
 
 
 class Layerwise:
-    """Between the class that a user types and the base class of each Keras.
+    """A mixin between the class that a user constructs and the optimizer base class of each Keras.
 
-    A class of optimizers names its `rule`; where slots are not all alike, it has its own
-    `slots_of`. The frontend gives its modules, what is typed below, and
-    of a variable a vector of `UNSEEN` beside it, `_vector_like(variable, name)`.
+    A class of optimizers sets its `rule`. It overrides `slots_of` where its slots differ from
+    variable to variable. The frontend provides its modules (`_xp`, `_host`, `_schedules`,
+    `_counts`), the members that are typed under `TYPE_CHECKING`, and `_vector_like(variable,
+    name)`, which makes a vector of `UNSEEN` beside a variable.
+
+    Attributes:
+        rule: The update rule, with its slots and its hyper-parameters.
+        settings_class: The class that checks and holds the arguments of the constructor.
+        gradients_are_summed: Whether a wrapper that measures the gradients has already summed them
+            over replicas.
+        gradients_are_gathered: Whether such a wrapper has already added them to the accumulators.
     """
 
     rule: Rule
     settings_class: type[Settings] = Settings
-    gradients_are_summed = False  # over replicas, by what measures them on their way here
-    gradients_are_gathered = False  # into the accumulators, likewise
-    _xp: Any  # the frontend's array namespace,
-    _host: Any  # what it does with variables,
-    _schedules: Any  # its schedules,
-    _counts: Any  # and the dtype of its counters
+    gradients_are_summed = False
+    gradients_are_gathered = False
+    _xp: Any  # the array namespace of the frontend
+    _host: Any  # the frontend's functions on variables
+    _schedules: Any  # the frontend's module of schedules
+    _counts: Any  # the dtype of the frontend's counters
+    # The settings and the guard are plain objects, so that no framework tracks what they hold.
     _settings: Settings
-    _guard: Guard  # plain objects, both: no framework tracks what they hold
-    _observes = False
-    _plan: plans.Plan | None = None
-    _storage: Any = None  # its `Storage`, once it is built
+    _guard: Guard
+    _observes = False  # whether steps record their trust ratios
+    _plan: plans.Plan | None = None  # None until the build
+    _storage: Any = None  # the `Storage`; None until the build
     _is_from_config = False
-    _given_rate: float | None = None
+    _given_rate: float | None = None  # the learning rate before it was rounded to float32
     _recipe: Recipe | None = None
-    _undecayed: tuple[tuple[object, str], ...] = ()  # keys and paths with numbers
+    _undecayed: tuple[tuple[object, str], ...] = ()  # pairs (variable key, numbered path)
 
-    if TYPE_CHECKING:  # the framework's, and the frontend's
+    if TYPE_CHECKING:  # members of the framework's base class and of the frontend
         name: str
         build: Callable
         learning_rate: Any
@@ -71,12 +80,12 @@ class Layerwise:
         use_ema: bool
         ema_momentum: float
         ema_overwrite_frequency: int | None
-        _widest: Any  # the dtype that holds the averages of all variables
+        _widest: Any  # the dtype that can hold the averages of all variables
         _var_key: Callable
         _index_of: Callable
         _vector_like: Callable
-        _averaged: Callable  # variables of a step -> positions whose averages move with them
-        _add_iterations: Callable  # counts a step where the scalar that it is given is true
+        _averaged: Callable  # variables of a step -> positions whose averages move in that step
+        _add_iterations: Callable  # counts a step where its scalar argument is true
         _make_accumulators: Callable
         _rate_in_config: Callable
         add_variable: Callable
@@ -87,18 +96,18 @@ class Layerwise:
 
     @classmethod
     def _settings_of(cls, arguments) -> Settings:
-        """The arguments of the constructor, checked; hyper-parameters of the rule by themselves."""
-        own = {
+        """Checks the constructor's arguments and separates the rule's hyper-parameters."""
+        of_rule = {
             name: checks.hyperparameter(name, arguments.pop(name), kind)
             for name, kind in cls.rule.hyper.items()
         }
         decay = settings_.weight_decay(
             arguments.pop("weight_decay"), cls._schedules._Schedule._host
         )
-        return cls.settings_class(hyperparameters=own, weight_decay=decay, **arguments)
+        return cls.settings_class(hyperparameters=of_rule, weight_decay=decay, **arguments)
 
     def _keep_settings(self, settings: Settings, rate):
-        """Keeps the settings; hyper-parameters are attributes, as in Keras."""
+        """Stores the settings, and sets each hyper-parameter as an attribute, as Keras does."""
         self._given_rate = None if callable(rate) else rate
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
@@ -106,18 +115,32 @@ class Layerwise:
         self._guard = Guard(self.name, settings.on_nonfinite, settings.on_spike)
 
     def slots_of(self, treatment: plans.Treatment, shape: tuple[int, ...]) -> list[Slot]:
-        """The slots of a variable, in the order of the rule; the first has the variable's shape."""
+        """Returns the slots of a variable, in the order in which the rule takes them.
+
+        Args:
+            treatment: The plan's decision on the variable.
+            shape: The shape of the variable.
+
+        Returns:
+            The slots; the first has the shape of the variable.
+        """
         return list(map(Slot, self.rule.slots))
 
     def declared_by(self, plan: plans.Plan) -> list[list[Slot]]:
-        """The slots of each variable of a plan; none where its layer overwrites it."""
+        """Returns the slots of each variable of a plan; none where its layer overwrites it."""
         pairs = enumerate(zip(plan.treatments, plan.shapes, strict=True))
-        return [[] if i in plan.overwritten else self.slots_of(*each) for i, each in pairs]
+        return [
+            [] if index in plan.overwritten else self.slots_of(*treatment_and_shape)
+            for index, treatment_and_shape in pairs
+        ]
 
     @property
     def _growing(self) -> Stages | None:
-        """The micro-batches of an update by optimizer step, if they become more; else None."""
-        # Asked of the settings: TensorFlow would track a dict of the optimizer, into checkpoints.
+        """The dict from optimizer step to micro-batches per update; None if their number is fixed.
+
+        It is read from the settings, because TensorFlow would track a dict that is an attribute
+        of the optimizer, and write it into checkpoints.
+        """
         steps = self._settings.gradient_accumulation_steps
         return steps if isinstance(steps, Mapping) else None
 
@@ -135,19 +158,30 @@ class Layerwise:
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The optimizer again."""
-        config = dict(config)  # in which Keras puts the schedule that it makes
+        """Makes an optimizer from the result of `get_config`.
+
+        Args:
+            config: The constructor's arguments by name.
+            custom_objects: Dict from a name to a class that a serialized schedule may need.
+
+        Returns:
+            The optimizer, not built.
+
+        Raises:
+            TypeError: if the config has an argument that the constructor does not have.
+        """
+        config = dict(config)  # a copy, because Keras writes the schedule that it makes into it
         if isinstance(decay := config.get("weight_decay"), dict):
             config["weight_decay"] = cls._schedules._Schedule._deserialize(decay, custom_objects)
         try:
-            made = super().from_config(config, custom_objects)  # type: ignore[misc]
+            optimizer = super().from_config(config, custom_objects)  # type: ignore[misc]
         except TypeError as error:
             raise TypeError(
                 f"{error} If the config is of another version, make the optimizer with the "
                 "arguments of today, which CHANGELOG lists, and load the weights."
             ) from error
-        made._is_from_config = True
-        return made
+        optimizer._is_from_config = True
+        return optimizer
 
     @classmethod
     def from_recipe(cls: type[Own], recipe: Recipe, **arguments: Any) -> Own:
@@ -160,9 +194,9 @@ class Layerwise:
             **arguments: Arguments of the constructor, which win over the recipe's.
 
         Raises:
-            TypeError: for what is no recipe.
-            ValueError: for the recipe of another optimizer, or one with an argument that this
-                one does not have.
+            TypeError: if `recipe` is not a recipe.
+            ValueError: if the recipe is for another optimizer, or sets an argument that this one
+                does not have.
 
         Example:
 
@@ -171,30 +205,33 @@ class Layerwise:
         >>> optimizer = tf_lamb.LAMB.from_recipe(recipe)
         """
         rate = check_recipe(recipe).schedule(cls._schedules)
-        given = {"learning_rate": rate, **recipe.arguments(cls.__name__)}
-        takes = inspect.signature(cls).parameters
-        lost = given.keys() - takes
-        if lost and not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
+        recipe_arguments = {"learning_rate": rate, **recipe.arguments(cls.__name__)}
+        parameters = inspect.signature(cls).parameters
+        unknown = recipe_arguments.keys() - parameters
+        if unknown and not any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+        ):
             raise ValueError(
-                f"{cls.__name__} has no {' or '.join(sorted(lost))}, which the recipe "
+                f"{cls.__name__} has no {' or '.join(sorted(unknown))}, which the recipe "
                 f"{recipe.title} sets: make the recipe without it."
             )
-        given["use_ema"] = "ema_momentum" in given
-        optimizer = cls(**{**given, **arguments})
+        recipe_arguments["use_ema"] = "ema_momentum" in recipe_arguments
+        optimizer = cls(**{**recipe_arguments, **arguments})
         optimizer._recipe = recipe
         return optimizer
 
     def exclude_from_weight_decay(
         self, var_list: Iterable | None = None, var_names: settings_.Patterns = None
     ) -> None:
-        """Excludes variables from weight decay, besides the constructor argument of this name.
+        """Excludes variables from weight decay, in addition to the constructor's argument.
 
         Args:
             var_list: Variables to exclude.
             var_names: Regexes, searched in the variables' paths.
 
         Raises:
-            ValueError, TypeError: after the optimizer was built; for names that are no regexes.
+            ValueError: if the optimizer is already built, or if a name is not a valid regex.
+            TypeError: if `var_names` is not a list of strings.
         """
         names = checks.patterns("var_names", var_names) or ()
         if self._plan is not None:
@@ -202,18 +239,19 @@ class Layerwise:
                 "exclude_from_weight_decay() was called on an optimizer that is built already. "
                 "Call it before the first step, or make a new optimizer."
             )
-        # The only one of its path, until the build knows of others.
+        # Each counts as the only variable of its path until the build knows all variables.
         self._undecayed += tuple((self._var_key(v), f"{path_of(v)}#1of1") for v in var_list or ())
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
 
     @property
     def plan(self) -> plans.Plan | None:
-        """One `Treatment` for each variable, in build order; None until the build. Read-only.
+        """The plan: one `Treatment` for each variable, in build order; None until the build.
 
-        `names` and `shapes` are of the variables; of its `treatments` each has a `decay`, and
-        whether its layer is adapted in `adapt`; `multipliers` are of their learning rates, empty if
-        all are 1; `table()` is what `describe` prints.
+        It is read-only. `names` and `shapes` are those of the variables. Each entry of
+        `treatments` has the weight decay in `decay` and whether the layer is adapted in `adapt`.
+        `multipliers` are factors of the learning rate, and empty if all are 1. `table()` returns
+        the text that `describe` prints.
 
         Example:
 
@@ -228,7 +266,14 @@ class Layerwise:
         return self._plan
 
     def describe(self, print_fn: Callable[[str], Any] = print) -> None:
-        """Prints the plan once it is built, as `tf_lamb.describe` does of a model at any time."""
+        """Prints the plan of a built optimizer; `tf_lamb.describe` prints that of a model.
+
+        Args:
+            print_fn: The function that is called with each text. Defaults to `print`.
+
+        Raises:
+            ValueError: if the optimizer is not built.
+        """
         if self._plan is None:
             raise ValueError(
                 f"{self.name} has no plan before it is built: train a step, call "
@@ -237,20 +282,21 @@ class Layerwise:
         self.print_plan(self.plan_now(), print_fn)
 
     def has_trust_ratios(self) -> bool:
-        """Whether its rule has any."""
+        """Returns whether the rule has trust ratios."""
         return self.rule.has_ratio
 
     def observe_trust_ratios(self) -> bool:
-        """Has every step from now on leave its trust ratios where `trust_ratios` reads them.
+        """Makes every later step record its trust ratios, for `trust_ratios` to read.
 
         Call it before the step is traced; `TrustRatios` does so for `fit`. It costs a vector of
-        four numbers for each variable, which no checkpoint holds.
+        four numbers for each variable. Checkpoints do not hold these vectors.
 
         Returns:
-            Whether this is new, so that a step traced before has to be traced anew.
+            True if the optimizer did not observe before: a step that is already traced then has
+            to be traced again.
 
         Raises:
-            TypeError: for an optimizer without trust ratios.
+            TypeError: if the optimizer has no trust ratios.
 
         Example:
 
@@ -269,19 +315,20 @@ class Layerwise:
                 f"{self.name} has no trust ratios to show: train with LAMB or LARS, or leave "
                 "TrustRatios out."
             )
-        fresh, self._observes = not self._observes, True
+        is_new, self._observes = not self._observes, True
         if self._storage:
-            if fresh:
+            if is_new:
                 self._make_shown()
-            for vector in self._storage.vectors():  # of what is frozen now, old ones would stay
+            # Otherwise variables that are frozen now would keep their old numbers.
+            for vector in self._storage.vectors():
                 vector.assign(observation.UNSEEN)
-        return fresh
+        return is_new
 
     def trust_ratios(self) -> list[observation.Observation]:
-        """Reads each variable's `Observation` of the latest step: waits for the device.
+        """Reads the `Observation` of each variable in the latest step. It waits for the device.
 
         Raises:
-            ValueError: before the optimizer observes and is built.
+            ValueError: if the optimizer is not built or does not observe its trust ratios.
         """
         if not (self._storage and self._storage.shown):
             raise ValueError(
@@ -293,35 +340,38 @@ class Layerwise:
         return observation.read(self._plan, self._storage.shown, values)
 
     def _make_shown(self):
+        """Makes the vectors that record trust ratios, if the optimizer observes them."""
         if self._observes:
             self._storage.shown = observation.vectors(self._storage, self._vector_like)
 
     @property
     def skipped_steps(self) -> int:
-        """The number of steps skipped since the first, for a gradient that was not finite."""
+        """The number of steps skipped so far because a gradient was not finite."""
         return self._guard.skipped
 
     @property
     def spiked_steps(self) -> int:
-        """The number of steps skipped since the first, because their gradient was a spike."""
+        """The number of steps skipped so far because their gradient was a spike."""
         return self._guard.spikes_so_far
 
     @property
     def gradient_norm(self) -> float | None:
-        """The norm of all gradients of the latest finite step, or None; needs `on_spike`."""
+        """The norm of all gradients of the latest finite step; None without `on_spike`."""
         norms = self._guard.norms
         return None if norms is None else float(value_of(norms)[-1]) or None
 
     def nonfinite_weights(self, model: Any = None) -> list[str]:
-        """The paths of the weights of a model that are not finite: waits for the device.
+        """Returns the paths of the weights that are not finite. It waits for the device.
 
-        Without a model it looks at what this optimizer trains, and not at moving averages.
+        Args:
+            model: The model whose weights are checked. Defaults to None: the variables that this
+                optimizer trains, without moving averages.
         """
         weights = None if model is None else model.weights
         return self._guard.nonfinite(self._host.which_are_finite, self._var_key, weights)
 
     def plan_for(self, variables) -> plans.Plan:
-        """The plan that a build for these variables makes; nothing of it is kept."""
+        """Returns the plan that a build for these variables would make, without storing it."""
         plan = plans.plan_for(
             [path_of(v) for v in variables],
             [tuple(v.shape) for v in variables],
@@ -333,53 +383,62 @@ class Layerwise:
         return self._with_sizes(plan, variables)
 
     def _with_sizes(self, plan, variables):
-        """The plan that knows what is near zero now, if a step is as long as its weights are."""
+        """Adds to a plan which variables are near zero now, if trust ratios scale their steps."""
         bounds = self._settings.hyperparameters.get("bounds")
-        lifted = bounds and any(each and each[0] > 0 for each in vars(bounds).values())
-        if lifted or not self.has_trust_ratios():
+        has_lower_bound = bounds and any(
+            interval and interval[0] > 0 for interval in vars(bounds).values()
+        )
+        if has_lower_bound or not self.has_trust_ratios():
             return plan
         arrays = {
             i: self._host.array_of(variable)
             for i, variable in enumerate(variables)
             if plan.treatments[i].adapt and i not in plan.frozen
         }
-        known = {i: array for i, array in arrays.items() if array is not None and array.size}
-        return plan.holding({i: root_mean_square(array) for i, array in known.items()})
+        available = {i: array for i, array in arrays.items() if array is not None and array.size}
+        return plan.holding({i: root_mean_square(array) for i, array in available.items()})
 
     def plan_now(self) -> plans.Plan:
-        """The plan of the build, and what is near zero now."""
+        """Returns the plan of the build, with the variables that are near zero now."""
         return self._with_sizes(self._plan, self._guard.weights)
 
     def print_plan(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
-        """Prints the plan as a table, and what to do about layers near zero."""
+        """Prints a plan as a table, and a warning if there are layers near zero.
+
+        Args:
+            plan: The plan.
+            print_fn: The function that is called with each text.
+        """
         print_fn(plan.table())
         if message := self._warning_near_zero(plan):
             print_fn(message)
 
     def _warning_near_zero(self, plan):
+        """Returns the warning for layers near zero, or None."""
         excluded = self._settings.exclude_from_layer_adaptation
         if excluded is None:
-            objects = map(exact, dict(self._undecayed).values())
-            excluded = (*(self._settings.exclude_from_weight_decay or ()), *objects)
+            exact_paths = map(exact, dict(self._undecayed).values())
+            excluded = (*(self._settings.exclude_from_weight_decay or ()), *exact_paths)
         return plan.warning_near_zero(excluded)
 
     def _make_plan(self, variables):
+        """Makes and stores the plan of a build, and warns of what looks wrong in it."""
         for variable in variables:
             checks.float_dtype(path_of(variable), variable.dtype)
         self._plan = self.plan_for(variables)
         self._guard.weights = tuple(variables)
-        numbers = numbered(self._plan.paths)
-        names = dict(zip(map(self._var_key, variables), numbers, strict=True))
-        self._undecayed = tuple((key, names.get(key, name)) for key, name in self._undecayed)
+        numbered_paths = numbered(self._plan.paths)
+        path_by_key = dict(zip(map(self._var_key, variables), numbered_paths, strict=True))
+        self._undecayed = tuple((key, path_by_key.get(key, path)) for key, path in self._undecayed)
         if message := self._plan.warning():
             warn(message)
-        # Of what a file holds the weights come after the build.
+        # An optimizer from a config is built before the weights are loaded from the file.
         if not self._is_from_config and (message := self._warning_near_zero(self._plan)):
             warn(message)
         return self._plan
 
     def _check_built_for(self, variables, known):
-        """An optimizer belongs to the variables it was built for."""
+        """Raises ValueError if the optimizer was not built for one of the variables."""
         for variable in variables:
             if self._var_key(variable) not in known:
                 raise ValueError(
@@ -389,44 +448,62 @@ class Layerwise:
                 )
 
     def is_frozen(self, variable: Any) -> bool:
-        """Whether the plan freezes a variable of the build."""
+        """Returns whether the plan freezes a variable of the build."""
         frozen = self._plan.frozen if self._plan else ()
         return bool(frozen) and self._index_of(variable) in frozen
 
     def without_frozen(self, pairs: Sequence) -> list:
-        """The pairs of a gradient and its variable that the plan does not freeze."""
-        kept = [pair for pair in pairs if not self.is_frozen(pair[1])]
-        given, left = ([v for g, v in each if g is not None] for each in (pairs, kept))
-        if given and not left:
+        """Returns the pairs (gradient, variable) whose variable the plan does not freeze.
+
+        Raises:
+            ValueError: if there are gradients, but of frozen variables alone.
+        """
+        unfrozen = [pair for pair in pairs if not self.is_frozen(pair[1])]
+        with_gradient, trained = (
+            [v for g, v in group if g is not None] for group in (pairs, unfrozen)
+        )
+        if with_gradient and not trained:
             raise ValueError(
                 f"{self.name} was given gradients of frozen variables alone: "
-                f"treatments gives {path_of(given[0])}, for instance, the rate 0. Leave the step "
-                "out, or narrow the pattern."
+                f"treatments gives {path_of(with_gradient[0])}, for instance, the rate 0. Leave "
+                "the step out, or narrow the pattern."
             )
-        return kept
+        return unfrozen
 
     def without_gradient(self, variables: Sequence, unfrozen: Iterable) -> list:
-        """The other unfrozen variables that accumulate: the update takes their sums, too."""
+        """Returns the variables that have no gradient in this step but a sum of earlier ones.
+
+        An update takes their accumulated gradients, too.
+
+        Args:
+            variables: The variables that have a gradient in this step.
+            unfrozen: All variables that are trainable now.
+
+        Returns:
+            The variables of `unfrozen` that are not in `variables` and that the plan does not
+            freeze; none if the optimizer does not accumulate.
+        """
         if not self._storage.accumulators:
             return []
-        # torch's compiler takes an iterator that `union` is given for empty (torch 2.13).
-        given = self._storage.plan.frozen | {self._index_of(v) for v in variables}
-        return [variable for variable in unfrozen if self._index_of(variable) not in given]
+        # torch's compiler takes an iterator that is passed to `union` for empty (torch 2.13).
+        excluded = self._storage.plan.frozen | {self._index_of(v) for v in variables}
+        return [variable for variable in unfrozen if self._index_of(variable) not in excluded]
 
-    # -- what both frontends build, and count ------------------------------------------------------
+    # -- what both frontends build and count -------------------------------------------------------
 
     def _make_storage(self, variables, plan, averages):
-        """Makes all that there is beside the variables; the host has made their averages."""
+        """Makes the slots, masters, sums and counters; the host has made the averages."""
         declared = self.declared_by(plan)
-        every = zip(variables, declared, strict=True)
-        made = [(self._add_slots(*each), self._add_master(each[0])) for each in every]
-        slots, masters = map(list, zip(*made, strict=True))
+        pairs = zip(variables, declared, strict=True)
+        slots_and_masters = [(self._add_slots(*pair), self._add_master(pair[0])) for pair in pairs]
+        slots, masters = map(list, zip(*slots_and_masters, strict=True))
         storage = Storage(plan, declared, variables, slots, masters, native=self._host.native)
         if self.use_ema:
             storage.averages = averages
             storage.has_averages = self._add_counter("has_averages")
         if steps := self.gradient_accumulation_steps:
-            storage.steps = "growing" if self._growing else steps  # sums go on under other stages
+            # The sums of a growing batch continue if its stages change.
+            storage.steps = "growing" if self._growing else steps
             storage.micro_step = self._add_counter("micro_step")
             storage.accumulators = self._make_accumulators(variables)
         self._storage = storage
@@ -452,7 +529,7 @@ class Layerwise:
         )
 
     def _add_master(self, variable):
-        """The float32 master of a half-precision variable; None where there is to be none."""
+        """Makes the float32 master of a half-precision variable; returns None where none is due."""
         is_half = self._dtype_of(variable) in ("float16", "bfloat16")
         if self._settings.dtypes.masters and is_half and not is_overwritten(variable):
             return self.add_variable_like(variable, "master", "float32")
@@ -466,13 +543,16 @@ class Layerwise:
             self._guard.counter = self._add_counter("skipped_steps")
 
     def _follow_loss_scale(self, move: Callable, scale: Callable) -> None:
-        """Has a dynamic loss scale move once an update, which is skipped where it is too large."""
+        """Registers a dynamic loss scale, which moves once an update.
+
+        An update whose gradients overflow under the scale is skipped.
+        """
         self._guard.scaled(move, scale)
         if self._storage:
             self._count_skipped()
 
     def _for_update(self) -> dict[str, Any]:
-        """What the update is made with, in each framework."""
+        """Returns the keyword arguments of the `Update` of each framework."""
         accelerated = self._host.has_accelerator()
         return {
             "rule": functools.partial(self.rule.step, **self._settings.for_rule(accelerated)),
@@ -484,7 +564,7 @@ class Layerwise:
         }
 
     def _work(self, variables, missing=()):
-        """The layers and the state that an update takes besides gradients and scalars."""
+        """Returns the layers and the state that an update takes besides gradients and scalars."""
         storage, guard, native = self._storage, self._guard, self._host.native
         indices = list(map(self._index_of, variables))
         state = storage.state(indices, variables, self._averaged(variables))._replace(
@@ -493,48 +573,50 @@ class Layerwise:
         return storage.plan.layers(indices, map(self._index_of, missing)), state
 
     def _is_update(self):
-        """Whether this micro-batch ends an update."""
+        """Returns whether this micro-batch ends an update, as a boolean tensor."""
         steps = self._growing or self.gradient_accumulation_steps
         if not steps:
             return self._xp.convert_to_tensor(True)
-        done = self._host.native(self._storage.micro_step) + 1
-        return accumulation.is_due(self._xp, steps, self.iterations, done)
+        micro_batches = self._host.native(self._storage.micro_step) + 1
+        return accumulation.is_due(self._xp, steps, self.iterations, micro_batches)
 
     def _count(self, trained, became):
-        """Only updates are counted: neither a micro-step before one, nor a step that is skipped."""
+        """Counts the micro-step, and the step if it was an update that was not skipped."""
         xp, storage, native = self._xp, self._storage, self._host.native
-        due = self._is_update()
-        stepped = due & xp.equal(became, TAKEN)
+        is_due = self._is_update()
+        stepped = is_due & xp.equal(became, TAKEN)
         if move_scale := self._guard.move_scale:
-            move_scale(due, xp.equal(became, NONFINITE))
+            move_scale(is_due, xp.equal(became, NONFINITE))
         if storage.steps:
             micro_step = native(storage.micro_step)
-            done = micro_step + 1
-            micro_step.assign(xp.where(due, xp.zeros_like(done), done))
+            micro_batches = micro_step + 1
+            micro_step.assign(xp.where(is_due, xp.zeros_like(micro_batches), micro_batches))
         if self.use_ema:
-            made, frozen = native(storage.has_averages), storage.plan.frozen
-            waiting = set(range(len(storage.weights))) - frozen - self._averaged(trained)
-            for average, stored in storage.averaged(waiting):  # theirs, too, begin with the first
-                own, begun = map(xp.convert_to_tensor, (average, native(stored.weight)))
-                average.assign(xp.where(made > 0, own, xp.cast(begun, own.dtype)))
+            has_averages, frozen = native(storage.has_averages), storage.plan.frozen
+            unstepped = set(range(len(storage.weights))) - frozen - self._averaged(trained)
+            # The averages of these variables begin with the first update, too.
+            for average, stored in storage.averaged(unstepped):
+                current, initial = map(xp.convert_to_tensor, (average, native(stored.weight)))
+                average.assign(xp.where(has_averages > 0, current, xp.cast(initial, current.dtype)))
             for average, stored in storage.averaged(frozen):
                 self._host.put(average, stored.weight)
-            made.assign(xp.maximum(made, xp.cast(stepped, made.dtype)))
+            has_averages.assign(xp.maximum(has_averages, xp.cast(stepped, has_averages.dtype)))
         return self._add_iterations(stepped)
 
     def _named_state(self) -> named.State:
         return named.of(self)
 
     def _scalars(self) -> Scalars:
-        """The inputs of a step besides gradients and state."""
+        """Returns the inputs of a step besides gradients and state."""
         xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
         decay = self._settings.weight_decay
         return Scalars(
             lr=factor(xp, self.learning_rate),
             t=t,
             is_update=self._is_update(),
-            # As in Keras 3, the averages begin with the weights of the first step. tf_keras has
-            # those of the build, which may be random ones that pretrained weights have replaced.
+            # The averages begin with the weights of the first step, as in Keras 3. tf_keras begins
+            # with the weights of the build, which may be random ones that pretrained weights have
+            # replaced since.
             ema_momentum=xp.cast(self.use_ema and self._storage.has_averages > 0, self._widest)
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
@@ -544,12 +626,16 @@ class Layerwise:
         )
 
     def finalize_variable_values(self, var_list: Any) -> None:
-        """At the end of training, the averages replace the weights if `use_ema` has made any."""
+        """Ends a training: replaces weights by their averages, and warns of skipped steps.
+
+        Args:
+            var_list: The variables whose averages, if `use_ema` has made any, replace them.
+        """
         warn_if_past_schedule_end(self, lambda: step_of(self))
         if named.has_averages(self):
-            wanted = {self._var_key(variable) for variable in var_list}
+            keys = {self._var_key(variable) for variable in var_list}
             for average, stored in self._storage.averaged():
-                if self._var_key(stored.weight) in wanted:
+                if self._var_key(stored.weight) in keys:
                     for each in stored.copies:
                         self._host.put(each, average)
         step, each = step_of(self), self.gradient_accumulation_steps or 1
@@ -559,14 +645,22 @@ class Layerwise:
         self._warn_at_end()
 
     def _warn_at_end(self):
-        """Warns, at the end of training, of what only a class knows."""
+        """Warns, at the end of training, of what only a subclass knows; nothing by default."""
 
     def state_of(self, index: int) -> dict[str, Any]:
-        """By name the slots of a variable of the build, and its "average" if there is one."""
+        """Returns a dict of the slots of a variable by name, with its "average" if there is one.
+
+        Args:
+            index: The position of the variable in the build.
+        """
         return self._storage.of(index)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, exclusions and all; identities have become paths."""
+        """Returns the constructor's arguments by name.
+
+        Variables that were excluded from weight decay as objects are in it as patterns of their
+        paths.
+        """
         with with_base_rate(self):
             rate = undo_float32_rounding(self._rate_in_config(), self._given_rate)
         config = {"learning_rate": rate, **self._settings.config()}
@@ -574,17 +668,17 @@ class Layerwise:
         if callable(config["weight_decay"]):
             serialize = self._schedules._Schedule._serialize
             config["weight_decay"] = serialize(config["weight_decay"])
-        if names := dict(self._undecayed).values():
-            before = config["exclude_from_weight_decay"] or ()
-            config["exclude_from_weight_decay"] = [*before, *map(exact, names)]
+        if paths := dict(self._undecayed).values():
+            patterns = config["exclude_from_weight_decay"] or ()
+            config["exclude_from_weight_decay"] = [*patterns, *map(exact, paths)]
         return config
 
 
 @contextlib.contextmanager
 def with_base_rate(optimizer):
-    """Inside it, an optimizer within an AdaScale has the rate that it was given."""
+    """Gives an optimizer its base learning rate in the `with` block, if AdaScale wraps it."""
     rate = optimizer._learning_rate
-    if not hasattr(rate, "outer"):  # AdaScale's alone has
+    if not hasattr(rate, "outer"):  # only the rate that AdaScale sets has this attribute
         yield
         return
     seams.use_rate(optimizer, rate.base)
@@ -595,15 +689,22 @@ def with_base_rate(optimizer):
 
 
 def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:
-    """Warns, at the end of `fit`, if the last steps were taken at a learning rate of 0."""
+    """Warns, at the end of `fit`, if the last steps were taken at a learning rate of 0.
+
+    Args:
+        optimizer: The optimizer.
+        steps: A function that returns the number of steps taken. It is called only where the
+            schedule ends at 0, because it waits for the device.
+    """
     end = schedules.zero_from(optimizer._learning_rate)
-    if end is None or (taken := steps()) <= end:
+    if end is None or (step_count := steps()) <= end:
         return
     recipe = optimizer._recipe
-    made = "" if recipe is None else f", as {recipe.title} at {batch(recipe)} has it"
-    what = "schedule" if recipe is None else "recipe"
+    origin = "" if recipe is None else f", as {recipe.title} at {batch(recipe)} has it"
+    noun = "schedule" if recipe is None else "recipe"
     warn(
-        f"{optimizer.name}: the learning rate was 0 in the last {taken - end:,} of {taken:,} "
-        f"steps, because its schedule ends after {end:,}{made}. Train with the batch and the "
-        f"epochs that the {what} was made for, or make the {what} for those of this run."
+        f"{optimizer.name}: the learning rate was 0 in the last {step_count - end:,} of "
+        f"{step_count:,} steps, because its schedule ends after {end:,}{origin}. Train with the "
+        "batch and the "
+        f"epochs that the {noun} was made for, or make the {noun} for those of this run."
     )

@@ -1,14 +1,16 @@
-"""The state of an optimizer by name: each array is known by what it is, not by its position.
+"""Saves and loads the state of an optimizer by name, not by position.
 
-A file that a host writes holds an array for each of
+A file that Keras writes holds an array for each of these keys:
 
-    iterations, learning_rate, ...      what there is once
+    iterations, learning_rate, ...      a scalar of the optimizer
     3:dense|kernel:m                    the slot m of the fourth variable, dense/kernel
-    kind:lamb                           whose rule it is; nothing else is in it
-    layout                              the text of `layout.Layout`: where in the model each is
+    kind:lamb                           the rule that wrote the state; its value means nothing
+    layout                              the text of `layout.Layout`: each variable's place in the
+                                        model
 
-so that an optimizer of other options, or on another backend, takes what it has a place for. In a
-TensorFlow checkpoint the slot is `m:3`, and the layout stands in the name of a node without values.
+So an optimizer with other options, or on another backend, takes the arrays that it has a place for.
+In a TensorFlow checkpoint the slot is `m:3`, and the layout stands in the name of a node without
+values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,47 +21,75 @@ from tf_lamb.api.variables import as_int, is_ours, names_of, step_of, unwrapped
 from tf_lamb.core.messages import warn
 
 _LAYOUT = "layout"
-_NO_SLOTS = ("average", "master", "accumulator")  # no slots of a rule
+_NO_SLOTS = ("average", "master", "accumulator")  # beginnings of names that are no slots of a rule
 
 
 class Part(NamedTuple):
-    """The state of one variable."""
+    """The state of one variable.
+
+    Attributes:
+        name: The path of the variable, with its number where several variables have the path.
+        shape: The shape of the variable.
+        kept: The arrays that accompany the variable, by name: slots, average, master, accumulator.
+        initial: The names of the initializers of these arrays, by name. Arrays that it lacks begin
+            at zero.
+    """
 
     name: str
     shape: tuple[int, ...]
-    kept: Mapping[str, Any]  # its arrays by name
-    initial: Mapping[str, str] = {}  # initializers of those that do not begin at zero, by name
+    kept: Mapping[str, Any]
+    initial: Mapping[str, str] = {}
 
 
 class State(NamedTuple):
-    """The variables of an optimizer."""
+    """The variables that make up the state of an optimizer.
 
-    kind: str  # the rule, or the wrapper; the state of another means something else
-    scalars: Mapping[str, Any]  # what there is once, by name
-    parts: Sequence[Part]  # of each variable of the build, in its order
-    layout: layouts.Layout = layouts.Layout((), {})  # of the parts
+    Attributes:
+        kind: The name of the rule or of the wrapper. The state of another kind means something
+            else and is not loaded.
+        scalars: The variables that the optimizer has once, by name.
+        parts: The state of each variable of the build, in the order of the build.
+        layout: The layout of these variables in their model. Defaults to an empty one.
+    """
+
+    kind: str
+    scalars: Mapping[str, Any]
+    parts: Sequence[Part]
+    layout: layouts.Layout = layouts.Layout((), {})
 
     def variables(self) -> dict[str, Any]:
-        """By position of what it accompanies and own name, as in checkpoints."""
-        kept = {f"{slot}:{i}": v for i, p in enumerate(self.parts) for slot, v in p.kept.items()}
-        return {**self.scalars, **kept}
+        """Returns the variables by their names in checkpoints: `iterations`, `m:3`."""
+        by_name = {
+            f"{slot}:{position}": variable
+            for position, part in enumerate(self.parts)
+            for slot, variable in part.kept.items()
+        }
+        return {**self.scalars, **by_name}
 
     def by_key(self) -> dict[str, Any]:
-        """By the key of a file."""
+        """Returns the variables by their keys in files: `iterations`, `3:dense|kernel:m`."""
         return dict(self.scalars) | {
-            f"{i}:{_escaped(part.name)}:{slot}": variable
-            for i, part in enumerate(self.parts)
+            f"{position}:{_escaped(part.name)}:{slot}": variable
+            for position, part in enumerate(self.parts)
             for slot, variable in part.kept.items()
         }
 
 
 def of_micro_steps(name: str, steps: int | str) -> str:
-    """The name of what belongs to a part of an update: of other parts it is something else."""
+    """Returns the name of an array of unfinished updates, with the number of micro-batches.
+
+    The number is in the name because such an array means something else if an update takes
+    another number of micro-batches.
+
+    Args:
+        name: The name of the array, such as "accumulator".
+        steps: Micro-batches of an update, or "growing".
+    """
     return f"{name}_of_{steps}"
 
 
 def has_averages(optimizer) -> bool:
-    """Whether an update has made averages of the weights; waits for the device."""
+    """Returns whether an update has made averages of the weights. It waits for the device."""
     storage = getattr(optimizer, "_storage", None)
     return storage is not None and bool(
         storage.has_averages is not None and as_int(storage.has_averages)
@@ -67,10 +97,11 @@ def has_averages(optimizer) -> bool:
 
 
 def of(optimizer) -> State:
-    """The state of an optimizer of this package, in either Keras."""
+    """Returns the state of an optimizer of this package, in Keras 3 or tf_keras."""
     kind, storage = optimizer.rule.name, optimizer._storage
     scalars = {"iterations": optimizer.iterations}
-    rate = getattr(optimizer._learning_rate, "base", optimizer._learning_rate)  # AdaScale's
+    # The rate that AdaScale sets holds the optimizer's own rate as `base`.
+    rate = getattr(optimizer._learning_rate, "base", optimizer._learning_rate)
     if hasattr(rate, "assign"):
         scalars["learning_rate"] = rate
     if storage is None:
@@ -80,20 +111,21 @@ def of(optimizer) -> State:
         scalars["skipped_steps"] = guard.counter
     if guard.window:
         scalars["spiked_steps"] = guard.spiked
-        scalars[f"gradient_norms_of_{guard.window}"] = guard.norms  # of another length it is none
+        # The length is in the name, so that a window of another length does not take them.
+        scalars[f"gradient_norms_of_{guard.window}"] = guard.norms
     parts = storage.parts()
-    paths, shapes = [part.name for part in parts], [part.shape for part in parts]
-    layout = layouts.of(optimizer, storage.weights, paths, shapes)
+    names, shapes = [part.name for part in parts], [part.shape for part in parts]
+    layout = layouts.of(optimizer, storage.weights, names, shapes)
     return State(kind, {**scalars, **storage.once()}, parts, layout)
 
 
 def of_measured(optimizer) -> State:
-    """The state of MeasureNoise or AdaScale alone; the inner optimizer has its own."""
+    """Returns the state of MeasureNoise or AdaScale, without that of the optimizer inside."""
     kind = optimizer.saved_kind
     if optimizer._state is None:
         return State(kind, {}, ())
     scalars = dict(optimizer._state)
-    for name in ("micro_step", "squares"):  # of a part of an update
+    for name in ("micro_step", "squares"):  # these belong to an unfinished update
         scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
     parts = [Part(name, (), {}) for name in optimizer._measured_names]
     return State(kind, scalars, parts)
@@ -103,11 +135,22 @@ def continue_from(
     optimizer, trained: Sequence, every: Sequence, step: int, states: dict, weights: dict,
     scalars: dict,
 ) -> set[str]:  # fmt: skip
-    """Has an optimizer of ours go on after these steps; what nobody gives begins anew.
+    """Sets the state of an optimizer of this package, so that it continues after `step` steps.
 
-    States of the trained variables are by path and by name of a slot, or of what accompanies one;
-    of every variable of the model weights by path; scalars by name, as in a file. Returns the names
-    of what there is no place for.
+    Slots and scalars that are not given begin anew.
+
+    Args:
+        optimizer: The optimizer, which is built here for `trained`.
+        trained: The variables that it trains.
+        every: All variables of the model.
+        step: The number of optimizer steps taken so far.
+        states: For each trained variable, by path, a dict of its arrays by name: slots, average,
+            master, accumulator.
+        weights: The weights of the model's variables, by path.
+        scalars: The scalars of the state, by their names in a file.
+
+    Returns:
+        The names of the given scalars and arrays for which the optimizer has no place.
     """
     host = optimizer._host
     optimizer.build(trained)
@@ -115,59 +158,92 @@ def continue_from(
         if name in weights:
             host.put(variable, weights[name])
     state = of(optimizer)
-    left = set(scalars) - set(state.scalars)
+    unplaced = set(scalars) - set(state.scalars)
     for path, variable in zip(names_of(trained), trained, strict=True):
         part = state.parts[optimizer._index_of(variable)]
-        left |= set(states[path]) - set(part.kept)
+        unplaced |= set(states[path]) - set(part.kept)
         values = {"average": variable, **states[path]}
-        for name, own in part.kept.items():
+        for name, target in part.kept.items():
             value = values.get(name)
-            if value is not None and tuple(value.shape) != tuple(own.shape):
-                value = host.fit(own, part, value)
+            if value is not None and tuple(value.shape) != tuple(target.shape):
+                value = host.fit(target, part, value)
             if value is None:
-                value = host.initial(own, part.initial.get(name, "zeros"))
-            host.put(own, value)
-    # What comes without averages, unless they wait for the first update, begins with weights.
-    once = {"has_averages": 1, **scalars, "iterations": step}
-    for name, own in state.scalars.items():
+                value = host.initial(target, part.initial.get(name, "zeros"))
+            host.put(target, value)
+    # A state without averages begins with the weights as averages, unless it says that the
+    # averages still wait for the first update.
+    saved_scalars = {"has_averages": 1, **scalars, "iterations": step}
+    for name, target in state.scalars.items():
         if name != "learning_rate":
-            host.put(own, once[name] if name in once else host.initial(own, "zeros"))
+            host.put(
+                target,
+                saved_scalars[name] if name in saved_scalars else host.initial(target, "zeros"),
+            )
     note_load(optimizer)
-    return left
+    return unplaced
 
 
 def note_load(optimizer: Any) -> None:
-    """Has an optimizer of this package know that its steps so far were loaded."""
-    if is_ours(optimizer):  # MeasureNoise has none of its own
+    """Records that the steps of an optimizer so far were loaded, and not taken by this run.
+
+    Warnings at the end of training then count from here.
+    """
+    if is_ours(optimizer):  # MeasureNoise has no guard of its own
         optimizer._guard.note_start(step_of(optimizer))
 
 
 def variables_of_saved(name: str, state: State, there: layouts.Layout) -> dict[str, Any]:
-    """By its name in a checkpoint of that layout, each variable here (see `State.variables`).
+    """Returns the variables of an optimizer by the names that they have in a checkpoint.
+
+    Args:
+        name: The name of the optimizer, for the error.
+        state: The state of the optimizer.
+        there: The layout of the optimizer that wrote the checkpoint.
+
+    Returns:
+        Dict from a name as in `State.variables`, with positions of the checkpoint, to a variable.
 
     Raises:
-        ValueError: If the checkpoint is of other layers.
+        ValueError: if the checkpoint belongs to other layers.
     """
     positions = _positions(name, there, state.layout)
     return dict(state.scalars) | {
-        f"{slot}:{i}": variable
-        for i, part in zip(positions, state.parts, strict=True)
+        f"{slot}:{position}": variable
+        for position, part in zip(positions, state.parts, strict=True)
         for slot, variable in part.kept.items()
     }
 
 
 def where_inside(kind: type | tuple, own: Callable, others: Callable) -> Callable:
-    """A method of a wrapper: `own` where an optimizer inside is of that kind, else `others`."""
+    """Makes a method of a wrapper that depends on the optimizers inside it.
 
-    def method(wrapper, *arguments, **named):
-        chosen = own if isinstance(unwrapped(wrapper, kind), kind) else others
-        return chosen(wrapper, *arguments, **named)
+    Args:
+        kind: A class, or several.
+        own: The method where an optimizer inside the wrapper is an instance of `kind`.
+        others: The method everywhere else.
+
+    Returns:
+        A function with the wrapper as first argument.
+    """
+
+    def method(wrapper, *arguments, **keywords):
+        implementation = own if isinstance(unwrapped(wrapper, kind), kind) else others
+        return implementation(wrapper, *arguments, **keywords)
 
     return method
 
 
 def check_count(name: str, weights: Sequence, *variables: Sequence) -> None:
-    """Raises where a list of weights is that of another optimizer: it is set by position."""
+    """Checks that a list of weights, which is set by position, can be that of an optimizer.
+
+    Args:
+        name: The name of the optimizer.
+        weights: The list of weights.
+        *variables: The lists of variables that the optimizer would accept it for.
+
+    Raises:
+        ValueError: if the list is as long as none of these.
+    """
     if len(weights) not in map(len, variables):
         raise ValueError(
             f"{name} has {len(variables[0])} variables and was given {len(weights)} weights, which "
@@ -177,7 +253,13 @@ def check_count(name: str, weights: Sequence, *variables: Sequence) -> None:
 
 
 def save(state: State, store: Any, array: Callable[[Any], Any]) -> None:
-    """Writes the state into what a host saves; `array` reads a variable."""
+    """Writes a state into the store of Keras's saving.
+
+    Args:
+        state: The state.
+        store: A mapping that receives an array by key.
+        array: A function that returns the value of a variable as an array.
+    """
     for key, variable in state.by_key().items():
         store[key] = array(variable)
     store[f"kind:{state.kind}"] = 1
@@ -193,45 +275,66 @@ def load(
     fit: Callable,
     initial: Callable[[Any, str], Any],
 ) -> list[tuple[Any, Any]]:
-    """Pairs of a variable and its value in what a host has loaded; nothing is assigned."""
+    """Finds the value of each variable of a state in a store that Keras has loaded.
+
+    It assigns nothing. It warns where the store or the optimizer has no state, and where a sum of
+    micro-batches is dropped.
+
+    Args:
+        name: The name of the optimizer, for messages.
+        state: The state of the optimizer that continues.
+        store: The mapping from keys to saved arrays.
+        array: A function that returns an entry of the store as an array.
+        fit: A function of a variable, its `Part` and a value of another shape. It returns the
+            value in the variable's shape, or None if that is not possible.
+        initial: A function of a variable and the name of an initializer, which returns the
+            variable's initial value.
+
+    Returns:
+        Pairs (variable, value).
+
+    Raises:
+        ValueError: if another rule wrote the store, or if it belongs to other layers, slots or
+            shapes.
+    """
     keys = list(store.keys())
     kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
     has_slots = any(key.partition(":")[0].isdecimal() for key in keys)
     if not keys or (not state.parts and (has_slots or not state.scalars)):
         unbuilt = "it has no slots yet: build(model.trainable_variables) makes them"
-        why = unbuilt if keys else "this file holds none"
-        warn(f"Skipping variable loading for optimizer {name!r}: {why}. It begins at step 0.")
+        reason = unbuilt if keys else "this file holds none"
+        warn(f"Skipping variable loading for optimizer {name!r}: {reason}. It begins at step 0.")
         return []
     if kinds != [state.kind]:
-        wrote = f"{kinds[0]} wrote it" if kinds else "another optimizer, or an older version, did"
-        raise _refusal(name, f"{state.kind} did not write this state, {wrote}")
-    there: dict[int, tuple[str, dict]] = {}
+        writer = f"{kinds[0]} wrote it" if kinds else "another optimizer, or an older version, did"
+        raise _refusal(name, f"{state.kind} did not write this state, {writer}")
+    saved_variables: dict[int, tuple[str, dict]] = {}
     for key in keys:
-        position, _, rest = key.partition(":")
+        position, _, path_and_slot = key.partition(":")
         if position.isdecimal():
-            path, _, slot = rest.rpartition(":")
-            there.setdefault(int(position), (path, {}))[1][slot] = key
+            path, _, slot = path_and_slot.rpartition(":")
+            saved_variables.setdefault(int(position), (path, {}))[1][slot] = key
     layout = None
     if _LAYOUT in keys:
         layout = layouts.from_array(array(store[_LAYOUT]))
-    found = _matched(name, state, dict(sorted(there.items())), store, layout)
+    matched = _matched(name, state, dict(sorted(saved_variables.items())), store, layout)
     pairs = [
-        (own, array(store[scalar]) if scalar in keys else initial(own, "zeros"))
-        for scalar, own in state.scalars.items()
+        (target, array(store[scalar]) if scalar in keys else initial(target, "zeros"))
+        for scalar, target in state.scalars.items()
         if scalar in keys or scalar != "learning_rate"
     ]
-    for part, saved in zip(state.parts, found, strict=True):
-        for slot, own in part.kept.items():
-            if slot not in saved:
-                pairs.append((own, initial(own, part.initial.get(slot, "zeros"))))
+    for part, saved_slots in zip(state.parts, matched, strict=True):
+        for slot, target in part.kept.items():
+            if slot not in saved_slots:
+                pairs.append((target, initial(target, part.initial.get(slot, "zeros"))))
                 continue
-            value = array(store[saved[slot]])
-            if (shape := tuple(value.shape)) != tuple(own.shape):
-                value = fit(own, part, value)
+            value = array(store[saved_slots[slot]])
+            if (shape := tuple(value.shape)) != tuple(target.shape):
+                value = fit(target, part, value)
             if value is None:
-                why = f"{slot!r} of {part.name!r} has shape {shape} in it, and"
-                raise _refusal(name, f"{why} {tuple(own.shape)} here")
-            pairs.append((own, value))
+                reason = f"{slot!r} of {part.name!r} has shape {shape} in it, and"
+                raise _refusal(name, f"{reason} {tuple(target.shape)} here")
+            pairs.append((target, value))
     for key in keys:
         if "micro_step" in key and key not in state.scalars and int(array(store[key])):
             warn(
@@ -242,24 +345,32 @@ def load(
 
 
 def _matched(name, state, there, store, layout):
-    """Slot -> key, of each variable here; `there` has path and keys by position in the file."""
-    if not there:  # nothing was built
+    """Returns, for each variable of the state, a dict from slot to its key in the store.
+
+    `there` maps a position in the file to the path of a variable and the keys of its slots.
+    """
+    if not there:  # the optimizer that wrote the file was not built
         return [{}] * len(state.parts)
     if layout is not None:
         positions = _positions(name, layout, state.layout)
     else:
         positions = _positions_by_path(name, state, there, store)
-    # What a layer overwrites has no slots, and outside of an accumulation nothing in a file.
-    found = [there.get(position, ("", {}))[1] for position in positions]
-    for part, kept in zip(state.parts, found, strict=True):
-        if (saved := slots_of_rule(kept)) != (wanted := slots_of_rule(part.kept)):
-            has, keeps = (", ".join(sorted(slots)) or "nothing" for slots in (saved, wanted))
-            raise _refusal(name, f"it has {has} of {part.name!r}, and {keeps} is kept here")
-    return found
+    # A variable that its layer overwrites has no slots; a file has nothing of it without
+    # accumulation.
+    matched = [there.get(position, ("", {}))[1] for position in positions]
+    for part, keys in zip(state.parts, matched, strict=True):
+        if (saved_slots := slots_of_rule(keys)) != (own_slots := slots_of_rule(part.kept)):
+            saved_text, own_text = (
+                ", ".join(sorted(slots)) or "nothing" for slots in (saved_slots, own_slots)
+            )
+            raise _refusal(
+                name, f"it has {saved_text} of {part.name!r}, and {own_text} is kept here"
+            )
+    return matched
 
 
 def _positions(name, there, here):
-    """By variable of a layout here its position in a saved one; raises where one has no state."""
+    """Returns, for each variable of layout `here`, its position in the saved layout `there`."""
     try:
         return layouts.match(there, here)
     except layouts.Mismatch as error:
@@ -267,32 +378,39 @@ def _positions(name, there, here):
 
 
 def _positions_by_path(name, state, there, store):
-    """By variable here its position in a file of before, which has paths and no layout."""
-    saved = {i: (path, keys) for i, (path, keys) in there.items() if slots_of_rule(keys)}
+    """Returns, for each variable of the state, its position in an older file without a layout."""
+    with_slots = {
+        position: (path, keys) for position, (path, keys) in there.items() if slots_of_rule(keys)
+    }
     shapes = [
         {slot: tuple(store[keys[slot]].shape) for slot in slots_of_rule(keys)}
-        for _, keys in saved.values()
+        for _, keys in with_slots.values()
     ]
-    own = [
+    own_shapes = [
         {slot: tuple(part.kept[slot].shape) for slot in slots_of_rule(part.kept)}
         for part in state.parts
     ]
-    paths = [path.replace("|", "/") for path, _ in saved.values()]
-    stepping = [i for i, slots in enumerate(own) if slots]
-    found = _positions(
+    paths = [path.replace("|", "/") for path, _ in with_slots.values()]
+    own_positions = [position for position, slots in enumerate(own_shapes) if slots]
+    matched = _positions(
         name,
         layouts.unplaced(paths, shapes),
-        layouts.unplaced([state.parts[i].name for i in stepping], [own[i] for i in stepping]),
+        layouts.unplaced(
+            [state.parts[position].name for position in own_positions],
+            [own_shapes[position] for position in own_positions],
+        ),
     )
-    others = {path: i for i, (path, keys) in there.items() if i not in saved}
-    positions = [others.get(_escaped(part.name), -1) for part in state.parts]
-    for i, at in zip(stepping, found, strict=True):
-        positions[i] = list(saved)[at]
+    without_slots = {
+        path: position for position, (path, keys) in there.items() if position not in with_slots
+    }
+    positions = [without_slots.get(_escaped(part.name), -1) for part in state.parts]
+    for position, match in zip(own_positions, matched, strict=True):
+        positions[position] = list(with_slots)[match]
     return positions
 
 
 def slots_of_rule(kept) -> set[str]:
-    """Of the names of what is kept of a variable, those of slots."""
+    """Returns those of the names of a variable's arrays that are slots of the rule."""
     return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}
 
 
