@@ -17,8 +17,8 @@ PLANTS = {
          "ops.cast(value, variable.dtype)"),
     ]),
     "state by position": (ALL, [
-        ("Storage.parts", "named.Part(name, shape, kept, initial)",
-         "named.Part(name, shape, {str(n): v for n, v in enumerate(kept.values())})"),
+        ("Storage.parts", "named.Part(name, shape, arrays, initial)",
+         "named.Part(name, shape, {str(n): v for n, v in enumerate(arrays.values())})"),
         ("slots_of_rule", "return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}",
          "return set()"),
     ]),
@@ -43,7 +43,7 @@ PLANTS = {
     ]),
     "state by the name of a layer": (ALL, [
         ("layout.match", "there.is_placed() and here.is_placed()", "False"),
-        ("layout.match", "if len(others) > 1:", "if False:"),
+        ("layout.match", "if len(candidates) > 1:", "if False:"),
     ]),
     "a whole rate cuts what it multiplies": (ALL, [
         ("factor", "xp.cast(value, 'float32')", "value"),

@@ -1,4 +1,7 @@
-"""The handling of steps with non-finite gradients: one decision for all variables."""
+"""Counts and reports the steps that are skipped for non-finite gradients or for spikes.
+
+The decision to skip a step is one for all variables.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,69 +22,111 @@ FINITE = (
 
 
 class Guard:
-    """Counts the steps that an optimizer skips, and tells of them."""
+    """Holds the counters of the steps that an optimizer skips, and warns of these steps.
+
+    Args:
+        name: The name of the optimizer.
+        on_nonfinite: "skip", "raise" or "propagate", as in the optimizer's argument.
+        on_spike: None, or the window in steps and the number of deviations above which the norm of
+            a gradient is a spike.
+
+    Attributes:
+        window: How many norms of past steps are kept; 0 if no spike is skipped.
+        deviations: By how many standard deviations a spike is above the mean.
+        norms: The variable of these norms, the latest last; None before the build.
+        spiked: The variable that counts spikes; None before the build.
+        move_scale: The function that moves a dynamic loss scale, by the outcome of an update; None
+            without one.
+        is_on: Whether a step is checked for gradients that are not finite.
+        refusal: The text of the error before the names of variables, if a step is to raise; else
+            None.
+        counter: The variable that counts skipped steps; None before the build.
+        weights: The variables that the optimizer trains; empty before the build.
+    """
 
     def __init__(self, name: str, on_nonfinite: str, on_spike: tuple[int, float] | None):
         self._name = name
-        self.window, self.deviations = on_spike or (0, 0.0)  # 0 norms if no spike is skipped
-        self.norms: Any = None  # the variable of these norms, the latest last
-        self.spiked: Any = None  # the variable that counts spikes
-        self.move_scale: Callable | None = None  # a dynamic loss scale, by what became of an update
-        self._scale: Callable = lambda: 0.0
-        self.is_on = on_nonfinite != "propagate"  # a step is looked at before it is taken
-        self.refusal = (  # what a step raises, before it names the variables
+        self.window, self.deviations = on_spike or (0, 0.0)
+        self.norms: Any = None
+        self.spiked: Any = None
+        self.move_scale: Callable | None = None
+        self._scale: Callable = lambda: 0.0  # returns the loss scale
+        self.is_on = on_nonfinite != "propagate"
+        self.refusal = (
             f"{name}: gradients are not finite, and on_nonfinite asks to raise. The step was "
             f"not taken: weights and slots are those of the step before. {ADVICE} Not finite are "
             "the gradients of "
             if on_nonfinite == "raise"
             else None
         )
-        self.counter: Any = None  # the variable that counts, once the optimizer is built
-        self.weights: Sequence = ()  # what the optimizer trains, likewise
-        self._reported = 0  # skipped steps that a warning has counted
-        self._reported_spikes = 0
-        self._steps = self._tried = 0  # before the next `fit`: taken, and with those skipped
+        self.counter: Any = None
+        self.weights: Sequence = ()
+        self._reported = 0  # skipped steps that a warning has counted already
+        self._reported_spikes = 0  # skipped spikes that a warning has counted already
+        # The steps before the next `fit`: those taken, and those taken or skipped.
+        self._steps = self._tried = 0
 
     def scaled(self, move_scale: Callable, scale: Callable) -> None:
-        """Under a dynamic loss scale, which is found by steps that overflow: all are skipped."""
+        """Turns the guard on for a dynamic loss scale, whose search makes steps overflow.
+
+        Args:
+            move_scale: The function that moves the scale by the outcome of an update.
+            scale: A function without arguments that returns the scale.
+        """
         self.is_on, self.move_scale, self._scale = True, move_scale, scale
 
     def is_searching(self) -> Any:
-        """Whether a loss scale may be what overflows: at 1 and below, the gradients do."""
+        """Returns whether a loss scale above 1 may be why gradients overflow.
+
+        At a scale of 1 and below, they overflow by themselves.
+        """
         return self._scale() > 1
 
     @property
     def counters(self) -> list:
-        """The counter that a skipped step adds to, in a list; empty if there is none."""
+        """A list of the counter of skipped steps; empty if there is none."""
         return [] if self.counter is None else [self.counter]
 
     @property
     def spikes(self) -> list:
-        """The norms and the counter of spikes; empty if none is skipped."""
+        """A list of the norms and of the counter of spikes; empty if no spike is skipped."""
         return [self.norms, self.spiked] if self.window else []
 
     @property
     def skipped(self) -> int:
-        """The number of skipped steps; waits for the device."""
+        """The number of skipped steps. Reading it waits for the device."""
         return 0 if self.counter is None else as_int(self.counter)
 
     @property
     def spikes_so_far(self) -> int:
-        """The number of steps skipped as spikes; waits for the device."""
+        """The number of steps skipped as spikes. Reading it waits for the device."""
         return 0 if self.spiked is None else as_int(self.spiked)
 
     def nonfinite(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:
-        """The names of those that are not finite, by `finite`; `key` tells variables apart."""
+        """Returns the names of the variables that are not finite.
+
+        Args:
+            finite: A function of a list of variables, which returns for each whether it is finite.
+            key: A function that returns the key by which a variable is told from others.
+            variables: The variables to check; None means those that the optimizer trains.
+        """
         variables = self.weights if variables is None else variables
         names: dict = {}
-        for known in (variables, self.weights):
-            names |= zip(map(key, known), names_of(known), strict=True)
-        floats = [v for v in variables if "float" in str(v.dtype)]
+        for group in (variables, self.weights):
+            names |= zip(map(key, group), names_of(group), strict=True)
+        floats = [variable for variable in variables if "float" in str(variable.dtype)]
         pairs = zip(floats, finite(floats) if floats else [], strict=True)
-        return [names[key(v)] for v, ok in pairs if not ok]
+        return [names[key(variable)] for variable, is_finite in pairs if not is_finite]
 
     def warn_at_end(self, steps: int, waiting: int, each: int, nonfinite: Callable[[], list]):
-        """Warns, at the end of `fit`, of what was skipped, and of micro-batches that still wait."""
+        """Warns, at the end of `fit`, of skipped steps, and of micro-batches that still wait.
+
+        Args:
+            steps: The optimizer steps taken so far.
+            waiting: The micro-batches that were added up since the last update.
+            each: The micro-batches of an update.
+            nonfinite: A function that returns the names of the weights that are not finite.
+        """
         tried = self._tried
         self._warn_if_skipped(steps, nonfinite)
         self._warn_if_spiked(steps)
@@ -90,11 +135,11 @@ class Guard:
             warn_if_waiting(self._name, waiting, each)
 
     def note_start(self, steps: int):
-        """Called after a load and after each `fit`: the next has not made these steps."""
+        """Records the steps so far, after a load and after each `fit`, as the start of the next."""
         self._steps, self._tried = steps, steps + self.skipped + self.spikes_so_far
 
     def _warn_if_skipped(self, steps, nonfinite):
-        """Not of those by which a loss scale is found, if others were taken."""
+        """Warns of skipped steps, unless a loss scale is searched and other steps were taken."""
         skipped = self.skipped
         if skipped != self._reported and not (self.is_searching() and steps > self._steps):
             cause = ADVICE if nonfinite() else f"{FINITE} {ADVICE}"
@@ -107,6 +152,7 @@ class Guard:
         self._reported = skipped
 
     def _warn_if_spiked(self, steps):
+        """Warns of spikes, if there are new ones."""
         spiked = self.spikes_so_far
         if spiked != self._reported_spikes:
             warn(
@@ -119,7 +165,13 @@ class Guard:
 
 
 def warn_if_waiting(name: str, waiting: int, each: int):
-    """Warns of a `fit` without an update, if micro-batches wait for the rest of theirs."""
+    """Warns of a `fit` without an update, if its micro-batches are too few for one.
+
+    Args:
+        name: The name of the optimizer.
+        waiting: The micro-batches that were added up since the last update.
+        each: The micro-batches of an update.
+    """
     if waiting:
         warn(
             f"{name}: fit has changed no weight, for it has made no update: one takes {each:,} "
@@ -129,7 +181,11 @@ def warn_if_waiting(name: str, waiting: int, each: int):
 
 
 def guarded(optimizer):
-    """The optimizer inside its wrappers; raises `TypeError` if it is not of this package."""
+    """Returns the optimizer inside its wrappers.
+
+    Raises:
+        TypeError: if it is not an optimizer of this package.
+    """
     inner = unwrapped(optimizer)
     if not is_ours(inner):
         raise TypeError(

@@ -1,14 +1,16 @@
-"""Which layer a saved state belongs to.
+"""Matches the state in a file to the variables of an optimizer, by their places in the model.
 
-Hosts load weights by structure: by the place of a variable in its model, as `layers/Dense_1/kernel`
-is the kernel of the second Dense in it. Names alone do not tell: Keras numbers `dense`, `dense_1`
-anew in each process, in the order in which a script builds its layers. Nor does the order of what
-is trained: a layer that is frozen later moves all that come after it.
+Keras loads weights by structure, that is by the place of a variable in its model:
+`layers/Dense_1/kernel` is the kernel of the second Dense layer. Names alone do not identify a
+variable, because Keras numbers `dense`, `dense_1` anew in each process, in the order in which a
+script builds its layers. The order of the trained variables does not either: if a layer is frozen
+later, all variables after it move.
 
-So what is saved of an optimizer has the layout of the model beside it: the place, the path and the
-shape of what is trained, and the places of all that the model has. The state of a variable goes
-on in the variable of the same place. Where no layout is there (an optimizer that was never compiled
-into a model, a file of before), paths and their order have to agree, or the state is refused.
+So the saved state of an optimizer includes a layout of its model: the place, the path and the shape
+of each trained variable, and the places of all variables of the model. The state of a variable
+continues in the variable at the same place. Where a layout is missing (an optimizer that was never
+compiled into a model, or a file of an older version), paths and their order have to agree, or the
+state is refused.
 """
 
 import json
@@ -21,36 +23,48 @@ from tf_lamb.api.variables import inside
 
 
 class Trained(NamedTuple):
-    """A variable that an optimizer was built for."""
+    """A variable that an optimizer was built for.
+
+    Attributes:
+        path: The path of the variable.
+        shape: Its shape.
+        place: Its place in the model, such as `layers/Dense_1/kernel`; None if the model is not
+            known, or does not hold the variable.
+    """
 
     path: str
     shape: tuple[int, ...]
-    place: str | None  # None where the model is not known, or does not hold it
+    place: str | None
 
 
 class Layout(NamedTuple):
-    """What an optimizer was built for, in the order of the build, within its model."""
+    """The variables of an optimizer, and their places in its model.
+
+    Attributes:
+        trained: The variables that the optimizer was built for, in the order of the build.
+        shapes: The shapes of all variables of the model by place, with those that are frozen.
+    """
 
     trained: Sequence[Trained]
-    shapes: Mapping[str, tuple[int, ...]]  # of all variables of the model, frozen too, by place
+    shapes: Mapping[str, tuple[int, ...]]
 
     def is_placed(self) -> bool:
-        """Whether the place of each variable is known."""
-        return bool(self.trained) and all(v.place is not None for v in self.trained)
+        """Returns whether the place of each variable is known."""
+        return bool(self.trained) and all(variable.place is not None for variable in self.trained)
 
     def to_text(self) -> str:
-        """The layout as JSON."""
+        """Returns the layout as JSON."""
         return json.dumps([self.trained, self.shapes], separators=(",", ":"))
 
     def to_array(self) -> Any:
-        """The text as an array of bytes, which is what files hold."""
+        """Returns the JSON as an array of bytes, which a file can hold."""
         import numpy as np
 
         return np.frombuffer(self.to_text().encode(), "uint8")
 
 
 def from_text(text: str) -> Layout:
-    """The layout that `Layout.to_text` has written."""
+    """Reads the layout that `Layout.to_text` has written."""
     trained, shapes = json.loads(text)
     return Layout(
         tuple(Trained(path, tuple(shape), place) for path, shape, place in trained),
@@ -59,12 +73,18 @@ def from_text(text: str) -> Layout:
 
 
 def unplaced(paths: Sequence[str], shapes: Sequence) -> Layout:
-    """The layout of what is known by paths alone; shapes are of whatever can be compared."""
+    """Makes a layout of variables of which only paths are known.
+
+    Args:
+        paths: The path of each variable.
+        shapes: For each variable a value that is compared instead of its shape, such as the
+            shapes of its slots.
+    """
     return Layout(tuple(Trained(p, s, None) for p, s in zip(paths, shapes, strict=True)), {})
 
 
 def from_array(array: Any) -> Layout:
-    """The layout that `Layout.to_array` has written."""
+    """Reads the layout that `Layout.to_array` has written."""
     import numpy as np
 
     return from_text(np.asarray(array, "uint8").tobytes().decode())
@@ -72,54 +92,69 @@ def from_array(array: Any) -> Layout:
 
 # -- the layout of a model -------------------------------------------------------------------------
 
-# Beside optimizers, not in them: what is an attribute of theirs, hosts would track and save.
+# Keras would track and save these if they were attributes of an optimizer.
 _models: weakref.WeakKeyDictionary[Any, weakref.ref] = weakref.WeakKeyDictionary()
 _places: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
 
 
 def note_model(optimizer: Any, model: Any) -> None:
-    """Remembers the model whose variables an optimizer trains, and all of ours that it wraps."""
+    """Records the model that an optimizer is compiled into.
+
+    It is recorded for the optimizer and for each optimizer of this package that it wraps.
+
+    Args:
+        optimizer: The optimizer.
+        model: The model. Only a weak reference to it is kept.
+    """
     for part in inside(optimizer):
         if hasattr(part, "_named_state"):
             _models[part] = weakref.ref(model)
 
 
 def of(optimizer: Any, variables: Sequence, paths: Sequence[str], shapes: Sequence) -> Layout:
-    """The layout of what an optimizer was built for, in the model that it was compiled into."""
+    """Returns the layout of an optimizer's variables in the model that it was compiled into.
+
+    Args:
+        optimizer: The optimizer.
+        variables: The variables that it was built for, in the order of the build.
+        paths: Their paths.
+        shapes: Their shapes.
+    """
     reference, host = _models.get(optimizer), optimizer._host
     model = reference() if reference else None
     places = {} if model is None else _places_of(model, host)
     key_of = host.key_of
-    own = [places.get(key_of(variable), (None,))[0] for variable in variables]
+    places_of_variables = [places.get(key_of(variable), (None,))[0] for variable in variables]
     trained = tuple(
         Trained(path, tuple(shape), place)
-        for path, shape, place in zip(paths, shapes, own, strict=True)
+        for path, shape, place in zip(paths, shapes, places_of_variables, strict=True)
     )
     return Layout(trained, dict(places.values()))
 
 
 def _places_of(model, host):
-    """Key of a variable -> its place in the model, and its shape."""
-    weights = {host.key_of(v): tuple(v.shape) for v in model.weights}
-    known = _places.get(model)
-    if known is None or known[0] != weights.keys():
-        found: dict = {}
+    """Returns a dict from the key of each variable of a model to its place and its shape."""
+    weights = {host.key_of(variable): tuple(variable.shape) for variable in model.weights}
+    cached = _places.get(model)
+    if cached is None or cached[0] != weights.keys():
+        place_and_shape: dict = {}
         for key, place in _walk(model, "", host, weights, {}):
-            found.setdefault(key, (place, weights[key]))
-        known = _places[model] = (set(weights), found)
-    return known[1]
+            place_and_shape.setdefault(key, (place, weights[key]))
+        cached = _places[model] = (set(weights), place_and_shape)
+    return cached[1]
 
 
 def _walk(item, place, host, keys, seen) -> Iterator[tuple[int, str]]:
-    """Pairs of a variable's key and its place, from the attributes of layers in fixed order."""
+    """Yields pairs (key of a variable, place), from the attributes of layers in a fixed order."""
     if id(item) in seen:
         return
     if isinstance(item, host.Layer):
-        seen[id(item)] = item  # kept, so that no later one has its id
+        seen[id(item)] = item  # the reference keeps its id from being used again
         children = {}
-        if host.has_listed_layers(item):  # before what a script calls them
+        # The list of layers comes first, because the names of attributes depend on the script.
+        if host.has_listed_layers(item):
             children["layers"] = item.layers
-        attributes = {**vars(item), **vars(item).get("_modules", {})}  # where torch has layers
+        attributes = {**vars(item), **vars(item).get("_modules", {})}  # torch keeps layers there
         children |= dict(sorted(attributes.items(), key=_names_before_collections))
     elif isinstance(item, dict):
         seen[id(item)] = item
@@ -136,13 +171,19 @@ def _walk(item, place, host, keys, seen) -> Iterator[tuple[int, str]]:
 
 
 def _names_before_collections(attribute):
-    """By which attributes are sorted: what hosts list by themselves is in the order of a script."""
+    """Returns the sort key of an attribute, which puts private ones and collections last.
+
+    The collections that Keras fills by itself are in the order of a script.
+    """
     name, value = attribute
     return name.startswith("_"), isinstance(value, (list, tuple, dict)), name
 
 
 def _numbered_by_class(items):
-    """As hosts name the layers of a list: what has no weights does not move the others."""
+    """Names the items of a list by class and number, as Keras does: Dense, Dense_1, Dropout.
+
+    So a layer without weights does not change the places of layers of other classes.
+    """
     children: dict = {}
     counts: dict = {}
     for item in items:
@@ -152,51 +193,52 @@ def _numbered_by_class(items):
     return children
 
 
-# -- what goes on in what --------------------------------------------------------------------------
+# -- which saved variable continues in which -------------------------------------------------------
 
 
 class Mismatch(ValueError):
-    """Why the state of one layout does not go on in another."""
+    """Raised with the reason why the state of one layout cannot continue in another."""
 
 
 def match(there: Layout, here: Layout) -> list[int]:
-    """Finds which variable of a saved state each variable here continues.
+    """Finds which variable of a saved state each variable of an optimizer continues.
 
     Args:
-        there: The layout of what was saved.
-        here: The layout of the optimizer that goes on.
+        there: The layout of the saved state.
+        here: The layout of the optimizer that continues.
 
     Returns:
-        By variable here, in the order of the build, its index in `there.trained`.
+        For each variable of `here.trained`, its index in `there.trained`.
 
     Raises:
-        Mismatch: If some variable has no state there, or if it may be one of several.
+        Mismatch: if a variable has no saved state, or if it may be one of several.
     """
     is_placed = there.is_placed() and here.is_placed()
     if is_placed and there.shapes == here.shapes:
         by_place = {variable.place: i for i, variable in enumerate(there.trained)}
-        return [_found(by_place, v.place, v, there, here) for v in here.trained]
+        return [_found(by_place, trained.place, trained, there, here) for trained in here.trained]
     paths = [variable.path for variable in there.trained]
-    own = [variable.path for variable in here.trained]
-    if own == paths or (not is_placed and _is_numbered_anew(there.trained, here.trained)):
-        return list(range(len(own)))
+    own_paths = [variable.path for variable in here.trained]
+    if own_paths == paths or (not is_placed and _is_numbered_anew(there.trained, here.trained)):
+        return list(range(len(own_paths)))
     by_path = {path: i for i, path in enumerate(paths)}
-    matched = [_found(by_path, v.path, v, there, here) for v in here.trained]
+    matched = [_found(by_path, trained.path, trained, there, here) for trained in here.trained]
     for variable in here.trained:
         stem = _stem(variable.path)
-        alike = (v for v in there.trained if v.shape == variable.shape)
-        others = [v.path for v in alike if _stem(v.path) == stem]
-        if len(others) > 1:
+        of_same_shape = (trained for trained in there.trained if trained.shape == variable.shape)
+        candidates = [trained.path for trained in of_same_shape if _stem(trained.path) == stem]
+        if len(candidates) > 1:
             raise Mismatch(
-                f"{variable.path!r} here may be {' or '.join(map(repr, sorted(others)[:2]))} of "
-                "it. Layers were added, frozen, or built in another order; which is which can only "
-                "be told where both optimizers are compiled into models of the same layers, by "
+                f"{variable.path!r} here may be "
+                f"{' or '.join(map(repr, sorted(candidates)[:2]))} of it. Layers were added, "
+                "frozen, or built in another order; which is which can only be told where both optimizers are compiled into models of the same layers, by "
                 "model.compile(optimizer=...)"
             )
     return matched
 
 
 def _found(table, key, variable, there, here):
+    """Returns the position that a table has for a key; raises Mismatch if it has none."""
     if key in table:
         return table[key]
     count = f"it is of {len(there.trained)} variables, and of the {len(here.trained)} here it"
@@ -204,19 +246,23 @@ def _found(table, key, variable, there, here):
 
 
 def _is_numbered_anew(there, here):
-    """Whether the same layers, in the same order, may have got other names."""
-    if [v.shape for v in there] != [v.shape for v in here]:
+    """Returns whether both layouts may be of the same layers, in the same order, renumbered."""
+    if [variable.shape for variable in there] != [variable.shape for variable in here]:
         return False
-    paths, own = {v.path for v in there}, {v.path for v in here}
+    saved_paths, own_paths = (
+        {variable.path for variable in there},
+        {variable.path for variable in here},
+    )
 
-    def may_be_one(old, new):
-        is_free = old not in own and new not in paths  # no other layer has the name
-        return old == new or is_free or _stem(old) == _stem(new)
+    def may_be_same(old, new):
+        # No other layer has either name.
+        is_renamed = old not in own_paths and new not in saved_paths
+        return old == new or is_renamed or _stem(old) == _stem(new)
 
     pairs = zip(there, here, strict=True)
-    return paths != own and all(may_be_one(old.path, new.path) for old, new in pairs)
+    return saved_paths != own_paths and all(may_be_same(old.path, new.path) for old, new in pairs)
 
 
 def _stem(path):
-    """A path without the numbers by which names of one kind differ."""
+    """Returns a path without numbers and underscores, in which names of one kind differ."""
     return re.sub(r"\d+", "", path.replace("_", ""))

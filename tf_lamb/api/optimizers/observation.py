@@ -1,4 +1,4 @@
-"""Trust ratios on show: what a step leaves of each, and what a host reads of it."""
+"""The vectors in which a step records its trust ratios, and the reading of them."""
 
 import math
 from typing import NamedTuple
@@ -9,65 +9,103 @@ from tf_lamb.api.variables import is_ours, unwrapped
 class Observation(NamedTuple):
     """The norms and the trust ratio of one variable in one step.
 
-    Numbers are None where the variable has no ratio, and before its first step. A layer of several
-    variables is reported under each of them; where each slice of a variable is a layer, the
-    numbers are the means over its slices.
+    The numbers are None where the variable has no ratio, and before its first step. A layer of
+    several variables is reported under each of them. Where each slice of a variable is a layer, the
+    numbers are means over its slices.
+
+    Attributes:
+        path: The path of the variable, with its number where several variables have the path.
+        layer: A number that is equal for the variables that share a ratio.
+        joined: The name of the layer whose variables share a ratio; empty if this one does not.
+        ratios: How many ratios the variable has: 1, the number of its slices, or 0 if it is
+            excluded from layer adaptation.
+        weight_norm: |w|, before the step.
+        update_norm: |u|, the norm by which the ratio divides.
+        trust_ratio: The ratio, within its bounds.
+        clipped: How many ratios were changed by a bound. Defaults to 0.
     """
 
-    path: str  # with its number where other variables have it, too
-    layer: int  # equal for the variables that share a ratio
-    joined: str  # the name of the layer, if the variable shares it
-    ratios: int  # how many the variable has: 1, the number of its slices, or 0 if it is excluded
-    weight_norm: float | None = None  # |w|, before the step
-    update_norm: float | None = None  # |u|, what the ratio divides by
-    trust_ratio: float | None = None  # within its bounds
-    clipped: int = 0  # how many ratios a bound made other than they were
+    path: str
+    layer: int
+    joined: str
+    ratios: int
+    weight_norm: float | None = None
+    update_norm: float | None = None
+    trust_ratio: float | None = None
+    clipped: int = 0
 
 
-UNSEEN = (-1.0, -1.0, -1.0, -1.0)  # a vector before its variable's first step
+UNSEEN = (-1.0, -1.0, -1.0, -1.0)  # the vector of a variable before its first step
 NORMS_AND_RATIO = ("weight_norm", "update_norm", "trust_ratio")
 
 
 def short(number) -> str:
-    """A number in three digits, for a table."""
+    """Formats a number with three digits for a table; None becomes "-"."""
     return "-" if number is None else f"{number:.3g}"
 
 
 def distance(ratio: float, median: float) -> float:
-    """The factor between a ratio and the median; infinite for a ratio of 0 or a non-finite one."""
+    """Computes |log(ratio / median)|, which is infinite for a ratio of 0 or a non-finite one.
+
+    Args:
+        ratio: A trust ratio.
+        median: The median that it is compared with.
+    """
     if not (math.isfinite(ratio) and ratio > 0 and median > 0):
         return math.inf
     return abs(math.log(ratio / median))
 
 
 def vectors(storage, vector_like) -> tuple[tuple, ...]:
-    """Of each variable a tuple of the vector that shows its ratio; empty where it has none."""
+    """Makes the vectors in which steps record trust ratios.
+
+    Args:
+        storage: The `Storage` of a built optimizer.
+        vector_like: A function of a variable and a name, which makes a vector of `UNSEEN`.
+
+    Returns:
+        For each variable a tuple of its vector, empty where it has no trust ratio.
+    """
     plan, slots = storage.plan, storage.slots
     return tuple(
-        (vector_like(own[0], f"{path.replace('/', '_')}_trust_ratio"),)
-        if own and treatment.adapt
+        (vector_like(slots_of_variable[0], f"{path.replace('/', '_')}_trust_ratio"),)
+        if slots_of_variable and treatment.adapt
         else ()
-        for path, treatment, own in zip(plan.names, plan.treatments, slots, strict=True)
+        for path, treatment, slots_of_variable in zip(
+            plan.names, plan.treatments, slots, strict=True
+        )
     )
 
 
 def read(plan, shown, values) -> list[Observation]:
-    """Each variable's `Observation`, of the vectors that show ratios and what they hold."""
-    first: dict = {}
-    values, found = iter(values), []
-    for i, (path, treatment, group, own) in enumerate(
+    """Makes the `Observation` of each variable from the values of its vector.
+
+    Args:
+        plan: The plan of the optimizer.
+        shown: For each variable a tuple of its vector, as `vectors` makes them.
+        values: The values of all these vectors, in their order.
+
+    Returns:
+        The observations, in the order of the plan.
+    """
+    first_position: dict = {}
+    values, observations = iter(values), []
+    for position, (path, treatment, group, vectors_of_variable) in enumerate(
         zip(plan.names, plan.treatments, plan.groups, shown, strict=True)
     ):
         # A norm runs over `axes` of the view; every index of the other axes is a slice.
         view, axes = treatment.view or (), treatment.axes or ()
         slices = math.prod(size for axis, size in enumerate(view) if axis not in axes)
-        layer = first.setdefault(group or i, i)
-        unseen = Observation(path, layer, group, slices if own else 0)
-        found.append(unseen._replace(**_named(next(values))) if own else unseen)
-    return found
+        layer = first_position.setdefault(group or position, position)
+        unseen = Observation(path, layer, group, slices if vectors_of_variable else 0)
+        observations.append(
+            unseen._replace(**_named(next(values))) if vectors_of_variable else unseen
+        )
+    return observations
 
 
 def _named(values):
+    """Returns the numbers of a vector by field of `Observation`; none before the first step."""
     *numbers, clipped = values
     if clipped < 0:
         return {}
@@ -75,12 +113,20 @@ def _named(values):
 
 
 def starts_to_observe(optimizer) -> bool:
-    """Has it observe if it has trust ratios; whether a step must be traced anew for that."""
+    """Makes an optimizer observe its trust ratios, if it has any.
+
+    Returns:
+        Whether a step that is already traced has to be traced again.
+    """
     return optimizer.has_trust_ratios() and optimizer.observe_trust_ratios()
 
 
 def observed(optimizer):
-    """The optimizer inside its wrappers; raises `TypeError` if it has no trust ratios to show."""
+    """Returns the optimizer inside its wrappers.
+
+    Raises:
+        TypeError: if it is not an optimizer of this package.
+    """
     inner = unwrapped(optimizer)
     if not is_ours(inner):
         raise TypeError(

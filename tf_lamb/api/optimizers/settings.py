@@ -1,4 +1,4 @@
-"""The optimizers' arguments in both Kerases, checked and documented once."""
+"""The arguments that the optimizers share in Keras 3 and tf_keras: their checks and their docs."""
 
 import ctypes
 import dataclasses
@@ -15,7 +15,7 @@ from tf_lamb.core import checks, layouts
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.plan import Plan
 
-# What the constructors are typed with; a schedule is a callable of either Keras.
+# The types of the constructors' arguments. A schedule is a callable of either Keras.
 LearningRate = float | Callable[..., Any]
 WeightDecay = float | Callable[..., Any] | None
 Patterns = Sequence[str] | str | None
@@ -48,7 +48,7 @@ def _shared(
     jit_compile: bool = True,
     name: str | None = None,
 ):
-    """What every constructor takes besides the learning rate and what its rule is given."""
+    """Has the arguments that every constructor takes, besides the rate and its rule's own."""
 
 
 def shared_parameters() -> list[inspect.Parameter]:
@@ -62,7 +62,8 @@ _OPTIONAL: dict[str, Callable] = {
     "ema_overwrite_frequency": checks.integer,
     "gradient_accumulation_steps": checks.accumulation,
 }
-# Attributes in both Kerases, which read them as they go; and of Keras 3, `loss_scale_factor`.
+# Keras keeps these arguments as attributes, and reads them in each step. `loss_scale_factor` is of
+# Keras 3 alone.
 OF_HOST = (
     *_CLIPPING, "use_ema", "ema_momentum", "ema_overwrite_frequency", "loss_scale_factor",
 )  # fmt: skip
@@ -70,13 +71,18 @@ EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
 def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a constructor by name, of its `locals()`."""
-    return {k: v for k, v in constructor.items() if k not in ("self", "__class__")}
+    """Returns all arguments of a constructor by name, given its `locals()`."""
+    return {name: value for name, value in constructor.items() if name not in ("self", "__class__")}
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnDtypes:
-    """The dtypes that differ from those of variables and of steps."""
+    """The user's dtypes of what is stored beside the variables.
+
+    Attributes:
+        slots: "float32" or "bfloat16", the dtype of the slots of the rule. Defaults to "float32".
+        masters: "float32" if half-precision variables have a master copy, else None, the default.
+    """
 
     slots: str = "float32"
     masters: str | None = None
@@ -84,7 +90,18 @@ class OwnDtypes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The constructor's arguments besides the learning rate; raises on what cannot be right."""
+    """The constructor's arguments besides the learning rate.
+
+    It is made with every argument by keyword, and raises TypeError or ValueError for one that
+    cannot be right. The fields have the values that checks return: patterns are tuples, stages of
+    accumulation are sorted, and so on. `_SHARED` in this module describes each argument.
+
+    Attributes:
+        keys: The keys that this optimizer's `treatments` may have.
+        layout: The function that decides how the rule sees a variable; see `core/layouts.py`.
+        kinds_of_dtypes: The dataclass that `dtypes` is checked by.
+        hyperparameters: The rule's own arguments, by name.
+    """
 
     keys: ClassVar[tuple[str, ...]] = ("rate",)
     layout = staticmethod(layouts.slices)
@@ -134,67 +151,90 @@ class Settings:
             checks.text("name", self.name)
 
     def _freeze(self, **values):
+        """Sets fields of this frozen dataclass."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def config(self) -> dict[str, Any]:
-        """The arguments again, as JSON can hold them: what `get_config` adds its own to."""
+        """Returns the arguments by name, as JSON can hold them, for `get_config`."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arguments = {**fields.pop("hyperparameters"), **fields}
         return {name: _as_json(value) for name, value in arguments.items()}
 
     def clipping(self) -> dict[str, float | None]:
-        """The arguments that clip gradients."""
+        """Returns the arguments that clip gradients, by name."""
         return {name: getattr(self, name) for name in _CLIPPING}
 
     def host(self) -> dict[str, Any]:
-        """The arguments that the host's own base class keeps."""
+        """Returns the arguments that the base class of Keras keeps, by name."""
         names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
         return {name: getattr(self, name) for name in names} | self.clipping()
 
     def for_rule(self, accelerated: bool) -> dict[str, Any]:
-        """The arguments that the rule takes in every step, on an accelerator or a CPU."""
+        """Returns the arguments that the rule takes in every step, by name.
+
+        Args:
+            accelerated: Whether the step runs on an accelerator, and not on a CPU.
+        """
         return dict(self.hyperparameters)
 
     def read_once(self) -> set[str]:
-        """The arguments that nobody reads again after the optimizer is made."""
+        """Returns the names of the arguments that are read once, when the optimizer is made."""
         return {*vars(self), *self.hyperparameters} - {*OF_HOST, "name", "jit_compile"}
 
     def planned(self, plan: Plan) -> Plan:
-        """The plan, with what these settings say of its layouts; raises if it cannot be meant."""
+        """Returns the plan with what these settings add to its layouts.
+
+        Raises:
+            ValueError: in a subclass, if the user cannot want this plan.
+        """
         return plan
 
     def planning(self) -> dict[str, Any]:
-        """The arguments of the plan."""
+        """Returns the arguments of `plan_for` that these settings decide."""
         decay = None if callable(self.weight_decay) else self.weight_decay
         names = (*EXCLUSIONS, "treatments", "layout")
         return {"weight_decay": decay, **{name: getattr(self, name) for name in names}}
 
 
 class RatioSettings(Settings):
-    """The settings of optimizers with a trust ratio, where the user may say what a layer is."""
+    """The settings of optimizers with a trust ratio, whose layers the user may slice or join."""
 
     keys = ("rate", "slices", "join")
 
 
 @dataclasses.dataclass(frozen=True)
 class _DtypesOfMatrices(OwnDtypes):
+    """The dtypes of an optimizer of matrices, with that of its matrix products.
+
+    Attributes:
+        products: "float32" or "bfloat16". Defaults to None: the authors' on an accelerator, and
+            float32 on a CPU.
+    """
+
     products: str | None = None
 
 
 class MatrixSettings(Settings):
-    """The settings of Muon and SOAP, which work on matrices, by default without embeddings."""
+    """The settings of Muon and SOAP, which work on matrices, by default without embeddings.
+
+    Attributes:
+        products_of_authors: The dtype of matrix products on an accelerator, unless the user
+            chooses it.
+    """
 
     keys = ("rate", "rows")
     kinds_of_dtypes = _DtypesOfMatrices
     products_of_authors: ClassVar[str] = "float32"
 
     def for_rule(self, accelerated):
+        """See base class; adds the dtype of matrix products."""
         products = self.dtypes.products or (accelerated and self.products_of_authors)
         is_half = products == "bfloat16"
         return super().for_rule(accelerated) | {"product_dtype": "bfloat16" if is_half else None}
 
     def planning(self):
+        """See base class; the layout is that of matrices."""
         excluded = self.exclude_from_layer_adaptation
         layout = functools.partial(layouts.matrix, embeddings=excluded is not None)
         return super().planning() | {
@@ -202,6 +242,11 @@ class MatrixSettings(Settings):
         }  # fmt: skip
 
     def planned(self, plan):
+        """See base class.
+
+        Raises:
+            ValueError: if no variable is a matrix.
+        """
         if not any(treatment.adapt for treatment in plan.treatments):
             raise ValueError(
                 f"{self.name} would change no step from AdamW's: none of its {len(plan.paths)} "
@@ -225,21 +270,53 @@ def _as_json(value):
     if dataclasses.is_dataclass(value):
         return _as_json(vars(value))
     if isinstance(value, Mapping):
-        return {key: _as_json(each) for key, each in value.items()}
+        return {key: _as_json(item) for key, item in value.items()}
     return value
 
 
 def learning_rate(value, host):
-    """A number is checked, and whether a schedule is the host's; a callable is left to the host."""
+    """Checks a learning rate.
+
+    Args:
+        value: A number, a schedule, or another callable, which is left to Keras to check.
+        host: The class of the schedules of this Keras.
+
+    Returns:
+        The number as a float, or the schedule or callable as it is.
+
+    Raises:
+        TypeError, ValueError: for a number out of its range, and for a schedule of the other Keras.
+    """
     check_host("learning_rate", value, host)
     return value if callable(value) else checks.number("learning_rate", value)
 
 
-_SAMPLED = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)  # steps
+_SAMPLED = (
+    0,
+    1,
+    10,
+    100,
+    1_000,
+    10_000,
+    100_000,
+    1_000_000,
+)  # steps at which schedules are checked
 
 
 def weight_decay(value, host):
-    """A number is checked, None is 0; a schedule of the host is checked at a few steps."""
+    """Checks a weight decay, and a schedule of it at a few steps.
+
+    Args:
+        value: A number, a schedule, or None, which means 0.
+        host: The class of the schedules of this Keras.
+
+    Returns:
+        The number as a float, or the schedule as it is.
+
+    Raises:
+        TypeError, ValueError: for a number, or a value of the schedule, that is out of its range,
+            and for a schedule of the other Keras.
+    """
     check_host("weight_decay", value, host)
     if not isinstance(value, host):
         return checks.number("weight_decay", 0.0 if value is None else value)
@@ -249,13 +326,24 @@ def weight_decay(value, host):
 
 
 def undo_float32_rounding(rate, given):
-    """The number that the user gave, while the variable still holds its rounding to float32."""
+    """Returns the rate that the user gave, if the variable still holds its rounding to float32.
+
+    Args:
+        rate: The value of the variable.
+        given: The number that the user gave, or None.
+
+    Returns:
+        `given` if `rate` is its rounding to float32, else `rate`.
+    """
     is_given = given is not None and ctypes.c_float(given).value == rate
     return given if is_given else rate
 
 
 def plain(value: Any) -> Any:
-    """0.9 for 0.8999999761581421: the legacy interface keeps its arguments in float32."""
+    """Rounds a float to seven digits: 0.9 for 0.8999999761581421; returns other values as they are.
+
+    The legacy interface of Keras keeps its arguments in float32.
+    """
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
@@ -333,18 +421,26 @@ Class = TypeVar("Class", bound=type)
 
 
 def documented(cls: Class) -> Class:
-    """Puts an entry for each argument that has none in the place of `{{shared_arguments}}`.
+    """Completes the docstring of a class of optimizers, and the errors of its constructor.
 
-    The constructor answers an argument that it does not have with the one that was meant.
+    The line `{{shared_arguments}}` is replaced by an entry for each argument that has none. The
+    constructor answers an unknown argument with the one that was probably meant.
+
+    Args:
+        cls: A class with `settings_class`. It is changed in place.
+
+    Returns:
+        The class.
     """
     cls.__init__ = arguments.answered(cls.__init__)  # type: ignore[misc]
     keys = cls.settings_class.keys  # type: ignore[attr-defined]
     if not (doc := cls.__doc__):  # python -OO
         return cls
     mark = "{{shared_arguments}}"
-    (indent,) = re.findall(f"^( *){re.escape(mark)}$", doc, re.M)  # Python 3.13 strips some of it
-    own = re.findall(rf"^{indent}(\w+): ", doc, re.M)
-    entries = [_ENTRIES[name] for name in inspect.signature(cls).parameters if name not in own]
+    # Python 3.13 strips some of the indentation, so it is measured.
+    (indent,) = re.findall(f"^( *){re.escape(mark)}$", doc, re.M)
+    written = re.findall(rf"^{indent}(\w+): ", doc, re.M)
+    entries = [_ENTRIES[name] for name in inspect.signature(cls).parameters if name not in written]
     shared = "\n".join(entries).replace("{{keys}}", "\n".join(_KEYS[key] for key in keys))
     cls.__doc__ = doc.replace(indent + mark, textwrap.indent(shared, indent))
     return cls

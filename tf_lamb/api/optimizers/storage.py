@@ -1,4 +1,4 @@
-"""What an optimizer keeps of its variables from step to step."""
+"""The arrays that an optimizer keeps for its variables from step to step."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -11,77 +11,117 @@ from tf_lamb.core.step import Slot, State, Stored
 
 @dataclasses.dataclass
 class Storage:
-    """The arrays beside each variable, in build order, and those there are once, all untracked."""
+    """Holds the arrays that accompany each variable, and the scalars of the optimizer.
 
-    plan: Plan  # of the build
-    declared: Sequence[Sequence[Slot]]  # of each variable
-    weights: Sequence  # the variables
-    slots: Sequence[Sequence]  # in the order of the rule; none where a layer overwrites a variable
-    masters: Sequence  # copies in float32, or None
-    averages: Sequence = ()  # or None; empty without `use_ema`
-    accumulators: Any = ()  # sums of micro-batches; empty without accumulation
-    micro_step: Any = None  # the micro-batches of this update so far
-    has_averages: Any = None  # 0 before the averages begin
-    steps: int | str | None = None  # of an update, or "growing": sums are named by it
-    shown: Sequence[tuple] = ()  # what shows trust ratios, where a step leaves them (`observation`)
-    native: Callable = lambda variable: variable  # gives the variable that an update works on
+    Sequences are in build order. No framework tracks what is in here.
+
+    Attributes:
+        plan: The plan of the build.
+        declared: The slots of each variable, as its rule declares them.
+        weights: The variables that the optimizer trains.
+        slots: The slot arrays of each variable, in the order of the rule; none where its layer
+            overwrites the variable.
+        masters: The float32 copy of each variable, or None.
+        averages: The moving average of each variable, or None; empty without `use_ema`.
+        accumulators: The sum of each variable's gradients over micro-batches; empty without
+            accumulation.
+        micro_step: The counter of micro-batches in this update; None without accumulation.
+        has_averages: A counter that is 0 before the averages begin; None without `use_ema`.
+        steps: Micro-batches of an update, or "growing", which is part of the names of sums; None
+            without accumulation.
+        shown: For each variable a tuple of the vector in which a step records its trust ratio;
+            empty if the optimizer does not observe them (`observation`).
+        native: A function that returns the framework's variable, on which an update works, of a
+            variable of Keras.
+    """
+
+    plan: Plan
+    declared: Sequence[Sequence[Slot]]
+    weights: Sequence
+    slots: Sequence[Sequence]
+    masters: Sequence
+    averages: Sequence = ()
+    accumulators: Any = ()
+    micro_step: Any = None
+    has_averages: Any = None
+    steps: int | str | None = None
+    shown: Sequence[tuple] = ()
+    native: Callable = lambda variable: variable
 
     def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
-        """The variables of these positions that a step changes; sums of the frozen are dropped."""
-        own, sums = self.native, self.accumulators
-        frozen = set(range(len(sums))) - self.plan.frozen - set(indices)
+        """Returns the variables that a step changes.
+
+        Args:
+            indices: The positions in the build of the variables that have a gradient.
+            weights: These variables.
+            averaged: The positions whose averages move in this step.
+
+        Returns:
+            The `State` of the step. Its `dropped` has the sums of other variables, except those
+            that the plan freezes.
+        """
+        native, sums = self.native, self.accumulators
+        stopped = set(range(len(sums))) - self.plan.frozen - set(indices)
         return State(
             [
-                Stored(own(w), [own(slot) for slot in self.slots[i]], own(self.masters[i]))
-                for i, w in zip(indices, weights, strict=True)
+                Stored(
+                    native(weight),
+                    [native(slot) for slot in self.slots[i]],
+                    native(self.masters[i]),
+                )
+                for i, weight in zip(indices, weights, strict=True)
             ],
-            [own(sums[i]) for i in indices] if sums else [],
+            [native(sums[i]) for i in indices] if sums else [],
             [
-                (own(average), Stored(own(w), (), own(master)))
-                for average, (w, _, master) in self.averaged(averaged)
+                (native(average), Stored(native(weight), (), native(master)))
+                for average, (weight, _, master) in self.averaged(averaged)
             ],
             [self.shown[i] for i in indices] if self.shown else [],
-            dropped=[own(sums[i]) for i in sorted(frozen)],
+            dropped=[native(sums[i]) for i in sorted(stopped)],
         )
 
     def vectors(self) -> list:
-        """Those that show trust ratios."""
-        return [vector for own in self.shown for vector in own]
+        """Returns the vectors in which steps record trust ratios."""
+        return [vector for of_variable in self.shown for vector in of_variable]
 
     def averaged(self, of: Iterable[int] | None = None) -> list[tuple[Any, Stored]]:
-        """Pairs of an average and its `Stored`, without slots; of these positions, or of all."""
-        wanted = range(len(self.weights)) if of is None else set(of)
-        every = zip(self.averages, self.weights, self.masters, strict=False)
+        """Returns pairs of an average and the `Stored` of its variable, without slots.
+
+        Args:
+            of: The positions of the variables. Defaults to None: all variables.
+        """
+        positions = range(len(self.weights)) if of is None else set(of)
+        triples = zip(self.averages, self.weights, self.masters, strict=False)
         return [
             (average, Stored(weight, (), master))
-            for i, (average, weight, master) in enumerate(every)
-            if average is not None and i in wanted
+            for i, (average, weight, master) in enumerate(triples)
+            if average is not None and i in positions
         ]
 
     def of(self, index: int) -> dict[str, Any]:
-        """By name the slots of a variable, and its "average" if there is one."""
+        """Returns a dict of the slots of a variable by name, with its "average" if there is one."""
         names = (slot.name for slot in self.declared[index])
-        kept = dict(zip(names, self.slots[index], strict=True))
-        return {**kept, **dict(("average", average) for average, _ in self.averaged({index}))}
+        slots = dict(zip(names, self.slots[index], strict=True))
+        return {**slots, **dict(("average", average) for average, _ in self.averaged({index}))}
 
     def once(self) -> dict[str, Any]:
-        """By name what there is once."""
-        kept = {}
+        """Returns a dict of the optimizer's scalars that are kept here, by name."""
+        scalars = {}
         if self.steps:
-            kept[named.of_micro_steps("micro_step", self.steps)] = self.micro_step
+            scalars[named.of_micro_steps("micro_step", self.steps)] = self.micro_step
         if self.has_averages is not None:
-            kept["has_averages"] = self.has_averages
-        return kept
+            scalars["has_averages"] = self.has_averages
+        return scalars
 
     def parts(self) -> list[named.Part]:
-        """By variable all that is kept of it, as a file has it."""
-        made = []
+        """Returns the state of each variable, as it is saved in a file."""
+        parts = []
         for i, (name, shape) in enumerate(zip(self.plan.names, self.plan.shapes, strict=True)):
-            kept = self.of(i)
+            arrays = self.of(i)
             if self.masters[i] is not None:
-                kept["master"] = self.masters[i]
+                arrays["master"] = self.masters[i]
             if self.steps:
-                kept[named.of_micro_steps("accumulator", self.steps)] = self.accumulators[i]
+                arrays[named.of_micro_steps("accumulator", self.steps)] = self.accumulators[i]
             initial = {slot.name: slot.initial for slot in self.declared[i]}
-            made.append(named.Part(name, shape, kept, initial))
-        return made
+            parts.append(named.Part(name, shape, arrays, initial))
+        return parts
