@@ -1,4 +1,4 @@
-"""One optimizer a file: its signature, its words, its rule, its slots and its settings."""
+"""The optimizers, one a file: signature, docstring, rule, slots and settings."""
 
 from tf_lamb.api.optimizers.adamp import AdamP
 from tf_lamb.api.optimizers.lamb import LAMB

@@ -1,4 +1,4 @@
-"""The answer to an argument that an optimizer does not have: which one it may have been."""
+"""The error for an argument that an optimizer does not have, which names the right one."""
 
 import difflib
 import functools
@@ -10,7 +10,7 @@ from tf_lamb.api import frontends
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
-# What TensorFlow Addons, Model Garden, torch, apex and optax call what is here, too.
+# Names in TensorFlow Addons, Model Garden, torch, apex and optax -> the names here.
 _ELSEWHERE = {
     "lr": ("learning_rate",),
     "weight_decay_rate": ("weight_decay",),
@@ -22,38 +22,44 @@ _ELSEWHERE = {
     "eeta": ("trust_coefficient",),
     "max_grad_norm": ("global_clipnorm",),
 }
-_LIKENESS = 0.75  # of 1; below it, names of other things are called alike
+_LIKENESS = 0.75  # least similarity, of 1; below it, names of other things would count as similar
 
 
 def answered(constructor: Constructor) -> Constructor:
-    """Has a constructor answer unknown arguments with the one of its arguments that was meant.
+    """Wraps a constructor, so that its error for an unknown argument names the right one.
 
-    Its signature stays; a subclass may take what it likes.
+    The signature stays the same. A subclass may take other arguments.
     """
-    known = [*inspect.signature(constructor).parameters][1:]
+    accepted = [*inspect.signature(constructor).parameters][1:]
 
     @functools.wraps(constructor)
     def __init__(self, *args: Any, **arguments: Any) -> None:
         for name in arguments:
-            if name not in known:
-                raise TypeError(answer(type(self), name, known))
+            if name not in accepted:
+                raise TypeError(answer(type(self), name, accepted))
         constructor(self, *args, **arguments)
 
     return __init__  # type: ignore[return-value]
 
 
 def answer(cls: type, name: str, known: Collection[str]) -> str:
-    """A sentence on an argument that a class does not have, and the way out."""
+    """Returns a sentence that says which argument to pass instead of one that a class lacks.
+
+    Args:
+        cls: The class of optimizers.
+        name: The argument that was passed.
+        known: The arguments that the class has.
+    """
     unknown = f"{cls.__name__} has no argument {name!r}"
-    theirs = _ELSEWHERE.get(name, ())
-    if theirs and set(theirs) <= set(known):
-        return f"{unknown}: pass it as {' and '.join(theirs)}."
+    equivalents = _ELSEWHERE.get(name, ())
+    if equivalents and set(equivalents) <= set(known):
+        return f"{unknown}: pass it as {' and '.join(equivalents)}."
     if name == "decay" and "learning_rate" in known:
         host = frontends.of(cls).host.__name__
         return (
             f"{unknown}, the decay of the learning rate: pass learning_rate="
             f"{host}.optimizers.schedules.InverseTimeDecay(rate, 1, decay)."
         )
-    if meant := difflib.get_close_matches(name, known, 1, _LIKENESS):
-        return f"{unknown}: did you mean {meant[0]}?"
+    if matches := difflib.get_close_matches(name, known, 1, _LIKENESS):
+        return f"{unknown}: did you mean {matches[0]}?"
     return f"{unknown}: it takes {', '.join(known)}."

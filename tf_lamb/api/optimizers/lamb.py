@@ -13,7 +13,7 @@ ADDONS_HAS = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "weight_decay", "clipnorm", "clipvalue",
     "global_clipnorm", *settings.EXCLUSIONS,
 )  # fmt: skip
-_ADDONS_WORDS = {"weight_decay_rate": "weight_decay"}  # its word -> ours
+_ADDONS_WORDS = {"weight_decay_rate": "weight_decay"}  # name in TensorFlow Addons -> name here
 
 
 @settings.documented
@@ -138,46 +138,61 @@ class LAMB(Layerwise):
 
 
 def _of_addons(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, Any]:
-    """Our arguments for a serialized `Addons>LAMB`; those that are given replace the config's."""
+    """Returns the arguments of our LAMB for a serialized `Addons>LAMB`.
+
+    The arguments in `given` replace those of the config.
+    """
     serialized = config if isinstance(config, Mapping) else {}
     name = serialized.get("registered_name") or serialized.get("class_name")
-    theirs = serialized.get("config")
-    if name != "Addons>LAMB" or not isinstance(theirs, Mapping):
+    saved = serialized.get("config")
+    if name != "Addons>LAMB" or not isinstance(saved, Mapping):
         raise ValueError(
             "from_addons takes a serialized optimizer such as {'class_name': 'Addons>LAMB', "
             f"'config': {{...}}}}, or an HDF5 file with one, not {config!r}."
         )
-    rest = {"name", "decay", "is_legacy_optimizer"}
-    if strange := sorted(k for k in theirs if _ADDONS_WORDS.get(k, k) not in {*ADDONS_HAS, *rest}):
+    ignored = {"name", "decay", "is_legacy_optimizer"}
+    if unknown := sorted(
+        k for k in saved if _ADDONS_WORDS.get(k, k) not in {*ADDONS_HAS, *ignored}
+    ):
         raise ValueError(
-            f"The config holds {strange[0]!r}, which LAMB does not have. Leave it out."
+            f"The config holds {unknown[0]!r}, which LAMB does not have. Leave it out."
         )
-    if "weight_decay_rate" in theirs and not set(settings.EXCLUSIONS) <= {*theirs, *given}:
+    if "weight_decay_rate" in saved and not set(settings.EXCLUSIONS) <= {*saved, *given}:
         raise ValueError(
             "TensorFlow Addons before 0.16 and Model Garden, whose configs have weight_decay_rate, "
             "do not serialize their exclusion lists. Pass both, as they were in training: "
             "exclude_from_weight_decay=['layer_norm', 'bias'] and "
             "exclude_from_layer_adaptation=None, for instance; None where there was none."
         )
-    ours = {
-        str(_ADDONS_WORDS.get(key, key)): settings.plain(each)
-        for key, each in theirs.items()
-        if key not in rest
+    result = {
+        str(_ADDONS_WORDS.get(key, key)): settings.plain(value)
+        for key, value in saved.items()
+        if key not in ignored
     }
-    ours |= {"name": theirs.get("name", "LAMB"), **given}
-    # Addons takes an empty list for none given.
+    result |= {"name": saved.get("name", "LAMB"), **given}
+    # TensorFlow Addons takes an empty list as if no list was given.
     if "exclude_from_layer_adaptation" not in given:
-        ours["exclude_from_layer_adaptation"] = ours.get("exclude_from_layer_adaptation") or None
-    if theirs.get("decay") and "learning_rate" not in given:
-        rate = ours.get("learning_rate", 0.001)
-        ours["learning_rate"] = decayed(rate, settings.plain(theirs["decay"]))
-    if isinstance(rate := ours.get("learning_rate"), dict):
-        ours["learning_rate"] = _schedule_of(rate, host)
-    return ours
+        result["exclude_from_layer_adaptation"] = (
+            result.get("exclude_from_layer_adaptation") or None
+        )
+    if saved.get("decay") and "learning_rate" not in given:
+        rate = result.get("learning_rate", 0.001)
+        result["learning_rate"] = decayed(rate, settings.plain(saved["decay"]))
+    if isinstance(rate := result.get("learning_rate"), dict):
+        result["learning_rate"] = _schedule_of(rate, host)
+    return result
 
 
 def decayed(rate: Any, decay: float) -> dict[str, Any]:
-    """The serialized schedule of the legacy interface, which divides a rate by 1 + decay step."""
+    """Returns the serialized schedule rate / (1 + decay step) of the legacy interface.
+
+    Args:
+        rate: The learning rate, a number.
+        decay: Its decay for each step.
+
+    Raises:
+        ValueError: if the rate is already a schedule.
+    """
     if isinstance(rate, Mapping):
         raise ValueError(
             f"The config has a schedule and decay={decay:g} besides. Write both as one schedule, "
@@ -188,6 +203,7 @@ def decayed(rate: Any, decay: float) -> dict[str, Any]:
 
 
 def _schedule_of(rate, host):
+    """Deserializes a learning rate schedule; raises ValueError if that fails."""
     try:
         return host.optimizers.schedules.deserialize(_without_name(rate))
     except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
@@ -199,11 +215,12 @@ def _schedule_of(rate, host):
 
 
 def _without_name(value):
-    """A serialized schedule, and what is inside, without names: in Keras 2 None and a/b were some.
+    """Returns a serialized schedule without its name and the names of schedules inside it.
 
-    A name is no part of what a schedule computes, and Keras 3 refuses both in the first step.
+    Keras 2 accepted None and `a/b` as names, which Keras 3 refuses in the first step. A schedule
+    computes the same without its name.
     """
-    if not isinstance(value, Mapping) or not isinstance(inside := value.get("config"), Mapping):
+    if not isinstance(value, Mapping) or not isinstance(config := value.get("config"), Mapping):
         return value
-    bare = {key: _without_name(each) for key, each in inside.items() if key != "name"}
-    return {**value, "config": bare}
+    nameless = {key: _without_name(item) for key, item in config.items() if key != "name"}
+    return {**value, "config": nameless}

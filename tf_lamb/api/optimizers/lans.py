@@ -1,4 +1,4 @@
-"""LANS: what a user reads and types, whichever Keras it belongs to."""
+"""The framework-independent half of LANS: its signature, docstring, settings and rule."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from tf_lamb.core.rules.lans import RULE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LANSSettings(settings.RatioSettings):
-    """A gradient that is normalized has one norm, clipped or not."""
+    """The settings of LANS, which warn of clipping that its normalized gradients undo."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The framework-independent half of LARS: its signature, docstring and rule."""
+"""The framework-independent half of LARS: its signature, docstring, settings and rule."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from tf_lamb.core.rules.lars import RULE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LARSSettings(settings.RatioSettings):
-    """The forms of LARS that contradict each other."""
+    """The settings of LARS, which refuse forms that contradict each other."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -231,7 +231,8 @@ def match(there: Layout, here: Layout) -> list[int]:
             raise Mismatch(
                 f"{variable.path!r} here may be "
                 f"{' or '.join(map(repr, sorted(candidates)[:2]))} of it. Layers were added, "
-                "frozen, or built in another order; which is which can only be told where both optimizers are compiled into models of the same layers, by "
+                "frozen, or built in another order; which is which can only be told where both "
+                "optimizers are compiled into models of the same layers, by "
                 "model.compile(optimizer=...)"
             )
     return matched

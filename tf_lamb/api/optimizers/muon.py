@@ -1,4 +1,4 @@
-"""Muon: what a user reads and types, whichever Keras it belongs to."""
+"""The framework-independent half of Muon: its signature, docstring, settings and rule."""
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
@@ -8,7 +8,7 @@ from tf_lamb.core.step import Slot
 
 
 class MuonSettings(settings.MatrixSettings):
-    """The settings of Muon."""
+    """The settings of Muon, whose authors multiply matrices in bfloat16."""
 
     products_of_authors = "bfloat16"
 

@@ -1,4 +1,4 @@
-"""SOAP: what a user reads and types, whichever Keras it belongs to."""
+"""The framework-independent half of SOAP: its signature, docstring, settings and rule."""
 
 import dataclasses
 
@@ -10,30 +10,37 @@ from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.soap import RULE, sides_of
 from tf_lamb.core.step import Slot
 
-_BASES = ("L", "L_basis"), ("R", "R_basis")  # names of slots, by side
+_BASES = ("L", "L_basis"), ("R", "R_basis")  # names of the slots of rows, and of columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SOAPSettings(settings.MatrixSettings):
-    """The settings of SOAP, whose plan says what the bases of a matrix take."""
+    """The settings of SOAP, which add the memory of a matrix's bases to the plan."""
 
     def sides_of(self, view):
-        """The axes of a matrix that have a factor."""
-        own = self.hyperparameters
-        return sides_of(view, own["max_precond_dim"], own["form"].one_sided)
+        """Returns the axes of a matrix of shape `view` that have a factor: 0 rows, 1 columns."""
+        hyperparameters = self.hyperparameters
+        return sides_of(view, hyperparameters["max_precond_dim"], hyperparameters["form"].one_sided)
 
     def for_rule(self, accelerated):
-        own = super().for_rule(accelerated)
-        if accelerated and own["form"].renewal is None:
-            own["form"] = dataclasses.replace(own["form"], renewal="cholesky")
-        return own
+        """See base class; an accelerator renews bases by Cholesky unless the user chooses."""
+        rule_arguments = super().for_rule(accelerated)
+        if accelerated and rule_arguments["form"].renewal is None:
+            rule_arguments["form"] = dataclasses.replace(rule_arguments["form"], renewal="cholesky")
+        return rule_arguments
 
     def planned(self, plan):
+        """See base class.
+
+        Raises:
+            ValueError: also if no side of a matrix is short enough for a basis.
+        """
         plan = super().planned(plan)
         treatments = tuple(map(self._treated, plan.names, plan.treatments))
         return dataclasses.replace(plan, treatments=treatments)
 
     def _treated(self, path, treatment):
+        """Returns a treatment that says how many bytes the bases of its matrix take."""
         if not treatment.adapt:
             return treatment
         sides = self.sides_of(treatment.view)
@@ -166,7 +173,7 @@ class SOAP(Layerwise):
         super().__init__(**settings.constructor_arguments(locals()))
 
     def slots_of(self, treatment: Treatment, shape: tuple[int, ...]) -> list[Slot]:
-        """See base class; a matrix has factors and bases, too."""
+        """See base class; a matrix has factors and bases as well."""
         m, v = super().slots_of(treatment, shape)
         if not treatment.view:
             return [m, v]
@@ -174,19 +181,22 @@ class SOAP(Layerwise):
         for side in self._settings.sides_of(treatment.view):
             shapes |= dict.fromkeys(_BASES[side], (treatment.view[side],) * 2)
         shapes |= {"kept_bases": (), "steps": ()}
-        own = [Slot(name, shape, dtype="float32") for name, shape in shapes.items()]
-        return [m._replace(dtype="float32"), v, *own]
+        extra_slots = [Slot(name, shape, dtype="float32") for name, shape in shapes.items()]
+        return [m._replace(dtype="float32"), v, *extra_slots]
 
     @property
     def kept_bases(self) -> int:
-        """How often a matrix's bases did not come out finite and orthogonal, and stayed."""
+        """How often new bases were not finite and orthogonal, so that a matrix kept its old ones."""
         plan = self._plan
         if plan is None or self._storage is None:
             return 0
-        matrices = (i for i, treatment in enumerate(plan.treatments) if treatment.adapt)
-        return sum(as_int(self.state_of(i)["kept_bases"]) for i in matrices)
+        matrices = (
+            position for position, treatment in enumerate(plan.treatments) if treatment.adapt
+        )
+        return sum(as_int(self.state_of(position)["kept_bases"]) for position in matrices)
 
     def _warn_at_end(self):
+        """See base class; warns of bases that were not renewed."""
         if count := self.kept_bases:
             warn(
                 f"{self.name}: {count:,} times the bases of a matrix did not come out finite and "

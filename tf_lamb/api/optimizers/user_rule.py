@@ -1,4 +1,4 @@
-"""A class of optimizers from a rule that a user writes."""
+"""Makes a class of optimizers from an update rule that a user writes."""
 
 import functools
 import inspect
@@ -9,7 +9,7 @@ from tf_lamb.api.optimizers import settings
 from tf_lamb.core import checks, rules
 from tf_lamb.core.rules import Rule
 
-_GIVEN = ("lr", "t", "decay", "adapt", "axes")  # to each step, by keyword
+_GIVEN = ("lr", "t", "decay", "adapt", "axes")  # the keyword arguments that a rule gets each step
 _ANY_NUMBER = "(-inf, inf)"
 
 
@@ -19,13 +19,17 @@ def rule_of(
     """Reads the slots and the hyper-parameters of a rule off its signature.
 
     Args:
-        step: The function.
-        ranges: Hyper-parameter -> the interval that it lies in.
+        step: The function of the rule.
+        ranges: Dict from a hyper-parameter to the interval that it lies in.
         start_rate: The default of the learning rate.
-        transfer_exponent: a of `recipes.transfer`; None where it is not known.
+        transfer_exponent: The exponent a of `recipes.transfer`; None if it is not known.
+
+    Returns:
+        The rule.
 
     Raises:
-        TypeError: for a signature that an update cannot call.
+        TypeError: for a signature that an update cannot call, or a default that is no number.
+        ValueError: if `ranges` has a name that is no hyper-parameter.
     """
     parameters = inspect.signature(step).parameters
     arrays = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -43,52 +47,55 @@ def rule_of(
         for name, parameter in by_keyword.items()
         if name not in (*_GIVEN, "observe")
     }
-    if strange := [name for name in ranges if name not in hyper]:
-        raise ValueError(f"{step.__name__} has no {strange[0]!r}, of which ranges has an interval.")
+    if unknown := [name for name in ranges if name not in hyper]:
+        raise ValueError(f"{step.__name__} has no {unknown[0]!r}, of which ranges has an interval.")
     slots = tuple(arrays[3:])
     return Rule(_answering(step, slots), slots, hyper, start_rate, transfer_exponent)
 
 
 def _answering(step, slots):
-    """The rule, which says what it has to return if it returns anything else."""
+    """Wraps a rule, so that it raises TypeError if it does not return the weight and its slots."""
 
     @functools.wraps(step)
     def checked(*arrays, **settings):
-        new = step(*arrays, **settings)
-        if not slots and not isinstance(new, (tuple, list)):
-            return (new,)
-        if not isinstance(new, (tuple, list)) or len(new) != 1 + len(slots):
-            count = len(new) if isinstance(new, (tuple, list)) else 1
+        result = step(*arrays, **settings)
+        if not slots and not isinstance(result, (tuple, list)):
+            return (result,)
+        if not isinstance(result, (tuple, list)) or len(result) != 1 + len(slots):
+            count = len(result) if isinstance(result, (tuple, list)) else 1
             raise TypeError(
                 f"{step.__name__} has to return {', '.join(('w', *slots))}, and it returned "
                 f"{count} instead of {1 + len(slots)}."
             )
-        return new
+        return result
 
     return checked
 
 
 def _kind_of(step, name, default, ranges):
-    """The kind of a hyper-parameter, by the type of its default."""
+    """Returns the kind of a hyper-parameter, by the type of its default."""
     if isinstance(default, bool):
         return bool
     if isinstance(default, int):
         return int
     if isinstance(default, float):
         return ranges.get(name) or (float if name in checks.RANGES else _ANY_NUMBER)
-    shown = "" if default is inspect.Parameter.empty else f", not {default!r}"
+    suffix = "" if default is inspect.Parameter.empty else f", not {default!r}"
     raise TypeError(
-        f"{name} of {step.__name__} needs a default that is a number, True or False{shown}: write "
+        f"{name} of {step.__name__} needs a default that is a number, True or False{suffix}: write "
         f"{name}=0.9, for instance."
     )
 
 
 def maker(frontend: type, register: Callable[[type], type]) -> Callable[..., type]:
-    """Makes the function that users call, for one Keras.
+    """Makes the function `optimizer_of` of one Keras.
 
     Args:
-        frontend: The base class of the optimizers there.
-        register: Makes a class known to what loads models.
+        frontend: The base class of the optimizers for this Keras.
+        register: A function that registers a class for the loading of models, and returns it.
+
+    Returns:
+        The function `optimizer_of`.
     """
 
     def optimizer_of(
@@ -157,7 +164,22 @@ def class_of(
     step: Callable, frontend: type, name: str | None, learning_rate: float,
     ranges: Mapping[str, str] | None, transfer_exponent: float | None,
 ) -> type:  # fmt: skip
-    """Makes the class of optimizers of a rule; see `optimizer_of`."""
+    """Makes a class of optimizers from a rule; see `optimizer_of`, which registers it.
+
+    Args:
+        step: The function of the rule.
+        frontend: The base class of the optimizers for this Keras.
+        name: The name of the class; None makes it from the name of `step`.
+        learning_rate: The default of the learning rate.
+        ranges: Dict from a hyper-parameter to the interval that it lies in, or None.
+        transfer_exponent: The exponent a of `recipes.transfer`; None if it is not known.
+
+    Returns:
+        The class.
+
+    Raises:
+        TypeError, ValueError: as `optimizer_of`.
+    """
     name = name or "".join(word.capitalize() for word in step.__name__.split("_"))
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise ValueError(f"name must be that of a class, such as 'LayerwiseLion', not {name!r}.")
@@ -171,9 +193,9 @@ def class_of(
     signature = _signature(rule, name)
 
     def __init__(self, *args, **arguments):
-        given = signature.bind(self, *args, **arguments)
-        given.apply_defaults()
-        frontend.__init__(self, **settings.constructor_arguments(given.arguments))  # type: ignore[misc]
+        bound = signature.bind(self, *args, **arguments)
+        bound.apply_defaults()
+        frontend.__init__(self, **settings.constructor_arguments(bound.arguments))  # type: ignore[misc]
 
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     settings_class = settings.RatioSettings if rule.has_ratio else settings.Settings
@@ -181,18 +203,19 @@ def class_of(
         "rule": rule, "settings_class": settings_class, "__init__": __init__, "__doc__": _doc(rule),
         "__module__": step.__module__, "__qualname__": name,
     }  # fmt: skip
-    made = type(name, (frontend,), members)
+    optimizer_class = type(name, (frontend,), members)
     rules.ALL[name] = rule
-    return settings.documented(made)
+    return settings.documented(optimizer_class)
 
 
 def _signature(rule, name):
-    """The constructor's: the rule's hyper-parameters, then what all optimizers take."""
+    """Returns a constructor's signature: the rule's hyper-parameters, then shared arguments."""
     defaults = inspect.signature(rule.step).parameters
     by_keyword = inspect.Parameter.KEYWORD_ONLY
     either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    own = [
-        inspect.Parameter(each, by_keyword, default=defaults[each].default) for each in rule.hyper
+    hyperparameters = [
+        inspect.Parameter(hyperparameter, by_keyword, default=defaults[hyperparameter].default)
+        for hyperparameter in rule.hyper
     ]
     shared = [
         parameter.replace(default=name if parameter.name == "name" else parameter.default)
@@ -201,15 +224,15 @@ def _signature(rule, name):
     return inspect.Signature([
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY),
         inspect.Parameter("learning_rate", either, default=rule.start_rate),
-        *own, *shared,
+        *hyperparameters, *shared,
     ])  # fmt: skip
 
 
 def _doc(rule):
-    """The rule's own text, and an entry for each argument."""
+    """Returns a class docstring: that of the rule, and an entry for each argument."""
     text = inspect.getdoc(rule.step) or f"The rule {rule.name}."
     defaults = inspect.signature(rule.step).parameters
-    entries = [f"    {each}: Defaults to {defaults[each].default!r}." for each in rule.hyper]
+    entries = [f"    {name}: Defaults to {defaults[name].default!r}." for name in rule.hyper]
     return "\n".join([
         text, "", "Args:",
         "    learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.",
