@@ -1,6 +1,7 @@
-"""The mathematics: numbers and arrays only, with the standard library alone.
+"""The mathematics of the package, on numbers and arrays, with the standard library alone.
 
-A recipe makes schedules of Keras and plots all the same: `tf_lamb/__init__.py` provides modules.
+Recipes in here can still make schedules of Keras and plots, because `tf_lamb/__init__.py` provides
+functions that load the modules for that.
 """
 
 from collections.abc import Callable
@@ -10,10 +11,10 @@ _providers: dict[str, Callable[[], Any]] = {}
 
 
 def provide(**modules: Callable[[], Any]) -> None:
-    """Names functions that load a module above core, which `provided` returns when it is asked."""
+    """Registers functions that load modules above core, by the name that `provided` takes."""
     _providers.update(modules)
 
 
 def provided(name: str) -> Any:
-    """Loads a module above core by the name under which it was provided."""
+    """Loads and returns a module above core, by the name under which it was registered."""
     return _providers[name]()

@@ -1,31 +1,50 @@
-"""Batches that grow: the micro-batches of an update, and the epochs of a training in stages."""
+"""Batches that grow: the micro-batches of each update, and the epochs of a training in stages."""
 
 import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
-Stages = Mapping[int, int]  # optimizer step, rising from 0 -> micro-batches of an update from there
+Stages = Mapping[int, int]  # first optimizer step of a stage, rising from 0 -> micro-batches each
 
 
 def largest(steps: int | Stages | None) -> int | None:
-    """The most micro-batches that an update takes; None where each batch is an update."""
-    most = max(steps.values()) if isinstance(steps, Mapping) else steps
-    return None if most == 1 else most
+    """Returns the most micro-batches that an update takes; None if each batch is an update."""
+    largest_count = max(steps.values()) if isinstance(steps, Mapping) else steps
+    return None if largest_count == 1 else largest_count
 
 
 def count(xp: Any, stages: Stages, step: Any) -> Any:
-    """The micro-batches K_i of the update after `step` others, t_i <= step < t_i+1: a scalar."""
-    result, *later = stages.values()
-    for start, each in zip(list(stages)[1:], later, strict=True):
-        result = xp.where(step >= start, each, result)
-    return result
+    """Computes the micro-batches K_i of an update, where t_i <= step < t_i+1.
+
+    Args:
+        xp: An array namespace such as NumPy.
+        stages: Dict from the first step t_i of a stage to its micro-batches K_i.
+        step: The number of updates before this one.
+
+    Returns:
+        The number of micro-batches, a scalar.
+    """
+    micro_batches, *later_counts = stages.values()
+    for start, stage_count in zip(list(stages)[1:], later_counts, strict=True):
+        micro_batches = xp.where(step >= start, stage_count, micro_batches)
+    return micro_batches
 
 
 def is_due(xp: Any, steps: int | Stages, step: Any, done: Any) -> Any:
-    """Whether the update after `step` others takes no more than the `done` micro-batches.
+    """Computes whether enough micro-batches have been added up for an update.
 
-    More may be done where a run that accumulated more micro-batches goes on with fewer.
+    There may be more than enough in a run that accumulated more micro-batches before and
+    continues with fewer.
+
+    Args:
+        xp: An array namespace such as NumPy.
+        steps: Micro-batches of an update, or stages of them.
+        step: The number of updates before this one.
+        done: The micro-batches that have been added up, a scalar array.
+
+    Returns:
+        A boolean scalar.
     """
     if isinstance(steps, Mapping):
         steps = xp.cast(count(xp, steps, step), done.dtype)
@@ -33,60 +52,79 @@ def is_due(xp: Any, steps: int | Stages, step: Any, done: Any) -> Any:
 
 
 def batches(stages: Stages, step: int, updates: int) -> int:
-    """The micro-batches of so many updates, of which `step` others are before the first."""
-    end, before, total = step + updates, 0, 0
-    for start, each in stages.items():
-        total += (each - before) * max(0, end - max(step, start))
-        before = each
+    """Computes how many micro-batches a number of updates take in total.
+
+    Args:
+        stages: Dict from the first step of a stage to the micro-batches of its updates.
+        step: The number of updates before the first of these.
+        updates: The number of updates.
+    """
+    end, previous, total = step + updates, 0, 0
+    for start, micro_batches in stages.items():
+        total += (micro_batches - previous) * max(0, end - max(step, start))
+        previous = micro_batches
     return total
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Updates of one batch."""
+    """Updates with one batch size.
 
-    batch: int  # examples of an update
-    steps: int  # updates
-    calls: int = 1  # of the training step for an update, of batch / calls examples each
+    Attributes:
+        batch: Examples of an update.
+        steps: The number of updates.
+        calls: Calls of the training step for an update, with batch / calls examples each. Defaults
+            to 1.
+    """
+
+    batch: int
+    steps: int
+    calls: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The epochs of a training: which calls of the training step, of how many examples.
+    """The epochs of a training in stages, and their calls of the training step.
 
-    The examples are one stream, of which each update takes the next batch. An epoch is the updates
-    that begin in its part of the stream, which is as long as an epoch of `fit` at the first batch:
-    ceil(N / b) b of N examples.
+    The examples are one stream, from which each update takes the next batch. The stream is cut into
+    parts as long as an epoch of `fit` at the first batch b: ceil(N / b) b of N examples. The
+    updates that begin in such a part are an epoch.
+
+    Attributes:
+        stages: The stages, in order.
+        examples: Examples N of a pass over the data. No batch is larger.
     """
 
     stages: tuple[Stage, ...]
-    examples: int  # of a pass over the data; no batch is larger
+    examples: int
 
     @property
     def length(self) -> int:
-        """Examples of an epoch."""
+        """The number of examples of an epoch."""
         first = self.stages[0].batch
         return math.ceil(self.examples / first) * first
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        before_last = sum(each.batch * each.steps for each in self.stages) - self.stages[-1].batch
+        """The number of epochs."""
+        before_last = (
+            sum(stage.batch * stage.steps for stage in self.stages) - self.stages[-1].batch
+        )
         return before_last // self.length + 1
 
     def start(self, epoch: int) -> int:
-        """The place in the stream at which an epoch begins."""
+        """Computes after how many examples of the stream the first update of an epoch begins."""
         start = 0
         for stage, steps in zip(self.stages, self._before(epoch), strict=True):
             start += stage.batch * steps
         return start
 
     def updates(self, epoch: int) -> int:
-        """The updates that begin before an epoch."""
+        """Computes the number of updates before an epoch."""
         return sum(self._before(epoch))
 
     def calls(self, epoch: int) -> list[tuple[int, int]]:
-        """Of an epoch, in order: (examples of a call, number of such calls)."""
+        """Returns pairs (examples of a call, number of such calls) of an epoch, in order."""
         ends = self._before(epoch + 1)
         return [
             (stage.batch // stage.calls, (end - begin) * stage.calls)
@@ -95,9 +133,9 @@ class Epochs:
         ]
 
     def _before(self, epoch):
-        """The updates of each stage that begin before an epoch."""
-        at, steps = epoch * self.length, []
+        """Returns, for each stage, the number of its updates that begin before an epoch."""
+        position, steps = epoch * self.length, []
         for stage in self.stages:
-            steps.append(min(stage.steps, max(0, math.ceil(at / stage.batch))))
-            at -= stage.batch * stage.steps
+            steps.append(min(stage.steps, max(0, math.ceil(position / stage.batch))))
+            position -= stage.batch * stage.steps
         return steps

@@ -1,4 +1,4 @@
-"""Checks of arguments: each raises one sentence with the way out, or gives the value to keep."""
+"""Checks of arguments. Each returns the value to store, or raises an error that says what to do."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from tf_lamb.core.patterns import EXCLUSIONS, PRESETS
 from tf_lamb.core.rules.shared import Interval
 from tf_lamb.core.spikes import DEVIATIONS, LENGTH
 
-# name -> the interval that it lies in, and an example
+# Name of an argument -> the interval of its values, and an example.
 RANGES = {
     "learning_rate": ("[0, inf)", "1e-3"),
     "weight_decay": ("[0, inf)", "0.01"),
@@ -34,9 +34,9 @@ RANGES = {
     "form['fallback_lr_scale']": ("[0, inf)", "1.0"),
 }
 
-LONGEST_WINDOW = 2**20  # steps whose norms are kept
+LONGEST_WINDOW = 2**20  # steps whose gradient norms are kept at most
 
-MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, but on TensorFlow
+MOST_STEPS = 2**31 - 1  # steps; Keras counts them in an int32, except on TensorFlow
 
 CHOICES = {
     "weight_decay_mode": ("update", "decoupled"),
@@ -56,7 +56,18 @@ CHOICES = {
 
 
 def number(name: str, value, interval: str = "") -> float:
-    """The value as a finite float in an interval, "(0, inf)" say, by default that of its name."""
+    """Returns the value as a finite float.
+
+    Args:
+        name: The name of the argument.
+        value: Its value.
+        interval: The interval that it has to lie in, such as "(0, inf)". Defaults to that of the
+            name in `RANGES`.
+
+    Raises:
+        TypeError: if the value is not a number.
+        ValueError: if it is outside the interval.
+    """
     example = ""
     if not interval:
         interval, example = RANGES[name]
@@ -76,25 +87,47 @@ def number(name: str, value, interval: str = "") -> float:
 
 
 def real(value) -> float:
-    """The value as a float; what Python reads as one, but nobody means as one, is a TypeError."""
+    """Returns the value as a float; infinity for an integer that is too large.
+
+    Raises:
+        TypeError: for a string, bytes or a bool, although Python converts these, and for whatever
+            else is no number.
+    """
     if isinstance(value, (str, bytes, bytearray, bool)):
         raise TypeError(f"a {type(value).__name__} is no number")
     try:
         return float(value)
-    except OverflowError:  # of a whole number
+    except OverflowError:  # an integer beyond the largest float
         return math.inf if value > 0 else -math.inf
 
 
 def choice(name: str, value) -> str:
-    """The value if it is one of the choices of its name, or an error that lists them."""
+    """Returns the value if it is one of the choices of its name.
+
+    Args:
+        name: The name of the argument, a key of `CHOICES`.
+        value: Its value.
+
+    Raises:
+        ValueError: if it is not one of the choices, which the error lists.
+    """
     if not isinstance(value, str) or value not in CHOICES[name]:
-        known = ", ".join(map(repr, CHOICES[name]))
-        raise ValueError(f"{name} must be one of {known}, not {value!r}.")
+        listed = ", ".join(map(repr, CHOICES[name]))
+        raise ValueError(f"{name} must be one of {listed}, not {value!r}.")
     return value
 
 
 def bounds(name: str, value) -> tuple[float, float] | None:
-    """The value as a pair of numbers, 0 <= low <= high, or None, or an error."""
+    """Returns the value as a pair of floats, low and high, or None if it is None.
+
+    Args:
+        name: The name of the argument.
+        value: Its value.
+
+    Raises:
+        TypeError: if it is neither None nor two numbers.
+        ValueError: unless 0 <= low <= high.
+    """
     if value is None:
         return None
     try:
@@ -109,34 +142,57 @@ def bounds(name: str, value) -> tuple[float, float] | None:
 
 
 def flag(name: str, value) -> bool:
-    """The value as it is if it is a bool, or an error."""
+    """Returns the value if it is a bool.
+
+    Args:
+        name: The name of the argument.
+        value: Its value.
+
+    Raises:
+        TypeError: if it is not a bool.
+    """
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}.")
     return value
 
 
 def at_most_one(arguments: Mapping[str, object]) -> None:
-    """At most one of these arguments is given."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    if len(given) > 1:
-        values = " and ".join(f"{name}={value!r}" for name, value in given.items())
+    """Checks that at most one of these arguments is not None.
+
+    Raises:
+        ValueError: if several are set.
+    """
+    passed = {name: value for name, value in arguments.items() if value is not None}
+    if len(passed) > 1:
+        values = " and ".join(f"{name}={value!r}" for name, value in passed.items())
         raise ValueError(f"At most one of {', '.join(arguments)} can be set, but got {values}.")
 
 
 def integer(name: str, value, least: int = 1, most: float = MOST_STEPS) -> int:
-    """The value as an int from `least` to `most`, by default what an int32 holds, or an error."""
+    """Returns the value as an int.
+
+    Args:
+        name: The name of the argument.
+        value: Its value.
+        least: The smallest value that it may have. Defaults to 1.
+        most: The largest value that it may have. Defaults to what an int32 holds.
+
+    Raises:
+        TypeError: if it is not an integer.
+        ValueError: if it is a bool, or not from `least` to `most`.
+    """
     try:
-        number = operator.index(value)
+        as_integer = operator.index(value)
     except TypeError as error:
         raise TypeError(f"{name} must be a whole number >= {least}, not {value!r}.") from error
-    if isinstance(value, bool) or number < least:
+    if isinstance(value, bool) or as_integer < least:
         raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}.")
-    if number > most:
-        raise ValueError(f"{name} must be a whole number up to {most:,}, not {number:,}.")
-    return number
+    if as_integer > most:
+        raise ValueError(f"{name} must be a whole number up to {most:,}, not {as_integer:,}.")
+    return as_integer
 
 
-# Kind of a hyper-parameter, as a rule's `HYPER` has it -> the check of it.
+# Kind of a hyper-parameter, as a rule's `HYPER` has it -> its check.
 OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
     float: number,
     int: integer,
@@ -148,9 +204,19 @@ OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
 
 
 def hyperparameter(name: str, value, kind):
-    """The value as its kind has it, or an error; of a dict where the kind is a dataclass.
+    """Returns the value of a hyper-parameter after the check of its kind.
 
-    A kind is one of `OF_KIND`, the interval of a number, such as "[0, 1)", or a dataclass.
+    Args:
+        name: The name of the hyper-parameter.
+        value: Its value: a dict or None if the kind is a dataclass.
+        kind: A key of `OF_KIND`, the interval of a number, such as "[0, 1)", or a dataclass, whose
+            fields have such kinds as their types.
+
+    Returns:
+        The value to store; an instance of the dataclass if the kind is one.
+
+    Raises:
+        TypeError, ValueError: as the check of its kind, and for an unknown key of a dict.
     """
     if isinstance(kind, str):  # an interval
         return number(name, value, kind)
@@ -158,22 +224,32 @@ def hyperparameter(name: str, value, kind):
         return OF_KIND[kind](name, value)
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     value = vars(value) if isinstance(value, kind) else value
-    given = _with_keys(name, {} if value is None else value, fields).items()
-    return kind(**{k: hyperparameter(f"{name}[{k!r}]", x, fields[k]) for k, x in given})
+    entries = _with_keys(name, {} if value is None else value, fields).items()
+    return kind(
+        **{key: hyperparameter(f"{name}[{key!r}]", entry, fields[key]) for key, entry in entries}
+    )
 
 
 def _with_keys(name, value, keys: Collection[str]) -> Mapping:
-    """The value if it is a dict with no other keys than these, or an error."""
-    known = ", ".join(map(repr, keys))
+    """Returns the value if it is a dict with no other keys than these; else raises."""
+    listed = ", ".join(map(repr, keys))
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} takes a dict with some of the keys {known}, not {value!r}.")
-    if strange := [key for key in value if key not in keys]:
-        raise ValueError(f"{name} has no {strange[0]!r}: its keys are {known}.")
+        raise TypeError(f"{name} takes a dict with some of the keys {listed}, not {value!r}.")
+    if unknown := [key for key in value if key not in keys]:
+        raise ValueError(f"{name} has no {unknown[0]!r}: its keys are {listed}.")
     return value
 
 
 def float_dtype(path: str, dtype) -> None:
-    """The dtype is one in which a step can be taken."""
+    """Checks that a variable is of real floating-point numbers, in which a step can be taken.
+
+    Args:
+        path: The path of the variable.
+        dtype: Its dtype.
+
+    Raises:
+        TypeError: if it is not a float dtype.
+    """
     name = str(getattr(dtype, "name", dtype))
     if "float" not in name:
         raise TypeError(
@@ -183,14 +259,31 @@ def float_dtype(path: str, dtype) -> None:
 
 
 def text(name: str, value) -> str:
-    """The value as it is if it is a string, or an error."""
+    """Returns the value if it is a string.
+
+    Args:
+        name: The name of the argument.
+        value: Its value.
+
+    Raises:
+        TypeError: if it is not a string.
+    """
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {value!r}, a {type(value).__name__}.")
     return value
 
 
 def patterns(argument: str, value) -> tuple[str, ...] | None:
-    """The patterns as a tuple, or one error that names the argument and the pattern."""
+    """Returns a list of patterns as a tuple, or None if it is None.
+
+    Args:
+        argument: The name of the argument.
+        value: A list of regexes, None, or a preset where the argument takes presets.
+
+    Raises:
+        TypeError: if it is not a list of strings.
+        ValueError: if one of them is not a valid regex.
+    """
     if value is None:
         return None
     if isinstance(value, str) and value in PRESETS and argument in EXCLUSIONS:
@@ -217,7 +310,17 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
 
 
 def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Pattern -> key, one that the optimizer has -> value as it is to be kept, or one error."""
+    """Returns a dict of treatments with checked keys and values, or None if it is None.
+
+    Args:
+        name: The name of the argument.
+        value: Dict from a regex to a dict from a key to its value.
+        keys: The keys that the optimizer has.
+
+    Raises:
+        TypeError: if a dict, or a value in it, has the wrong type.
+        ValueError: for an invalid regex, an unknown key, or a value out of its range.
+    """
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -227,15 +330,17 @@ def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any
         )
     patterns(name, list(value))
     result = {}
-    for pattern, given in value.items():
-        own = f"{name}[{pattern!r}]"
-        pairs = _with_keys(own, given, keys).items()
-        result[pattern] = {key: _TREATED[key](f"{own}[{key!r}]", each) for key, each in pairs}
+    for pattern, entries in value.items():
+        argument = f"{name}[{pattern!r}]"
+        pairs = _with_keys(argument, entries, keys).items()
+        result[pattern] = {
+            key: _TREATED[key](f"{argument}[{key!r}]", entry) for key, entry in pairs
+        }
     return result
 
 
 def _slices(name, value) -> tuple[int, int | None]:
-    """An axis and the number of blocks on it, None for each index."""
+    """Returns an axis and the number of blocks on it; None if each index is a block."""
     pair = list(value) if isinstance(value, (list, tuple)) else [value]
     axis, blocks = (*pair, None, None)[:2]
     if len(pair) > 2 or not (_is_integer(axis) and (blocks is None or _is_integer(blocks))):
@@ -246,7 +351,7 @@ def _slices(name, value) -> tuple[int, int | None]:
 
 
 def _rows(name, value) -> tuple[int, ...] | None:
-    """The axes that are rows, or None for what is no matrix."""
+    """Returns the axes that are rows, or None for a variable that is no matrix."""
     axes = list(value) if isinstance(value, (list, tuple)) else [value]
     if value is not None and not all(map(_is_integer, axes or [None])):
         raise TypeError(
@@ -266,12 +371,25 @@ _TREATED: dict[str, Callable[[str, Any], Any]] = {
 
 
 def accumulation(name: str, value) -> int | dict[int, int]:
-    """Micro-batches of a step, or step -> their number from there on, in order; or an error."""
+    """Returns the micro-batches of a step, or a dict of them by step.
+
+    Args:
+        name: The name of the argument.
+        value: A number, or a dict from an optimizer step, 0 among them, to the number from there
+            on, which never becomes smaller.
+
+    Returns:
+        The number, also for a dict whose numbers are all equal; else the dict, sorted by step.
+
+    Raises:
+        TypeError, ValueError: if a number or a step is not a whole number in its range.
+        ValueError: for a dict without step 0, or with numbers that become smaller.
+    """
     if not isinstance(value, Mapping):
         return integer(name, value)
     stages = {}
     for step, count in value.items():
-        step = int(step) if isinstance(step, str) and step.isdecimal() else step  # of JSON
+        step = int(step) if isinstance(step, str) and step.isdecimal() else step  # JSON's keys
         step = integer(f"A step in {name}", step, least=0)
         stages[step] = integer(f"{name}[{step}]", count)
     stages = dict(sorted(stages.items()))
@@ -285,7 +403,15 @@ def accumulation(name: str, value) -> int | dict[int, int]:
 
 
 def spikes(name: str, value) -> tuple[int, float] | None:
-    """The length of a window and a number of deviations, or None, or an error."""
+    """Returns the length of a window in steps and a number of standard deviations, or None.
+
+    Args:
+        name: The name of the argument.
+        value: None, "skip" for the defaults, or [window, deviations].
+
+    Raises:
+        TypeError, ValueError: if it is something else, or a number is out of its range.
+    """
     if value is None:
         return None
     pair = (LENGTH, DEVIATIONS) if isinstance(value, str) and value == "skip" else value
@@ -302,5 +428,5 @@ def spikes(name: str, value) -> tuple[int, float] | None:
 
 
 def _is_integer(value):
-    """Whether it is a whole number, NumPy's too, and no bool."""
+    """Returns whether the value is a whole number, which may be NumPy's, and not a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

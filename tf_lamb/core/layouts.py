@@ -38,9 +38,9 @@ def variables(
 ) -> list[Variable]:  # fmt: skip
     """The variables of a model, of which the user excludes some positions from adaptation."""
     names = numbered(paths)
-    known = {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
+    shape_by_name = {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
     return [
-        Variable(path, name, known[name], i in excluded, given[i] if given else {}, known)
+        Variable(path, name, shape_by_name[name], i in excluded, given[i] if given else {}, shape_by_name)
         for i, (path, name) in enumerate(zip(paths, names, strict=True))
     ]
 
@@ -62,14 +62,14 @@ def slices(variable: Variable) -> Layout:
     if "slices" not in variable.given:
         return Layout(adapt=adapt)
     pattern, (axis, blocks) = variable.given["slices"]
-    asks = f"treatments[{pattern!r}] asks for"
+    request = f"treatments[{pattern!r}] asks for"
     rank = len(shape)
     if not -rank <= axis < rank:
         raise ValueError(
-            f"{asks} axis {axis} of {variable.path}, whose shape is {shape}. Its axes are 0 to "
+            f"{request} axis {axis} of {variable.path}, whose shape is {shape}. Its axes are 0 to "
             f"{rank - 1}; narrow the pattern, or name one of them."
             if rank
-            else f"{asks} axis {axis} of {variable.path}, a scalar. Narrow the pattern."
+            else f"{request} axis {axis} of {variable.path}, a scalar. Narrow the pattern."
         )
     axis %= rank
     count = shape[axis] if blocks is None else blocks
@@ -77,7 +77,7 @@ def slices(variable: Variable) -> Layout:
         return Layout(adapt=adapt)
     if shape[axis] % count:
         raise ValueError(
-            f"{asks} {count} blocks on axis {axis} of {variable.path}, whose shape is {shape}: "
+            f"{request} {count} blocks on axis {axis} of {variable.path}, whose shape is {shape}: "
             f"{shape[axis]} is not a multiple of {count}."
         )
     view = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
@@ -141,10 +141,10 @@ def matrix(variable: Variable, embeddings: bool = False) -> Layout:
         return _matrix(shape, _given(path, shape, pattern, rows))
     if "embedding" in path and not embeddings:
         return _none("no matrix, by its name")
-    own, number = path.rpartition("/")[0], variable.name.removeprefix(path)
-    layer = own.rpartition("/")[0]
-    beside = f"{layer}/query/kernel", f"{layer}/attention_output/kernel", f"{own}/bias"
-    return _found(path, shape, *(variable.shapes.get(of + number, ()) for of in beside))
+    parent, number = path.rpartition("/")[0], variable.name.removeprefix(path)
+    layer = parent.rpartition("/")[0]
+    neighbours = f"{layer}/query/kernel", f"{layer}/attention_output/kernel", f"{parent}/bias"
+    return _found(path, shape, *(variable.shapes.get(neighbour + number, ()) for neighbour in neighbours))
 
 
 def _none(reason):
@@ -172,8 +172,8 @@ def _found(path, shape, query, output, bias):
     rows = _rows(path, layer, name, shape, query, output, bias)
     if rows is None:
         return _none("rows not known: give them in treatments")
-    made = _matrix(shape, rows)
-    return _none("one row or column") if 1 in made.view else made
+    layout = _matrix(shape, rows)
+    return _none("one row or column") if 1 in layout.view else layout
 
 
 def _rows(path, layer, name, shape, query, output, bias):
@@ -199,12 +199,12 @@ def _rows(path, layer, name, shape, query, output, bias):
 def _given(path, shape, pattern, rows):
     """The rows that the user gives, counted from the first axis."""
     rank = len(shape)
-    found = {axis % rank for axis in rows} if rank else set()
-    outside = any(not -rank <= axis < rank for axis in rows)
-    if outside or len(found) < len(rows) or len(found) == rank:
-        asked = f"axis {rows[0]}" if len(rows) == 1 else f"axes {', '.join(map(str, rows))}"
+    distinct = {axis % rank for axis in rows} if rank else set()
+    is_outside = any(not -rank <= axis < rank for axis in rows)
+    if is_outside or len(distinct) < len(rows) or len(distinct) == rank:
+        axes_text = f"axis {rows[0]}" if len(rows) == 1 else f"axes {', '.join(map(str, rows))}"
         raise ValueError(
-            f"treatments[{pattern!r}] makes {asked} the rows of {path}, whose shape is "
+            f"treatments[{pattern!r}] makes {axes_text} the rows of {path}, whose shape is "
             f"{tuple(shape)}: a matrix has some of a variable's axes as rows, each once, and the "
             "others as columns. Narrow the pattern, or give None for what is no matrix."
         )

@@ -1,4 +1,4 @@
-"""What a user reads: tables, warnings that point at their line, and errors for what is missing."""
+"""Makes tables, warnings that point at a line of the user, and errors for missing packages."""
 
 import contextlib
 import importlib.util
@@ -14,7 +14,7 @@ _NOT_THE_USERS = {
 
 
 def warn(message: str) -> None:
-    """A `UserWarning` of the nearest line that is neither of this package nor of a host."""
+    """Issues a `UserWarning` at the nearest line that is not of this package nor of a framework."""
     frame: types.FrameType | None = sys._getframe(1)
     level = 2
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
@@ -29,14 +29,32 @@ _CALLED = {
 
 
 def require_installed(room: str, *packages: str, extra: str) -> None:
-    """Raises, in no time, where one of the packages that a room imports is not installed."""
+    """Checks that packages are installed, without importing them.
+
+    Args:
+        room: What needs the packages, as the error names it.
+        *packages: The names of the packages, as they are imported.
+        extra: The extra of this package that installs them.
+
+    Raises:
+        ModuleNotFoundError: if one of the packages is not installed.
+    """
     if lacking := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise _lack(room, lacking, extra)
 
 
 @contextlib.contextmanager
 def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
-    """Imports inside it say the same of what they lack; `before` is a way out to try first."""
+    """Makes failing imports in the `with` block raise the error of `require_installed`.
+
+    Args:
+        room: What needs the packages, as the error names it.
+        extra: The extra of this package that installs them.
+        before: Advice to try first, which the error puts before the command.
+
+    Raises:
+        ModuleNotFoundError: if a package that is imported in the block is not installed.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -55,7 +73,15 @@ def _lack(room: str, names: Sequence[str], extra: str, before: str = "") -> Modu
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """The lines of a table, two blanks between its columns, of which some are aligned right."""
+    """Formats a table, with two blanks between columns.
+
+    Args:
+        rows: The cells of each row.
+        right: The positions of the columns that are aligned right.
+
+    Returns:
+        The lines.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

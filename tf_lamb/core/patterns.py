@@ -20,11 +20,11 @@ def stable_path(name: str) -> str:
 
 def numbered(paths: Sequence[str]) -> list[str]:
     """Each path with its number among those that are equal, in this order: `path#1of1`."""
-    counts, seen = Counter(paths), Counter[str]()
+    counts, occurrences = Counter(paths), Counter[str]()
     result = []
     for path in paths:
-        seen[path] += 1
-        result.append(f"{path}#{seen[path]}of{counts[path]}")
+        occurrences[path] += 1
+        result.append(f"{path}#{occurrences[path]}of{counts[path]}")
     return result
 
 
@@ -38,20 +38,20 @@ def unique(paths: Sequence[str]) -> list[str]:
 def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
     """The Keras layer that each variable is joined in, or an empty name."""
     members = sorted(joined)
-    own = [paths[i] for i in members]
-    layers = [path.rpartition("/")[0] or path for path in own]
-    numbers = [name.rpartition("#")[2] for name in numbered(own)]  # such as 2of2
+    joined_paths = [paths[position] for position in members]
+    layers = [path.rpartition("/")[0] or path for path in joined_paths]
+    numbers = [name.rpartition("#")[2] for name in numbered(joined_paths)]  # such as 2of2
     groups = [""] * len(paths)
-    first: dict = {}
-    for i, path, layer, number in zip(members, own, layers, numbers, strict=True):
-        count, other = first.setdefault(layer, (number.rpartition("of")[2], path))
+    first_of_layer: dict = {}
+    for position, path, layer, number in zip(members, joined_paths, layers, numbers, strict=True):
+        count, first_path = first_of_layer.setdefault(layer, (number.rpartition("of")[2], path))
         if count != number.rpartition("of")[2]:
             raise ValueError(
-                f"treatments joins {own.count(other)} variables {other!r} and {own.count(path)} "
+                f"treatments joins {joined_paths.count(first_path)} variables {first_path!r} and {joined_paths.count(path)} "
                 f"{path!r}: which of them are of one layer cannot be known. Give each layer a name "
                 "of its own, or narrow the pattern."
             )
-        groups[i] = layer if count == "1" else f"{layer}#{number}"
+        groups[position] = layer if count == "1" else f"{layer}#{number}"
     return tuple(groups)
 
 
@@ -125,20 +125,20 @@ def search(
 
     Raises where the number of a path, as `exact` writes it, is of another count than there are.
     """
-    found = {}
+    positions = {}
     numbers = numbered([names[0] for names, _ in variables])
     for pattern in patterns:
-        regex, hits = re.compile(pattern), set()
-        for i, (names, shape) in enumerate(variables):
+        regex, matches = re.compile(pattern), set()
+        for position, (names, shape) in enumerate(variables):
             preset = is_preset(argument, pattern)
             if "#" in pattern:
-                names = (*names, numbers[i])
+                names = (*names, numbers[position])
             if PRESETS[pattern](names[0], shape) if preset else any(map(regex.search, names)):
-                hits.add(i)
-        found[pattern] = frozenset(hits)
-        if not hits:
+                matches.add(position)
+        positions[pattern] = frozenset(matches)
+        if not matches:
             _check_count(argument, pattern, numbers)
-    return found
+    return positions
 
 
 def _check_count(argument, pattern, numbers):
@@ -146,9 +146,9 @@ def _check_count(argument, pattern, numbers):
     if not (parts := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
         return
     path, number, count = parts.groups()
-    if here := [each for each in numbers if re.search(f"^{path}#", each)]:
+    if same_path := [numbered_path for numbered_path in numbers if re.search(f"^{path}#", numbered_path)]:
         raise ValueError(
-            f"{argument} names number {number} of {count} variables of one path, and {len(here)} "
-            f"have that path here: {', '.join(here)}. Name the one that is meant, such as "
-            f"{exact(here[0])!r}, or give each layer a name of its own."
+            f"{argument} names number {number} of {count} variables of one path, and {len(same_path)} "
+            f"have that path here: {', '.join(same_path)}. Name the one that is meant, such as "
+            f"{exact(same_path[0])!r}, or give each layer a name of its own."
         )

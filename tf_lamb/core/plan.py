@@ -45,8 +45,8 @@ class Layer:
 
 def paths_of(layers: Iterable[Layer]) -> list[str]:
     """The path of each variable, in the order of the list that the layers were asked for."""
-    members = (pair for each in layers for pair in zip(each.members, each.paths, strict=True))
-    return [path for _, path in sorted(members)]
+    pairs = (pair for layer in layers for pair in zip(layer.members, layer.paths, strict=True))
+    return [path for _, path in sorted(pairs)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Plan:
     @functools.cached_property
     def frozen(self) -> frozenset[int]:
         """The positions of the variables that no step moves: overwritten, or with multiplier 0."""
-        return self.overwritten | {i for i, each in enumerate(self.multipliers) if each == 0}
+        return self.overwritten | {i for i, multiplier in enumerate(self.multipliers) if multiplier == 0}
 
     @functools.cached_property
     def _numbers(self) -> tuple[int, ...]:
         """The positions, counted without what is overwritten, whose own may change with a load."""
-        moved = [int(i not in self.overwritten) for i in range(len(self.paths))]
-        return (0, *itertools.accumulate(moved))[:-1]
+        is_counted = [int(i not in self.overwritten) for i in range(len(self.paths))]
+        return (0, *itertools.accumulate(is_counted))[:-1]
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -115,10 +115,10 @@ class Plan:
         Biases and offsets of normalizations start there everywhere, and are not named.
         """
         small = {i for i, size in sizes.items() if size < NEAR_ZERO}
-        moving = {self.groups[i] for i in sizes if i not in small} - {""}
-        found = (i for i in small if self.groups[i] not in moving)
-        own = frozenset(i for i in found if not self.paths[i].endswith(("bias", "beta")))
-        return dataclasses.replace(self, near_zero=own)
+        moving_groups = {self.groups[i] for i in sizes if i not in small} - {""}
+        candidates = (i for i in small if self.groups[i] not in moving_groups)
+        named = frozenset(i for i in candidates if not self.paths[i].endswith(("bias", "beta")))
+        return dataclasses.replace(self, near_zero=named)
 
     def warning_near_zero(self, excluded: Sequence[str] = ()) -> str | None:
         """The warning for layers that are near zero, beside what is excluded now, or None."""
@@ -140,8 +140,8 @@ class Plan:
             if holds(self.paths[i], self.shapes[i]):
                 return preset
         name = self.paths[i].rpartition("/")[2]
-        others = (k for k, t in enumerate(self.treatments) if t.adapt and k not in self.near_zero)
-        is_shared = any(name in self.paths[k] for k in others)
+        adapted = (position for position, treatment in enumerate(self.treatments) if treatment.adapt and position not in self.near_zero)
+        is_shared = any(name in self.paths[position] for position in adapted)
         return exact(self.names[i]) if is_shared else f"{re.escape(name)}$"
 
     def table(self) -> str:
@@ -208,25 +208,25 @@ def plan_for(
             list of exclusions was given and holds them.
         layout: the function of a family of optimizers, `core/layouts.py`.
     """
-    named = tuple(zip(aliases(paths), shapes, strict=True))
+    variables_by_names = tuple(zip(aliases(paths), shapes, strict=True))
     lists = {
         "exclude_from_weight_decay": exclude_from_weight_decay,
         "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
         "treatments": treatments,
     }
-    found = {name: search(name, patterns or (), named) for name, patterns in lists.items()}
-    undecayed = _all_of(found["exclude_from_weight_decay"])
+    matches = {name: search(name, patterns or (), variables_by_names) for name, patterns in lists.items()}
+    undecayed = _all_of(matches["exclude_from_weight_decay"])
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
-    unadapted = _all_of(found["exclude_from_layer_adaptation"])
-    given = _given(treatments or {}, found["treatments"], len(paths))
-    set_by_layers = frozenset(i for i, each in enumerate(overwritten) if each)
-    given = [{} if i in set_by_layers else each for i, each in enumerate(given)]
-    joined = {i for i, each in enumerate(given) if each.get("join", ("", False))[1]}
+    unadapted = _all_of(matches["exclude_from_layer_adaptation"])
+    values_by_key = _given(treatments or {}, matches["treatments"], len(paths))
+    set_by_layers = frozenset(i for i, item in enumerate(overwritten) if item)
+    values_by_key = [{} if i in set_by_layers else item for i, item in enumerate(values_by_key)]
+    joined = {i for i, item in enumerate(values_by_key) if item.get("join", ("", False))[1]}
     # As for weight decay; but a bias without decay that is joined shares the ratio of its layer.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
     undecayed, unadapted = undecayed | set_by_layers, unadapted | set_by_layers
-    variables = layouts.variables(paths, shapes, unadapted, given)
+    variables = layouts.variables(paths, shapes, unadapted, values_by_key)
     groups = joined_layers(paths, joined - unadapted)
     rates = tuple(variable.get("rate", 1.0) for variable in variables)
     _check_joined(variables, groups, rates, set_by_layers)
@@ -237,25 +237,25 @@ def plan_for(
     )
     unmatched = dict.fromkeys(
         pattern
-        for name, each in found.items()
-        for pattern, hits in each.items()
-        if not hits and not is_preset(name, pattern)
+        for name, item in matches.items()
+        for pattern, positions in item.items()
+        if not positions and not is_preset(name, pattern)
     )
     return Plan(
         tuple(paths), tuple(map(tuple, shapes)), decided, groups, tuple(unmatched),
-        rates if any(each != 1 for each in rates) else (), weight_decay is None,
+        rates if any(item != 1 for item in rates) else (), weight_decay is None,
         overwritten=set_by_layers,
     )  # fmt: skip
 
 
 def _given(treatments, found, count) -> list[dict[str, tuple[str, Any]]]:
     """Of each variable: key -> the first pattern that finds it and has the key, and the value."""
-    given: list[dict] = [{} for _ in range(count)]
-    for pattern, hits in found.items():
+    values_by_key: list[dict] = [{} for _ in range(count)]
+    for pattern, positions in found.items():
         for key, value in treatments[pattern].items():
-            for i in hits:
-                given[i].setdefault(key, (pattern, value))
-    return given
+            for i in positions:
+                values_by_key[i].setdefault(key, (pattern, value))
+    return values_by_key
 
 
 def _check_joined(variables, groups, rates, set_by_layers):
@@ -266,7 +266,7 @@ def _check_joined(variables, groups, rates, set_by_layers):
             f"treatments freezes all {len(trained)} variables, and nothing would be trained: "
             "narrow the patterns whose rate is 0."
         )
-    first: dict = {}
+    first_of_group: dict = {}
     for variable, group, rate in zip(variables, groups, rates, strict=True):
         if group and "slices" in variable.given:
             raise ValueError(
@@ -274,10 +274,10 @@ def _check_joined(variables, groups, rates, set_by_layers):
                 f"joined in {group}: a layer is either a slice or several variables. Narrow one "
                 "of the patterns."
             )
-        other, known = first.setdefault(group, (variable.path, rate)) if group else ("", rate)
-        if known != rate:
+        first_path, first_rate = first_of_group.setdefault(group, (variable.path, rate)) if group else ("", rate)
+        if first_rate != rate:
             raise ValueError(
-                f"treatments gives {other} the rate {known:g} and {variable.path} {rate:g}, and "
+                f"treatments gives {first_path} the rate {first_rate:g} and {variable.path} {rate:g}, and "
                 f"joins them in {group}: they share one trust ratio, and one rate. Give them one, "
                 "or narrow one of the patterns."
             )

@@ -23,12 +23,12 @@ def watched(xp, window, norm, *, deviations):
     Source: `skip_step_on_spikes` of MaxText, after OLMo-core's `SkipStepOptimizer`, which look at
     the loss as well. Unlike MaxText, one known norm, of deviation 0, judges none.
     """
-    known = window > 0
-    n = xp.sum(xp.where(known, 1.0, xp.zeros_like(window)))
+    is_filled = window > 0
+    n = xp.sum(xp.where(is_filled, 1.0, xp.zeros_like(window)))
     mu = xp.sum(window) / xp.maximum(n, 1.0)
-    squares = xp.where(known, xp.square(window - mu), xp.zeros_like(window))
+    squares = xp.where(is_filled, xp.square(window - mu), xp.zeros_like(window))
     s = xp.sqrt(xp.sum(squares) / xp.maximum(n - 1.0, 1.0))
-    is_known = n + 1.0 >= max(3, window.shape[0] // 2)
-    spike = is_known & (norm - mu > deviations * s)
-    entered = xp.concatenate([window[1:], xp.reshape(norm, (1,))])
-    return spike, xp.where(xp.isfinite(norm), entered, window)
+    is_judging = n + 1.0 >= max(3, window.shape[0] // 2)
+    is_spike = is_judging & (norm - mu > deviations * s)
+    shifted = xp.concatenate([window[1:], xp.reshape(norm, (1,))])
+    return is_spike, xp.where(xp.isfinite(norm), shifted, window)

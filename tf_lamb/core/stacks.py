@@ -34,13 +34,13 @@ def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
                 returned[i] = end.value
                 continue
             shapes = tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
-            alike = function, tuple(sorted(settings.items())), shapes
-            stacks.setdefault(alike, []).append((i, arrays))
+            key = function, tuple(sorted(settings.items())), shapes
+            stacks.setdefault(key, []).append((i, arrays))
         answers = {}
         for (function, settings, _), members in stacks.items():
             positions, arrays = zip(*members, strict=True)
-            made = _of_stack(xp, function, arrays, dict(settings), dealt)
-            answers |= zip(positions, made, strict=True)
+            results = _of_stack(xp, function, arrays, dict(settings), dealt)
+            answers |= zip(positions, results, strict=True)
     return returned
 
 
@@ -56,11 +56,11 @@ def _of_stack(xp, function, members, settings, dealt):
     elif len(members) == 1:
         return [function(xp, *members[0], **settings)]
     stacked = map(xp.stack, zip(*members, strict=True))
-    made = function(xp, *stacked, **settings)
-    return [[array[i] for array in made] for i in range(len(members))]
+    result = function(xp, *stacked, **settings)
+    return [[array[i] for array in result] for i in range(len(members))]
 
 
 def transposed(xp, x):
     """The matrix, or each of a stack, with rows and columns exchanged."""
-    *others, rows, columns = range(len(x.shape))
-    return xp.transpose(x, (*others, columns, rows))
+    *leading, rows, columns = range(len(x.shape))
+    return xp.transpose(x, (*leading, columns, rows))

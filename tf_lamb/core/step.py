@@ -106,13 +106,13 @@ def step(
         present: see `present_in`. A variable without a gradient stays as it is, and the norms of
             its layer are those of the others.
     """
-    dtype = "float64" if any(each.weight.dtype == "float64" for each in stored) else "float32"
+    dtype = "float64" if any(variable.weight.dtype == "float64" for variable in stored) else "float32"
 
     def wide(array):
         return xp.cast(array, dtype)
 
     states = [
-        [_weight(xp, each, wide, bitcast), *(wide(slot) for slot in each.slots)] for each in stored
+        [_weight(xp, variable, wide, bitcast), *(wide(slot) for slot in variable.slots)] for variable in stored
     ]
     if observe:
         rule = functools.partial(rule, observe=observe)
@@ -142,10 +142,10 @@ def step(
     ]
     for i, has_gradient in may_rest:
 
-        def taken(new, old, is_due=has_gradient):
+        def select(new, old, is_due=has_gradient):
             return xp.where(is_due, new, xp.convert_to_tensor(old))
 
-        new[i] = chosen(taken, new[i], stored[i])
+        new[i] = chosen(select, new[i], stored[i])
     return new
 
 
@@ -159,12 +159,12 @@ def present_in(xp, layer, gradients) -> list:
 
 def recorder(xp, observed, assign) -> Callable | None:
     """The function by which a rule leaves its ratio in the vectors of a layer, if it has any."""
-    vectors = [vector for own in observed for vector in own]
+    vectors = [vector for of_variable in observed for vector in of_variable]
     if not vectors:
         return None
 
-    def observe(*seen):
-        values = [xp.cast(scalar, "float32") for scalar in summary(xp, *seen)]
+    def observe(*norms_and_ratio):
+        values = [xp.cast(scalar, "float32") for scalar in summary(xp, *norms_and_ratio)]
         for vector in vectors:  # an array each: JAX donates the buffer of each variable by itself
             assign(vector, xp.stack(values))
 
@@ -277,13 +277,13 @@ def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
         return xp.concatenate([xp.reshape(array, (-1,)) for array in arrays])
 
     weights = [state[0] for state in states]
-    own = treatments[0].decay
-    if any(treatment.decay != own for treatment in treatments):
-        own = join(
-            [each.decay * xp.ones_like(w) for each, w in zip(treatments, weights, strict=True)]
+    own_decay = treatments[0].decay
+    if any(treatment.decay != own_decay for treatment in treatments):
+        own_decay = join(
+            [treated.decay * xp.ones_like(w) for treated, w in zip(treatments, weights, strict=True)]
         )
     vectors = [join(gradients), *map(join, zip(*states, strict=True))]
-    new = rule(xp, *vectors, lr=lr, t=t, decay=_decay(own, decay), adapt=treatments[0].adapt)
+    new = rule(xp, *vectors, lr=lr, t=t, decay=_decay(own_decay, decay), adapt=treatments[0].adapt)
     ends = accumulate((prod(w.shape) for w in weights), initial=0)
     return [
         [xp.reshape(array[start:end], w.shape) for array in new]
@@ -330,8 +330,8 @@ def _positions(xp, shape, start):
     """Numbers elements as a sum over axes: each of several devices can number its own part."""
     for axis, size in enumerate(shape):
         inner = shape[axis + 1 :]
-        own = xp.arange(size, dtype="int32") * prod(inner)
-        start = start + xp.reshape(own, (size, *(1 for _ in inner)))
+        offsets = xp.arange(size, dtype="int32") * prod(inner)
+        start = start + xp.reshape(offsets, (size, *(1 for _ in inner)))
     return start
 
 

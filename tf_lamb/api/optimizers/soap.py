@@ -186,7 +186,7 @@ class SOAP(Layerwise):
 
     @property
     def kept_bases(self) -> int:
-        """How often new bases were not finite and orthogonal, so that a matrix kept its old ones."""
+        """How often the new bases of a matrix were not finite and orthogonal, and not taken."""
         plan = self._plan
         if plan is None or self._storage is None:
             return 0
