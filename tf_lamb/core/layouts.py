@@ -1,8 +1,8 @@
-"""How a rule sees a variable: one function for each family of optimizers.
+"""Decides the shape in which a rule sees a variable, with one function per family of optimizers.
 
     layout(variable) -> Layout
 
-`slices` is the family's of LAMB, `channels` that of AdamP, and `matrix` that of Muon and SOAP.
+LAMB's family uses `slices`, AdamP's uses `channels`, and Muon and SOAP use `matrix`.
 """
 
 import dataclasses
@@ -13,22 +13,36 @@ from typing import Any
 
 from tf_lamb.core.patterns import is_norm_or_bias, numbered
 
-Given = Mapping[str, tuple[str, Any]]  # key of a treatment -> the pattern that counts, its value
+Given = Mapping[str, tuple[str, Any]]  # key of a treatment -> (pattern that sets it, value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """All that a layout may depend on."""
+    """A variable, with everything that its layout may depend on.
+
+    Attributes:
+        path: The path of the variable.
+        name: The path with its number, as `numbered` writes it.
+        shape: Its shape.
+        excluded: Whether the user excludes it from layer adaptation.
+        given: The entries of the user's treatments for it.
+        shapes: The shapes of all variables of the model, by name.
+    """
 
     path: str
-    name: str  # the path with its number
+    name: str
     shape: tuple[int, ...]
-    excluded: bool  # by the user, from layer adaptation
-    given: Given  # what the user's treatments have for it
-    shapes: Mapping[str, tuple[int, ...]]  # by name, of every variable of the model
+    excluded: bool
+    given: Given
+    shapes: Mapping[str, tuple[int, ...]]
 
     def get(self, key: str, otherwise=None):
-        """The value that a treatment has for it under this key."""
+        """Returns the value that the user's treatments have for a key.
+
+        Args:
+            key: A key of a treatment, such as "rate".
+            otherwise: The value to return if they have none.
+        """
         return self.given[key][1] if key in self.given else otherwise
 
 
@@ -36,28 +50,51 @@ def variables(
     paths: Sequence[str], shapes: Sequence[Sequence[int]], excluded: Container[int] = (),
     given: Sequence[Given] = (),
 ) -> list[Variable]:  # fmt: skip
-    """The variables of a model, of which the user excludes some positions from adaptation."""
+    """Makes the `Variable` of each variable of a model.
+
+    Args:
+        paths: The path of each variable.
+        shapes: The shape of each variable.
+        excluded: The positions of those that the user excludes from layer adaptation.
+        given: For each variable, the entries of the user's treatments; empty if there are none.
+    """
     names = numbered(paths)
     shape_by_name = {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
     return [
-        Variable(path, name, shape_by_name[name], i in excluded, given[i] if given else {}, shape_by_name)
+        Variable(
+            path, name, shape_by_name[name], i in excluded, given[i] if given else {}, shape_by_name
+        )
         for i, (path, name) in enumerate(zip(paths, names, strict=True))
     ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The shape in which a rule sees a variable."""
+    """The shape in which a rule sees a variable.
 
-    adapt: bool = True  # its layer has a trust ratio, may be projected, or is a matrix
-    view: tuple[int, ...] | None = None  # the shape in which the rule sees it, if not its own
-    axes: tuple[int, ...] | None = None  # over which norms run in that shape, or the rule's choice
-    order: tuple[int, ...] | None = None  # in which its axes are laid out before they are viewed
-    words: str = ""  # which slices are layers of their own, or what matrix it is
+    Attributes:
+        adapt: Whether its layer has a trust ratio, may be projected, or is a matrix. Defaults to
+            True.
+        view: The shape in which the rule sees it. Defaults to None: its own.
+        axes: The axes of that shape over which norms run. Defaults to None: the rule's choice.
+        order: The order into which its axes are transposed before the view is taken. Defaults to
+            None: as they are.
+        words: A text that says which slices are layers, or which matrix it is. Defaults to none.
+    """
+
+    adapt: bool = True
+    view: tuple[int, ...] | None = None
+    axes: tuple[int, ...] | None = None
+    order: tuple[int, ...] | None = None
+    words: str = ""
 
 
 def slices(variable: Variable) -> Layout:
-    """The layout in which each block along an axis that the user names is a layer of its own."""
+    """Returns the layout in which each block along the axis that the user names is a layer.
+
+    Raises:
+        ValueError: if the variable does not have the axis, or if the blocks do not divide it.
+    """
     shape, adapt = variable.shape, not variable.excluded
     if "slices" not in variable.given:
         return Layout(adapt=adapt)
@@ -86,9 +123,10 @@ def slices(variable: Variable) -> Layout:
 
 
 def channels(variable: Variable) -> Layout:
-    """The layout in which norms run over all axes but those of output channels.
+    """Returns the layout in which norms run over all axes except those of output channels.
 
-    These are the last, and of a depthwise kernel the last two; one axis at least is left to a norm.
+    The output channels are the last axis, and the last two in a depthwise kernel. A norm runs over
+    one axis at least. The rule chooses the axes of a variable with fewer than two.
     """
     rank, adapt = len(variable.shape), not variable.excluded
     if rank < 2:
@@ -97,20 +135,20 @@ def channels(variable: Variable) -> Layout:
     return Layout(adapt=adapt, axes=tuple(range(max(rank - of_channels, 1))))
 
 
-# The layers of attention in Keras, KerasHub and Model Garden.
+# Names of the attention layers in Keras, KerasHub and Model Garden.
 _END = r"(_dense|_new|_reuse)?(_\d+)?$"
 _INTO_HEADS = re.compile(
     r"^(query|key|value|query_key_value|qkv|[qkv]_proj|encoding|attention_weights)" + _END
 )
 _OUT_OF_HEADS = re.compile(r"^(attention_output|output|output_proj|out_proj|o_proj)" + _END)
-_STACKS = ("expert", "block_diag")
+_STACKS = ("expert", "block_diag")  # words in the paths of stacks of matrices
 
 
 def matrix(variable: Variable, embeddings: bool = False) -> Layout:
-    """The layout of a variable as a matrix; not adapted, with the reason, where it is none.
+    """Returns the layout of a variable as a matrix, or one that is not adapted, with the reason.
 
-    A layer maps what the rows index to what the columns index. An optimizer is given variables, not
-    layers, so paths and shapes tell, and the user where they do not:
+    A layer maps a vector that rows index to a vector that columns index. An optimizer gets
+    variables, not layers. So paths and shapes decide, and the user where they do not suffice:
 
         two axes                          (in, out)                      rows are axis 0
         convolution                       (..., in, out)                 all axes but the last
@@ -120,14 +158,21 @@ def matrix(variable: Variable, embeddings: bool = False) -> Layout:
         XLNet's attention, out of heads   (model, heads, head size)      axes 1 and 2
         LoRA's first factor               that of its kernel, rank       those of its kernel
 
-    LoRA's second factor has two axes, so that the first is a matrix, too: where its kernel would be
-    none, all its axes but the rank are rows.
+    LoRA's second factor has two axes and is a matrix, so the first one is a matrix, too: where its
+    kernel would be none, all its axes but the rank are rows.
 
-    No matrix: a bias, what belongs to a normalization, a depthwise kernel, a stack of matrices, as
-    of experts, and a kernel of three axes that is named neither as a convolution nor as attention.
-    A convolution in groups has the name and the axes of one without: that, only the user knows.
+    No matrix are: a bias, a variable of a normalization, a depthwise kernel, a stack of matrices,
+    such as those of experts, and a kernel of three axes that is named neither as a convolution nor
+    as attention. A convolution in groups has the name and the axes of one without groups, so only
+    the user can tell them apart.
 
-    What has "embedding" in its path may be one where `embeddings` says so, or by the user's rows.
+    Args:
+        variable: The variable.
+        embeddings: Whether a variable with "embedding" in its path may be a matrix without rows
+            from the user. Defaults to False.
+
+    Raises:
+        ValueError: if the user's rows are not some of its axes.
     """
     path, shape = variable.path, variable.shape
     if variable.excluded:
@@ -144,15 +189,22 @@ def matrix(variable: Variable, embeddings: bool = False) -> Layout:
     parent, number = path.rpartition("/")[0], variable.name.removeprefix(path)
     layer = parent.rpartition("/")[0]
     neighbours = f"{layer}/query/kernel", f"{layer}/attention_output/kernel", f"{parent}/bias"
-    return _found(path, shape, *(variable.shapes.get(neighbour + number, ()) for neighbour in neighbours))
+    return _found(
+        path, shape, *(variable.shapes.get(neighbour + number, ()) for neighbour in neighbours)
+    )
 
 
 def _none(reason):
+    """Returns the layout of a variable that is no matrix, with the reason."""
     return Layout(adapt=False, words=f"fallback: {reason}")
 
 
 def _found(path, shape, query, output, bias):
-    """Finds a layout from path and shape; of two kernels of its attention and its bias, or ()."""
+    """Finds the layout of a variable from its path and shapes.
+
+    `query`, `output` and `bias` are shapes: of the query and output kernels of its attention, and
+    of the bias beside it; () if there is none.
+    """
     layer, name = ("", *path.lower().split("/"))[-2:]
     if len(shape) < 2:
         return _none("one axis")
@@ -160,7 +212,8 @@ def _found(path, shape, query, output, bias):
         return _matrix(shape, (0,))
     if re.fullmatch(r"lora_\w+_a", name):
         rows = _rows(path, layer, "kernel", shape, query, output, bias)
-        if rows == (0,) and shape[0] < shape[1]:  # Gemma's heads; what would tell is frozen
+        # These may be Gemma's heads, whose query and output kernels are frozen and not known here.
+        if rows == (0,) and shape[0] < shape[1]:
             rows = (1,)
         return _matrix(shape, rows or tuple(range(len(shape) - 1)))
     if "depthwise" in (layer if name == "kernel" else name):
@@ -177,18 +230,18 @@ def _found(path, shape, query, output, bias):
 
 
 def _rows(path, layer, name, shape, query, output, bias):
-    """The rows of a kernel of three axes or more, or None where they are not known."""
+    """Returns the rows of a kernel of three axes or more; None if they are not known."""
     rank, all_but_last = len(shape), tuple(range(len(shape) - 1))
     if name != "kernel":
         return all_but_last  # such as Keras's pointwise_kernel
     if _INTO_HEADS.match(layer) and rank == 3:
-        if len(bias) == 1:  # of channels: that of heads has two axes
+        if len(bias) == 1:  # a bias of channels, because that of heads has two axes
             return all_but_last
-        # Gemma's (heads, model, head size) against the output's (heads, head size, model).
+        # Gemma's query is (heads, model, head size), and its output (heads, head size, model).
         turned = len(query) == 3 and output == (query[0], query[2], query[1])
         return (1,) if turned and query[0] != query[1] else (0,)
     if layer == "attention_output" and rank == 3 and shape == query:
-        return (1, 2)  # XLNet's
+        return (1, 2)  # XLNet's output is (model, heads, head size)
     if _OUT_OF_HEADS.match(layer) or "conv" in path.lower():
         return all_but_last
     if layer == "sampling_offsets":
@@ -197,7 +250,7 @@ def _rows(path, layer, name, shape, query, output, bias):
 
 
 def _given(path, shape, pattern, rows):
-    """The rows that the user gives, counted from the first axis."""
+    """Returns the user's rows as axes counted from the first; raises if they are not possible."""
     rank = len(shape)
     distinct = {axis % rank for axis in rows} if rank else set()
     is_outside = any(not -rank <= axis < rank for axis in rows)
@@ -212,7 +265,7 @@ def _given(path, shape, pattern, rows):
 
 
 def _matrix(shape, rows):
-    """The order of the axes and the view in which it is a matrix, and in words how large it is."""
+    """Returns the layout in which a variable is a matrix with these axes as rows."""
     columns = tuple(axis for axis in range(len(shape)) if axis not in rows)
     view = tuple(math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
     order = (*rows, *columns)

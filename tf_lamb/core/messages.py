@@ -65,6 +65,7 @@ def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
 
 
 def _lack(room: str, names: Sequence[str], extra: str, before: str = "") -> ModuleNotFoundError:
+    """Returns the error for missing packages; `before` is advice to try first."""
     called = " and ".join(_CALLED.get(name, name) for name in names)
     return ModuleNotFoundError(
         f'{room} needs {called}, which this environment lacks: {before}pip install ".[{extra}]".',

@@ -1,11 +1,11 @@
-"""The names that a variable answers to, and the patterns that are searched in them.
+"""The names of variables, and the patterns that are searched in them.
 
-A variable answers to its path, with the name of the model and without. Two variables may have one
-path, as those of two towers that one function built; which of them it is then belongs to the name:
-`dense/kernel#2of2`. A pattern is a regex, or a preset that stands in the place of one; with a `#`
-it is searched in the path with its number, too: `^dense/kernel#2of2$`.
+The names of a variable are its path with the name of the model, and its path without it. Two
+variables may have the same path, such as those of two towers that one function built. Then a number
+is part of the name: `dense/kernel#2of2`. A pattern is a regex, or a preset in the place of one. A
+regex with a `#` is searched in the path with its number as well: `^dense/kernel#2of2$`.
 
-Whoever writes a regex runs it, by no clock: a repeat inside a repeat, `(a+)+$`, may never end.
+A regex is run without a time limit: a repeat inside a repeat, `(a+)+$`, may never end.
 """
 
 import re
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 
 def stable_path(name: str) -> str:
-    """A TensorFlow variable's name without what differs between replicas: `:0`, `/replica_1`."""
+    """Returns a TensorFlow variable's name without what replicas differ in: `:0`, `/replica_1`."""
     return re.sub(r"(/replica_\d+)?(:\d+)?$", "", name)
 
 
 def numbered(paths: Sequence[str]) -> list[str]:
-    """Each path with its number among those that are equal, in this order: `path#1of1`."""
+    """Returns each path with its number among equal paths, in their order: `path#1of1`."""
     counts, occurrences = Counter(paths), Counter[str]()
     result = []
     for path in paths:
@@ -29,14 +29,26 @@ def numbered(paths: Sequence[str]) -> list[str]:
 
 
 def unique(paths: Sequence[str]) -> list[str]:
-    """Each path as it stands; one that several share with its number."""
+    """Returns each path as it is, but with its number if several variables have the path."""
     counts = Counter(paths)
     pairs = zip(paths, numbered(paths), strict=True)
     return [path if counts[path] == 1 else name for path, name in pairs]
 
 
 def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
-    """The Keras layer that each variable is joined in, or an empty name."""
+    """Returns the name of the Keras layer that each variable is joined in.
+
+    Args:
+        paths: The path of each variable.
+        joined: The positions of the variables that the user joins.
+
+    Returns:
+        For each variable the name of its layer, or "" if it is not joined. Layers of one path have
+        a number.
+
+    Raises:
+        ValueError: if several layers have one path, and not as many variables of each kind.
+    """
     members = sorted(joined)
     joined_paths = [paths[position] for position in members]
     layers = [path.rpartition("/")[0] or path for path in joined_paths]
@@ -47,16 +59,16 @@ def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
         count, first_path = first_of_layer.setdefault(layer, (number.rpartition("of")[2], path))
         if count != number.rpartition("of")[2]:
             raise ValueError(
-                f"treatments joins {joined_paths.count(first_path)} variables {first_path!r} and {joined_paths.count(path)} "
-                f"{path!r}: which of them are of one layer cannot be known. Give each layer a name "
-                "of its own, or narrow the pattern."
+                f"treatments joins {joined_paths.count(first_path)} variables {first_path!r} and "
+                f"{joined_paths.count(path)} {path!r}: which of them are of one layer cannot be "
+                "known. Give each layer a name of its own, or narrow the pattern."
             )
         groups[position] = layer if count == "1" else f"{layer}#{number}"
     return tuple(groups)
 
 
 def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
-    """Each path as it stands, and without the model's name where there is one to drop."""
+    """Returns the names of each variable: its path, and its path without the model's name."""
     root = model_name(paths)
     return [
         (path, path.removeprefix(root)) if root and path.startswith(root) else (path,)
@@ -65,11 +77,12 @@ def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def model_name(paths: Sequence[str]) -> str:
-    """The first name that all paths share, with its slash, or an empty string.
+    """Returns the first name that all paths share, with its slash, or an empty string.
 
-    Weights that a subclassed model's layer makes before the model is called lack it: beside
-    `my_model/encoder/dense/kernel` stands `encoder/scale`, in tf_keras a bare `scale`. Of several
-    names that would do, it is the first in the alphabet.
+    Weights that a layer of a subclassed model makes before the model is called lack the name of the
+    model: `encoder/scale`, or a bare `scale` in tf_keras, stands beside
+    `my_model/encoder/dense/kernel`. Such paths are allowed. If several names are possible, the
+    first in alphabetical order is returned.
     """
     for root in sorted({path.partition("/")[0] for path in paths if "/" in path}):
         inside = [path.split("/") for path in paths if path.startswith(root + "/")]
@@ -81,9 +94,14 @@ def model_name(paths: Sequence[str]) -> str:
 
 
 def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
-    """Whether it is a bias, or a scale or an offset of a normalization, by what Keras names them.
+    """Returns whether a variable is a bias, or a scale or offset of a normalization, by its name.
 
-    Of what has one axis, a `scale` is RMS normalization's, and all of a layer named after a `norm`.
+    The names are those of Keras. A vector named `scale` belongs to RMS normalization, and every
+    vector of a layer with `norm` in its name to a normalization.
+
+    Args:
+        path: The path of the variable.
+        shape: Its shape.
     """
     *layers, name = path.lower().split("/")
     if name in ("bias", "gamma", "beta"):
@@ -92,10 +110,15 @@ def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
 
 
 def is_norm_bias_or_vector(path: str, shape: Sequence[int]) -> bool:
-    """Whether it is one of these, or another vector: what timm's recipes of LAMB do not adapt.
+    """Returns whether a variable is a bias, part of a normalization, or another vector.
 
-    A LayerScale, a ReZero and a class token start at or near zero, where a step as long as the
-    weight, times the rate, is none. A class token has axes of 1 before its own.
+    timm's recipes of LAMB do not adapt these. A LayerScale, a ReZero and a class token start at or
+    near zero, where a step as long as the weight, times the rate, does not move them. A class token
+    has axes of length 1 before its own.
+
+    Args:
+        path: The path of the variable.
+        shape: Its shape.
     """
     is_vector = len(shape) < 2 or len(shape) > 2 and set(shape[:-1]) == {1}
     name = path.rpartition("/")[2].lower()
@@ -104,26 +127,41 @@ def is_norm_bias_or_vector(path: str, shape: Sequence[int]) -> bool:
 
 Preset = Callable[[str, Sequence[int]], bool]
 PRESETS: dict[str, Preset] = {"norm_and_bias": is_norm_bias_or_vector}
-# Where a preset may stand in the place of a pattern, or of the whole list.
+# The arguments in which a preset may stand in the place of a pattern, or of the whole list.
 EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
 
 
 def exact(path: str) -> str:
-    """The pattern that matches this path, or this path with its number, and no other."""
+    """Returns the pattern that matches this path, with or without its number, and no other."""
     return f"^{re.escape(path)}$"
 
 
 def is_preset(argument: str, pattern: str) -> bool:
-    """Whether this argument takes the pattern for a preset."""
+    """Returns whether a pattern is a preset in an argument of this name.
+
+    Args:
+        argument: The name of the argument.
+        pattern: The pattern.
+    """
     return argument in EXCLUSIONS and pattern in PRESETS
 
 
 def search(
     argument: str, patterns: Iterable[str], variables: Sequence[tuple[Sequence[str], Sequence[int]]]
 ) -> dict[str, frozenset[int]]:
-    """Pattern -> positions of the variables in whose names it is found, or that a preset means.
+    """Finds the variables that each pattern matches.
 
-    Raises where the number of a path, as `exact` writes it, is of another count than there are.
+    Args:
+        argument: The name of the argument that the patterns were passed in.
+        patterns: Regexes, and presets where the argument takes them.
+        variables: For each variable its names, the path first, and its shape.
+
+    Returns:
+        Dict from a pattern to the positions of the variables.
+
+    Raises:
+        ValueError: if a pattern, as `exact` writes it, has the number of a path of which there are
+            more variables, or fewer.
     """
     positions = {}
     numbers = numbered([names[0] for names, _ in variables])
@@ -142,13 +180,15 @@ def search(
 
 
 def _check_count(argument, pattern, numbers):
-    """Raises where it is a number of a path of which there are more here, or fewer."""
+    """Raises if a pattern has the number of a path of which there are more here, or fewer."""
     if not (parts := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
         return
     path, number, count = parts.groups()
-    if same_path := [numbered_path for numbered_path in numbers if re.search(f"^{path}#", numbered_path)]:
+    if same_path := [
+        numbered_path for numbered_path in numbers if re.search(f"^{path}#", numbered_path)
+    ]:
         raise ValueError(
-            f"{argument} names number {number} of {count} variables of one path, and {len(same_path)} "
-            f"have that path here: {', '.join(same_path)}. Name the one that is meant, such as "
-            f"{exact(same_path[0])!r}, or give each layer a name of its own."
+            f"{argument} names number {number} of {count} variables of one path, and "
+            f"{len(same_path)} have that path here: {', '.join(same_path)}. Name the one that is "
+            f"meant, such as {exact(same_path[0])!r}, or give each layer a name of its own."
         )

@@ -1,4 +1,4 @@
-"""Patterns meet the paths of variables: one `Treatment` for each variable."""
+"""Makes the plan of an optimizer: one `Treatment` for each variable, from the user's patterns."""
 
 import dataclasses
 import functools
@@ -11,27 +11,42 @@ from typing import Any
 from tf_lamb.core import layouts
 from tf_lamb.core.patterns import PRESETS, aliases, exact, is_preset, joined_layers, search, unique
 
-# A smaller root mean square of weights is near it: 0.02 is usual, 1e-6 to 1e-4 a LayerScale's.
+# Weights whose root mean square is smaller count as near zero: 0.02 is usual, and a LayerScale's
+# is 1e-6 to 1e-4.
 NEAR_ZERO = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Treatment(layouts.Layout):
-    """The plan's decision on one variable: its layout, and its decay."""
+    """The plan's decision on one variable: its layout and its weight decay.
 
-    decay: float  # where it follows a schedule, 1.0, or 0.0 for none
+    Attributes:
+        decay: The weight decay. If it follows a schedule: 1.0, or 0.0 where there is no decay.
+    """
+
+    decay: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Variables that share a trust ratio: one, unless the user joined several."""
+    """Variables that share a trust ratio: one variable, unless the user joined several.
 
-    members: tuple[int, ...]  # their positions in the list that the layer was asked for
-    paths: tuple[str, ...]  # one that others have, too, with its number
+    Attributes:
+        members: The positions of the variables in the list that `Plan.layers` was called with.
+        paths: Their paths, with a number where several variables have the path.
+        treatments: Their treatments.
+        number: A number that no other layer of the model has.
+        missing: For each variable, whether its accumulated gradient may be all zeros; it then
+            stays as it is.
+        multiplier: The factor of its learning rate. Defaults to 1.
+    """
+
+    members: tuple[int, ...]
+    paths: tuple[str, ...]
     treatments: tuple[Treatment, ...]
-    number: int  # tells this layer from every other of the model
-    missing: tuple[bool, ...]  # by member, whether all of its sum may be zeros: it rests then
-    multiplier: float = 1.0  # of its learning rate
+    number: int
+    missing: tuple[bool, ...]
+    multiplier: float = 1.0
 
     @property
     def may_rest(self) -> bool:
@@ -39,48 +54,74 @@ class Layer:
         return all(self.missing)
 
     def rate(self, lr):
-        """The layer's learning rate; a multiplier of 1 adds nothing to a program."""
+        """Returns the layer's learning rate; a multiplier of 1 adds nothing to a program."""
         return lr if self.multiplier == 1 else self.multiplier * lr
 
 
 def paths_of(layers: Iterable[Layer]) -> list[str]:
-    """The path of each variable, in the order of the list that the layers were asked for."""
+    """Returns the paths of layers' variables, in the order of the list that gave the layers."""
     pairs = (pair for layer in layers for pair in zip(layer.members, layer.paths, strict=True))
     return [path for _, path in sorted(pairs)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The treatments, aligned with the order in which the optimizer was built."""
+    """The treatment of each variable, in the order in which the optimizer was built.
+
+    Attributes:
+        paths: The path of each variable.
+        shapes: The shape of each variable.
+        treatments: The treatment of each variable.
+        groups: For each variable the name of its group, whose variables are one layer; "" if it is
+            in none.
+        unmatched: The user's patterns that match no variable.
+        multipliers: For each variable the factor of its learning rate; empty if all are 1.
+        follows_schedule: Whether weight decay follows a schedule.
+        near_zero: The positions of the variables whose weights are near zero, so that a trust ratio
+            makes their steps too short.
+        overwritten: The positions of the variables that their layer overwrites: their "gradients"
+            are their next values.
+    """
 
     paths: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     treatments: tuple[Treatment, ...]
-    groups: tuple[str, ...]  # variables of one group are one layer; an empty name is no group
+    groups: tuple[str, ...]
     unmatched: tuple[str, ...]
-    multipliers: tuple[float, ...] = ()  # of their learning rates; empty if all are 1
-    follows_schedule: bool = False  # whether weight decay does
-    near_zero: frozenset[int] = frozenset()  # whose trust ratio is of hardly any weight
-    overwritten: frozenset[int] = frozenset()  # whose "gradients" are their next values
+    multipliers: tuple[float, ...] = ()
+    follows_schedule: bool = False
+    near_zero: frozenset[int] = frozenset()
+    overwritten: frozenset[int] = frozenset()
 
     @functools.cached_property
     def frozen(self) -> frozenset[int]:
         """The positions of the variables that no step moves: overwritten, or with multiplier 0."""
-        return self.overwritten | {i for i, multiplier in enumerate(self.multipliers) if multiplier == 0}
+        return self.overwritten | {
+            i for i, multiplier in enumerate(self.multipliers) if multiplier == 0
+        }
 
     @functools.cached_property
     def _numbers(self) -> tuple[int, ...]:
-        """The positions, counted without what is overwritten, whose own may change with a load."""
+        """For each variable the number of those before it that no layer overwrites.
+
+        It is used instead of the position, because overwritten variables may have other positions
+        after a load.
+        """
         is_counted = [int(i not in self.overwritten) for i in range(len(self.paths))]
         return (0, *itertools.accumulate(is_counted))[:-1]
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The paths; one that several variables have with its number."""
+        """The paths, each with its number where several variables have it."""
         return tuple(unique(self.paths))
 
     def layers(self, indices: Iterable[int], missing: Iterable[int] = ()) -> tuple[Layer, ...]:
-        """The layers of these variables, of which those that are missing may have no gradient."""
+        """Returns the layers of some variables.
+
+        Args:
+            indices: The positions of the variables.
+            missing: Those of these positions whose variables may have no gradient.
+        """
         members: dict = {}
         missing = set(missing)
         for position, index in enumerate(indices):
@@ -98,7 +139,7 @@ class Plan:
         )
 
     def warning(self) -> str | None:
-        """The warning for a pattern that matches no variable, or None."""
+        """Returns the warning for patterns that match no variable, or None."""
         if not self.unmatched:
             return None
         patterns = ", ".join(map(repr, self.unmatched))
@@ -110,9 +151,13 @@ class Plan:
         )
 
     def holding(self, sizes: Mapping[int, float]) -> "Plan":
-        """The plan that knows what is near zero, by the root mean square of what is adapted.
+        """Returns the plan with the variables that are near zero.
 
-        Biases and offsets of normalizations start there everywhere, and are not named.
+        Biases and offsets of normalizations start near zero everywhere, and are left out. So is a
+        joined layer of which one variable is not near zero.
+
+        Args:
+            sizes: The root mean square of each adapted variable, by position.
         """
         small = {i for i, size in sizes.items() if size < NEAR_ZERO}
         moving_groups = {self.groups[i] for i in sizes if i not in small} - {""}
@@ -121,7 +166,12 @@ class Plan:
         return dataclasses.replace(self, near_zero=named)
 
     def warning_near_zero(self, excluded: Sequence[str] = ()) -> str | None:
-        """The warning for layers that are near zero, beside what is excluded now, or None."""
+        """Returns the warning for layers that are near zero, or None.
+
+        Args:
+            excluded: The patterns that are excluded from layer adaptation now. The warning adds
+                others to them.
+        """
         if not self.near_zero:
             return None
         small = sorted(self.near_zero)
@@ -135,42 +185,50 @@ class Plan:
         )
 
     def _pattern_of(self, i: int) -> str:
-        """A short pattern that finds this one, and of what is adapted none but those near zero."""
+        """Returns a short pattern for the variable at position `i`.
+
+        Among the adapted variables it matches only those near zero.
+        """
         for preset, holds in PRESETS.items():
             if holds(self.paths[i], self.shapes[i]):
                 return preset
         name = self.paths[i].rpartition("/")[2]
-        adapted = (position for position, treatment in enumerate(self.treatments) if treatment.adapt and position not in self.near_zero)
+        adapted = (
+            position
+            for position, treatment in enumerate(self.treatments)
+            if treatment.adapt and position not in self.near_zero
+        )
         is_shared = any(name in self.paths[position] for position in adapted)
         return exact(self.names[i]) if is_shared else f"{re.escape(name)}$"
 
     def table(self) -> str:
-        """The plan as a table: a line a variable, then a line a treatment."""
+        """Returns the plan as a table: a line for each variable, then one for each treatment."""
         sizes = [math.prod(shape) for shape in self.shapes]
-        heads = ("rate",) if self.multipliers else ()
+        rate_header = ("rate",) if self.multipliers else ()
         multipliers = self.multipliers or itertools.repeat(None)
-        treated = list(map(self._cells, self.treatments, multipliers))
-        rows = [("variable", "parameters", "decay", "adapted", *heads, "layer")]
+        cells_of_variables = list(map(self._cells, self.treatments, multipliers))
+        rows = [("variable", "parameters", "decay", "adapted", *rate_header, "layer")]
         for path, size, cells, treatment, group in zip(
-            self.names, sizes, treated, self.treatments, self.groups, strict=True
+            self.names, sizes, cells_of_variables, self.treatments, self.groups, strict=True
         ):
-            layer = f"joined in {group}" if group else treatment.words
-            layer = "set by its layer" if len(rows) - 1 in self.overwritten else layer
-            near = "near 0" if len(rows) - 1 in self.near_zero else ""
-            rows.append((path, f"{size:,}", *cells, ", ".join(filter(None, (layer, near)))))
+            note = f"joined in {group}" if group else treatment.words
+            note = "set by its layer" if len(rows) - 1 in self.overwritten else note
+            near_zero = "near 0" if len(rows) - 1 in self.near_zero else ""
+            rows.append((path, f"{size:,}", *cells, ", ".join(filter(None, (note, near_zero)))))
         rows.append(("",) * len(rows[0]))
         totals: dict = {}
-        for size, cells in zip(sizes, treated, strict=True):
+        for size, cells in zip(sizes, cells_of_variables, strict=True):
             totals.setdefault(cells, []).append(size)
         for cells, group_sizes in totals.items():
             count = f"{len(group_sizes)} variable{'s' if len(group_sizes) != 1 else ''}"
             rows.append((count, f"{sum(group_sizes):,}", *cells, ""))
         width = max(len(row[0]) for row in rows)
-        rate = "{:>7}  " * len(heads)
-        line = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}  {rate}{{}}".format
-        return "\n".join(line(*row).rstrip() for row in rows)
+        rate_format = "{:>7}  " * len(rate_header)
+        format_row = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}  {rate_format}{{}}".format
+        return "\n".join(format_row(*row).rstrip() for row in rows)
 
     def _cells(self, treatment: Treatment, multiplier: float | None) -> tuple[str, ...]:
+        """Returns the cells of a table that show a treatment."""
         decay = "schedule" if self.follows_schedule else f"{treatment.decay:g}"
         cells = decay if treatment.decay else "-", "yes" if treatment.adapt else "no"
         if multiplier is None:
@@ -190,23 +248,34 @@ def plan_for(
     treatments: Mapping[str, Mapping[str, Any]] | None = None,
     layout: Callable[[layouts.Variable], layouts.Layout] = layouts.slices,
 ) -> Plan:
-    """Meets the patterns with the paths, once: match, exclude, group, lay out.
+    """Makes the plan of an optimizer: matches patterns, excludes, groups and lays out variables.
 
     A pattern is searched (`re.search`) in the path of each variable, and in the path without the
     name of the model where the variables share one.
 
     Args:
-        paths, shapes: of each variable, in the order of the build.
-        weight_decay: the decay of those that are not excluded; None follows a schedule.
-        exclude_from_layer_adaptation: None means "as for weight decay".
-        excluded_by_identity: of each variable, whether it was excluded from weight decay as
-            an object, without a pattern; no variable by default.
-        overwritten: of each variable, whether its layer sets it, by way of its gradient: no
-            pattern has an effect on it, and no step moves it; no variable by default.
-        treatments: pattern -> key -> value; of each key the first pattern that matches and has it
-            counts. With "join" the variables of one Keras layer are one layer, unless the second
-            list of exclusions was given and holds them.
-        layout: the function of a family of optimizers, `core/layouts.py`.
+        paths: The path of each variable, in the order of the build.
+        shapes: The shape of each variable.
+        weight_decay: The decay of the variables that are not excluded. None means that it follows a
+            schedule. Defaults to 0.0.
+        exclude_from_weight_decay: Patterns of the variables without weight decay, or None.
+        exclude_from_layer_adaptation: Patterns of the variables that are not adapted. None means
+            "as for weight decay".
+        excluded_by_identity: For each variable, whether it was excluded from weight decay as an
+            object, without a pattern. Defaults to no variable.
+        overwritten: For each variable, whether its layer sets it, by way of its gradient: no
+            pattern has an effect on it, and no step moves it. Defaults to no variable.
+        treatments: Dict from a pattern to a dict of keys and values. For each key, the first
+            pattern that matches and has it counts. With "join" the variables of one Keras layer are
+            one layer, unless `exclude_from_layer_adaptation` was given and matches them.
+        layout: The function of a family of optimizers in `core/layouts.py`.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: if all variables are frozen, if variables cannot be joined as asked, or if a
+            layout is not possible.
     """
     variables_by_names = tuple(zip(aliases(paths), shapes, strict=True))
     lists = {
@@ -214,7 +283,9 @@ def plan_for(
         "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
         "treatments": treatments,
     }
-    matches = {name: search(name, patterns or (), variables_by_names) for name, patterns in lists.items()}
+    matches = {
+        name: search(name, patterns or (), variables_by_names) for name, patterns in lists.items()
+    }
     undecayed = _all_of(matches["exclude_from_weight_decay"])
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
     unadapted = _all_of(matches["exclude_from_layer_adaptation"])
@@ -222,7 +293,8 @@ def plan_for(
     set_by_layers = frozenset(i for i, item in enumerate(overwritten) if item)
     values_by_key = [{} if i in set_by_layers else item for i, item in enumerate(values_by_key)]
     joined = {i for i, item in enumerate(values_by_key) if item.get("join", ("", False))[1]}
-    # As for weight decay; but a bias without decay that is joined shares the ratio of its layer.
+    # By default they are those without weight decay, but a bias without decay that is joined shares
+    # the ratio of its layer.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
     undecayed, unadapted = undecayed | set_by_layers, unadapted | set_by_layers
@@ -249,7 +321,10 @@ def plan_for(
 
 
 def _given(treatments, found, count) -> list[dict[str, tuple[str, Any]]]:
-    """Of each variable: key -> the first pattern that finds it and has the key, and the value."""
+    """Returns, for each variable, a dict from a key to the first pattern that sets it, and a value.
+
+    `found` maps each pattern to the positions of the variables that it matches.
+    """
     values_by_key: list[dict] = [{} for _ in range(count)]
     for pattern, positions in found.items():
         for key, value in treatments[pattern].items():
@@ -259,7 +334,7 @@ def _given(treatments, found, count) -> list[dict[str, tuple[str, Any]]]:
 
 
 def _check_joined(variables, groups, rates, set_by_layers):
-    """Raises where nothing is trained, or where a layer of several variables cannot be one."""
+    """Raises if all variables are frozen, or if joined variables cannot be one layer."""
     trained = [rate for i, rate in enumerate(rates) if i not in set_by_layers]
     if trained and not any(trained):
         raise ValueError(
@@ -274,14 +349,17 @@ def _check_joined(variables, groups, rates, set_by_layers):
                 f"joined in {group}: a layer is either a slice or several variables. Narrow one "
                 "of the patterns."
             )
-        first_path, first_rate = first_of_group.setdefault(group, (variable.path, rate)) if group else ("", rate)
+        first_path, first_rate = (
+            first_of_group.setdefault(group, (variable.path, rate)) if group else ("", rate)
+        )
         if first_rate != rate:
             raise ValueError(
-                f"treatments gives {first_path} the rate {first_rate:g} and {variable.path} {rate:g}, and "
-                f"joins them in {group}: they share one trust ratio, and one rate. Give them one, "
-                "or narrow one of the patterns."
+                f"treatments gives {first_path} the rate {first_rate:g} and {variable.path} "
+                f"{rate:g}, and joins them in {group}: they share one trust ratio, and one rate. "
+                "Give them one, or narrow one of the patterns."
             )
 
 
 def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:
+    """Returns the positions of the variables that at least one pattern matches."""
     return frozenset().union(*found.values())

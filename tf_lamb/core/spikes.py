@@ -1,27 +1,43 @@
-"""Steps whose gradient is far longer than those of the steps before."""
+"""Detects spikes: steps whose gradient is far longer than those of the steps before."""
 
-LENGTH, DEVIATIONS = 128, 6.0  # of the window; OLMo's and MaxText's
+# The defaults of OLMo and MaxText: steps in the window, and standard deviations above its mean.
+LENGTH, DEVIATIONS = 128, 6.0
 
 
 def norm_of(xp, gradients):
-    """|g| of all gradients together, in float32."""
+    """Computes |g| of all gradients together, in float32.
+
+    Args:
+        xp: An array namespace.
+        gradients: A list of arrays.
+    """
     squares = [xp.sum(xp.square(xp.cast(g, "float32"))) for g in gradients]
     return xp.sqrt(xp.sum(xp.stack(squares)))
 
 
 def watched(xp, window, norm, *, deviations):
-    """Whether a norm is a spike, and the window of norms with it.
+    """Decides whether a norm is a spike, and adds it to the window of norms.
 
-        n     = how many norms the window has
+        n     = number of norms in the window
         mu    = sum x / n
         s^2   = sum (x - mu)^2 / (n - 1)
         spike = norm > mu + k s,  once n + 1 is half of the window, and n is 2
 
-    The norm enters the window, whether its step is taken or not: a new level is soon none. One that
-    is not finite does not, and one of 0 is none. The latest is the last; k are the deviations.
+    The norm enters the window whether its step is taken or not, so that a new level soon counts as
+    normal. A norm that is not finite does not enter. A norm of 0 counts as an empty place.
+
+    Args:
+        xp: An array namespace.
+        window: The norms of the last steps, the latest last; 0 where there is none yet.
+        norm: The norm of this step's gradients, a scalar.
+        deviations: The number k of standard deviations.
+
+    Returns:
+        A boolean scalar, whether the norm is a spike, and the new window.
 
     Source: `skip_step_on_spikes` of MaxText, after OLMo-core's `SkipStepOptimizer`, which look at
-    the loss as well. Unlike MaxText, one known norm, of deviation 0, judges none.
+    the loss as well. Unlike in MaxText, no norm is a spike while the window has one norm, whose
+    deviation is 0.
     """
     is_filled = window > 0
     n = xp.sum(xp.where(is_filled, 1.0, xp.zeros_like(window)))

@@ -1,27 +1,32 @@
-"""Matrices of one shape worked on as one array, a stack, so that one product has them all.
+"""Runs the steps of many matrices of one shape on one array, a stack, with one product for all.
 
-A rule is written for one matrix. What is worth a stack it does not call but yields: a function, its
-arrays and its settings, for which it is sent what the function returns. Who runs the rules of many
-variables stacks what those of one shape have yielded.
+A rule is written for one matrix. Where a stack pays, the rule is a generator. It does not call a
+function but yields it, with its arrays and its settings, and is sent what the function returns.
+`together` runs the rules of many variables, and stacks the arrays of one shape that they yield.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 Asked = tuple[Callable, Sequence, Mapping[str, Any]]
-Step = Generator[Asked, Sequence, Any]  # of what it asks it is sent the results; returns its own
+Step = Generator[Asked, Sequence, Any]  # yields calls, is sent their results, returns a result
 
 
 def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
-    """Runs the steps to their ends, what they yield in stacks; returns what each returns.
+    """Runs steps to their ends, and the calls that they yield on stacks.
 
-    A function is called as `function(xp, *arrays, **settings)`, returns a sequence of arrays, and
-    works on the last two axes: where steps ask for the same with arrays of the same shapes, each
-    array has an axis before its own.
+    A function is called as `function(xp, *arrays, **settings)`. It returns a sequence of arrays and
+    works on the last two axes. If several steps yield the same function and settings, with arrays
+    of the same shapes, each array has one more axis before its own.
 
     Args:
-        dealt: of a function that is given stacks, a function that returns the same, and has each
-            device work on its share of the members; None where each works on all of them.
+        xp: An array namespace.
+        steps: The steps.
+        dealt: A function that wraps a function of stacks, so that each device works on its share
+            of the members. Defaults to None: each device works on all of them.
+
+    Returns:
+        The result of each step.
     """
     returned: list = [None] * len(steps)
     answers: dict[int, Any] = dict.fromkeys(range(len(steps)))
@@ -45,12 +50,17 @@ def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
 
 
 def alone(xp, step: Step):
-    """What one step comes to."""
+    """Runs one step to its end, and returns its result.
+
+    Args:
+        xp: An array namespace.
+        step: The step.
+    """
     return together(xp, [step])[0]
 
 
 def _of_stack(xp, function, members, settings, dealt):
-    """Of each member, what the function returns for its arrays."""
+    """Returns, for each member of a stack, the arrays that the function returns for it."""
     if dealt:
         function = dealt(function)
     elif len(members) == 1:
@@ -61,6 +71,11 @@ def _of_stack(xp, function, members, settings, dealt):
 
 
 def transposed(xp, x):
-    """The matrix, or each of a stack, with rows and columns exchanged."""
+    """Exchanges the rows and columns of a matrix, or of each matrix of a stack.
+
+    Args:
+        xp: An array namespace.
+        x: The matrix, or the stack, whose last two axes are those of the matrices.
+    """
     *leading, rows, columns = range(len(x.shape))
     return xp.transpose(x, (*leading, columns, rows))

@@ -1,6 +1,7 @@
-"""One step of one layer, on what is stored: cast, master weight, rule, rounding; and the average.
+"""One step of one layer: casts stored arrays, applies the rule, and rounds the results.
 
-A layer is a variable as it is, cut into slices, or joined with others. Frontends read and assign.
+A layer is a variable as it is, cut into slices, or joined with others. Also in here are the moving
+average of weights and the stochastic rounding to bfloat16. The frontends read and assign variables.
 """
 
 import dataclasses
@@ -15,79 +16,143 @@ from tf_lamb.core.stacks import Step
 
 
 class Scalars(NamedTuple):
-    """The numbers that change from step to step, as tensors: a step compiles nothing new."""
+    """The numbers that change from step to step.
+
+    They are tensors, so that no step is compiled anew.
+
+    Attributes:
+        lr: The learning rate.
+        t: The number of the optimizer step, from 1.
+        is_update: Whether this step is an update; False while gradients only accumulate.
+        ema_momentum: The momentum of the moving averages in this step.
+        ema_overwrites: Whether the averages replace the weights after this step.
+        decay: The weight decay if it follows a schedule. Defaults to None.
+        micro_batches: The micro-batches that have been added up, if an update takes several.
+            Defaults to None.
+        is_searching: Whether a loss scale is being searched, so that a step that overflows is
+            expected. Defaults to False.
+    """
 
     lr: Any
-    t: Any  # the number of the optimizer step, from 1
-    is_update: Any  # False while gradients only accumulate
+    t: Any
+    is_update: Any
     ema_momentum: Any
-    ema_overwrites: Any  # whether the averages replace the weights after this step
-    decay: Any = None  # weight decay, where it follows a schedule
-    micro_batches: Any = None  # those that have been added up, where an update takes several
-    is_searching: Any = False  # whether a loss scale is, so that a step that overflows is no fault
+    ema_overwrites: Any
+    decay: Any = None
+    micro_batches: Any = None
+    is_searching: Any = False
 
 
 class Slot(NamedTuple):
-    """What a rule keeps of a variable from step to step."""
+    """An array that a rule keeps for a variable from step to step.
 
-    name: str  # the rule's
-    shape: tuple[int, ...] | None = None  # None for its variable's, as which it is laid out then
-    initial: str = "zeros"  # the name of an initializer, as Keras has them
-    dtype: str | None = None  # None for the user's choice; of a float64 variable it is float64
+    Attributes:
+        name: The name of the slot in the rule.
+        shape: The shape of the array. Defaults to None: that of its variable, with which it is
+            then laid out.
+        initial: The name of a Keras initializer. Defaults to "zeros".
+        dtype: The dtype. Defaults to None: the user's choice. It is float64 for a float64 variable
+            in any case.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None = None
+    initial: str = "zeros"
+    dtype: str | None = None
 
 
 class Stored(NamedTuple):
-    """The stored state of one variable."""
+    """The stored state of one variable.
+
+    Attributes:
+        weight: The variable.
+        slots: The slots, in the order of the rule; the first has the shape of the weight.
+        master: The weight in float32, if the variable is in half precision and has a master.
+            Defaults to None.
+    """
 
     weight: Any
-    slots: Sequence  # in the order of the rule; the first has the shape of the weight
-    master: Any = None  # the weight in float32, beside one in half precision
+    slots: Sequence
+    master: Any = None
 
     @property
     def copies(self) -> list:
-        """The weight, and its master where there is one."""
+        """The weight, and its master if there is one."""
         return [self.weight] if self.master is None else [self.weight, self.master]
 
 
 class State(NamedTuple):
-    """The variables that a step changes."""
+    """The variables that a step changes.
 
-    stored: Sequence[Stored]  # aligned with the gradients
-    accumulators: Sequence = ()  # by gradient, or empty
-    averages: Sequence[tuple] = ()  # pairs of an average and its `Stored`, or empty
-    observed: Sequence[tuple] = ()  # by gradient, what shows its trust ratio; empty if nobody looks
-    skipped: Sequence = ()  # what counts skipped steps; empty if none is skipped
-    spikes: Sequence = ()  # the norms of past steps and what counts spikes; empty if none is one
-    dropped: Sequence = ()  # accumulators of what is frozen now: an update clears them alone
+    Attributes:
+        stored: The stored state of each variable that has a gradient, in the order of the
+            gradients.
+        accumulators: The sum of micro-batches for each gradient; empty without accumulation.
+        averages: Pairs of a moving average and the `Stored` of its variable; empty without
+            averages.
+        observed: For each gradient a tuple of the vector that records its trust ratio; empty if
+            trust ratios are not observed.
+        skipped: The counter of skipped steps, in a list; empty if no step is skipped.
+        spikes: The norms of past steps and the counter of spikes; empty if no spike is skipped.
+        dropped: The accumulators of variables that are frozen now. An update only clears them.
+    """
+
+    stored: Sequence[Stored]
+    accumulators: Sequence = ()
+    averages: Sequence[tuple] = ()
+    observed: Sequence[tuple] = ()
+    skipped: Sequence = ()
+    spikes: Sequence = ()
+    dropped: Sequence = ()
 
     def of(self, layer) -> tuple[list[Stored], list[tuple]]:
-        """The stored state and the observation vectors of the variables of a layer."""
+        """Returns the stored states and the observation vectors of the variables of a layer."""
         stored = [self.stored[i] for i in layer.members]
         return stored, [self.observed[i] for i in layer.members] if self.observed else []
 
 
-TAKEN, NONFINITE, SPIKE = range(3)  # what became of a step
+# The outcomes of a step: taken, or skipped for gradients that are not finite or for a spike.
+TAKEN, NONFINITE, SPIKE = range(3)
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Update:
-    """Applies one rule to many variables; the base of what each framework has.
+    """Applies one rule to many variables; the base class of the updates of each framework.
 
     It is called at each micro-step with the layers of a plan, which hold positions among the
-    gradients, a `State`, a function that gives the `Scalars`, one that takes what became of the
-    step that it was the last of, `TAKEN` before, whose result is returned, and the gradients.
+    gradients; a `State`; a function that returns the `Scalars`; a function that takes the outcome
+    of the step that this micro-step ends (`TAKEN` if it ends none), and whose result is returned;
+    and the gradients.
+
+    Attributes:
+        rule: The rule, with its hyper-parameters bound.
+        clip: A function that clips a list of gradients, which are whole and aggregated.
+        accumulation_steps: The most micro-steps that an update takes; None without accumulation.
+        refusal: The beginning of the error, before names, if a gradient is not finite; None if
+            that raises nothing.
+        assign: A function that assigns a new value to a weight or a slot. In Keras 3 the user may
+            override it.
+        deviations: By how many standard deviations the norm of a spike is above the mean of the
+            norms before.
+        stacks: Whether matrices of one shape are worked on as one array.
     """
 
-    rule: Callable  # its hyper-parameters bound
-    clip: Callable  # takes and returns the list of gradients, whole and aggregated
-    accumulation_steps: int | None  # micro-steps an update takes, at most
-    refusal: str | None  # raised, with names, where a gradient is not finite; None raises nothing
-    assign: Callable  # gives a weight or a slot its new value: in Keras 3 the user may override it
-    deviations: float  # by which the norm of a spike is above the mean of those before
-    stacks: bool  # matrices of one shape are worked on as one array
+    rule: Callable
+    clip: Callable
+    accumulation_steps: int | None
+    refusal: str | None
+    assign: Callable
+    deviations: float
+    stacks: bool
 
     def mean(self, xp, total, scalars: Scalars):
-        """The mean gradient of an update's micro-batches, whose sum is given."""
+        """Computes the mean gradient of an update's micro-batches.
+
+        Args:
+            xp: An array namespace.
+            total: The sum of their gradients.
+            scalars: The scalars of the step.
+        """
         return total / xp.cast(scalars.micro_batches, total.dtype)
 
 
@@ -95,28 +160,41 @@ def step(
     xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, decay=None, observe=None,
     present=(),
 ) -> Step:  # fmt: skip
-    """One step of a rule for one layer, which `stacks.together` runs beside others.
+    """Makes one step of a rule for one layer, which `stacks.together` runs beside others.
 
     Args:
-        treatments, gradients, stored: of each variable of the layer; returned is what to store.
-        number: tells the layer from every other of the model.
-        bitcast: takes an array and the name of a dtype, and gives the same bits in that dtype.
-        decay: None, or the array that multiplies the decay of each treatment.
-        observe: None, or what a rule with a trust ratio calls once, while it is traced.
-        present: see `present_in`. A variable without a gradient stays as it is, and the norms of
-            its layer are those of the others.
+        xp: An array namespace.
+        rule: The rule, with its hyper-parameters bound.
+        treatments: The treatment of each variable of the layer.
+        gradients: The gradient of each variable.
+        stored: The stored state of each variable.
+        lr: The learning rate of the layer.
+        t: The number of the optimizer step, from 1.
+        number: A number that no other layer of the model has.
+        bitcast: A function of an array and the name of a dtype, which returns the same bits in that
+            dtype.
+        decay: None, or a scalar that multiplies the decay of each treatment.
+        observe: None, or a function that a rule with a trust ratio calls once, while it is traced.
+        present: The result of `present_in`. A variable without a gradient stays as it is, and the
+            norms of its layer are those of the others.
+
+    Returns:
+        The `Stored` arrays to assign to each variable.
     """
-    dtype = "float64" if any(variable.weight.dtype == "float64" for variable in stored) else "float32"
+    dtype = (
+        "float64" if any(variable.weight.dtype == "float64" for variable in stored) else "float32"
+    )
 
     def wide(array):
         return xp.cast(array, dtype)
 
     states = [
-        [_weight(xp, variable, wide, bitcast), *(wide(slot) for slot in variable.slots)] for variable in stored
+        [_weight(xp, variable, wide, bitcast), *(wide(slot) for slot in variable.slots)]
+        for variable in stored
     ]
     if observe:
         rule = functools.partial(rule, observe=observe)
-    # Of a layer of one variable the whole step is taken, or not.
+    # A layer of one variable rests as a whole, which the frontend decides.
     joined = enumerate(present) if len(stored) > 1 else ()
     may_rest = [(i, has_gradient) for i, has_gradient in joined if has_gradient is not None]
     for i, has_gradient in may_rest:
@@ -124,7 +202,7 @@ def step(
     gradients = list(map(wide, gradients))
     scalars = {"lr": wide(lr), "t": wide(t), "decay": None if decay is None else wide(decay)}
     new_states = yield from apply_rule(xp, rule, treatments, gradients, states, **scalars)
-    position = count()  # of a slot in the layer: each is rounded with noise of its own
+    position = count()  # of a slot in the layer, because each is rounded with its own noise
 
     def narrow(value, dtype):
         if dtype != "bfloat16":
@@ -150,7 +228,16 @@ def step(
 
 
 def present_in(xp, layer, gradients) -> list:
-    """By variable of a layer, whether a gradient that may be missing is not all zeros; or None."""
+    """Computes which of a layer's gradients that may be missing are not all zeros.
+
+    Args:
+        xp: An array namespace.
+        layer: The layer.
+        gradients: The gradient of each of its variables.
+
+    Returns:
+        For each variable a boolean scalar, or None if its gradient cannot be missing.
+    """
     return [
         xp.any(gradient != 0) if is_missing else None
         for is_missing, gradient in zip(layer.missing, gradients, strict=True)
@@ -158,28 +245,58 @@ def present_in(xp, layer, gradients) -> list:
 
 
 def recorder(xp, observed, assign) -> Callable | None:
-    """The function by which a rule leaves its ratio in the vectors of a layer, if it has any."""
+    """Makes the function by which a rule records its trust ratio in the vectors of a layer.
+
+    Args:
+        xp: An array namespace.
+        observed: For each variable of the layer a tuple of its vector, or an empty tuple.
+        assign: A function that assigns a value to a vector.
+
+    Returns:
+        The function, or None if there are no vectors.
+    """
     vectors = [vector for of_variable in observed for vector in of_variable]
     if not vectors:
         return None
 
     def observe(*norms_and_ratio):
         values = [xp.cast(scalar, "float32") for scalar in summary(xp, *norms_and_ratio)]
-        for vector in vectors:  # an array each: JAX donates the buffer of each variable by itself
+        # Each vector gets an array of its own, because JAX donates the buffer of each variable.
+        for vector in vectors:
             assign(vector, xp.stack(values))
 
     return observe
 
 
 def summary(xp, weight_norm, update_norm, ratio, clipped):
-    """The four scalars of a layer, or of all slices of a variable: three means and a count."""
+    """Computes the four scalars that are recorded for a layer, or for all slices of a variable.
+
+    Args:
+        xp: An array namespace.
+        weight_norm: The norm of the weight, of each slice.
+        update_norm: The norm of the update, of each slice.
+        ratio: The trust ratio of each slice.
+        clipped: Whether a bound changed the ratio, for each slice.
+
+    Returns:
+        The means of the norms and of the ratios, and the number of ratios that were changed.
+    """
     clipped = xp.sum(xp.where(clipped, 1.0, 0.0))
     means = (xp.sum(x) / prod(ratio.shape) for x in (weight_norm, update_norm, ratio))
     return *means, clipped
 
 
 def chosen(choose: Callable, new: Stored, old: Stored) -> Stored:
-    """The result of `choose` for each new array and the old one."""
+    """Applies a function to each new array and the old one.
+
+    Args:
+        choose: A function of the new and the old array.
+        new: The new arrays of a variable.
+        old: The old arrays of the variable.
+
+    Returns:
+        The results.
+    """
     return Stored(
         choose(new.weight, old.weight),
         [choose(*pair) for pair in zip(new.slots, old.slots, strict=True)],
@@ -188,7 +305,13 @@ def chosen(choose: Callable, new: Stored, old: Stored) -> Stored:
 
 
 def assign(assign: Callable, old: Stored, new: Stored) -> None:
-    """Has what is kept of a variable take its new values."""
+    """Assigns new values to a variable's weight, slots and master.
+
+    Args:
+        assign: A function that assigns a value to a variable.
+        old: The variables.
+        new: The new values.
+    """
     assign(old.weight, new.weight)
     for slot, value in zip(old.slots, new.slots, strict=True):
         assign(slot, value)
@@ -197,7 +320,15 @@ def assign(assign: Callable, old: Stored, new: Stored) -> None:
 
 
 def averaged(xp, average, stored, momentum, bitcast):
-    """The moving average of a weight after a step; of its master where there is one."""
+    """Computes the moving average of a weight after a step, or of its master if it has one.
+
+    Args:
+        xp: An array namespace.
+        average: The average before.
+        stored: The stored state of the variable, after the step.
+        momentum: The momentum of the average.
+        bitcast: As in `step`.
+    """
 
     def wide(array):
         return xp.cast(array, average.dtype)
@@ -207,28 +338,41 @@ def averaged(xp, average, stored, momentum, bitcast):
 
 
 def _weight(xp, stored, wide, bitcast):
-    """The array that a step works on: the master, unless the weight was loaded or set since."""
+    """Returns the array that a step works on: the master, unless the weight was set since."""
     weight = wide(stored.weight)
     if stored.master is None:
         return weight
-    master = xp.convert_to_tensor(stored.master)  # zeros before the first step
-    # As bits: some versions of XLA drop the rounding of a cast there and back.
+    master = xp.convert_to_tensor(stored.master)  # it is zeros before the first step
+    # Bits are compared, because some versions of XLA drop the rounding of a cast there and back.
     rounded = bitcast(xp.cast(master, stored.weight.dtype), "int16")
     is_rounded = xp.equal(rounded, bitcast(stored.weight, "int16"))
     return xp.where(is_rounded, master, weight)
 
 
 def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) -> Step:
-    """The states of a layer's variables, each its weight and then its slots, after the rule.
+    """Applies a rule to a layer.
 
-    What has the shape of its variable is laid out as the rule sees it, and back; all else goes to
-    the rule, and comes from it, as it is.
+    An array in the shape of its variable is laid out as the rule sees it, and back afterwards. Any
+    other array is passed to the rule, and returned by it, as it is.
+
+    Args:
+        xp: An array namespace.
+        rule: The rule, with its hyper-parameters bound.
+        treatments: The treatment of each variable of the layer.
+        gradients: The gradient of each variable.
+        states: For each variable a list of its weight and its slots.
+        lr: The learning rate.
+        t: The number of the optimizer step, from 1.
+        decay: None, or a scalar that multiplies the decay of each treatment.
+
+    Returns:
+        The new states.
     """
     if len(states) > 1:
         return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t, decay=decay)
     (treatment,), (gradient,), (state,) = treatments, gradients, states
     shape = tuple(state[0].shape)
-    if 0 in shape:  # no norm, and nothing to step
+    if 0 in shape:  # the variable is empty, so there is nothing to step
         return [state]
 
     def laid_out(array):
@@ -249,20 +393,20 @@ def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) ->
 
 
 def _decay(own, scheduled):
-    """The decay of a step; the number 0 stays one, with which no rule computes."""
+    """Returns the decay of a step; the number 0 stays a number, which rules do not compute with."""
     is_none = isinstance(own, float) and own == 0
     return own if scheduled is None or is_none else own * scheduled
 
 
 def _laid_out(xp, array, treatment):
-    """An array of a variable as the rule sees it."""
+    """Returns an array of a variable in the layout in which the rule sees it."""
     if treatment.order:
         array = xp.transpose(array, treatment.order)
     return xp.reshape(array, treatment.view) if treatment.view else array
 
 
 def _as_stored(xp, array, treatment, shape):
-    """The array again in the shape of its variable."""
+    """Returns an array in the layout of a rule in the shape of its variable again."""
     order = treatment.order
     if not order:
         return xp.reshape(array, shape) if treatment.view else array
@@ -271,7 +415,10 @@ def _as_stored(xp, array, treatment, shape):
 
 
 def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
-    """Rules are elementwise but for their norms, so a layer of several is one long vector."""
+    """Applies a rule to a layer of several variables as one long vector.
+
+    That is possible because rules are elementwise, except for their norms.
+    """
 
     def join(arrays):
         return xp.concatenate([xp.reshape(array, (-1,)) for array in arrays])
@@ -280,7 +427,10 @@ def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
     own_decay = treatments[0].decay
     if any(treatment.decay != own_decay for treatment in treatments):
         own_decay = join(
-            [treated.decay * xp.ones_like(w) for treated, w in zip(treatments, weights, strict=True)]
+            [
+                treated.decay * xp.ones_like(w)
+                for treated, w in zip(treatments, weights, strict=True)
+            ]
         )
     vectors = [join(gradients), *map(join, zip(*states, strict=True))]
     new = rule(xp, *vectors, lr=lr, t=t, decay=_decay(own_decay, decay), adapt=treatments[0].adapt)
@@ -291,21 +441,30 @@ def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
     ]
 
 
-# -- stochastic rounding to bfloat16, in which a slot may be kept ----------------------------------
+# -- stochastic rounding to bfloat16, in which a slot may be stored --------------------------------
 # An average that decays by 0.1 % a step stands still in bfloat16 when it is rounded to the nearest.
-# All is arithmetic of int32, which wraps around and is exact: the same in every framework, compiled
-# or not, however an array is spread over devices, and in a run that is resumed.
+# The noise is computed in int32, which wraps around and is exact. So it is the same in every
+# framework, compiled or not, however an array is spread over devices, and in a run that is resumed.
 
 _LARGEST = 0x7F7F  # the bits of bfloat16's largest number; those of infinity are one more
 
 
 def stochastically_rounded(xp, x, noise, bitcast):
-    """One of the two neighbours of x in bfloat16, so that the mean over the noise is x.
+    """Rounds x to one of its two neighbours in bfloat16, so that the mean over the noise is x.
 
     bfloat16 is the upper half of float32's bits, and numbers of one sign are in the order of their
-    bits. Noise that is added to the lower half carries into the upper one as often as x is near to
-    the neighbour of the larger magnitude. Infinities and NaN stay as they are; what is beyond the
-    largest number of bfloat16 becomes that number. The noise is that of `rounding_noise`.
+    bits. Noise that is added to the lower half carries into the upper half with a probability that
+    is the higher, the nearer x is to the neighbour of larger magnitude. Infinities and NaN stay as
+    they are. A finite number beyond the largest of bfloat16 becomes that largest number.
+
+    Args:
+        xp: An array namespace.
+        x: An array in float32.
+        noise: The result of `rounding_noise` for its shape.
+        bitcast: As in `step`.
+
+    Returns:
+        An array in bfloat16.
     """
     upper = xp.right_shift(bitcast(x, "int32") + noise, 16)  # the sign comes along
     upper = xp.where((upper & 0x7FFF) > _LARGEST, upper - 1, upper)
@@ -314,10 +473,19 @@ def stochastically_rounded(xp, x, noise, bitcast):
 
 
 def rounding_noise(xp, shape, t, number, slot):
-    """Uniform numbers from 0 to 2^16 - 1 in int32: another array for each step, layer and slot.
+    """Computes uniform random integers from 0 to 2^16 - 1, different for each step, layer and slot.
 
-    `t` and `number` are scalars, `shape` and `slot` known while tracing. Two slots share an array
-    of random bits, and have a half of each.
+    Two slots share an array of random bits, of which each takes one half.
+
+    Args:
+        xp: An array namespace.
+        shape: The shape of the noise, known while tracing.
+        t: The number of the optimizer step, a scalar.
+        number: The number of the layer, a scalar.
+        slot: The position of the slot in the layer, known while tracing.
+
+    Returns:
+        An array in int32.
     """
     pair, half = divmod(slot, 2)
     seed = _mixed(xp, xp.reshape(xp.cast(t, "int32"), (1,)))
@@ -327,7 +495,10 @@ def rounding_noise(xp, shape, t, number, slot):
 
 
 def _positions(xp, shape, start):
-    """Numbers elements as a sum over axes: each of several devices can number its own part."""
+    """Numbers the elements of an array from `start`, as a sum over axes.
+
+    So each of several devices can number its own part.
+    """
     for axis, size in enumerate(shape):
         inner = shape[axis + 1 :]
         offsets = xp.arange(size, dtype="int32") * prod(inner)
@@ -336,7 +507,7 @@ def _positions(xp, shape, start):
 
 
 def _mixed(xp, x):
-    """A permutation of int32 of which each bit of the result depends on all bits of x.
+    """Permutes the numbers of int32, so that each bit of the result depends on all bits of x.
 
     Source: `lowbias32` of Wellons, "Prospecting for hash functions" (2018).
     """
@@ -346,4 +517,5 @@ def _mixed(xp, x):
 
 
 def _logical_shift(xp, x, by):
+    """Shifts bits to the right, with zeros in the place of the sign."""
     return xp.right_shift(x, by) & ((1 << (32 - by)) - 1)
