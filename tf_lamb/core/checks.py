@@ -389,7 +389,7 @@ def accumulation(name: str, value) -> int | dict[int, int]:
         return integer(name, value)
     stages = {}
     for step, count in value.items():
-        step = int(step) if isinstance(step, str) and step.isdecimal() else step  # JSON's keys
+        step = int(step) if isinstance(step, str) and step.isdecimal() else step  # keys in JSON
         step = integer(f"A step in {name}", step, least=0)
         stages[step] = integer(f"{name}[{step}]", count)
     stages = dict(sorted(stages.items()))

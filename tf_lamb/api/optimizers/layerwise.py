@@ -185,9 +185,9 @@ class Layerwise:
 
     @classmethod
     def from_recipe(cls: type[Own], recipe: Recipe, **arguments: Any) -> Own:
-        """The optimizer of a recipe, with its schedule, exclusions and hyper-parameters.
+        """Makes the optimizer of a recipe, with its schedule, exclusions and hyper-parameters.
 
-        It averages weights (`use_ema`) where the recipe has an `ema_momentum`.
+        It averages weights (`use_ema`) if the recipe has an `ema_momentum`.
 
         Args:
             recipe: A `Recipe`, or a `StagedRecipe` whose stages differ in the learning rate alone.
@@ -513,9 +513,11 @@ class Layerwise:
             self._guard.spiked = self._add_counter("spiked_steps")
 
     def _add_counter(self, name):
+        """Adds a scalar variable that counts."""
         return self.add_variable((), dtype=self._counts, name=name)
 
     def _add_slots(self, variable, declared):
+        """Adds the slots of a variable in their dtypes, and returns them as a tuple."""
         is_double, chosen = self._dtype_of(variable) == "float64", self._settings.dtypes.slots
         return tuple(
             self.add_variable_like(
@@ -536,9 +538,11 @@ class Layerwise:
         return None
 
     def _dtype_of(self, variable):
+        """Returns the dtype of the framework's variable of a variable of Keras."""
         return self._host.native(variable).dtype
 
     def _count_skipped(self):
+        """Adds the counter of skipped steps, if the guard is on and has none."""
         if self._guard.is_on and self._guard.counter is None:
             self._guard.counter = self._add_counter("skipped_steps")
 
@@ -604,6 +608,7 @@ class Layerwise:
         return self._add_iterations(stepped)
 
     def _named_state(self) -> named.State:
+        """Returns the state by name, which is saved and loaded."""
         return named.of(self)
 
     def _scalars(self) -> Scalars:

@@ -415,10 +415,12 @@ def slots_of_rule(kept) -> set[str]:
 
 
 def _escaped(path):
+    """Returns a path as it stands in the keys of files, with `|` in the place of `/`."""
     return path.replace("/", "|")
 
 
 def _refusal(name, why):
+    """Returns the error for a state that an optimizer cannot continue from."""
     return ValueError(
         f"{name} cannot go on from this state: {why}. Load it into an optimizer like the one that "
         "was saved, or take weights alone: load them before the optimizer is built. Nothing of it "

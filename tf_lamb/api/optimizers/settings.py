@@ -209,7 +209,7 @@ class _DtypesOfMatrices(OwnDtypes):
 
     Attributes:
         products: "float32" or "bfloat16". Defaults to None: the authors' on an accelerator, and
-            float32 on a CPU.
+            the dtype of the step on a CPU.
     """
 
     products: str | None = None
@@ -265,6 +265,7 @@ class ProjectionSettings(Settings):
 
 
 def _as_json(value):
+    """Returns a value with tuples as lists, and dataclasses and mappings as dicts."""
     if isinstance(value, tuple):
         return list(value)
     if dataclasses.is_dataclass(value):
@@ -291,16 +292,8 @@ def learning_rate(value, host):
     return value if callable(value) else checks.number("learning_rate", value)
 
 
-_SAMPLED = (
-    0,
-    1,
-    10,
-    100,
-    1_000,
-    10_000,
-    100_000,
-    1_000_000,
-)  # steps at which schedules are checked
+# The steps at which a schedule of weight decay is checked.
+_SAMPLED = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 
 def weight_decay(value, host):
@@ -434,7 +427,7 @@ def documented(cls: Class) -> Class:
     """
     cls.__init__ = arguments.answered(cls.__init__)  # type: ignore[misc]
     keys = cls.settings_class.keys  # type: ignore[attr-defined]
-    if not (doc := cls.__doc__):  # python -OO
+    if not (doc := cls.__doc__):  # `python -OO` removes docstrings
         return cls
     mark = "{{shared_arguments}}"
     # Python 3.13 strips some of the indentation, so it is measured.
