@@ -131,8 +131,8 @@ def channels(variable: Variable) -> Layout:
     rank, adapt = len(variable.shape), not variable.excluded
     if rank < 2:
         return Layout(adapt=adapt)
-    of_channels = 2 if variable.get("depthwise", "depthwise" in variable.path) else 1
-    return Layout(adapt=adapt, axes=tuple(range(max(rank - of_channels, 1))))
+    channel_axes = 2 if variable.get("depthwise", "depthwise" in variable.path) else 1
+    return Layout(adapt=adapt, axes=tuple(range(max(rank - channel_axes, 1))))
 
 
 # Names of the attention layers in Keras, KerasHub and Model Garden.
@@ -238,8 +238,8 @@ def _rows(path, layer, name, shape, query, output, bias):
         if len(bias) == 1:  # a bias of channels, because that of heads has two axes
             return all_but_last
         # Gemma's query is (heads, model, head size), and its output (heads, head size, model).
-        turned = len(query) == 3 and output == (query[0], query[2], query[1])
-        return (1,) if turned and query[0] != query[1] else (0,)
+        is_transposed = len(query) == 3 and output == (query[0], query[2], query[1])
+        return (1,) if is_transposed and query[0] != query[1] else (0,)
     if layer == "attention_output" and rank == 3 and shape == query:
         return (1, 2)  # XLNet's output is (model, heads, head size)
     if _OUT_OF_HEADS.match(layer) or "conv" in path.lower():

@@ -39,8 +39,8 @@ def require_installed(room: str, *packages: str, extra: str) -> None:
     Raises:
         ModuleNotFoundError: if one of the packages is not installed.
     """
-    if lacking := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise _lack(room, lacking, extra)
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        raise _lack(room, missing, extra)
 
 
 @contextlib.contextmanager
@@ -66,9 +66,9 @@ def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
 
 def _lack(room: str, names: Sequence[str], extra: str, before: str = "") -> ModuleNotFoundError:
     """Returns the error for missing packages; `before` is advice to try first."""
-    called = " and ".join(_CALLED.get(name, name) for name in names)
+    packages = " and ".join(_CALLED.get(name, name) for name in names)
     return ModuleNotFoundError(
-        f'{room} needs {called}, which this environment lacks: {before}pip install ".[{extra}]".',
+        f'{room} needs {packages}, which this environment lacks: {before}pip install ".[{extra}]".',
         name=names[0],
     )
 

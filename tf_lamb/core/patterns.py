@@ -181,9 +181,9 @@ def search(
 
 def _check_count(argument, pattern, numbers):
     """Raises if a pattern has the number of a path of which there are more here, or fewer."""
-    if not (parts := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
+    if not (match := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
         return
-    path, number, count = parts.groups()
+    path, number, count = match.groups()
     if same_path := [
         numbered_path for numbered_path in numbers if re.search(f"^{path}#", numbered_path)
     ]:

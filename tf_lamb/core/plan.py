@@ -159,11 +159,13 @@ class Plan:
         Args:
             sizes: The root mean square of each adapted variable, by position.
         """
-        small = {i for i, size in sizes.items() if size < NEAR_ZERO}
-        moving_groups = {self.groups[i] for i in sizes if i not in small} - {""}
-        candidates = (i for i in small if self.groups[i] not in moving_groups)
-        named = frozenset(i for i in candidates if not self.paths[i].endswith(("bias", "beta")))
-        return dataclasses.replace(self, near_zero=named)
+        small_positions = {i for i, size in sizes.items() if size < NEAR_ZERO}
+        moving_groups = {self.groups[i] for i in sizes if i not in small_positions} - {""}
+        candidates = (i for i in small_positions if self.groups[i] not in moving_groups)
+        near_zero_positions = frozenset(
+            i for i in candidates if not self.paths[i].endswith(("bias", "beta"))
+        )
+        return dataclasses.replace(self, near_zero=near_zero_positions)
 
     def warning_near_zero(self, excluded: Sequence[str] = ()) -> str | None:
         """Returns the warning for layers that are near zero, or None.
@@ -174,14 +176,16 @@ class Plan:
         """
         if not self.near_zero:
             return None
-        small = sorted(self.near_zero)
-        names = ", ".join(repr(self.names[i]) for i in small[:3])
-        names += f" and {len(small) - 3} more" if len(small) > 3 else ""
-        listed = ", ".join(map(repr, [*excluded, *dict.fromkeys(map(self._pattern_of, small))]))
+        positions = sorted(self.near_zero)
+        names = ", ".join(repr(self.names[i]) for i in positions[:3])
+        names += f" and {len(positions) - 3} more" if len(positions) > 3 else ""
+        suggested_patterns = ", ".join(
+            map(repr, [*excluded, *dict.fromkeys(map(self._pattern_of, positions))])
+        )
         return (
             f"At or near zero: {names}. A trust ratio makes a step as short as its weights are, so "
             "these move late, or never, unless others are loaded now. Let them move without one: "
-            f"exclude_from_layer_adaptation=[{listed}]."
+            f"exclude_from_layer_adaptation=[{suggested_patterns}]."
         )
 
     def _pattern_of(self, i: int) -> str:
@@ -277,14 +281,14 @@ def plan_for(
         ValueError: if all variables are frozen, if variables cannot be joined as asked, or if a
             layout is not possible.
     """
-    variables_by_names = tuple(zip(aliases(paths), shapes, strict=True))
+    names_and_shapes = tuple(zip(aliases(paths), shapes, strict=True))
     lists = {
         "exclude_from_weight_decay": exclude_from_weight_decay,
         "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
         "treatments": treatments,
     }
     matches = {
-        name: search(name, patterns or (), variables_by_names) for name, patterns in lists.items()
+        name: search(name, patterns or (), names_and_shapes) for name, patterns in lists.items()
     }
     undecayed = _all_of(matches["exclude_from_weight_decay"])
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
@@ -303,7 +307,7 @@ def plan_for(
     rates = tuple(variable.get("rate", 1.0) for variable in variables)
     _check_joined(variables, groups, rates, set_by_layers)
     decay = 1.0 if weight_decay is None else weight_decay
-    decided = tuple(
+    decisions = tuple(
         Treatment(decay=0.0 if i in undecayed else decay, **vars(layout(variable)))
         for i, variable in enumerate(variables)
     )
@@ -314,7 +318,7 @@ def plan_for(
         if not positions and not is_preset(name, pattern)
     )
     return Plan(
-        tuple(paths), tuple(map(tuple, shapes)), decided, groups, tuple(unmatched),
+        tuple(paths), tuple(map(tuple, shapes)), decisions, groups, tuple(unmatched),
         rates if any(item != 1 for item in rates) else (), weight_decay is None,
         overwritten=set_by_layers,
     )  # fmt: skip

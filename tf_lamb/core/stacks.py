@@ -28,7 +28,7 @@ def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
     Returns:
         The result of each step.
     """
-    returned: list = [None] * len(steps)
+    return_values: list = [None] * len(steps)
     answers: dict[int, Any] = dict.fromkeys(range(len(steps)))
     while answers:
         stacks: dict = {}
@@ -36,7 +36,7 @@ def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
             try:
                 function, arrays, settings = steps[i].send(answer)
             except StopIteration as end:
-                returned[i] = end.value
+                return_values[i] = end.value
                 continue
             shapes = tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
             key = function, tuple(sorted(settings.items())), shapes
@@ -46,7 +46,7 @@ def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
             positions, arrays = zip(*members, strict=True)
             results = _of_stack(xp, function, arrays, dict(settings), dealt)
             answers |= zip(positions, results, strict=True)
-    return returned
+    return return_values
 
 
 def alone(xp, step: Step):

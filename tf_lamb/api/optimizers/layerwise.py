@@ -97,14 +97,14 @@ class Layerwise:
     @classmethod
     def _settings_of(cls, arguments) -> Settings:
         """Checks the constructor's arguments and separates the rule's hyper-parameters."""
-        of_rule = {
+        rule_values = {
             name: checks.hyperparameter(name, arguments.pop(name), kind)
             for name, kind in cls.rule.hyper.items()
         }
         decay = settings_.weight_decay(
             arguments.pop("weight_decay"), cls._schedules._Schedule._host
         )
-        return cls.settings_class(hyperparameters=of_rule, weight_decay=decay, **arguments)
+        return cls.settings_class(hyperparameters=rule_values, weight_decay=decay, **arguments)
 
     def _keep_settings(self, settings: Settings, rate):
         """Stores the settings, and sets each hyper-parameter as an attribute, as Keras does."""
@@ -240,7 +240,9 @@ class Layerwise:
                 "Call it before the first step, or make a new optimizer."
             )
         # Each counts as the only variable of its path until the build knows all variables.
-        self._undecayed += tuple((self._var_key(v), f"{path_of(v)}#1of1") for v in var_list or ())
+        self._undecayed += tuple(
+            (self._var_key(variable), f"{path_of(variable)}#1of1") for variable in var_list or ()
+        )
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
 
@@ -373,10 +375,12 @@ class Layerwise:
     def plan_for(self, variables) -> plans.Plan:
         """Returns the plan that a build for these variables would make, without storing it."""
         plan = plans.plan_for(
-            [path_of(v) for v in variables],
-            [tuple(v.shape) for v in variables],
+            [path_of(variable) for variable in variables],
+            [tuple(variable.shape) for variable in variables],
             **self._settings.planning(),
-            excluded_by_identity=[self._var_key(v) in dict(self._undecayed) for v in variables],
+            excluded_by_identity=[
+                self._var_key(variable) in dict(self._undecayed) for variable in variables
+            ],
             overwritten=list(map(is_overwritten, variables)),
         )
         plan = self._settings.planned(plan)
@@ -460,7 +464,8 @@ class Layerwise:
         """
         unfrozen = [pair for pair in pairs if not self.is_frozen(pair[1])]
         with_gradient, trained = (
-            [v for g, v in group if g is not None] for group in (pairs, unfrozen)
+            [variable for gradient, variable in group if gradient is not None]
+            for group in (pairs, unfrozen)
         )
         if with_gradient and not trained:
             raise ValueError(
@@ -486,7 +491,9 @@ class Layerwise:
         if not self._storage.accumulators:
             return []
         # torch's compiler takes an iterator that is passed to `union` for empty (torch 2.13).
-        excluded = self._storage.plan.frozen | {self._index_of(v) for v in variables}
+        excluded = self._storage.plan.frozen | {
+            self._index_of(with_gradient) for with_gradient in variables
+        }
         return [variable for variable in unfrozen if self._index_of(variable) not in excluded]
 
     # -- what both frontends build and count -------------------------------------------------------
@@ -518,12 +525,12 @@ class Layerwise:
 
     def _add_slots(self, variable, declared):
         """Adds the slots of a variable in their dtypes, and returns them as a tuple."""
-        is_double, chosen = self._dtype_of(variable) == "float64", self._settings.dtypes.slots
+        is_double, chosen_dtype = self._dtype_of(variable) == "float64", self._settings.dtypes.slots
         return tuple(
             self.add_variable_like(
                 variable,
                 slot.name,
-                "float64" if is_double else slot.dtype or chosen,
+                "float64" if is_double else slot.dtype or chosen_dtype,
                 slot.shape,
                 slot.initial,
             )

@@ -80,7 +80,9 @@ def unplaced(paths: Sequence[str], shapes: Sequence) -> Layout:
         shapes: For each variable a value that is compared instead of its shape, such as the
             shapes of its slots.
     """
-    return Layout(tuple(Trained(p, s, None) for p, s in zip(paths, shapes, strict=True)), {})
+    return Layout(
+        tuple(Trained(path, shape, None) for path, shape in zip(paths, shapes, strict=True)), {}
+    )
 
 
 def from_array(array: Any) -> Layout:

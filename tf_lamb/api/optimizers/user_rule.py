@@ -212,7 +212,7 @@ def _signature(rule, name):
     """Returns a constructor's signature: the rule's hyper-parameters, then shared arguments."""
     defaults = inspect.signature(rule.step).parameters
     by_keyword = inspect.Parameter.KEYWORD_ONLY
-    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    positional_or_keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
     hyperparameters = [
         inspect.Parameter(hyperparameter, by_keyword, default=defaults[hyperparameter].default)
         for hyperparameter in rule.hyper
@@ -223,7 +223,7 @@ def _signature(rule, name):
     ]
     return inspect.Signature([
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY),
-        inspect.Parameter("learning_rate", either, default=rule.start_rate),
+        inspect.Parameter("learning_rate", positional_or_keyword, default=rule.start_rate),
         *hyperparameters, *shared,
     ])  # fmt: skip
 
