@@ -1,1 +1,1 @@
-"""Migration: state and arguments of other packages' optimizers."""
+"""Continues the state and arguments of other packages' optimizers."""

@@ -1,4 +1,4 @@
-"""Migration: the state of another optimizer goes on in one of ours.
+"""Contains `migrate`, which continues the state of another optimizer in one of this package.
 
 Seam into Model Garden (tf-models-official 2.20.0): `_average_weights` and `_model_weights` of its
 `ExponentialMovingAverage`.
@@ -24,20 +24,36 @@ from tf_lamb.core.messages import warn
 
 @dataclasses.dataclass(frozen=True)
 class MigrationReport:
-    """The outcome of a migration; `print` shows it as text."""
+    """Holds the outcome of a migration; `print` shows it as text.
 
-    origin: str  # where the state came from
-    optimizer: str  # the class that continues it
-    step: int  # that it continues after
-    matched: Mapping[str, str]  # path of a variable -> its name in the source
-    fresh: tuple[str, ...]  # paths that begin at zero, as they were asked to
-    left_over: tuple[str, ...]  # names that the source has state for and the optimizer has not
-    left_behind: tuple[str, ...]  # what else has no place here, by its name in a file
-    averages: str  # how averaged weights (`use_ema`) go on; empty where the optimizer has none
-    changes: Mapping[str, tuple[Any, Any]]  # argument -> its value there, and here
-    keep: Mapping[str, Any]  # the arguments that would keep the behaviour
-    unsaid: tuple[str, ...]  # arguments that the source does not hold, to be checked by eye
-    weights: int | None  # how many were set; None where they were left as they are
+    Attributes:
+        origin: The source of the state, in words.
+        optimizer: The name of the class that continues the state.
+        step: The number of optimizer steps that the source has made.
+        matched: Path of a variable -> its name in the source.
+        fresh: Paths of the variables whose state starts at zero, as the caller asked.
+        left_over: Names of variables for which the source has state and the optimizer has not.
+        left_behind: Other state that has no place in the optimizer, by its name in a file.
+        averages: How averaged weights (`use_ema`) go on; empty if the optimizer keeps none.
+        changes: Argument -> (its value in the source, its value in the optimizer), where the two
+            differ.
+        keep: The arguments, with values, that would keep the source's behaviour.
+        unsaid: Arguments that the source does not hold, which the user has to check.
+        weights: The number of weights that were set; None if the weights were not touched.
+    """
+
+    origin: str
+    optimizer: str
+    step: int
+    matched: Mapping[str, str]
+    fresh: tuple[str, ...]
+    left_over: tuple[str, ...]
+    left_behind: tuple[str, ...]
+    averages: str
+    changes: Mapping[str, tuple[Any, Any]]
+    keep: Mapping[str, Any]
+    unsaid: tuple[str, ...]
+    weights: int | None
 
     def __str__(self):
         renamed = [f"{path} (there {name})" for path, name in self.matched.items() if path != name]
@@ -52,38 +68,38 @@ class MigrationReport:
             *([("averages", self.averages)] if self.averages else []),
             *(("left behind", text) for text in peers.in_words(self.left_behind)),
         ]
-        for name, (there, here) in self.changes.items():
-            there, here = peers.shown(there), peers.shown(here)
-            rows.append(("changes", f"{name}: {there} there, {here} here"))
+        for name, (source_value, new_value) in self.changes.items():
+            source_value, new_value = peers.shown(source_value), peers.shown(new_value)
+            rows.append(("changes", f"{name}: {source_value} there, {new_value} here"))
         if not self.changes and not self.left_behind:
             rows.append(("changes", "none that the source tells of"))
         if self.keep:
-            pairs = ", ".join(f"{k}={v!r}" for k, v in self.keep.items())
+            pairs = ", ".join(f"{argument}={value!r}" for argument, value in self.keep.items())
             rows.append(("to keep it", f"{self.optimizer}(..., {pairs})"))
         if self.unsaid:
             rows.append(("check", f"the source does not hold {', '.join(self.unsaid)}"))
-        head = f"{self.optimizer} continues {self.origin} after step {self.step:,}."
-        return "\n".join([head, *(f"  {label:<11} {text}" for label, text in rows)])
+        title = f"{self.optimizer} continues {self.origin} after step {self.step:,}."
+        return "\n".join([title, *(f"  {label:<11} {text}" for label, text in rows)])
 
 
 def migrate(
     source: Any, optimizer: Any, model: Any, *, weights: bool = False,
     rename: Mapping[str, str] | None = None, fresh: Iterable[str] = (),
 ) -> MigrationReport:  # fmt: skip
-    """Continues the state of another optimizer: its moments, its step, and all that it keeps.
+    """Continues the state of another optimizer: its moments, its step, and the rest of its state.
 
     The function reads and checks everything before it changes anything. If something does not
     fit, one error names the variable and what to do, and nothing has changed.
 
     Args:
-        source: The source of the state: the path of a `tf.train.Checkpoint` (its prefix, or its
-            folder), of a SavedModel or of an HDF5 file, written with LAMB of TensorFlow Addons,
-            or LAMB or LARS of Model Garden; of Model Garden such an optimizer itself;
-            a `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of
-            either Keras.
+        source: The source of the state. It is the path of a `tf.train.Checkpoint` (its prefix, or
+            its folder), of a SavedModel or of an HDF5 file, written with LAMB of TensorFlow
+            Addons, or LAMB or LARS of Model Garden; or such an optimizer of Model Garden itself;
+            or a `keras.optimizers.Lamb` or `Muon`; or an optimizer of this package, of either
+            Keras.
         optimizer: An optimizer of this package, for example `tf_lamb.LAMB(...)`. If needed, it is
-            built for the model's trainable variables. It keeps its own arguments. Of a
-            `MultiOptimizer` pass each part, once the whole is built.
+            built for the model's trainable variables. It keeps its own arguments. For a
+            `MultiOptimizer`, build it first, then pass each of its parts.
         model: The model that the optimizer trains, with its variables built.
         weights: Whether to set the model's weights from the file. Defaults to False: the
             weights do not change.
@@ -93,14 +109,16 @@ def migrate(
             Defaults to none.
 
     Returns:
-        A report; print it. It lists the matched and unmatched variables, what has no place in
-        the new optimizer, the changes of behaviour, and the arguments that would avoid them.
+        A `MigrationReport`; print it. It lists the matched and unmatched variables, the state
+        that has no place in the new optimizer, the changes of behaviour, and the arguments that
+        would avoid them.
 
     Raises:
         ValueError: if the source is damaged, has no slots, or belongs to another model or
             family.
         FileNotFoundError: if the path does not exist.
-        TypeError: for another kind of source or optimizer.
+        TypeError: if the source or the optimizer is of another kind, or if the optimizer and the
+            model are of different Kerases.
 
     Example:
 
@@ -118,57 +136,69 @@ def migrate(
             "migrate continues with an optimizer of tf_lamb, not with a "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}."
         )
-    frontend, of_model = frontends.of(optimizer), frontends.of(model)
-    if frontend is not of_model:
+    frontend, expected = frontends.of(optimizer), frontends.of(model)
+    if frontend is not expected:
         raise TypeError(
             f"The optimizer is of {frontend.host.__name__}, and the model of "
-            f"{of_model.host.__name__}: take the optimizer of tf_lamb.{of_model.host.__name__}."
+            f"{expected.host.__name__}: take the optimizer of tf_lamb.{expected.host.__name__}."
         )
-    inner, before = unwrapped(source), unwrapped(source, MeasureNoise)
-    trained = _trained_by(measuring, optimizer, model)
+    inner, source_wrapper = unwrapped(source), unwrapped(source, MeasureNoise)
+    variables = _trained_by(measuring, optimizer, model)
     if isinstance(source, (str, os.PathLike)):
-        found = frontend.checkpoints().read(source, names_of(trained), weights)
+        read = frontend.checkpoints().read(source, names_of(variables), weights)
     elif isinstance(inner, Layerwise):
-        found = _of_ours(inner)
+        read = _of_ours(inner)
     else:
-        found = _of_another(inner)
+        read = _of_another(inner)
     if not isinstance(source, (str, os.PathLike)):
-        found = _with_averages(found, wrappers_of(source))
-    goes_on = _measuring(before) == _measuring(measuring)
-    kept = found if goes_on else found.after_an_update()  # its parts have been measured otherwise
+        read = _with_averages(read, wrappers_of(source))
+    measures_alike = _measuring(source_wrapper) == _measuring(measuring)
+    # Sums of a begun update do not fit if the noise of its parts was measured differently.
+    continued = read if measures_alike else read.after_an_update()
     report, states, values = _prepared(
-        kept, optimizer, trained, model, weights, dict(rename or {}), tuple(fresh)
+        continued, optimizer, variables, model, weights, dict(rename or {}), tuple(fresh)
     )
     if measuring is not optimizer:
-        measuring.build(trained)
-    scalars = dict(kept.scalars)
-    left = named.continue_from(
-        optimizer, trained, model.weights, kept.step, states, values, scalars
+        measuring.build(variables)
+    scalars = dict(continued.scalars)
+    dropped = named.continue_from(
+        optimizer, variables, model.weights, continued.step, states, values, scalars
     )
-    left |= (found.scalars.keys() - scalars.keys()) | {*found.others}
-    measured = {} if before is inner else _values(before._named_state().scalars)
+    dropped |= (read.scalars.keys() - scalars.keys()) | {*read.others}
+    measured = {} if source_wrapper is inner else _values(source_wrapper._named_state().scalars)
     if measuring is not optimizer:
-        measuring.continue_from(measured if goes_on else _steps(measured, kept, measuring))
-    if not goes_on and any(value.any() for name, value in measured.items() if name != "gain"):
-        left.add("measured")
-    times = peers.times_slower(kept.beyond, optimizer.get_config())
-    if times > 1 and not isinstance(measuring, AdaScale):
-        warn(
-            f"{optimizer.name}: the learning rate's schedule is {times} times slower than in "
-            f"{found.origin}, which read it at micro-batches: divide its steps by {times}."
+        measuring.continue_from(
+            measured if measures_alike else _steps(measured, continued, measuring)
         )
-    begun = (name for name in left if name not in found.scalars or found.scalars[name].any())
-    changes = report.changes | peers.adascale_changes(_of_adascale(before), _of_adascale(measuring))
-    return dataclasses.replace(report, left_behind=tuple(sorted(begun)), changes=changes)
+    if not measures_alike and any(
+        value.any() for name, value in measured.items() if name != "gain"
+    ):
+        dropped.add("measured")
+    factor = peers.times_slower(continued.beyond, optimizer.get_config())
+    if factor > 1 and not isinstance(measuring, AdaScale):
+        warn(
+            f"{optimizer.name}: the learning rate's schedule is {factor} times slower than in "
+            f"{read.origin}, which read it at micro-batches: divide its steps by {factor}."
+        )
+    names = (name for name in dropped if name not in read.scalars or read.scalars[name].any())
+    changes = report.changes | peers.adascale_changes(
+        _of_adascale(source_wrapper), _of_adascale(measuring)
+    )
+    return dataclasses.replace(report, left_behind=tuple(sorted(names)), changes=changes)
 
 
 def _trained_by(outer, optimizer, model) -> list:
-    """The variables of a model that an optimizer steps; a part of a `MultiOptimizer` has its own.
+    """Returns the variables of a model that an optimizer steps.
+
+    A part of a `MultiOptimizer` steps only its own variables.
 
     Args:
-        outer: The optimizer, or what measures around it.
-        optimizer: The optimizer inside.
-        model: With an optimizer, if it is compiled.
+        outer: The optimizer, or the optimizer that measures around it.
+        optimizer: The optimizer inside, without what measures around it.
+        model: The model, compiled with an optimizer or not.
+
+    Raises:
+        ValueError: if the optimizer is a part of a `MultiOptimizer` that is not built.
     """
     parts = getattr(unwrapped(getattr(model, "optimizer", None)), "optimizers", ())
     if not any(outer is part for part in parts):
@@ -178,15 +208,15 @@ def _trained_by(outer, optimizer, model) -> list:
             f"{optimizer.name} is a part of {model.optimizer.name}, which gives it its variables: "
             "call model.optimizer.build(model.trainable_variables) first. Nothing was changed."
         )
-    known = {id(variable) for variable in optimizer._guard.weights}
-    return [variable for variable in model.trainable_variables if id(variable) in known]
+    own_ids = {id(variable) for variable in optimizer._guard.weights}
+    return [variable for variable in model.trainable_variables if id(variable) in own_ids]
 
 
 def _of_another(source) -> Source:
-    """The source that an optimizer of another package is."""
+    """Returns the state of an optimizer of another package; raises TypeError for other objects."""
     with contextlib.suppress(TypeError):
-        if found := frontends.of(source).state_of(source):
-            return found
+        if source_state := frontends.of(source).state_of(source):
+            return source_state
     raise TypeError(
         "source must be the path of a checkpoint or of an HDF5 file, a keras.optimizers.Lamb or "
         "Muon, a legacy LAMB or LARS of Model Garden, or an optimizer of tf_lamb, not "
@@ -195,56 +225,66 @@ def _of_another(source) -> Source:
 
 
 def _with_averages(found: Source, wrappers) -> Source:
-    """The source with what Model Garden's `ExponentialMovingAverage` around it has kept."""
-    wrapper = next((each for each in wrappers if getattr(each, "_average_weights", None)), None)
+    """Adds the weights' averages that a Model Garden `ExponentialMovingAverage` around it keeps."""
+    wrapper = next(
+        (candidate for candidate in wrappers if getattr(candidate, "_average_weights", None)), None
+    )
     if wrapper is None:
         return found
     config = wrapper.get_config()
     values = map(numpy_of, wrapper._average_weights)
     averages = zip(names_of(wrapper._model_weights), values, strict=True)
     found = found.averaged(dict(averages), config["average_decay"])
-    # Its momentum grows with the step; ours does not.
+    # With dynamic decay its momentum grows with the step; ours does not.
     dynamic = {"dynamic_decay": True} if config["dynamic_decay"] else {}
     return dataclasses.replace(found, unread={**found.unread, **dynamic})
 
 
 def _of_ours(source) -> Source:
-    """The source that an optimizer of this package is, of either Keras."""
+    """Returns the state of a built optimizer of this package, of either Keras."""
     name = f"{type(source).__module__.rpartition('.')[0]}.{type(source).__name__}"
     if source.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")
     state, has_averages = named.of(source), named.has_averages(source)
-    once = {k: v for k, v in state.scalars.items() if k not in ("iterations", "learning_rate")}
+    own_scalars = {
+        key: value
+        for key, value in state.scalars.items()
+        if key not in ("iterations", "learning_rate")
+    }
     return Source(
         origin=name,
         family=type(source).__name__,
         step=step_of(source),
         slots={part.name: _begun(part, has_averages) for part in state.parts},
         arguments=source.get_config(),
-        scalars=_values(once),
+        scalars=_values(own_scalars),
     )
 
 
 def _values(variables):
+    """Returns the values of named variables as NumPy arrays."""
     return {name: numpy_of(variable) for name, variable in variables.items()}
 
 
 def _begun(part, has_averages):
-    """What is kept of a variable, without averages that wait and without zeros beside the slots."""
-    kept = _values(part.kept)
+    """Returns the state of one variable by name, without parts that have not started.
+
+    Leaves out averages if no update has made any, and arrays of zeros that are not slots.
+    """
+    values = _values(part.kept)
     if not has_averages:
-        kept.pop("average", None)
-    slots = named.slots_of_rule(kept) | {"average"}
-    begun = {name: value for name, value in kept.items() if name in slots or value.any()}
-    # Of replicas with sums of their own, the first axis.
+        values.pop("average", None)
+    slots = named.slots_of_rule(values) | {"average"}
+    started = {name: value for name, value in values.items() if name in slots or value.any()}
+    # Replicas that keep their own sums add a first axis.
     return {
         name: value.sum(axis=0) if name not in slots and value.ndim > len(part.shape) else value
-        for name, value in begun.items()
+        for name, value in started.items()
     }
 
 
 def _measuring(optimizer) -> tuple:
-    """What decides the meaning of what a MeasureNoise or an AdaScale measures; empty for others."""
+    """Returns what a MeasureNoise's or AdaScale's state depends on; an empty tuple for others."""
     if not isinstance(optimizer, MeasureNoise):
         return ()
     preconditioned = optimizer.get_config().get("preconditioned")
@@ -252,12 +292,15 @@ def _measuring(optimizer) -> tuple:
 
 
 def _of_adascale(optimizer) -> dict[str, Any]:
-    """The arguments of an AdaScale; none of another optimizer."""
+    """Returns the arguments of an AdaScale; an empty dict for any other optimizer."""
     return optimizer.get_config() if isinstance(optimizer, AdaScale) else {}
 
 
 def _steps(measured, source, measuring) -> dict[str, Any]:
-    """What another measuring optimizer goes on with: AdaScale's schedule, at steps of the base."""
+    """Returns the state with which a differently measuring optimizer goes on.
+
+    AdaScale takes its place in the schedule, in steps of the base batch; MeasureNoise, nothing.
+    """
     if not isinstance(measuring, AdaScale):
         return {}
     steps = {name: value for name, value in measured.items() if name in ("step", "fraction")}
@@ -265,75 +308,85 @@ def _steps(measured, source, measuring) -> dict[str, Any]:
 
 
 def _prepared(source, optimizer, trained, model, weights, rename, fresh):
-    """The report, path -> slot -> array, path -> weight to set; raises for what does not fit."""
-    family, ours = type(optimizer).__name__, optimizer.get_config()
+    """Returns the report, path -> slot -> array, and path -> weight to set.
+
+    Changes nothing, and raises an error for state that does not fit.
+    """
+    family, config = type(optimizer).__name__, optimizer.get_config()
     if source.family != family:
         raise ValueError(
             f"{source.origin} is {source.family}, and the optimizer is {family}: their slots mean "
             f"other things. Migrate it into tf_lamb's {source.family}. Nothing was changed."
         )
-    theirs = peers.same_momentum(source.origin, source.arguments, ours)
+    arguments = peers.same_momentum(source.origin, source.arguments, config)
     shapes = _shapes(trained)
     if not shapes:
         raise ValueError("The model has no trainable variables yet: call it on a batch first.")
     _known("fresh", fresh, shapes)
     _known("rename", rename, _shapes(model.weights) if weights else shapes)
     plan = optimizer.plan_for(trained)
-    wanted = _slots_of(optimizer, plan, fresh)
-    first = {path: dict([next(iter(slots.items()))]) for path, slots in wanted.items()}
-    found = match(source.origin, first, source.slots, rename)
+    expected = _slots_of(optimizer, plan, fresh)
+    first_slots = {path: dict([next(iter(slots.items()))]) for path, slots in expected.items()}
+    names_in_source = match(source.origin, first_slots, source.slots, rename)
     if family in ("Muon", "SOAP"):
-        there = {path: source.slots[name] for path, name in found.items()}
-        peers.check_same_slots(family, source.origin, there, wanted, shapes)
-        # The same variables, whatever patterns said so.
-        theirs["exclude_from_layer_adaptation"] = ours["exclude_from_layer_adaptation"]
-    match(source.origin, wanted, source.slots, rename)
+        in_source = {path: source.slots[name] for path, name in names_in_source.items()}
+        peers.check_same_slots(family, source.origin, in_source, expected, shapes)
+        # Both adapt the same variables by now, so different patterns are no change.
+        arguments["exclude_from_layer_adaptation"] = config["exclude_from_layer_adaptation"]
+    match(source.origin, expected, source.slots, rename)
     slots: dict[str, dict] = {path: {} for path in shapes}
-    slots |= {path: dict(source.slots[name]) for path, name in found.items()}
+    slots |= {path: dict(source.slots[name]) for path, name in names_in_source.items()}
     values = _weights(source, model, rename) if weights else {}
     parameters = inspect.signature(type(optimizer)).parameters.values()
-    defaults = {each.name: each.default for each in parameters}
-    changes = peers.changes(theirs, ours, defaults, source.unsaid)
-    changes |= peers.muon_changes(source.beyond, ours)
-    changes |= peers.averaging_changes(source.beyond, ours)
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    changes = peers.changes(arguments, config, defaults, source.unsaid)
+    changes |= peers.muon_changes(source.beyond, config)
+    changes |= peers.averaging_changes(source.beyond, config)
     changes |= {name: (value, None) for name, value in source.unread.items()}
     if family == "Muon":
         changes |= peers.other_rules(_of_fresh(source, plan, fresh, rename))
     host = frontends.of(optimizer).host.__name__
-    takes = ours.keys() - (() if host == "keras" else peers.OF_KERAS_3)
+    takes = config.keys() - (() if host == "keras" else peers.OF_KERAS_3)
     report = MigrationReport(
         origin=source.origin,
         optimizer=family,
         step=source.step,
-        matched=found,
+        matched=names_in_source,
         fresh=tuple(path for path in shapes if path in fresh),
-        left_over=tuple(sorted(set(source.slots) - set(found.values()))),
+        left_over=tuple(sorted(set(source.slots) - set(names_in_source.values()))),
         left_behind=(),
-        averages=_averages(source, ours),
+        averages=_averages(source, config),
         changes=changes,
         keep={
-            name: there
-            for name, (there, _) in changes.items()
-            if name in takes and name != "learning_rate" and not peers.is_serialized(there)
+            name: in_source
+            for name, (in_source, _) in changes.items()
+            if name in takes and name != "learning_rate" and not peers.is_serialized(in_source)
         },
-        unsaid=tuple(name for name in source.unsaid if name in ours),
+        unsaid=tuple(name for name in source.unsaid if name in config),
         weights=len(values) if weights else None,
     )
     return report, slots, values
 
 
 def _of_fresh(source, plan, fresh, rename):
-    """Path of a variable that begins anew -> its slots in the source, and whether it is adapted."""
-    there = {own: source.slots[name] for name, own in peers.without_model(source.slots).items()}
-    names = {path: rename.get(path, own) for path, own in peers.without_model(plan.names).items()}
+    """Returns path of a fresh variable -> (its slots in the source, whether it is adapted)."""
+    source_slots = {
+        short_name: source.slots[name]
+        for name, short_name in peers.without_model(source.slots).items()
+    }
+    names = {
+        path: rename.get(path, short_name)
+        for path, short_name in peers.without_model(plan.names).items()
+    }
     return {
-        path: (there[names[path]], treatment.adapt)
+        path: (source_slots[names[path]], treatment.adapt)
         for path, treatment in zip(plan.names, plan.treatments, strict=True)
-        if path in fresh and names[path] in there
+        if path in fresh and names[path] in source_slots
     }
 
 
 def _averages(source, ours):
+    """Describes how averaged weights go on; empty if the optimizer keeps none."""
     if not ours["use_ema"]:
         return ""
     if any("average" in slots for slots in source.slots.values()):
@@ -343,33 +396,38 @@ def _averages(source, ours):
 
 
 def _slots_of(optimizer, plan, fresh):
-    """Path -> name of a slot -> its shape, of what does not begin at zero."""
-    every = zip(plan.names, plan.shapes, optimizer.declared_by(plan), strict=True)
+    """Returns path -> name of a slot -> its shape, for variables that do not start at zero."""
+    variables = zip(plan.names, plan.shapes, optimizer.declared_by(plan), strict=True)
     return {
         path: {slot.name: shape if slot.shape is None else slot.shape for slot in declared}
-        for path, shape, declared in every
+        for path, shape, declared in variables
         if declared and path not in fresh
     }
 
 
 def _weights(source, model, rename):
-    """Path -> array, of all weights of the model."""
+    """Returns path -> array for all weights of the model; raises if the source has none."""
     if source.weights is None:
         raise ValueError(
             f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "
             "with model.set_weights(...), or leave the argument out. Nothing was changed."
         )
-    parts = {name: {"weight": value} for name, value in source.weights.items()}
-    wanted = {path: {"weight": shape} for path, shape in _shapes(model.weights).items()}
-    names = match(source.origin, wanted, parts, rename)
+    found_weights = {name: {"weight": value} for name, value in source.weights.items()}
+    expected = {path: {"weight": shape} for path, shape in _shapes(model.weights).items()}
+    names = match(source.origin, expected, found_weights, rename)
     return {path: source.weights[name] for path, name in names.items()}
 
 
 def _shapes(variables) -> dict[str, tuple]:
-    return {n: tuple(v.shape) for n, v in zip(names_of(variables), variables, strict=True)}
+    """Returns path -> shape of the variables."""
+    return {
+        path: tuple(variable.shape)
+        for path, variable in zip(names_of(variables), variables, strict=True)
+    }
 
 
 def _known(argument: str, paths: Iterable[str], known: Mapping[str, Any]):
+    """Raises ValueError if a path that an argument names is no variable of the model."""
     for path in paths:
         if path not in known:
             raise ValueError(
