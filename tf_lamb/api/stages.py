@@ -1,4 +1,4 @@
-"""A training whose batch grows: `fit_stages`, and what cannot be trained so."""
+"""Trains a model with a batch that grows (`fit_stages`), and refuses what cannot be trained so."""
 
 import itertools
 import math
@@ -14,8 +14,10 @@ from tf_lamb.core.checks import integer
 from tf_lamb.core.messages import warn
 from tf_lamb.core.recipes.recipe import check_recipe
 
-_SET_RATES = {"LearningRateScheduler", "ReduceLROnPlateau"}  # of Keras; ours say so themselves
-_NEAR = 1e-5  # of two rates that are the same in float32
+# Keras's callbacks that set the learning rate. Those of this package have `sets_learning_rate`.
+_SET_RATES = {"LearningRateScheduler", "ReduceLROnPlateau"}
+_NEAR = 1e-5  # relative difference below which two rates in float32 count as the same
+# The error if several processes train a model; the gap is for their number.
 SEVERAL = (
     "The data are read in one process here, and {} train the model: search in one, and train each "
     "stage of a recipe by a fit of its own, on a dataset that is dealt out."
@@ -27,42 +29,43 @@ def fit_stages(
     callbacks: Sequence[Any] | None = None, verbose: str | int = "auto",
     examples: int | None = None, seed: int = 0,
 ) -> Any:  # fmt: skip
-    """Trains a compiled model with a recipe in stages, whose batch grows: `fit` for it.
+    """Trains a compiled model with a recipe in stages, whose batch grows; it replaces `fit`.
 
     The examples are one stream of passes over the data, and each update takes the next batch of its
-    stage. An epoch has as many examples as one of `fit` at the first batch: its steps become fewer
+    stage. An epoch has as many examples as one of `fit` at the first batch, so it has fewer steps
     as the batch grows. Optimizer, schedules, callbacks, progress bar and history go on through all
     stages, and a line tells which stage begins. The training step is compiled once for each size of
     a call.
 
-    An optimizer of this package that accumulates gradients, as by
-    `gradient_accumulation_steps={0: 1, 500: 2}`, is given its micro-batches: a call has
-    batch / count examples.
+    An optimizer of this package can accumulate gradients, for example with
+    `gradient_accumulation_steps={0: 1, 500: 2}`. Then each call of the training step has a
+    micro-batch of batch / count examples.
 
-    Where `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, the data goes
-    on, but neither the schedule nor the number of micro-batches does: they count updates.
+    If `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, the data goes on, but
+    neither the schedule nor the number of micro-batches does, because they count updates.
 
-    With `BackupAndRestore` among the callbacks a training that was killed goes on after its
-    last epoch, with the batches that were due: of arrays always; of other data, if they come in
-    the same order in each process, as from `Dataset.shuffle` with a seed.
+    With `BackupAndRestore` among the callbacks, a training that was killed goes on after its last
+    epoch with the batches that were due. This always holds for arrays. It holds for other data if
+    they come in the same order in each process, for example from `Dataset.shuffle` with a seed.
 
     Args:
-        model: A compiled model. Its optimizer has the rate of the recipe, as by
+        model: A compiled model. Its optimizer has the learning rate of the recipe, from
             `from_recipe(recipe)` or `learning_rate=recipe.schedule()`.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, which are shuffled anew for each pass;
             a `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches, which are read
             in their own order, by one thread, and batched anew.
         recipe: A recipe of `tf_lamb.recipes`, such as `growing`.
-        validation_data, callbacks, verbose: As of `fit`.
-        examples: Examples of a pass over the data. Defaults to None: counted, for which a
-            `tf.data.Dataset` is read once; one of unknown cardinality needs it.
-        seed: Seed of the order of arrays. Defaults to 0.
+        validation_data, callbacks, verbose: The same as for `fit`.
+        examples: The number of examples in a pass over the data. Defaults to None: they are
+            counted. A `tf.data.Dataset` is read once for that, and one of unknown cardinality
+            needs this argument.
+        seed: The seed of the order of arrays. Defaults to 0.
 
     Returns:
-        The `History` of all epochs.
+        The Keras `History` of all epochs.
 
     Raises:
-        TypeError: for what is no recipe, or data that can be read only once.
+        TypeError: if `recipe` is no recipe, or if the data can be read only once.
         ValueError: for a model that is not compiled, a batch that shrinks or is larger than all
             examples, an optimizer that does not go with the recipe, or a callback that sets
             the learning rate.
@@ -91,47 +94,54 @@ def fit_stages(
     stages = _stages_of(recipe, model.optimizer)
     _check_rates(recipe, model.optimizer, rate)
     _check_devices(stages, frontend.devices(model))
-    read = source("data", data)
-    counted = examples is None or isinstance(read, Arrays)
-    plan = Epochs(stages, read.count() if counted else integer("examples", examples))
+    source_data = source("data", data)
+    counts_pass = examples is None or isinstance(source_data, Arrays)
+    plan = Epochs(stages, source_data.count() if counts_pass else integer("examples", examples))
     _check_examples(recipe, plan, examples)
-    shown = verbose if progress.can_print() else 0
+    bar_verbosity = verbose if progress.can_print() else 0
     callback_list = type("Callbacks", (WholeRun, frontend.host.callbacks.CallbackList), {})
-    every = callback_list(
-        callbacks, add_history=True, add_progbar=shown != 0, model=model,
-        verbose=1 if shown == "auto" else shown, epochs=plan.count,
+    run_callbacks = callback_list(
+        callbacks, add_history=True, add_progbar=bar_verbosity != 0, model=model,
+        verbose=1 if bar_verbosity == "auto" else bar_verbosity, epochs=plan.count,
         steps=_steps(plan.calls(0)),
     )  # fmt: skip
-    _check_callbacks(every.callbacks)
+    _check_callbacks(run_callbacks.callbacks)
 
-    def fit(batches, steps, first, last):
+    def fit(batches, steps, initial, last):
         return model.fit(
-            batches, steps_per_epoch=steps, initial_epoch=first, epochs=last, shuffle=False,
-            validation_data=validation_data, callbacks=every, verbose=0,
-            validation_batch_size=max(each.batch // each.calls for each in stages),
+            batches, steps_per_epoch=steps, initial_epoch=initial, epochs=last, shuffle=False,
+            validation_data=validation_data, callbacks=run_callbacks, verbose=0,
+            validation_batch_size=max(stage.batch // stage.calls for stage in stages),
         )  # fmt: skip
 
-    with seams.averaged_where(model.optimizer, lambda: every.is_over):
-        # Without an epoch: builds the model, and callbacks may restore a backup.
+    with seams.averaged_where(model.optimizer, lambda: run_callbacks.is_over):
+        # This `fit` trains no epoch: it builds the model, and callbacks may restore a backup.
         (size, _), *_ = plan.calls(0)
-        first = read.stream(0, seed, plan.examples)(size)
-        history = fit(frontend.fed(model, (first for _ in itertools.count()), first), 1, 1, 1)
-        done = every.done
-        _check_restored(recipe, model.optimizer, done, plan.updates(done))
-        take = read.stream(plan.start(done), seed, plan.examples)
-        told = 0
-        while not every.is_over:
-            epoch, calls = every.done, plan.calls(every.done)
-            if shown:
-                told = _tell_stages(plan, epoch, told)
-            every.begin_epoch(epoch, _steps(calls))
-            batches = frontend.fed(model, _batches(take, calls), first)
+        initial = source_data.stream(0, seed, plan.examples)(size)
+        history = fit(frontend.fed(model, (initial for _ in itertools.count()), initial), 1, 1, 1)
+        epochs_done = run_callbacks.done
+        _check_restored(recipe, model.optimizer, epochs_done, plan.updates(epochs_done))
+        take = source_data.stream(plan.start(epochs_done), seed, plan.examples)
+        announced = 0
+        while not run_callbacks.is_over:
+            epoch, calls = run_callbacks.done, plan.calls(run_callbacks.done)
+            if bar_verbosity:
+                announced = _tell_stages(plan, epoch, announced)
+            run_callbacks.begin_epoch(epoch, _steps(calls))
+            batches = frontend.fed(model, _batches(take, calls), initial)
             history = fit(batches, _steps(calls), epoch, epoch + 1)
     return history
 
 
 class WholeRun:
-    """Stands before a host's `CallbackList`: several calls of `fit` begin and end once."""
+    """Makes several calls of `fit` one training for callbacks; a mixin before `CallbackList`.
+
+    Attributes:
+        model: The model that is trained.
+        params: What Keras tells callbacks of a training, such as `epochs` and `steps`.
+        epochs: The epochs of the whole training.
+        done: The epochs that are done when the running `fit` ends.
+    """
 
     model: Any
     params: dict
@@ -141,7 +151,12 @@ class WholeRun:
     _batches: Any = 0
 
     def begin_epoch(self, epoch: int, steps: int) -> None:
-        """Tells the callbacks of the epoch that the next `fit` trains."""
+        """Tells the callbacks of the epoch that the next `fit` trains.
+
+        Args:
+            epoch: The number of the epoch, from 0.
+            steps: The calls of the training step in it.
+        """
         self.done = epoch + 1
         if steps != self.params["steps"]:
             self.set_params({**self.params, "steps": steps})  # type: ignore[attr-defined]
@@ -152,8 +167,8 @@ class WholeRun:
         return self.model.stop_training or self.done >= self.params["epochs"]
 
     def on_train_begin(self, logs=None):
-        """At the first time begins, and finds the epoch that a backup was restored to."""
-        # seam: tf_keras 2.20.1. It counts all batches of a training, for TensorBoard.
+        """Begins the first `fit` alone, and finds the epoch that a backup was restored to."""
+        # seam: tf_keras 2.20.1. The counter counts all batches of a training, for TensorBoard.
         counter = getattr(self.model, "_train_counter", None)
         if self._has_begun:
             if counter is not None:
@@ -164,14 +179,14 @@ class WholeRun:
         self.done = self._restored()
 
     def on_train_end(self, logs=None):
-        """Ends at the last time."""
+        """Ends the last `fit` alone."""
         if (counter := getattr(self.model, "_train_counter", None)) is not None:
             self._batches = counter.numpy()
         if self.is_over:
             super().on_train_end(logs)  # type: ignore[misc]
 
     def _restored(self):
-        """The epochs that a backup has; `fit` would go on there in each of its calls."""
+        """Returns the epochs in a backup; without this, each `fit` would go on after them."""
         # seam: tf_keras 2.20.1, Keras 3.15.1.
         if load := getattr(self.model, "_maybe_load_initial_counters_from_ckpt", None):
             return load(self.params["steps"], 0)[0]
@@ -181,31 +196,32 @@ class WholeRun:
 
 
 def _steps(calls: Iterable[tuple[int, int]]) -> int:
+    """Returns the calls of the training step in an epoch."""
     return sum(number for _, number in calls)
 
 
 def _tell_stages(plan, epoch, told):
-    """Says which stages an epoch trains, after those that were told of; the last one's number."""
-    begin, stages = 0, plan.stages
+    """Prints an epoch's stages after number `told`; returns the number of the last printed one."""
+    end, stages = 0, plan.stages
     for number, stage in enumerate(stages, 1):
-        first, begin = begin, begin + stage.steps
-        if number > told and first < plan.updates(epoch + 1) and begin > plan.updates(epoch):
+        start, end = end, end + stage.steps
+        if number > told and start < plan.updates(epoch + 1) and end > plan.updates(epoch):
             told = number
             progress.say(
-                f"Stage {number} of {len(stages)}, batch {stage.batch:,}: updates {first + 1:,} to "
-                f"{begin:,} of {sum(each.steps for each in stages):,}"
+                f"Stage {number} of {len(stages)}, batch {stage.batch:,}: updates {start + 1:,} to "
+                f"{end:,} of {sum(entry.steps for entry in stages):,}"
             )
     return told
 
 
 def _batches(take, calls):
-    """A generator, which a host reads exactly as far as an epoch goes."""
-    sizes = itertools.chain.from_iterable(itertools.repeat(*each) for each in calls)
+    """Returns a generator of batches, which a host reads exactly as far as an epoch goes."""
+    sizes = itertools.chain.from_iterable(itertools.repeat(*call) for call in calls)
     return (take(size) for size in sizes)
 
 
 def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
-    """The stages of a recipe, with the calls that the optimizer takes for an update of each."""
+    """Returns the stages of a recipe, with the micro-batches of an update in each; checks both."""
     lengths = list(dict.fromkeys(stage.sequence_length for stage in recipe.stages))
     if len(lengths) > 1:
         raise ValueError(
@@ -213,13 +229,13 @@ def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
             f"{' and '.join(map(str, lengths))}, which are different data: train each stage by a "
             "fit of its own."
         )
-    found: list[Stage] = []
+    stages: list[Stage] = []
     starts, start, counts = [], 0, _accumulated(optimizer)
     for number, stage in enumerate(recipe.stages, 1):
-        if found and stage.batch_size < found[-1].batch:
+        if stages and stage.batch_size < stages[-1].batch:
             raise ValueError(
                 f"Stage {number} of {recipe.title} has a batch of {stage.batch_size:,}, and the "
-                f"one before {found[-1].batch:,}: the batch can only grow."
+                f"one before {stages[-1].batch:,}: the batch can only grow."
             )
         calls = [count for step, count in counts.items() if step <= start][-1]
         if stage.batch_size % calls:
@@ -227,23 +243,23 @@ def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
                 f"Stage {number} of {recipe.title} has a batch of {stage.batch_size:,}, which "
                 f"gradient_accumulation_steps={calls} of the optimizer does not divide."
             )
-        found.append(Stage(stage.batch_size, stage.train_steps, calls))
+        stages.append(Stage(stage.batch_size, stage.train_steps, calls))
         starts.append(start)
         start += stage.train_steps
-    if others := [step for step in counts if step not in starts]:
+    if extra := [step for step in counts if step not in starts]:
         raise ValueError(
-            f"gradient_accumulation_steps of the optimizer changes at step {others[0]:,}, where no "
+            f"gradient_accumulation_steps of the optimizer changes at step {extra[0]:,}, where no "
             f"stage of {recipe.title} begins: they begin at {', '.join(map(str, starts))}."
         )
-    return tuple(found)
+    return tuple(stages)
 
 
 def _accumulated(optimizer) -> Mapping[int, int]:
-    """Optimizer step -> micro-batches of an update from there on."""
+    """Returns optimizer step -> micro-batches of an update from there on."""
     inner = unwrapped(optimizer)
     if isinstance(inner, Layerwise):
-        given = inner._settings.gradient_accumulation_steps or 1
-        return given if isinstance(given, Mapping) else {0: given}
+        micro_batches = inner._settings.gradient_accumulation_steps or 1
+        return micro_batches if isinstance(micro_batches, Mapping) else {0: micro_batches}
     if steps := getattr(inner, "gradient_accumulation_steps", None):
         raise ValueError(
             f"gradient_accumulation_steps={steps} of Keras's {type(inner).__name__} cannot grow, "
@@ -254,7 +270,7 @@ def _accumulated(optimizer) -> Mapping[int, int]:
 
 
 def _check_model(model: Any) -> None:
-    """Raises for a model that `fit_stages` cannot train."""
+    """Raises ValueError for a model that `fit_stages` cannot train."""
     if getattr(model, "optimizer", None) is None:
         raise ValueError(
             "The model is not compiled: call model.compile(optimizer=..., loss=...) first, with a "
@@ -276,43 +292,43 @@ def _check_model(model: Any) -> None:
             "model with one optimizer. Those of tf_lamb have treatments, with a rate for layers."
         )
     steps, waiting = step_of(optimizer), waiting_in(optimizer)
-    begun = f" and {waiting:,} micro-batches" if waiting else ""
-    if steps or begun:
+    suffix = f" and {waiting:,} micro-batches" if waiting else ""
+    if steps or suffix:
         raise ValueError(
-            f"The optimizer has made {steps:,} steps{begun}, and the recipe begins at step 0: "
+            f"The optimizer has made {steps:,} steps{suffix}, and the recipe begins at step 0: "
             "compile the model with a new optimizer. After a kill, BackupAndRestore goes on."
         )
 
 
 def _check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
-    """Raises where the optimizer's learning rate is not the recipe's."""
+    """Raises ValueError if the optimizer's learning rate is not the recipe's."""
     inner = unwrapped(optimizer)
-    own = inner._learning_rate  # seam: Keras 3.15.1, tf_keras 2.20.1
+    rate_source = inner._learning_rate  # seam: Keras 3.15.1, tf_keras 2.20.1
     end = 0
     for number, stage in enumerate(recipe.stages, 1):
         begin, end = end, end + stage.train_steps
         for step in (begin, end - 1):
-            wanted = float(schedule(step))
-            is_schedule = hasattr(own, "get_config")  # a function has no step
-            rate = float(own(step) if is_schedule else inner.learning_rate)
-            if not math.isclose(rate, wanted, rel_tol=_NEAR, abs_tol=1e-12):
+            expected = float(schedule(step))
+            is_schedule = hasattr(rate_source, "get_config")  # a function has no step
+            rate = float(rate_source(step) if is_schedule else inner.learning_rate)
+            if not math.isclose(rate, expected, rel_tol=_NEAR, abs_tol=1e-12):
                 raise ValueError(
                     f"The optimizer's learning rate at step {step:,}, of stage {number}, is "
-                    f"{rate:.6g}, and that of {recipe.title} is {wanted:.6g}: compile the model "
+                    f"{rate:.6g}, and that of {recipe.title} is {expected:.6g}: compile the model "
                     "with an optimizer from_recipe(recipe), or with learning_rate="
                     "recipe.schedule()."
                 )
 
 
 def _check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
-    """Refuses a stage of more than all examples; warns where the recipe is for another number."""
+    """Raises for a batch of more than all examples; warns if the recipe is for another number."""
     if examples not in (None, epochs.examples):
         raise ValueError(
             f"examples={examples}, but the arrays of data hold {epochs.examples:,}: leave it out."
         )
-    if (told := recipe.stages[0].examples) not in (None, epochs.examples):
+    if (planned := recipe.stages[0].examples) not in (None, epochs.examples):
         warn(
-            f"{recipe.title} is for {told:,} examples, and the data has {epochs.examples:,}, so "
+            f"{recipe.title} is for {planned:,} examples, and the data has {epochs.examples:,}, so "
             f"that its {recipe.train_steps:,} updates are {epochs.count} epochs: make the recipe "
             f"for {epochs.examples:,} examples."
         )
@@ -325,7 +341,11 @@ def _check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
 
 
 def replicas_of(model: Any) -> int:
-    """The replicas of a `tf.distribute` strategy that share a call; raises for several workers."""
+    """Returns the number of replicas of a `tf.distribute` strategy that share a call.
+
+    Raises:
+        ValueError: for a strategy of several workers or of parameter servers.
+    """
     strategy = getattr(model, "distribute_strategy", None)
     if any(kind in type(strategy).__name__ for kind in ("MultiWorker", "ParameterServer")):
         raise ValueError(SEVERAL.format("several"))
@@ -333,7 +353,7 @@ def replicas_of(model: Any) -> int:
 
 
 def _check_devices(stages: tuple[Stage, ...], devices: int) -> None:
-    """Raises for a call that devices cannot share."""
+    """Raises ValueError for a call whose examples the devices cannot share equally."""
     for number, stage in enumerate(stages, 1):
         if (stage.batch // stage.calls) % devices:
             raise ValueError(
@@ -343,7 +363,10 @@ def _check_devices(stages: tuple[Stage, ...], devices: int) -> None:
 
 
 def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> None:
-    """Refuses a backup of another recipe or other data; a step that was skipped is not planned."""
+    """Raises ValueError for a restored backup of another recipe or other data.
+
+    An optimizer that can skip steps may have made fewer than the recipe plans.
+    """
     steps, inner = step_of(optimizer), unwrapped(optimizer)
     skips = inner is not optimizer or any(
         getattr(inner, name, 0) for name in ("skipped_steps", "spiked_steps")
@@ -357,25 +380,27 @@ def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> No
 
 
 def _check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises for a backup within an epoch, or of averages, and for a second schedule."""
+    """Raises ValueError for a second schedule, and for a backup within an epoch or of averages."""
     swaps = False
-    for each in callbacks:
-        names = [cls.__name__ for cls in type(each).__mro__]
-        own = {type(each).__name__} if getattr(each, "sets_learning_rate", False) else set()
-        for name in own | _SET_RATES.intersection(names):
+    for callback in callbacks:
+        names = [cls.__name__ for cls in type(callback).__mro__]
+        rate_setters = (
+            {type(callback).__name__} if getattr(callback, "sets_learning_rate", False) else set()
+        )
+        for name in rate_setters | _SET_RATES.intersection(names):
             raise ValueError(
                 f"{name} sets a learning rate of its own, and here it is the recipe's: leave "
                 f"{name} out."
             )
-        frequency = getattr(each, "save_freq", "epoch")
+        frequency = getattr(callback, "save_freq", "epoch")
         if "BackupAndRestore" in names and (
-            frequency != "epoch" or getattr(each, "save_before_preemption", False)
+            frequency != "epoch" or getattr(callback, "save_before_preemption", False)
         ):
             raise ValueError(
                 f"BackupAndRestore with save_freq={frequency!r} would go on within an epoch: leave "
                 "save_freq and save_before_preemption out, so that it saves after each epoch."
             )
-        swaps = swaps or getattr(each, "swap_on_epoch", False)
+        swaps = swaps or getattr(callback, "swap_on_epoch", False)
         if "BackupAndRestore" in names and swaps:
             raise ValueError(
                 "SwapEMAWeights(swap_on_epoch=True) stands before BackupAndRestore, which would "
