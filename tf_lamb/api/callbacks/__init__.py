@@ -1,4 +1,4 @@
-"""The callbacks, one file each, on a common base class."""
+"""Contains the callbacks, one file each, and their common base class."""
 
 from tf_lamb.api.callbacks.callback import BackupAndRestore
 from tf_lamb.api.callbacks.divergence import StopOnDivergence

@@ -1,4 +1,4 @@
-"""The base class of the callbacks, which finds the optimizer and counts batches; the backup."""
+"""Defines the base class of the callbacks, which read an optimizer, and of the backup."""
 
 import math
 import weakref
@@ -10,21 +10,29 @@ from tf_lamb.core import accumulation, checks
 from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.messages import warn
 
-RISING: weakref.WeakSet = weakref.WeakSet()  # the models whose rate a callback raises to find it
+# The models whose learning rate a callback raises, in search of a rate.
+RISING: weakref.WeakSet = weakref.WeakSet()
 
 
 class Callback:
     """Reads an optimizer every few of its steps, between two batches, and after the last one.
 
-    A subclass defines `_read_now` and `_find`; the frontend's callback, `_batches_a_call`. For an
-    optimizer that wraps another one, a step is a batch.
+    A subclass defines `_read_now` and `_find`; the frontend's callback defines `_batches_a_call`.
+    For an optimizer that wraps another one, a step is a batch.
+
+    Args:
+        every: The optimizer steps between two readings. Defaults to 1.
+
+    Attributes:
+        model: The model that is trained; Keras sets it.
+        params: What Keras tells callbacks of a training, such as `epochs` and `steps`.
     """
 
     model: Any
     params: dict
-    _batches_a_call: Callable  # steps that `fit` runs between two callbacks
+    _batches_a_call: Callable  # returns the batches that `fit` runs between two callbacks
     _read_now: Callable
-    _optimizer: Any = None  # the one that is read, once the model is known
+    _optimizer: Any = None  # the optimizer that is read; set with the model
     _batches = 0
 
     def __init__(self, every: int = 1):
@@ -41,17 +49,17 @@ class Callback:
         self._optimizer = self._find(model)
 
     def on_train_begin(self, logs=None):
-        """Starts to count batches; warns of batch normalization with too few of them."""
+        """Starts to count batches; warns if batch normalization gets too few of them."""
         params = self.params or {}
         steps = (params.get("epochs") or 0) * (params.get("steps") or 0)
-        if steps and (lag := averages_that_lag(self.model, steps)):
-            warn(lag)
+        if steps and (warning := averages_that_lag(self.model, steps)):
+            warn(warning)
         self._call = self._batches_a_call()
         self._batches, self._due = 0, None
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Reads the result of the previous batch, if it is time."""
-        # Not at the end of a batch: Keras waits for each loss if a callback asks for that.
+        """Reads the result of the previous batch if a reading is due."""
+        # A callback for the end of a batch would make Keras wait for each loss.
         if self._is_due():
             self._read()
         self._count(batch)
@@ -62,11 +70,12 @@ class Callback:
 
     def _count(self, batch):
         """Counts the batches of the call that starts with this batch of the epoch."""
-        left = ((self.params or {}).get("steps") or math.inf) - batch
-        self._batches += min(self._call, left)
+        remaining = ((self.params or {}).get("steps") or math.inf) - batch
+        self._batches += min(self._call, remaining)
 
     def _is_due(self):
-        if self._due is None:  # a backup is restored by now
+        """Returns whether a reading is due, and then sets when the next one is."""
+        if self._due is None:  # set here, because a backup is restored only by now
             self._due = self._interval()
         if self._batches < self._due:
             return False
@@ -74,24 +83,31 @@ class Callback:
         return True
 
     def _interval(self):
-        """The batches of the next `every` steps."""
+        """Returns the number of batches of the next `every` steps."""
         if stages := getattr(self._optimizer, "_growing", None):
             self._sync()
             return accumulation.batches(stages, step_of(self._optimizer), self._every)
         return self._every * (getattr(self._optimizer, "gradient_accumulation_steps", None) or 1)
 
     def _sync(self):
-        """Has the model's variables hold what the step left: Keras on JAX does so when asked."""
+        """Brings the model's variables up to date, as Keras on JAX does only when asked."""
         return self.model
 
     def _read(self):
+        """Reads the optimizer, if a batch was trained."""
         self._sync()
         if self._batches:
             self._read_now()
 
 
 def averages_that_lag(model, steps: int) -> str | None:
-    """A sentence on batch normalization with too few batches to train on, or None."""
+    """Returns a warning of batch normalization with too few batches to train on, or None.
+
+    Args:
+        model: The model, whose trainable `BatchNormalization` layers are looked at if their moving
+            averages are still at the start.
+        steps: The batches of the whole training.
+    """
     lagging = {}
     for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
         names = [cls.__name__ for cls in type(layer).__mro__]
@@ -102,28 +118,29 @@ def averages_that_lag(model, steps: int) -> str | None:
             lagging[layer.name] = layer.momentum
     if not lagging:
         return None
-    shown = ", ".join(map(repr, list(lagging)[:3])) + ", ..." * (len(lagging) > 3)
-    return f"{shown}: {why_averages_lag(max(lagging.values()), steps)}"
+    layer_names = ", ".join(map(repr, list(lagging)[:3])) + ", ..." * (len(lagging) > 3)
+    return f"{layer_names}: {why_averages_lag(max(lagging.values()), steps)}"
 
 
 class BackupAndRestore:
     """Keras's `BackupAndRestore`, with a backup that a kill at any moment leaves complete.
 
     Pass it to `fit` again, with the same arguments: training resumes after the last finished epoch.
-    With the same data in the same order it ends with the same weights, bit for bit; but Keras 3
-    saves no seeds of layers such as `Dropout`, which begin anew.
+    With the same data in the same order it ends with the same weights, bit for bit. An exception
+    are the seeds of layers such as `Dropout`, which Keras 3 does not save, so that they start anew.
 
     Keras 3's own callback overwrites the last weights, and then the number of the epoch. A kill
     during the first write loses both; a kill between the writes trains an epoch twice. Keras cannot
     resume within an epoch: for long epochs, give `fit` a smaller `steps_per_epoch`.
 
-    With several processes on JAX, all pass it, with one shared folder. The first process writes.
-    Differences between the processes are refused before the first step.
+    If several processes train on JAX, all pass this callback, with one shared folder. The first
+    process writes. Differences between the processes are refused before the first step.
 
-    A backup that cannot be read, or has another model or optimizer, is refused and not changed.
+    A backup that cannot be read, or that is of another model or optimizer, is refused and not
+    changed.
 
-    Put Keras's `SwapEMAWeights(swap_on_epoch=True)` after it in the list: before it, the averages
-    would be saved in the place of the weights. What callbacks count for themselves is not saved.
+    Put Keras's `SwapEMAWeights(swap_on_epoch=True)` after this callback in the list: before it, the
+    averages would be saved in the place of the weights. The callbacks' own counts are not saved.
 
     Args:
         backup_dir: A separate folder, on a mounted disk.
@@ -137,8 +154,9 @@ class BackupAndRestore:
     backup_dir: str
 
     def _refusal(self, reason) -> ValueError:
-        why = " ".join(str(reason).split())
+        """Returns the error for a backup that cannot be restored."""
+        text = " ".join(str(reason).split())
         return ValueError(
-            f"The backup in backup_dir={self.backup_dir!r} cannot be restored: {why} Bring back a "
+            f"The backup in backup_dir={self.backup_dir!r} cannot be restored: {text} Bring back a "
             "copy, or name another backup_dir to begin anew; nothing was changed."
         )

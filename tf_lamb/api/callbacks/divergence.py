@@ -1,4 +1,4 @@
-"""Detection of a diverged run, the report on it, and the callback's base class."""
+"""Detects and reports a diverged run, and defines the callback's base class."""
 
 import collections
 import math
@@ -11,7 +11,8 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to
 from tf_lamb.api.variables import step_of, waiting_in
 from tf_lamb.core import checks
 
-_SHOWN = 5  # variables
+_SHOWN = 5  # the most variables in a report
+# The advice if broken weights are none that the optimizer trains.
 _UNTRAINED = (
     "The optimizer has not made them so: a layer such as BatchNormalization also averages batches "
     "whose step is skipped, and a NaN stays in its average. Leave such batches out, and begin "
@@ -21,7 +22,12 @@ _UNTRAINED = (
 
 
 class Diagnosis:
-    """Decides from readings whether a run has diverged; arguments as of `StopOnDivergence`."""
+    """Decides from readings whether a run has diverged.
+
+    Args:
+        patience: The steps skipped in a row that count as a divergence.
+        keep: The number of readings in the report. Defaults to 5.
+    """
 
     def __init__(self, patience, keep=5):
         self._tried: collections.deque = collections.deque()  # (steps tried, those skipped)
@@ -30,10 +36,18 @@ class Diagnosis:
         self._step = self._skipped = self._skipped_before = 0
 
     def add(self, step, skipped, loss, broken, observations, untrained=False):
-        """Adds a reading; returns the report, if training has diverged, else None.
+        """Adds a reading.
 
-        `broken` are the paths of the variables that are not finite, and `untrained` says that no
-        optimizer trains any of them; the loss is of the present epoch.
+        Args:
+            step: The steps that the optimizer has done.
+            skipped: The steps that it has skipped so far.
+            loss: The mean loss of the present epoch so far, or None.
+            broken: The paths of the variables that are not finite.
+            observations: The `Observation` of each variable with a trust ratio.
+            untrained: Whether no optimizer trains any of the broken variables. Defaults to False.
+
+        Returns:
+            The report if training has diverged, else None.
         """
         if step != self._step or skipped < self._skipped:  # a step was taken; another run began
             self._skipped_before = skipped
@@ -42,7 +56,7 @@ class Diagnosis:
         self._step, self._skipped = step, skipped
         if self._kept and self._kept[-1][0] == step:
             self._kept.pop()
-        self._kept.append((step, {seen.path: seen for seen in observations}))
+        self._kept.append((step, {observation.path: observation for observation in observations}))
         if broken:
             names = ", ".join(map(repr, broken[:_SHOWN]))
             more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
@@ -51,41 +65,53 @@ class Diagnosis:
                 broken,
                 _UNTRAINED if untrained else ADVICE,
             )
-        lost = loss is not None and not math.isfinite(loss)
-        if rows := self._skips(step + skipped, skipped):
-            too = f", and the loss is {loss}" if lost else ""
-            return self._report(f"{rows} skipped: their gradients were not finite{too}")
+        is_loss_broken = loss is not None and not math.isfinite(loss)
+        if skips := self._skips(step + skipped, skipped):
+            detail = f", and the loss is {loss}" if is_loss_broken else ""
+            return self._report(f"{skips} skipped: their gradients were not finite{detail}")
         # One skipped batch spoils the mean loss of its epoch, and nothing else.
-        return self._report(f"the loss is {loss}") if lost and not skipped else None
+        return self._report(f"the loss is {loss}") if is_loss_broken and not skipped else None
 
     def _skips(self, tried, skipped):
-        """Describes the skipped steps if they are in a row or the majority; else None."""
+        """Describes the skipped steps if they are in a row or the majority, else returns None."""
         self._tried.append((tried, skipped))
-        # A window of 2 patience steps that were tried, or of two readings where those are rarer.
+        # The window has 2 x patience steps that were tried, or two readings if those are rarer.
         while len(self._tried) > 1 and tried - self._tried[1][0] >= 2 * self._patience:
             self._tried.popleft()
         if (row := skipped - self._skipped_before) >= self._patience:
             return f"at least {row:,} more were tried and all"
-        span, lost = (now - then for now, then in zip(self._tried[-1], self._tried[0], strict=True))
-        if span >= 2 * self._patience and 2 * lost > span:
-            return f"{lost:,} of the last {span:,} that were tried had been"
+        span, skips = (
+            end - start for end, start in zip(self._tried[-1], self._tried[0], strict=True)
+        )
+        if span >= 2 * self._patience and 2 * skips > span:
+            return f"{skips:,} of the last {span:,} that were tried had been"
         return None
 
     def check(self, optimizer, loss, model=None):
-        """Reads the optimizer, and all weights of a model; raises the report of a diverged run."""
+        """Reads an optimizer, and all weights of a model.
+
+        Args:
+            optimizer: The optimizer, without wrappers.
+            loss: The mean loss of the present epoch so far, or None.
+            model: The model whose weights are checked. Defaults to None: the optimizer's alone.
+
+        Raises:
+            FloatingPointError: if the run has diverged; its message is the report.
+        """
         try:
             observations = optimizer.trust_ratios()
-        except ValueError:  # it has none on show
+        except ValueError:  # the optimizer does not observe them
             observations = []
         broken, plan = optimizer.nonfinite_weights(model), optimizer.plan
         untrained = plan is not None and not set(broken) & set(plan.names)
         skipped = optimizer.skipped_steps
         if optimizer._guard.is_on and waiting_in(optimizer):
-            loss = None  # it has batches of an update that is not due yet, and may be skipped
+            loss = None  # it has batches of an update that may still be skipped
         if report := self.add(step_of(optimizer), skipped, loss, broken, observations, untrained):
             raise FloatingPointError(report)
 
     def _report(self, why, broken=(), advice=f"{FINITE} {ADVICE}"):
+        """Formats the report."""
         lines = [f"Training has diverged: at step {self._step:,}, {why}."]
         if table := self._table(broken):
             lines += ["", *table, ""]
@@ -94,41 +120,42 @@ class Diagnosis:
     def _table(self, broken):
         """Formats norms and ratio of the reported variables, one line per reading."""
         _, latest = self._kept[-1]
-        shown = [path for path in [*broken, *self._risen()] if path in latest]
-        shown = list(dict.fromkeys(shown))[:_SHOWN]
-        if not shown:
+        paths = [path for path in [*broken, *self._risen()] if path in latest]
+        paths = list(dict.fromkeys(paths))[:_SHOWN]
+        if not paths:
             return []
-        width = max(map(len, shown))
+        width = max(map(len, paths))
         line = f"{{:{width}}}  {{:>9}}  {{:>11}}  {{:>11}}  {{:>11}}".format
         lines = [line("variable", "step", "weight norm", "update norm", "trust ratio")]
-        for path in shown:
-            for i, (step, seen) in enumerate(self._kept):
-                numbers = (short(getattr(seen[path], name)) for name in NORMS_AND_RATIO)
+        for path in paths:
+            for i, (step, observations) in enumerate(self._kept):
+                numbers = (short(getattr(observations[path], name)) for name in NORMS_AND_RATIO)
                 lines.append(line("" if i else path, f"{step:,}", *numbers))
         return lines
 
     def _risen(self):
         """Returns the paths with a trust ratio, sorted by the growth of their norms."""
-        (_, first), (_, last) = self._kept[0], self._kept[-1]
+        (_, oldest), (_, newest) = self._kept[0], self._kept[-1]
         growth = {
             path: max(
-                _growth(first[path].weight_norm, seen.weight_norm),
-                _growth(first[path].update_norm, seen.update_norm),
+                _growth(oldest[path].weight_norm, latest.weight_norm),
+                _growth(oldest[path].update_norm, latest.update_norm),
             )
-            for path, seen in last.items()
-            if seen.trust_ratio is not None and path in first
+            for path, latest in newest.items()
+            if latest.trust_ratio is not None and path in oldest
         }
         return sorted(growth, key=growth.__getitem__, reverse=True)
 
 
 def _growth(before, after):
+    """Returns the ratio of two norms; infinity if it is undefined."""
     if not before or after is None or math.isnan(after):
         return math.inf
     return after / before
 
 
 class StopOnDivergence(Callback):
-    """StopOnDivergence, a callback that ends a diverged run with a report.
+    """A callback that ends a diverged run with a report.
 
     Every `every` optimizer steps it checks all weights of the model, the loss of the epoch and the
     skipped steps (`on_nonfinite="skip"`). It raises an error if weights are not finite (moving
@@ -144,16 +171,16 @@ class StopOnDivergence(Callback):
         the usual remedies
 
     It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
-    writes the broken weights over good ones. For fewer skipped steps the optimizer itself warns at
-    the end. Of an optimizer with `on_spike` the logs of each epoch have the latest `gradient_norm`
-    and the number of `spiked_steps`. While a callback that searches the rate raises it, it
-    waits, because that one goes back from an epoch that is lost.
+    writes the broken weights over good ones. If fewer steps were skipped, the optimizer itself
+    warns at the end. If the optimizer has `on_spike`, the logs of each epoch have the latest
+    `gradient_norm` and the number of `spiked_steps`. This callback does not check while another
+    one raises the learning rate in a search, because that one goes back from a lost epoch.
 
     Args:
-        every: Optimizer steps between two readings; each reading waits for the device.
+        every: The optimizer steps between two readings; each reading waits for the device.
             Defaults to 10.
-        keep: Number of readings in the report. Defaults to 5.
-        patience: Steps skipped in a row that count as a divergence. Defaults to 20.
+        keep: The number of readings in the report. Defaults to 5.
+        patience: The steps skipped in a row that count as a divergence. Defaults to 20.
 
     Raises:
         FloatingPointError: when training has diverged; its message is the report.
@@ -186,11 +213,11 @@ class StopOnDivergence(Callback):
         if starts_to_observe(optimizer):
             seams.trace_anew(model)
         self._diagnosis = Diagnosis(self._patience, self._keep)
-        RISING.discard(model)  # of a run before, which an error has ended
+        RISING.discard(model)  # an error in an earlier run may have left it there
         return optimizer
 
     def on_epoch_end(self, epoch, logs=None):
-        """With `on_spike`, adds the latest norm of the gradient and the number of spikes."""
+        """Adds the gradient's latest norm and the number of spikes to the logs, with `on_spike`."""
         self._sync()
         if logs is not None and (norm := self._optimizer.gradient_norm) is not None:
             logs["gradient_norm"] = norm
@@ -199,6 +226,6 @@ class StopOnDivergence(Callback):
     def _read_now(self):
         if self.model in RISING:
             return
-        losses = [m for m in self.model.metrics if m.name == "loss"]
+        losses = [metric for metric in self.model.metrics if metric.name == "loss"]
         loss = float(losses[0].result()) if losses else None
         self._diagnosis.check(self._optimizer, loss, self.model)

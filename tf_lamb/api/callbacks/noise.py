@@ -1,4 +1,4 @@
-"""Callbacks of the noise scale and of AdaScale."""
+"""Defines the callbacks for the noise scale and for AdaScale."""
 
 import bisect
 from typing import Any
@@ -13,14 +13,24 @@ from tf_lamb.core.messages import warn
 
 
 def find(callback, model, kind, hint: str):
-    """The measuring optimizer of a model; warns of synchronized batch statistics."""
+    """Returns the measuring optimizer of a model; warns of synchronized batch statistics.
+
+    Args:
+        callback: The callback that needs it, for the error.
+        model: A compiled model.
+        kind: The class of the optimizer: `MeasureNoise`, or `AdaScale`.
+        hint: What the callback needs, for the error.
+
+    Raises:
+        ValueError: if the model has no such optimizer.
+    """
     optimizer = unwrapped(model.optimizer, kind)
     if not isinstance(optimizer, kind):
-        given = type(model.optimizer).__name__
-        raise ValueError(f"{type(callback).__name__} {hint}, but it is {given}.")
+        optimizer_name = type(model.optimizer).__name__
+        raise ValueError(f"{type(callback).__name__} {hint}, but it is {optimizer_name}.")
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
-    if shared := [layer.name for layer in layers if getattr(layer, "synchronized", False)]:
-        warn(shared_statistics(shared))
+    if synchronized := [layer.name for layer in layers if getattr(layer, "synchronized", False)]:
+        warn(shared_statistics(synchronized))
     return optimizer
 
 
@@ -46,19 +56,24 @@ class NoiseScale(Callback):
         S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
 
     B_simple grows during training. The callback does not change training. It adds `noise_scale` to
-    the logs of each epoch, for `History` and TensorBoard. `history` has every reading, and begins
-    anew with another optimizer; where its state is put back, the readings of before stay. `plot()`
-    draws them. The callback prints its advice when training ends.
+    the logs of each epoch, for `History` and TensorBoard. `history` has every reading. It starts
+    anew with another optimizer; if the optimizer's state is put back, the readings up to that
+    state stay. `plot()` draws them. The callback prints its advice when training ends.
 
-    `standard_error()` is that of the last reading, relative to it. It follows from the readings
-    before, so that there have to be several while the averages reach back, over 1/(1 - smoothing)
-    updates: otherwise it is nan. After a restore it follows from the readings since.
+    `standard_error()` is that of the last reading, relative to it. It follows from the earlier
+    readings. Several of them have to be within the reach of the averages, 1/(1 - smoothing)
+    updates; otherwise it is nan. After a restore it follows from the readings since then.
 
     Args:
-        batch_size: Examples of one update, over all replicas and micro-batches.
-        every: Batches between two readings, regardless of `steps_per_execution`; each reading waits
-            for the device. Defaults to 100.
+        batch_size: The examples of one update, over all replicas and micro-batches.
+        every: The batches between two readings, regardless of `steps_per_execution`; each reading
+            waits for the device. Defaults to 100.
         verbose: Whether to print the advice at the end. Defaults to True.
+
+    Attributes:
+        batch_size: The examples of one update.
+        history: A dict of two lists of equal length: "step", the updates done at each reading, and
+            "noise_scale", in examples, nan where it is undefined.
 
     Raises:
         ValueError: when training begins, for an optimizer that is neither `MeasureNoise` nor
@@ -88,58 +103,63 @@ class NoiseScale(Callback):
         self._forget()
 
     def _forget(self):
+        """Drops all readings."""
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
         self._averages: list[noise.Averages] = []
 
     def _forget_since(self, step, count):
-        """Keeps the readings of up to a step, by when the averages had so many."""
-        kept = bisect.bisect(self.history["step"], step)
-        for seen in self.history.values():
-            del seen[kept:]
-        counts = [each.count for each in self._averages]
+        """Keeps the readings up to a step, and the averages up to a count of averaged steps."""
+        end = bisect.bisect(self.history["step"], step)
+        for values in self.history.values():
+            del values[end:]
+        counts = [averages.count for averages in self._averages]
         del self._averages[bisect.bisect(counts, count) :]
 
     def _find(self, model):
-        how = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
-        found = find(self, model, MeasureNoise, f"needs an optimizer that measures: {how}")
-        if found is not self._optimizer:
+        advice = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
+        optimizer = find(self, model, MeasureNoise, f"needs an optimizer that measures: {advice}")
+        if optimizer is not self._optimizer:
             self._forget()
-        elif self.history["step"]:  # its state may have been put back since
-            self._forget_since(found.updates, found.averages().count)
-        return found
+        elif self.history["step"]:  # the optimizer's state may have been put back since
+            self._forget_since(optimizer.updates, optimizer.averages().count)
+        return optimizer
 
     def _read_now(self):
         step, steps = self._optimizer.updates, self.history["step"]
-        if steps[-1:] == [step]:  # the end of an epoch, and of `every` batches
+        if steps[-1:] == [step]:  # an epoch and `every` batches end with the same step
             return
-        if steps and step < steps[-1]:  # its state was put back within `fit`, by less than `every`
+        if steps and step < steps[-1]:
+            # The optimizer's state was put back within `fit`, by less than `every`.
             updates = -(-self._every // self._optimizer.micro_batches)
             self._forget_since(step - updates, self._optimizer.averages().count - updates)
         self.history["step"].append(step)
         self.history["noise_scale"].append(self._optimizer.noise_scale(self.batch_size))
         averages = self._optimizer.averages()
-        made = averages.count * self._optimizer.micro_batches
-        if not self._averages and made <= self._batches:  # seen from the beginning
+        batches_measured = averages.count * self._optimizer.micro_batches
+        if not self._averages and batches_measured <= self._batches:  # this `fit` measured all
             self._averages.append(noise.Averages(0.0, 0.0, 0.0))
         self._averages.append(averages)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Reads, and adds the reading to the logs."""
+        """Reads the noise scale, and adds it to the logs."""
         self._read()
         if logs is not None:
             logs["noise_scale"] = self.history["noise_scale"][-1]
 
     def on_train_end(self, logs=None):
-        """Reads the last step; prints the advice."""
+        """Reads the last step, and prints the advice."""
         super().on_train_end(logs)
         if self._verbose:
             print(self.advice())
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the noise scale over the steps, and the batch size; returns the matplotlib `Axes`.
+        """Draws the noise scale over the steps, and the batch size.
 
         Args:
-            axes: The `Axes` to draw in. Defaults to None: that of a new figure.
+            axes: The matplotlib `Axes` to draw in. Defaults to None: that of a new figure.
+
+        Returns:
+            The `Axes`.
 
         Raises:
             ValueError: before the first noise scale.
@@ -148,27 +168,26 @@ class NoiseScale(Callback):
         return plots.noise_scale(curve, self.batch_size, axes)
 
     def standard_error(self) -> float:
-        """The standard error of the last reading, over the reading; nan where it is not known."""
+        """Returns the relative standard error of the last reading; nan if it is unknown."""
         return noise.standard_error(self._averages, self._optimizer.smoothing)
 
     def advice(self) -> str:
         """Describes the critical batch size, the cost of the present batch, and a better one."""
-        seen = self.history["noise_scale"]
+        readings = self.history["noise_scale"]
         precision = noise.precision(self._averages, self._optimizer.smoothing)
-        return noise.advice(seen[-1] if seen else float("nan"), self.batch_size, precision)
+        return noise.advice(readings[-1] if readings else float("nan"), self.batch_size, precision)
 
 
 class StopAtBaseSteps(Callback):
     """Ends `fit` when AdaScale has made the progress of the base batch's run.
 
-    It adds `gain` and `base_step` to the logs of each epoch. Give `fit` enough epochs:
-    the number of the base batch's run, times the scale, is always enough. It warns if training ends
-    before.
+    It adds `gain` and `base_step` to the logs of each epoch. Give `fit` enough epochs: the number
+    of the base batch's run, times the scale, is always enough. It warns if training ends before.
 
     Args:
-        steps: Number of steps of the base batch's run.
-        every: Batches between two checks, regardless of `steps_per_execution`; each check waits for
-            the device. Defaults to 1.
+        steps: The number of steps of the base batch's run.
+        every: The batches between two checks, regardless of `steps_per_execution`; each check waits
+            for the device. Defaults to 1.
 
     Raises:
         ValueError: when training begins, for an optimizer that is not `AdaScale`.
@@ -194,7 +213,7 @@ class StopAtBaseSteps(Callback):
         return find(self, model, AdaScale, "needs optimizer=tf_lamb.AdaScale(...)")
 
     def on_train_begin(self, logs=None):
-        """Ends a finished run after one batch; Keras does not check earlier."""
+        """Ends a finished run after one batch, because Keras does not check earlier."""
         super().on_train_begin(logs)
         self._read_now()
 
@@ -203,16 +222,16 @@ class StopAtBaseSteps(Callback):
         self._count(batch)
 
     def on_train_batch_end(self, batch, logs=None):
-        """Reads the optimizer if it is time."""
+        """Reads the optimizer if a reading is due."""
         if self._is_due():
             self._read()
 
     def on_train_end(self, logs=None):
-        """Warns where training ends for another reason."""
+        """Warns if training ends for another reason."""
         super().on_train_end(logs)
-        if (spent := self._optimizer.base_steps) < self.steps:
+        if (base_steps := self._optimizer.base_steps) < self.steps:
             warn(
-                f"StopAtBaseSteps: training has ended after {spent:,.1f} of "
+                f"StopAtBaseSteps: training has ended after {base_steps:,.1f} of "
                 f"{self.steps:,} base steps: give fit more epochs."
             )
 

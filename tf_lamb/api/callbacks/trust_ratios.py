@@ -1,4 +1,4 @@
-"""The history of a run's trust ratios, their table, and the callback's base class."""
+"""Keeps the history of a run's trust ratios, and defines the callback's base class."""
 
 import array
 import functools
@@ -15,11 +15,22 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observ
 from tf_lamb.api.variables import step_of
 from tf_lamb.core import messages
 
-_MOST_KEPT = 512  # readings, for a picture; of more, every second one goes
+_MOST_KEPT = 512  # readings for a plot; if there are more, every second one is dropped
 
 
 class History:
-    """The trust ratios of one run; `open_writer` makes the writer for TensorBoard, or is None."""
+    """Holds the trust ratios of one run.
+
+    Args:
+        optimizer: The optimizer to read. Defaults to None: `add` gives the readings.
+        open_writer: Makes the writer for TensorBoard. Defaults to None: no files.
+
+    Attributes:
+        optimizer: The optimizer to read.
+        readings: The number of readings.
+        step: The optimizer step of the latest reading.
+        latest: The latest reading, a list of `Observation`s.
+    """
 
     def __init__(self, optimizer=None, open_writer: Callable | None = None):
         self.optimizer = optimizer
@@ -30,7 +41,7 @@ class History:
         self._writer: Any = None
         self._ranges: dict = {}  # position -> smallest and largest ratio
         self._clipped: dict = {}  # position -> ratios clipped, ratios seen
-        self._kept: dict = {}  # step -> the ratio of each layer
+        self._kept: dict = {}  # step -> array of one ratio per layer
         self._keeps_every = 1
 
     def read(self):
@@ -50,28 +61,41 @@ class History:
         self._writer = None
 
     def add(self, step, observations):
-        """Adds a reading."""
+        """Adds a reading.
+
+        Args:
+            step: The optimizer step.
+            observations: The `Observation` of each variable.
+        """
         self.readings += 1
         self.step, self.latest = step, list(observations)
-        for i, seen in enumerate(self.latest):
-            if (ratio := seen.trust_ratio) is None:
+        for i, observation in enumerate(self.latest):
+            if (ratio := observation.trust_ratio) is None:
                 continue
             smallest, largest = self._ranges.get(i, (ratio, ratio))
             self._ranges[i] = (min(smallest, ratio), max(largest, ratio))
             clipped, count = self._clipped.get(i, (0, 0))
-            self._clipped[i] = (clipped + seen.clipped, count + seen.ratios)
+            self._clipped[i] = (clipped + observation.clipped, count + observation.ratios)
         if (self.readings - 1) % self._keeps_every == 0:
             self._kept[step] = _ratios(self.latest)
-        if len(self._kept) > _MOST_KEPT:  # from now on half as often, as what is kept already
+        if len(self._kept) > _MOST_KEPT:
+            # Keeps half as many from now on, and half of those that it has.
             self._kept = dict(itertools.islice(self._kept.items(), None, None, 2))
             self._keeps_every *= 2
 
     def curves(self) -> plots.Curves:
-        """The ratio of each layer over the steps; of a long run, 256 to 513 readings."""
-        kept = {**self._kept, self.step: _ratios(self.latest)}
-        names = {seen.layer: seen.joined or seen.path for seen in self.latest if seen.ratios}
+        """Returns name of a layer -> step -> ratio.
+
+        A long run has 256 to 513 readings.
+        """
+        readings = {**self._kept, self.step: _ratios(self.latest)}
+        names = {
+            observation.layer: observation.joined or observation.path
+            for observation in self.latest
+            if observation.ratios
+        }
         return {
-            name: {step: kept[step][i] for step in sorted(kept)}
+            name: {step: readings[step][i] for step in sorted(readings)}
             for i, name in enumerate(names.values())
         }
 
@@ -83,7 +107,7 @@ class History:
         order = sorted(enumerate(self.latest), key=lambda pair: _strangeness(pair[1], median))
         header = ("variable", "weight norm", "update norm", "trust ratio", "of median",
                   "smallest", "largest", "clipped", "")  # fmt: skip
-        rows = [header, *(self._row(i, seen, median) for i, seen in order)]
+        rows = [header, *(self._row(i, observation, median) for i, observation in order)]
         width = max(len(row[0]) for row in rows)
         line = f"{{:{width}}}" + "  {:>11}" * 3 + "  {:>9}" * 4 + "  {}"
         title = (
@@ -94,9 +118,10 @@ class History:
         return "\n".join([title, "", *(line.format(*row).rstrip() for row in rows)])
 
     def _row(self, i, seen, median):
+        """Formats the line of one variable."""
         if seen.trust_ratio is None:
-            why = "no step yet" if seen.ratios else "excluded"
-            return (seen.path, "-", "-", why, *"----", "")
+            reason = "no step yet" if seen.ratios else "excluded"
+            return (seen.path, "-", "-", reason, *"----", "")
         of_median = seen.trust_ratio / median if median else math.nan
         clipped, count = self._clipped[i]
         note = f"joined in {seen.joined}" if seen.joined else ""
@@ -110,31 +135,40 @@ class History:
 
 def by_layer(observations):
     """Returns one observation per observed layer."""
-    layers = {seen.layer: seen for seen in observations if seen.trust_ratio is not None}
+    layers = {
+        observation.layer: observation
+        for observation in observations
+        if observation.trust_ratio is not None
+    }
     return list(layers.values())
 
 
 def _ratios(observations):
-    """Returns one ratio per layer, as 8 bytes; nan before its first step."""
-    layers = {seen.layer: seen.trust_ratio for seen in observations if seen.ratios}
+    """Returns an array of one float64 ratio per layer; nan before its first step."""
+    layers = {
+        observation.layer: observation.trust_ratio
+        for observation in observations
+        if observation.ratios
+    }
     return array.array("d", (math.nan if ratio is None else ratio for ratio in layers.values()))
 
 
 def _median(observations):
-    ratios = (seen.trust_ratio for seen in by_layer(observations))
+    """Returns the median of all layers' finite ratios; nan if there are none."""
+    ratios = (observation.trust_ratio for observation in by_layer(observations))
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     return statistics.median(finite) if finite else math.nan
 
 
 def _strangeness(seen, median):
-    """Sort key: outliers first, variables without a ratio last."""
+    """Returns a sort key: outliers first, variables without a ratio last."""
     if seen.trust_ratio is None:
         return (1, 0.0)
     return (0, -distance(seen.trust_ratio, median))
 
 
 class TrustRatios(Callback):
-    """TrustRatios, a callback that shows the trust ratio of every layer during training.
+    """A callback that shows the trust ratio of every layer during training.
 
     Every `every` optimizer steps it reads, for each variable with a trust ratio,
 
@@ -153,15 +187,16 @@ class TrustRatios(Callback):
 
     A variable that is excluded from layer adaptation has no ratio; the table marks it. Variables
     that `treatments` join share a ratio, and each of them shows it. For a variable that
-    `treatments` slice, the callback reports the means over its slices. With gradient
-    accumulation a step is an update. The optimizer may be inside a wrapper such as
+    `treatments` slice, the callback reports the means over its slices. With gradient accumulation,
+    a step is an update. The optimizer may be inside a wrapper such as
     `LossScaleOptimizer`.
 
     Args:
-        directory: Folder for TensorBoard's files, for example "logs/trust_ratios". Defaults to
+        directory: The folder for TensorBoard's files, for example "logs/trust_ratios". Defaults to
             None: no files, only the table.
-        every: Optimizer steps between two readings; the last step is also read. Defaults to 100.
-        print_fn: Function that prints the table, or None. Defaults to `print`.
+        every: The optimizer steps between two readings; the last step is also read. Defaults to
+            100.
+        print_fn: The function that prints the table, or None. Defaults to `print`.
 
     Attributes:
         history: The latest reading (`latest`, a list of `Observation`s), its `step`, and the number
@@ -183,7 +218,7 @@ class TrustRatios(Callback):
     Trust ratios of step 1
     """
 
-    _writer: Callable  # the frontend's: from the directory and the optimizer what writes to it
+    _writer: Callable  # the frontend's: directory, optimizer -> a writer of TensorBoard's files
 
     def __init__(
         self,
@@ -199,7 +234,7 @@ class TrustRatios(Callback):
             self._check_directory()
 
     def _check_directory(self):
-        """Raises before training, not at the first reading, if nothing can be written."""
+        """Raises ImportError, before training begins, if TensorBoard is missing."""
         messages.require_installed(
             f"TrustRatios({self._directory!r})", "tensorboard", extra="tensorboard"
         )
@@ -229,8 +264,10 @@ class TrustRatios(Callback):
         """Draws median and range of all layers' ratios, and the three layers that end farthest.
 
         Args:
-            axes: The matplotlib `Axes` to draw in, which is returned. Defaults to None: that of a
-                new figure.
+            axes: The matplotlib `Axes` to draw in. Defaults to None: that of a new figure.
+
+        Returns:
+            The `Axes`.
 
         Raises:
             ValueError: before the first trust ratio.

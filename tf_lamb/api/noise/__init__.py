@@ -1,4 +1,4 @@
-"""Optimizers that wrap another, and measure the noise of its gradients."""
+"""Contains the optimizers that wrap another one and measure the noise of its gradients."""
 
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise

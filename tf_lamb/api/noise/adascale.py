@@ -1,4 +1,4 @@
-"""AdaScale: an optimizer whose learning rate follows the noise of its gradients."""
+"""Defines AdaScale, an optimizer whose learning rate follows the noise of its gradients."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,14 @@ from tf_lamb.core.rules.shared import debias
 
 
 class Rate:
-    """What the inner optimizer reads: the base batch's rate at its own steps, times the gain."""
+    """The learning rate that the inner optimizer reads: the base batch's rate times the gain.
+
+    It reads the base batch's rate at the base batch's own steps.
+
+    Attributes:
+        outer: The AdaScale, which has the steps and the gain.
+        base: The rate of the base batch: a schedule, a function or a variable.
+    """
 
     def __init__(self, outer, base):
         super().__init__()
@@ -29,55 +36,56 @@ class Rate:
         return rate * xp.cast(gain**self.outer.power, rate.dtype)
 
     def at(self, step):
-        """The learning rate of the base batch."""
+        """Returns the learning rate of the base batch at one of its steps."""
         if isinstance(self.base, self.outer._schedules):
             return self.base(step)
         return self.base() if callable(self.base) else self.base
 
 
-UNMEASURED_STEPS = 5  # adaptdl's: before, the second moments say little
+# The first steps, in which second moments say too little to measure with; adaptdl's number.
+UNMEASURED_STEPS = 5
 
 
 class AdaScale(MeasureNoise):
     """AdaScale: the learning rate and schedule of a small batch, at a large one.
 
-    With S times the batch, a step is worth between 1 and S steps of the base batch: 1 where all
-    parts of the batch say the same, S where they are noise. AdaScale measures which:
+    With S times the batch, a step is worth between 1 and S steps of the base batch: 1 if all parts
+    of the batch have the same gradient, S if the gradients are noise. AdaScale measures which:
 
         r   = (sigma^2 + mu^2) / (sigma^2/S + mu^2)        the gain, 1 in the first step
         lr  = r schedule(floor(tau))                       the inner optimizer's own schedule
         tau <- tau + r                                     steps of the base batch, from 0
 
     sigma^2 is the variance of the gradient of a base batch and mu^2 the squared norm of the true
-    gradient, both from the replicas or micro-batches of a step, averaged over steps: a plain mean
-    of the first ones, then exponentially with theta = 1 - S/1000. Keep momentum, weight decay and
-    the schedule as they were tuned at the base batch; warmup is not needed. A schedule of weight
-    decay is read at the steps of the large batch, not at tau. Training is over when tau has reached
-    the number of steps that the base batch took: add `StopAtBaseSteps(steps)` to the callbacks of
-    `fit`, or give Model Garden's experiment `base_steps`.
+    gradient. Both come from the replicas or micro-batches of a step, and are averaged over steps:
+    a plain mean of the first ones, then an exponential one with theta = 1 - S/1000. Keep momentum,
+    weight decay and the schedule as they were tuned at the base batch; warmup is not needed. A
+    schedule of weight decay is read at the steps of the large batch, not at tau. Training is over
+    when tau has reached the number of steps that the base batch took: add `StopAtBaseSteps(steps)`
+    to the callbacks of `fit`, or give Model Garden's experiment `base_steps`.
 
     For Adam, AdamW, LAMB and AdamP the squares are those of g/(sqrt(v_hat) + epsilon), and the
-    learning rate is multiplied by the root of r; in their first 5 steps, when v_hat says little,
-    nothing is measured, and later no element whose v_hat is still 0.
+    learning rate is multiplied by the root of r. In their first 5 steps, when v_hat says little,
+    nothing is measured. Later, elements whose v_hat is still 0 are not measured.
 
-    `optimizer.learning_rate` remains the base batch's, for callbacks that read and set it;
-    `optimizer.gain`, `optimizer.base_steps` and `optimizer.scaled_learning_rate` are the
-    rest, and are saved with checkpoints. Under Keras's own SGD the gain enters the velocity, as
-    does the learning rate there.
+    `optimizer.learning_rate` remains the base batch's, for callbacks that read and set it. The
+    state behind `optimizer.gain`, `optimizer.base_steps` and `optimizer.scaled_learning_rate` is
+    saved with checkpoints. In Keras's own SGD the gain enters the velocity, as the learning rate
+    does.
 
     Args:
-        inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package but LANS,
-            Muon and SOAP, for which the length of a gradient is nothing.
+        inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package except LANS,
+            Muon and SOAP, for which the length of a gradient means nothing.
         scale: S, the batch over the base batch, at least 1.
-        preconditioned: Whether to measure preconditioned gradients, as above. Defaults to None: for
-            optimizers that have second moments.
-        smoothing: As for `MeasureNoise`, whose noise scale is kept, too; the gain has theta of its
-            own. Defaults to 0.99.
-        name: Name of the optimizer. Defaults to "adascale".
+        preconditioned: Whether to measure preconditioned gradients, as above. Defaults to None:
+            yes for optimizers that have second moments.
+        smoothing: theta of the averages of `MeasureNoise`, whose noise scale is measured, too. The
+            gain has its own theta. Defaults to 0.99.
+        name: The name of the optimizer. Defaults to "adascale".
 
     Raises:
         ValueError, TypeError: at construction, for an optimizer that cannot be wrapped or an
-            argument out of its range; when it is built, where a step has only one part.
+            argument out of its range; at the build, if a step has only one part.
 
     Example:
 
@@ -93,9 +101,10 @@ class AdaScale(MeasureNoise):
     """
 
     saved_kind = "adascale"
-    _stands_around: tuple[type, ...]  # the frontend's
+    # A frontend defines these.
+    _stands_around: tuple[type, ...]  # the classes that it can wrap
     _take_rate: Callable  # has the inner optimizer read a `Rate` instead of its own
-    _adaptive: tuple[type, ...]  # of them the framework's that keep second moments
+    _adaptive: tuple[type, ...]  # the Keras classes among them that keep second moments
 
     @arguments.answered
     def __init__(
@@ -134,7 +143,7 @@ class AdaScale(MeasureNoise):
 
     @property
     def learning_rate(self) -> Any:
-        """The base batch's, at the next of its steps; without the gain."""
+        """The base batch's learning rate at its next step, without the gain."""
         return self._rate.at(self._xp.convert_to_tensor(self._state["step"]) if self._state else 0)
 
     @learning_rate.setter
@@ -151,22 +160,22 @@ class AdaScale(MeasureNoise):
 
     @property
     def scaled_learning_rate(self) -> Any:
-        """The learning rate that the inner optimizer reads."""
+        """The learning rate that the inner optimizer reads, with the gain."""
         return self._rate(self.inner_optimizer.iterations)
 
     def get_config(self) -> dict[str, Any]:
-        """See base class; the inner optimizer has the base batch's learning rate."""
+        """See base class; the config of the inner optimizer has the base batch's learning rate."""
         with with_base_rate(self.inner_optimizer):
             config = super().get_config()
         return {**config, "scale": self.scale, "preconditioned": self._preconditioned}
 
     @property
     def scale(self) -> float:
-        """The ratio of the batch to the base batch.
+        """S, the ratio of the batch to the base batch.
 
-        Set in mid-run, it holds from the next time that the step is traced, which
-        `model.make_train_function(force=True)` asks for; the averages stay, for they are those of a
-        base batch.
+        A new value holds from the next time that the step is traced, which
+        `model.make_train_function(force=True)` asks for. The averages stay, because they are those
+        of a base batch.
         """
         return self._scale
 
@@ -176,7 +185,7 @@ class AdaScale(MeasureNoise):
 
     @property
     def power(self) -> float:
-        """The factor that a gain gives the learning rate: its root for adaptive methods."""
+        """The power of the gain in the learning rate: 0.5 for preconditioned gradients, else 1."""
         return 0.5 if self._preconditioned else 1.0
 
     def _initial_state(self):
@@ -189,14 +198,14 @@ class AdaScale(MeasureNoise):
         }
 
     def _averaged(self, xp, state, moments, when):
-        kept = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
-        sums = (xp.sum(each) for each in moments)
-        base, gain = noise.measured(xp, kept, *sums, scale=self.scale, when=when)
-        named = {f"base_{name}": value for name, value in base._asdict().items()}
-        return {**super()._averaged(xp, state, moments, when), **named, "gain": gain}
+        averages = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
+        sums = (xp.sum(moment) for moment in moments)
+        new_averages, gain = noise.measured(xp, averages, *sums, scale=self.scale, when=when)
+        own_values = {f"base_{name}": value for name, value in new_averages._asdict().items()}
+        return {**super()._averaged(xp, state, moments, when), **own_values, "gain": gain}
 
     def _second_moment_of(self):
-        """A function from a position to its second moment; None where there is none."""
+        """Returns a function from a position to its second moment; None if there are none."""
         inner = self.inner_optimizer
         if isinstance(inner, self._adaptive):
             return lambda i: self.inner_optimizer._velocities[i]
@@ -207,17 +216,17 @@ class AdaScale(MeasureNoise):
     def _preconditioner(self, positions):
         if not self._preconditioned:
             return super()._preconditioner(positions)
-        xp, inner, moment = self._xp, self.inner_optimizer, self._second_moment_of()
-        # The moments of the step before, so that t is its number; before the first they are zeros.
-        t = xp.maximum(xp.cast(inner.iterations, "float32"), 1.0)
-        correction = debias(xp, inner.beta_2, t)
+        xp, inner, second_moment = self._xp, self.inner_optimizer, self._second_moment_of()
+        # The moments are those after `iterations` steps; before the first step all are zeros.
+        step = xp.maximum(xp.cast(inner.iterations, "float32"), 1.0)
+        correction = debias(xp, inner.beta_2, step)
 
-        def denominator(v):
-            v = xp.cast(v, "float32")
-            # A row of an embedding may not have been in any batch: g/epsilon would be all there is.
-            return xp.where(v > 0, xp.sqrt(v / correction) + inner.epsilon, math.inf)
+        def denominator(moment):
+            moment = xp.cast(moment, "float32")
+            # A row of an embedding may not have been in any batch: its quotient would be g/epsilon.
+            return xp.where(moment > 0, xp.sqrt(moment / correction) + inner.epsilon, math.inf)
 
-        denominators = {i: denominator(moment(i)) for i in positions}
+        denominators = {i: denominator(second_moment(i)) for i in positions}
         return lambda gradient, i: xp.cast(gradient, "float32") / denominators[i]
 
     def _is_measured(self):
@@ -232,12 +241,12 @@ class AdaScale(MeasureNoise):
 
     @property
     def gain(self) -> float:
-        """r of the last step, in [1, scale]."""
+        """r of the last step, in [1, scale]; 1 before the build."""
         return float(value_of(self._state["gain"])) if self._state else 1.0
 
     @property
     def base_steps(self) -> float:
-        """tau: the steps of the base batch that training is worth so far."""
+        """tau, the steps of the base batch that training so far is worth; 0 before the build."""
         if not self._state:
             return 0.0
         return float(sum(float(value_of(self._state[name])) for name in ("step", "fraction")))
