@@ -1,6 +1,6 @@
-"""The names, signatures and docstrings of both Kerases, and all behaviour without a framework.
+"""Contains the signatures and docstrings of both Kerases, and behaviour without a framework.
 
-Each class here has its signature, its words and its settings; each Keras adds its own base class:
+Each class here has its signature, its docstring and its settings; each Keras adds its base class:
 
     class LAMB(optimizers.LAMB, LayerwiseOptimizer): ...
 """

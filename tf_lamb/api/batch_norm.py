@@ -1,4 +1,4 @@
-"""Batch normalization over parts of a batch, and its replacement in a model."""
+"""Defines batch normalization over parts of a batch, and its replacement in a model."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -7,25 +7,29 @@ from tf_lamb.api import frontends, seams
 from tf_lamb.core import batch_norm as normalization
 from tf_lamb.core import checks
 
+# The attributes in which a layer of the host keeps its weights.
 SET = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
 class InParts:
-    """The host's layer, with its weights by its names, in all but how a batch is normalized."""
+    """Is the host's layer, with the same weights and names, except for how a batch is normalized.
 
-    if TYPE_CHECKING:  # the framework's and the frontend's
+    A mixin before the host's `BatchNormalization`.
+    """
+
+    if TYPE_CHECKING:  # the host's class and the frontend define these
         _xp: Any
         name: str
         axis: Any
         momentum: float
         epsilon: float
         compute_dtype: str
-        _trains: Callable  # whether this call does
-        _wide: Callable  # the inputs, at least float32
-        _assign: Callable  # a variable its new value
-        _add_like: Callable  # a variable like another, by name
-        _named: Callable  # a scope that names operations
-        _normalize: Callable  # the framework-independent half's: a batch in training
+        _trains: Callable  # training argument -> whether this call trains
+        _wide: Callable  # inputs -> the inputs in float32 or wider
+        _assign: Callable  # assigns a value to a variable
+        _add_like: Callable  # makes a variable like another, with a new name
+        _named: Callable  # name -> a scope that names operations
+        _normalize: Callable  # inputs, batch size -> the outputs in training
 
         def call(self, inputs, training, mask): ...
         def build(self, input_shape): ...
@@ -37,10 +41,11 @@ class InParts:
 
     @classmethod
     def _check(cls, axis=-1, synchronized=False, renorm=False, **others):
+        """Raises for arguments of `BatchNormalization` that groups do not allow."""
         normalization.check_host(cls.__name__, axis=axis, synchronized=synchronized, renorm=renorm)
 
     def _train(self, inputs, mask):
-        """The outputs of a batch in training."""
+        """Returns the outputs of a batch in training."""
         if mask is not None:
             raise ValueError(
                 f"{self.name}: {type(self).__name__} takes no mask, because its parts would be of "
@@ -50,16 +55,19 @@ class InParts:
         return self._xp.cast(self._normalize(x, x.shape[0]), self.compute_dtype)
 
     def _norm_kwargs(self):
+        """Returns axis, momentum and epsilon for the functions of the core."""
         axis = self.axis if isinstance(self.axis, int) else self.axis[0]
         return {"axis": axis, "momentum": self.momentum, "epsilon": self.epsilon}
 
     def _weights(self, x, prefix=""):
+        """Returns the weights in the dtype of `x`; None for those that the layer does not have."""
         values = (getattr(self, prefix + name, None) for name in SET)
         return normalization.Weights(
-            *(None if v is None else self._xp.cast(v, x.dtype) for v in values)
+            *(None if value is None else self._xp.cast(value, x.dtype) for value in values)
         )
 
     def _keep_settings(self, averages, prefix=""):
+        """Assigns the new moving mean and variance."""
         for name, value in zip(("moving_mean", "moving_variance"), averages, strict=True):
             self._assign(getattr(self, prefix + name), value)
 
@@ -72,16 +80,16 @@ class GhostBatchNormalization(InParts):
         y = gamma (x - mean_k) / sqrt(variance_k + epsilon) + beta
         moving <- momentum moving + (1 - momentum) statistic_k        group after group
 
-    Evaluation and weights, with their names, are those of `BatchNormalization`. Groups are formed
+    Evaluation, weights and their names are those of `BatchNormalization`. Groups are formed
     within a replica. Statistics are float32 at any precision. The running variance averages the
     group's own variance; tf_keras's fused kernel averages n/(n - 1) times it. A batch with
     non-finite statistics does not change the averages.
 
     Args:
-        group_size: Examples per group; must divide the examples of one replica.
+        group_size: The examples of a group; it must divide the examples of one replica.
             Defaults to 128 (the paper).
-        kwargs: The arguments of `BatchNormalization`. `momentum` is per group, of which a batch has
-            many; `synchronized` must be False, for a group is always on one replica.
+        kwargs: The arguments of `BatchNormalization`. `momentum` is per group, and a batch has many
+            groups. `synchronized` must be False, because a group is always on one replica.
 
     Raises:
         ValueError, TypeError: at construction, for an argument out of its range; when a step is
@@ -108,19 +116,30 @@ class GhostBatchNormalization(InParts):
         self.group_size = group_size
 
     def call(self, inputs, training=None, mask=None):
-        """Calls the framework's layer, except in training."""
+        """Calls the framework's layer, except in training.
+
+        Args:
+            inputs: The examples, with the batch as the first axis.
+            training: Whether to normalize with statistics of the groups. Defaults to None: as Keras
+                decides.
+            mask: Must be None in training. Defaults to None.
+
+        Raises:
+            ValueError: in training, for a mask, or if `group_size` does not divide the batch.
+        """
         if self._trains(training):
             return self._train(inputs, mask)
         return super().call(inputs, training=False, mask=mask)
 
     def get_config(self) -> dict[str, Any]:
-        """The host's, and the size of a group."""
+        """Returns the host's config, and the size of a group."""
         return {**super().get_config(), "group_size": self.group_size}
 
     def _normalize(self, x, batch):
+        """Returns the normalized batch, and updates the moving averages."""
         if batch is not None:
             normalization.check_batch(self.name, batch, self.group_size)
-        # XLA drops assertions. Whoever runs the step says which operation failed, by its name.
+        # XLA drops assertions, but an error names the operation that failed, so its name explains.
         with self._named(f"group_size_{self.group_size}_must_divide_the_batch"):
             y, *averages = normalization.train(
                 self._xp, x, self._weights(x), group_size=self.group_size, **self._norm_kwargs()
@@ -143,10 +162,10 @@ def replace_batch_normalization(model: Model, group_size: int) -> Model:
 
     Args:
         model: A model, or a layer that contains layers.
-        group_size: Examples of one group.
+        group_size: The examples of one group.
 
     Returns:
-        The model.
+        The same model.
 
     Raises:
         ValueError, TypeError: for a model without batch normalization, or with one that is
@@ -170,17 +189,25 @@ def replace_batch_normalization(model: Model, group_size: int) -> Model:
 
 
 def found(model: Any, cls: type) -> list:
-    """The layers of a model that can become ones of this class; raises where one cannot."""
+    """Returns the layers of a model that can become ones of a class.
+
+    Args:
+        model: A model, or a layer that contains layers.
+        cls: The class that replaces `BatchNormalization`; its own layers are returned, too.
+
+    Raises:
+        ValueError, TypeError: if there is none, or if one of them cannot be replaced.
+    """
     host = frontends.of(model).host.layers.BatchNormalization
-    # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers in both.
-    # A layer may be held twice.
+    # seam: Keras 3.15.1, tf_keras 2.20.1. No public function of both visits layers inside of
+    # layers. Keyed by id, because a model may hold a layer twice.
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
-    every = [layer for layer in layers if type(layer) in (host, cls)]
-    if not every:
+    replaceable = [layer for layer in layers if type(layer) in (host, cls)]
+    if not replaceable:
         raise ValueError(
             f"{model.name} has no BatchNormalization to replace. A model that makes its layers "
             "when it is first called must have been called."
         )
-    for layer in every:
+    for layer in replaceable:
         cls._check(layer.axis, layer.synchronized, getattr(layer, "renorm", False))  # type: ignore[attr-defined]
-    return every
+    return replaceable

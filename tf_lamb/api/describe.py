@@ -1,4 +1,4 @@
-"""What an optimizer does with each variable of a model, and `layer_decay`, treatments for it."""
+"""Prints what an optimizer does with each variable, and makes treatments (`layer_decay`)."""
 
 import itertools
 import math
@@ -13,21 +13,22 @@ from tf_lamb.core.depth import blocks_in_order
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import model_name
 
+# Patterns of the variables before the first block.
 _BEFORE_BLOCKS = "embed", "(^|[_/])stem[_/]"
 
 
 def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
     """Prints each variable's weight decay, and whether it has a trust ratio.
 
-    It may be asked before the first step. The optimizer may stand in a wrapper: `AdaScale`,
+    It works before the first step, too. The optimizer may be inside a wrapper: `AdaScale`,
     `MeasureNoise`, or the `LossScaleOptimizer` that mixed precision puts around it.
 
     Args:
         model: A model of either Keras, compiled with an optimizer of this package.
-        print_fn: What prints the table. Defaults to `print`.
+        print_fn: The function that prints the table. Defaults to `print`.
 
     Raises:
-        TypeError: for an optimizer of another package, and for what has none.
+        TypeError: for an optimizer of another package, and if `model` is no model.
         ValueError: for a model that is not compiled, or has no variables yet, and for an optimizer
             that was built for other variables than the model trains.
 
@@ -52,8 +53,8 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
         )
     if not isinstance(optimizer, Layerwise):
         name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        inside = "; after the first step, ask describe() of each in model.optimizer.optimizers"
-        way_out = inside if hasattr(optimizer, "optimizers") else ""  # of a MultiOptimizer
+        advice = "; after the first step, ask describe() of each in model.optimizer.optimizers"
+        way_out = advice if hasattr(optimizer, "optimizers") else ""  # a MultiOptimizer has parts
         raise TypeError(
             f"describe shows the plan of tf_lamb's optimizers, and {name} has none{way_out}."
         )
@@ -68,9 +69,9 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
         if message := plan.warning():
             warn(message)
     else:
-        optimizer.build(model.trainable_variables)  # which refuses other variables than its own
-        trained = set(map(optimizer._index_of, model.trainable_variables))
-        if frozen := [name for i, name in enumerate(plan.names) if i not in trained]:
+        optimizer.build(model.trainable_variables)  # raises for other variables than its own
+        trained_positions = set(map(optimizer._index_of, model.trainable_variables))
+        if frozen := [name for i, name in enumerate(plan.names) if i not in trained_positions]:
             print_fn(f"Not trained now: {', '.join(frozen)}.")
         plan = optimizer.plan_now()
     optimizer.print_plan(plan, print_fn)
@@ -79,23 +80,27 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
 def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
     """Returns `treatments` whose rates fall from the head of an encoder to its embeddings.
 
-    Of N blocks, from the embeddings on:
+    The encoder has N blocks, counted from the embeddings:
 
         rate = decay^(N + 1)          embeddings, stem
                decay^(N - i)          block i = 0, ..., N - 1
                1                      all else: pooler, head
 
-    Blocks are layers that a number ends, as in `transformer_layer_3` and `transformer_block_3`
-    (KerasHub), `transformer/layer_3` (Model Garden), `encoder_layer_3`. With stages, as
-    `stage_2_block_3` of ConvNeXt, the blocks of all stages are counted through, and what makes the
-    image smaller before a stage is one of them: ConvNeXtTiny has 21. Its authors count three blocks
-    as one, so that their `decay` is about `decay ** (1 / 3)` here. Embeddings are what has "embed"
-    in its path, a stem what has "stem". The result is a plain dict of regexes: `tf_lamb.describe`
-    shows its effect, and you may change it. A warning tells where most weights keep the full rate.
+    Blocks are layers whose name ends with a number, as in `transformer_layer_3` and
+    `transformer_block_3` (KerasHub), `transformer/layer_3` (Model Garden), `encoder_layer_3`. If
+    there are stages, as in ConvNeXt's `stage_2_block_3`, the blocks of all stages are counted
+    through. The layer that makes the image smaller before a stage counts as one, so ConvNeXtTiny
+    has 21. Its authors count three blocks as one, so that their `decay` is about
+    `decay ** (1 / 3)` here. Embeddings are the variables with "embed" in their path, a stem those
+    with "stem". The result is a plain dict of regexes: `tf_lamb.describe` shows its effect, and you
+    may change it. A warning tells if most weights keep the full rate.
 
     Args:
         model: A model of either Keras that has its variables.
         decay: In [0, 1]; ELECTRA has 0.8 and 0.9, BEiT 0.65 to 0.95. 0 trains the head alone.
+
+    Returns:
+        Regex of a path -> {"rate": factor on the learning rate}.
 
     Raises:
         ValueError: for a model without variables, without numbered blocks, or with several stacks.
@@ -122,9 +127,9 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
             f"{model.name} has no variables yet: call model.build(input_shape), or the model on a "
             "batch, first."
         )
-    every = [path_of(variable) for variable in variables]
-    root = model_name(every)
-    paths = [path.removeprefix(root) for path in every]
+    all_paths = [path_of(variable) for variable in variables]
+    root = model_name(all_paths)
+    paths = [path.removeprefix(root) for path in all_paths]
     treatments = rates_by_path(paths, decay)
     sizes: dict[str, int] = {}
     for path, variable in zip(paths, variables, strict=True):
@@ -134,7 +139,12 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
 
 
 def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, float]]:
-    """Pattern -> {"rate": factor}, for the paths of the variables without the model's name."""
+    """Returns regex of a path -> {"rate": factor on the learning rate}.
+
+    Args:
+        paths: The paths of the variables, without the model's name.
+        decay: The factor from one block to the block before, in [0, 1].
+    """
     blocks = blocks_in_order(paths)
     depth = len(blocks)
     rates = {
@@ -142,27 +152,31 @@ def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, flo
         for i, prefixes in enumerate(blocks)
         for prefix in prefixes
     }
-    others = [path for path in paths if not path.startswith(tuple(itertools.chain(*blocks)))]
+    other_paths = [path for path in paths if not path.startswith(tuple(itertools.chain(*blocks)))]
     for pattern in _BEFORE_BLOCKS:
-        if any(re.search(pattern, path) for path in others):
+        if any(re.search(pattern, path) for path in other_paths):
             rates[pattern] = decay ** (depth + 1)
     return {pattern: {"rate": rate} for pattern, rate in rates.items()}
 
 
 def _warn_of_few(model, treatments, sizes):
-    """Warns where most weights keep the full rate, which are more than a head's.
+    """Warns if most weights keep the full rate, which are more than a head's.
 
     Args:
-        sizes: Path, without the model's name, -> the number of weights.
+        model: The model, for its name.
+        treatments: Regex of a path -> treatment.
+        sizes: Path, without the model's name -> number of weights.
     """
-    kept = {
+    full_rate_sizes = {
         path: size
         for path, size in sizes.items()
         if not any(re.search(pattern, path) for pattern in treatments)
     }
-    share = sum(kept.values()) / max(1, sum(sizes.values()))
+    share = sum(full_rate_sizes.values()) / max(1, sum(sizes.values()))
     if share > 0.5:
-        largest = ", ".join(map(repr, sorted(kept, key=lambda path: -kept[path])[:3]))
+        largest = ", ".join(
+            map(repr, sorted(full_rate_sizes, key=lambda path: -full_rate_sizes[path])[:3])
+        )
         warn(
             f"layer_decay: {share:.0%} of the weights of {model.name} keep the full rate, as they "
             f"are in no block that it knows by name; the largest are {largest}. If they are not "

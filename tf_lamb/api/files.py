@@ -1,4 +1,4 @@
-"""Files that are whole at any moment, whatever ends the process or fills the disk."""
+"""Writes files that are whole at any moment, whatever ends the process or fills the disk."""
 
 import contextlib
 import os
@@ -9,14 +9,19 @@ from typing import IO
 
 @contextlib.contextmanager
 def replaced(path: str, mode: str = "w", temporary: str | None = None) -> Iterator[IO]:
-    """Opens a file beside another one, whose place it takes once it is written.
+    """Opens a temporary file that replaces `path` once it is written.
 
-    After an error the old one is there, and nothing of the new one. A folder is made if need be.
+    After an error the old file is unchanged, and nothing of the new one is left. The folder is made
+    if need be.
 
     Args:
-        path: of the one that is replaced, or that is not there yet.
-        mode: as of `open`.
-        temporary: its path until then. Defaults to None: one that no other process has.
+        path: The path of the file to replace, or to make.
+        mode: The mode of `open`. Defaults to "w".
+        temporary: The path of the file while it is written. Defaults to None: a path that no other
+            process uses.
+
+    Yields:
+        The open temporary file.
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     temporary = temporary or f"{path}.{uuid.uuid4().hex}.tmp"

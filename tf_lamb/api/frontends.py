@@ -1,4 +1,4 @@
-"""What the API needs of each Keras, found by a model, an optimizer or a class of it."""
+"""Holds what the API needs of each Keras, and finds it by a model, an optimizer or their class."""
 
 import dataclasses
 import os
@@ -8,36 +8,59 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Frontend:
-    """One Keras, with this package's half for it."""
+    """Holds one Keras and this package's modules and functions for it.
 
-    host: Any  # the package of the Keras, and then our modules for it
+    Attributes:
+        host: The package of the Keras.
+        optimizers: This package's module of optimizers for it.
+        layers: This package's module of layers for it.
+        schedules: This package's module of schedules for it.
+        devices: Model -> the number of devices that share a call; raises for several processes.
+        fed: Model, iterator of batches, first batch -> what `fit` reads.
+        on_batch: A method such as a model's `train_on_batch`, and a batch -> its logs.
+        state_of: Optimizer of the host -> its `Source` for `migrate`, or a false value.
+        checkpoints: Returns the module that reads files, which it imports only then.
+        unlisted: Model -> the state that it holds and its Keras does not list.
+    """
+
+    host: Any
     optimizers: Any
     layers: Any
     schedules: Any
-    devices: Callable[[Any], int]  # of a model, those that share a call; refuses several processes
-    fed: Callable[[Any, Iterator, Any], Any]  # model, batches, first batch -> what `fit` reads
-    on_batch: Callable[[Callable, tuple], dict]  # a model's train_on_batch, say, batch -> its logs
-    state_of: Callable[[Any], Any]  # optimizer of the host -> its `Source` for `migrate`, if any
-    checkpoints: Callable[[], Any]  # loads the module that reads files
-    unlisted: Callable[[Any], list]  # of a model, what it holds and its Keras does not list
+    devices: Callable[[Any], int]
+    fed: Callable[[Any, Iterator, Any], Any]
+    on_batch: Callable[[Callable, tuple], dict]
+    state_of: Callable[[Any], Any]
+    checkpoints: Callable[[], Any]
+    unlisted: Callable[[Any], list]
 
 
-_OF: dict[str, Frontend] = {}
+_OF: dict[str, Frontend] = {}  # name of the host -> its frontend
 
 
 def keras_of_tensorflow() -> str:
-    """The package that `tf.keras` is, as TensorFlow itself decides: "keras" or "tf_keras"."""
+    """Returns the name of the package that `tf.keras` is: "keras" or "tf_keras".
+
+    It decides as TensorFlow itself does, by an environment variable.
+    """
     legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
     return "tf_keras" if legacy else "keras"
 
 
 def register(frontend: Frontend) -> None:
-    """Makes the frontend known; each does so when it is imported."""
+    """Makes a frontend known; each frontend calls this when it is imported."""
     _OF[frontend.host.__name__] = frontend
 
 
 def of(thing: Any) -> Frontend:
-    """The frontend of the Keras that a model, an optimizer, a layer or a class of them is of."""
+    """Returns the frontend of the Keras that an object is of.
+
+    Args:
+        thing: A model, an optimizer or a layer, or a class of them.
+
+    Raises:
+        TypeError: if it is of no Keras, or of one whose frontend is not imported.
+    """
     kind = thing if isinstance(thing, type) else type(thing)
     roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
     if (root := next((root for root in roots if root in ("keras", "tf_keras")), None)) is None:

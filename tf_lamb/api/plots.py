@@ -1,4 +1,7 @@
-"""Plots of recipes, and of a training over its steps; curves are a dict, name -> step -> value."""
+"""Draws recipes, and quantities of a training over its steps.
+
+Curves are dicts: name -> step -> value. Plots need matplotlib.
+"""
 
 import base64
 import html
@@ -16,27 +19,33 @@ from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, batch
 
 
 def given_or_new(what: str, axes=None, rows: int = 1, shown: bool = True) -> Sequence[Any]:
-    """The axes to draw in, one below the other: those that are given, or those of a new figure.
+    """Returns the axes to draw in, one below the other: given ones, or those of a new figure.
 
-    It is one of pyplot, which notebooks show, if it is to be `shown`. `what` is drawn, for the
-    error where matplotlib is not installed.
+    Args:
+        what: The thing that is drawn, for the error.
+        axes: The matplotlib `Axes` (several if `rows` > 1), or None for a new figure.
+        rows: The number of axes. Defaults to 1.
+        shown: Whether a new figure is one of pyplot, which notebooks show. Defaults to True.
+
+    Raises:
+        ModuleNotFoundError: if matplotlib is not installed.
     """
     messages.require_installed(f"A picture of {what}", "matplotlib", extra="pictures")
     if axes is not None:
         return axes if rows > 1 else [axes]
     from matplotlib import figure
 
-    make: Any = figure.Figure
+    figure_class: Any = figure.Figure
     if shown:
         import matplotlib.pyplot as plt
 
-        make = plt.figure
-    new = make(figsize=(6.4, 4.8 if rows == 1 else 2.8 * rows), layout="constrained")
-    return new.subplots(rows, sharex=True, squeeze=False)[:, 0]
+        figure_class = plt.figure
+    new_figure = figure_class(figsize=(6.4, 4.8 if rows == 1 else 2.8 * rows), layout="constrained")
+    return new_figure.subplots(rows, sharex=True, squeeze=False)[:, 0]
 
 
 def in_notebook(answer: Any) -> str:
-    """HTML of what an answer prints, and of its plot where matplotlib is installed."""
+    """Returns HTML of an answer's text, and of its plot if matplotlib is installed."""
     text = f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(answer))}</pre>'
     try:
         (ax,) = given_or_new("an answer", shown=False)
@@ -44,12 +53,19 @@ def in_notebook(answer: Any) -> str:
         return text
     answer.plot(ax=ax)
     ax.figure.savefig(png := io.BytesIO(), format="png")
-    coded = base64.b64encode(png.getvalue()).decode()
-    return f'{text}<img alt="plot" src="data:image/png;base64,{coded}">'
+    encoded = base64.b64encode(png.getvalue()).decode()
+    return f'{text}<img alt="plot" src="data:image/png;base64,{encoded}">'
 
 
 def label_axes(ax, ylabel: str, xlabel: str = "optimizer steps") -> None:
-    """Names both axes, that of steps where its numbers are; thousands are 1k, 2k."""
+    """Labels both axes; the numbers of thousands are 1k, 2k.
+
+    Args:
+        ax: The `Axes`.
+        ylabel: The label of the y axis.
+        xlabel: The label of the x axis, left out where its numbers are not shown. Defaults to
+            "optimizer steps".
+    """
     from matplotlib.ticker import EngFormatter
 
     has_numbers = ax.xaxis.get_tick_params().get("labelbottom", True)
@@ -59,24 +75,36 @@ def label_axes(ax, ylabel: str, xlabel: str = "optimizer steps") -> None:
 
 
 def legend(ax) -> None:
-    """Below the axes and their label, in as many columns as fit."""
+    """Puts a legend below the axes and their label, in as many columns as fit."""
     labels = ax.get_legend_handles_labels()[1]
     inches = ax.get_position().width * ax.figure.get_figwidth()
-    fitting = int(13 * inches) // (7 + max(map(len, labels)))  # characters of 10 points, and lines
-    columns = min(max(fitting, 1), len(labels))
-    below = {
+    # 13 characters of 10 points fill an inch; the line beside a label takes about 7.
+    most_columns = int(13 * inches) // (7 + max(map(len, labels)))
+    columns = min(max(most_columns, 1), len(labels))
+    placement = {
         "loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": columns,
         "borderaxespad": 3.6 if ax.get_xlabel() else 0.8,
     }  # fmt: skip
-    # Where a layout makes room for it; elsewhere it would be cut off.
-    ax.legend(**below if ax.figure.get_layout_engine() else {})
+    # Without a layout that makes room for it, a legend below the axes would be cut off.
+    ax.legend(**placement if ax.figure.get_layout_engine() else {})
 
 
-Curves = dict[str, dict[int, float]]
+Curves = dict[str, dict[int, float]]  # name -> step -> value
 
 
 def ready(what, is_there, axes, rows=1):
-    """The axes to draw in; raises `ValueError` where there is nothing to draw."""
+    """Returns the axes to draw in.
+
+    Args:
+        what: The thing that is drawn, for the error.
+        is_there: Whether there is something to draw.
+        axes: The matplotlib `Axes`, or None for a new figure.
+        rows: The number of axes. Defaults to 1.
+
+    Raises:
+        ValueError: if there is nothing to draw.
+        ModuleNotFoundError: if matplotlib is not installed.
+    """
     if not is_there:
         raise ValueError(
             "There is nothing to draw yet: plot() is for after fit, once a reading is a number."
@@ -85,24 +113,42 @@ def ready(what, is_there, axes, rows=1):
 
 
 def lines(ax, ylabel: str, curves: Curves) -> None:
-    """Curves by their names."""
+    """Draws curves, with a label on each axis and a legend.
+
+    Args:
+        ax: The `Axes`.
+        ylabel: The label of the y axis.
+        curves: Name in the legend -> step -> value.
+    """
     for label, curve in curves.items():
-        # Of one point, as of the only evaluation, there is no line.
+        # A curve of one point, such as a single evaluation, has no line, so few points are marked.
         ax.plot(list(curve), list(curve.values()), "-" if len(curve) > 30 else ".-", label=label)
     label_axes(ax, ylabel)
     legend(ax)
 
 
 def has_points(curves: Curves) -> bool:
-    """Whether there is anything to draw."""
+    """Returns whether there is anything finite to draw."""
     return any(math.isfinite(value) for curve in curves.values() for value in curve.values())
 
 
 def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
-    """Draws the noise scale over the steps, and the batch as a line."""
+    """Draws the noise scale over the steps, and the batch as a line.
+
+    Args:
+        curve: Step -> noise scale, in examples.
+        batch_size: The examples of an update.
+        axes: The matplotlib `Axes`. Defaults to None: those of a new figure.
+
+    Returns:
+        The `Axes`.
+
+    Raises:
+        ValueError: if no noise scale is a number.
+    """
     label = "noise scale"
-    if unknown := sum(not math.isfinite(value) for value in curve.values()):
-        label += f" (undefined in {unknown} of {len(curve)} readings)"
+    if undefined := sum(not math.isfinite(value) for value in curve.values()):
+        label += f" (undefined in {undefined} of {len(curve)} readings)"
     curves = {label: curve}
     (ax,) = ready("the noise scale", has_points(curves), axes)
     ax.axhline(batch_size, color="black", ls="--", lw=1, label=f"batch size: {batch_size:,}")
@@ -113,19 +159,34 @@ def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
 
 
 def trust_ratios(curves: Curves, axes=None, most: int = 3):
-    """Median and range over all layers, and those that end the farthest from the median."""
+    """Draws median and range over all layers, and the layers that end farthest from the median.
+
+    Args:
+        curves: Name of a layer -> step -> trust ratio.
+        axes: The matplotlib `Axes`. Defaults to None: those of a new figure.
+        most: The number of layers that are drawn by themselves. Defaults to 3.
+
+    Returns:
+        The `Axes`.
+
+    Raises:
+        ValueError: if no ratio is a number.
+    """
     (ax,) = ready("trust ratios", has_points(curves), axes)
     steps = sorted({step for curve in curves.values() for step in curve})
     rows = {layer: [curve.get(step, math.nan) for step in steps] for layer, curve in curves.items()}
-    seen = [[r for r in column if 0 < r < math.inf] for column in zip(*rows.values(), strict=True)]
-    medians, lows, highs = (
-        [of(column) if column else math.nan for column in seen]
-        for of in (statistics.median, min, max)
+    columns = [
+        [ratio for ratio in column if 0 < ratio < math.inf]
+        for column in zip(*rows.values(), strict=True)
+    ]
+    medians, minima, maxima = (
+        [statistic(column) if column else math.nan for column in columns]
+        for statistic in (statistics.median, min, max)
     )
-    ax.fill_between(steps, lows, highs, color="0.88", label=f"all {len(rows)} layers")
+    ax.fill_between(steps, minima, maxima, color="0.88", label=f"all {len(rows)} layers")
     ax.plot(steps, medians, color="black", label="their median")
-    far = sorted(rows, key=lambda layer: -distance(rows[layer][-1], medians[-1]))[:most]
-    for layer, label in zip(far, _short(far, rows), strict=True):
+    farthest = sorted(rows, key=lambda layer: -distance(rows[layer][-1], medians[-1]))[:most]
+    for layer, label in zip(farthest, _short(farthest, rows), strict=True):
         ax.plot(steps, rows[layer], lw=1, label=label)
     ax.set_yscale("log", nonpositive="mask")
     label_axes(ax, "trust ratio")
@@ -134,22 +195,37 @@ def trust_ratios(curves: Curves, axes=None, most: int = 3):
 
 
 def _short(names, among, most: int = 48) -> list[str]:
-    """Names without the folders that all have in common."""
-    same = len(os.path.commonprefix([name.split("/")[:-1] for name in among]))
-    cut = ("/".join(name.split("/")[same:]) for name in names)
-    return [name if len(name) <= most else f"...{name[3 - most :]}" for name in cut]
+    """Returns names without the folders common to all of `among`, cut to `most` characters."""
+    common = len(os.path.commonprefix([name.split("/")[:-1] for name in among]))
+    short_names = ("/".join(name.split("/")[common:]) for name in names)
+    return [name if len(name) <= most else f"...{name[3 - most :]}" for name in short_names]
 
 
+# What a recipe is drawn over -> the label of the x axis, and the recipe's attribute for its end.
 _OVER = {"steps": "optimizer steps", "examples": "examples"}
 _ENDS = {"steps": "train_steps", "examples": "examples_seen"}
-_POINTS = 513  # of a piece of the line, from one joint to the next
+_POINTS = 513  # points of a piece of the line, from one joint to the next
 
 
 def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax: Any = None) -> Any:
-    """Draws the learning rate of recipes; see `Recipe.plot`."""
+    """Draws the learning rate of recipes; see `Recipe.plot`.
+
+    Args:
+        first: A recipe.
+        others: Recipes to draw beside it.
+        over: The x axis: "steps" or "examples". Defaults to "steps".
+        ax: The matplotlib `Axes`. Defaults to None: those of a new figure.
+
+    Returns:
+        The `Axes`.
+
+    Raises:
+        ValueError: for another `over`.
+        TypeError: if one of the others is no recipe.
+    """
     if over not in _OVER:
-        known = ", ".join(map(repr, _OVER))
-        raise ValueError(f"over must be one of {known}, not {over!r}.")
+        options = ", ".join(map(repr, _OVER))
+        raise ValueError(f"over must be one of {options}, not {over!r}.")
     for other in others:
         if not isinstance(other, Recipe | StagedRecipe):
             raise TypeError(
@@ -157,14 +233,14 @@ def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax:
                 "axes of yours: plot(ax=axes); to save: plot().figure.savefig('recipe.png')."
             )
     (ax,) = given_or_new("a recipe", ax)
-    drawn: list[Any] = [first, *others]
-    titles = list(dict.fromkeys(recipe.title for recipe in drawn))
-    for recipe in drawn:
+    all_recipes: list[Any] = [first, *others]
+    titles = list(dict.fromkeys(recipe.title for recipe in all_recipes))
+    for recipe in all_recipes:
         prefix = f"{recipe.title}, " if len(titles) > 1 else ""
         ax.plot(*_line(recipe, over), label=prefix + batch(recipe))
     ax.set_title(titles[0] if len(titles) == 1 else "Learning rates")
     label = _OVER[over]
-    ends = [getattr(recipe, _ENDS[over]) for recipe in drawn]
+    ends = [getattr(recipe, _ENDS[over]) for recipe in all_recipes]
     if max(ends) > 20 * min(ends):
         ax.set(xscale="log", xlim=(1, None))
         label += ", logarithmic: straight warmup and decay look bent"
@@ -174,37 +250,60 @@ def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax:
 
 
 def _joints(recipe):
-    """The steps between which the rate is smooth: first, last, and where warmup or a rate ends."""
+    """Returns the steps between which the rate is smooth.
+
+    They are the first, the last, and those where a warmup or a rate ends.
+    """
     joints, begin = {0}, 0
     for stage in recipe.stages:
-        inner = (begin + step for step in (stage.warmup_steps, *stage.boundaries))
+        joint_steps = (begin + step for step in (stage.warmup_steps, *stage.boundaries))
         end = begin + stage.train_steps
-        joints.update(step for step in inner if step < end)
+        joints.update(step for step in joint_steps if step < end)
         joints.add(begin := end)
     return sorted(joints)
 
 
 def _line(recipe, over):
-    """x and y of the line. Each piece ends one float before its joint: a jump has both ends."""
+    """Returns x and y of a recipe's line.
+
+    Each piece ends one float before its joint, so that a jump has both ends.
+    """
     import numpy as np
 
     pieces = itertools.pairwise(_joints(recipe))
-    part = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, _POINTS))  # dense at joints: a root is steep
-    steps = np.concatenate([np.minimum(a + (b - a) * part, np.nextafter(b, a)) for a, b in pieces])
+    # The points are dense at joints, where a root is steep.
+    fractions = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, _POINTS))
+    steps = np.concatenate(
+        [
+            np.minimum(begin + (end - begin) * fractions, np.nextafter(end, begin))
+            for begin, end in pieces
+        ]
+    )
     rates = recipe.schedule(schedules).value(np, steps)
     if over == "steps":
         return steps, rates
-    # Stages have batches of their own.
-    ends = np.cumsum([0, *(stage.train_steps for stage in recipe.stages)])
+    # Stages differ in batch size, so examples are no multiple of steps.
+    stage_ends = np.cumsum([0, *(stage.train_steps for stage in recipe.stages)])
     examples = np.cumsum([0, *(stage.examples_seen for stage in recipe.stages)])
-    return np.interp(steps, ends, examples), rates
+    return np.interp(steps, stage_ends, examples), rates
 
 
 def rates(found, ax=None):
-    """Held-out losses over the learning rate, a line an optimizer and a rung."""
+    """Draws held-out losses over the learning rate, a line for each optimizer and number of steps.
+
+    Args:
+        found: The answer of `find_rate`.
+        ax: The matplotlib `Axes`. Defaults to None: those of a new figure.
+
+    Returns:
+        The `Axes`.
+
+    Raises:
+        ValueError: if there are no trials.
+    """
     (ax,) = ready("rates", found.trials, ax)
     curves: dict[tuple[str, int], list] = {}
-    for trial in sorted(found.trials, key=lambda each: each.rate):
+    for trial in sorted(found.trials, key=lambda candidate: candidate.rate):
         curves.setdefault((trial.optimizer, trial.steps), []).append(trial)
     for (name, steps), trials in curves.items():
         ax.plot(
@@ -222,18 +321,26 @@ def rates(found, ax=None):
 
 
 def batches(answer, ax=None):
-    """Draws hours over the batch, a line for each number of devices, with the likely ones."""
+    """Draws hours over the batch, a line and a band of likely hours for each number of devices.
+
+    Args:
+        answer: The answer of `find_batch`.
+        ax: The matplotlib `Axes`. Defaults to None: those of a new figure.
+
+    Returns:
+        The `Axes`.
+    """
     (ax,) = given_or_new("batches", ax)
     for devices in answer.machine.devices:
         rows = [row for row in answer.rows if row.devices == devices]
-        at = [row.batch for row in rows]
-        lows, highs = ([row.between[end] for row in rows] for end in (0, 1))
-        ax.fill_between(at, lows, highs, alpha=0.2)
-        ax.plot(at, [row.hours for row in rows], ".-", label=f"devices: {devices:,}")
-    named = {"fastest": (answer.fastest, "o"), "cheapest": (answer.cheapest, "s")}
+        sizes = [row.batch for row in rows]
+        low_hours, high_hours = ([row.between[end] for row in rows] for end in (0, 1))
+        ax.fill_between(sizes, low_hours, high_hours, alpha=0.2)
+        ax.plot(sizes, [row.hours for row in rows], ".-", label=f"devices: {devices:,}")
+    marked = {"fastest": (answer.fastest, "o"), "cheapest": (answer.cheapest, "s")}
     if answer.by_deadline is not None:
-        named["largest by the deadline"] = (answer.by_deadline, "D")
-    for label, (row, marker) in named.items():
+        marked["largest by the deadline"] = (answer.by_deadline, "D")
+    for label, (row, marker) in marked.items():
         ax.plot(row.batch, row.hours, marker, ms=9, color="black", mfc="none", ls="", label=label)
     if answer.deadline is not None:
         ax.axhline(answer.deadline, color="black", ls="--", lw=1, label="deadline")

@@ -1,4 +1,4 @@
-"""Schedules of the core as those of a host: how they are called, and how they are saved."""
+"""Makes the core's schedules callable and serializable as those of a Keras are."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,10 +8,13 @@ from tf_lamb.core import schedules
 
 
 class Schedule(schedules.Schedule):
-    """Stands before the host's class of schedules; one of the host's own may be inside."""
+    """Makes a schedule of the core one of the host; it stands before the host's class of schedules.
+
+    One of the host's own schedules may be inside.
+    """
 
     value: Callable
-    # The frontend's.
+    # A frontend defines these.
     _host: ClassVar[type]
     _xp: ClassVar[Any]
     _floatx: Callable
@@ -19,52 +22,75 @@ class Schedule(schedules.Schedule):
     _deserialize: Callable
 
     def __call__(self, step):
-        # Whole numbers stay so, as float32 does not hold all of them.
+        # Integers stay integers, because float32 does not hold all of them.
         step = self._xp.convert_to_tensor(step)
         is_exact = "int" in str(step.dtype) and self._floatx() != "float64"
         rate = self.value(self._xp, step if is_exact else self._xp.cast(step, self._floatx()))
         return self._xp.cast(rate, self._floatx())
 
     def inside(self, name: str, value: Any) -> Any:
-        """See base class; a schedule of the other Keras is refused."""
+        """See base class; raises TypeError for a schedule of the other Keras.
+
+        Args:
+            name: The name of the field, for the error.
+            value: A number or a schedule.
+        """
         check_host(name, value, self._host)
         return super().inside(name, value)
 
     def get_config(self):
-        """The fields, as JSON can hold them."""
+        """Returns the fields, as JSON can hold them."""
         fields = (field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
         return {name: self._serialized(getattr(self, name)) for name in fields}
 
     @classmethod
     def from_config(cls, config):
-        """The schedule again."""
+        """Makes a schedule from what `get_config` returned."""
         return cls(**{name: cls._deserialized(value) for name, value in config.items()})
 
     @classmethod
     def _serialized(cls, value):
         if isinstance(value, tuple):
-            return [cls._serialized(each) for each in value]
+            return [cls._serialized(element) for element in value]
         return cls._serialize(value) if isinstance(value, cls._host) else value
 
     @classmethod
     def _deserialized(cls, value):
         if isinstance(value, list):
-            return tuple(cls._deserialized(each) for each in value)
+            return tuple(cls._deserialized(element) for element in value)
         return cls._deserialize(value) if isinstance(value, dict) else value
 
 
 def factor(xp, value):
-    """What a schedule or a function gives, as a scalar that can be multiplied: float32, or float64.
+    """Converts the value of a schedule or function to a scalar that can be multiplied.
 
-    One of Keras gives what it was given. A whole number would cut off the fraction of what is
-    multiplied by it, and half precision would round it.
+    A schedule of Keras returns the dtype that it was given. An integer would cut off the fraction
+    of what is multiplied by it, and half precision would round it.
+
+    Args:
+        xp: The array namespace.
+        value: The value, as a number or tensor.
+
+    Returns:
+        A float64 scalar if the value has that dtype, else a float32 scalar.
     """
     value = xp.convert_to_tensor(value)
     return value if "float64" in str(value.dtype) else xp.cast(value, "float32")
 
 
 def check_host(name, value, host):
-    """Refuses a schedule of the other Keras, which fails within the first step or when saved."""
+    """Checks that a schedule is not one of the other Keras.
+
+    Such a schedule fails within the first step, or when it is saved.
+
+    Args:
+        name: The name of the argument, for the error.
+        value: A schedule, or any other value, which passes.
+        host: The class of schedules of this Keras.
+
+    Raises:
+        TypeError: for a schedule of the other Keras.
+    """
     bases = [base for base in type(value).__mro__ if base.__name__ == "LearningRateSchedule"]
     if not bases or host in bases:
         return

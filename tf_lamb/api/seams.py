@@ -1,23 +1,24 @@
-"""What is replaced of a user's model, layers and optimizer, in both Kerases; nothing else does so.
+"""Replaces parts of a user's model, layers and optimizer, in both Kerases; no other module does so.
 
-All of it is of Keras 3.15.1 and tf_keras 2.20.1, and of one object; `keras/seams.py` and
-`tf_keras/seams.py` have what is of one of the two, or of the process.
+All of it is of Keras 3.15.1 and tf_keras 2.20.1, and changes one object. `keras/seams.py` and
+`tf_keras/seams.py` have what belongs to one of the two, or changes the process.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+# The attributes in which a model keeps its traced functions.
 _COMPILED = ("train_function", "train_tf_function", "test_function", "predict_function")
 
 
 def trace_anew(model: Any) -> None:
-    """Has the next step traced anew, which learns what it was not traced with."""
+    """Drops the traced step, so that the next one is traced with what has changed since."""
     model.train_function = None
 
 
 def forget_compiled(model: Any) -> None:
-    """Drops all functions that were traced, of models inside, too; by `_flatten_layers`."""
+    """Drops all traced functions, also those of inner models, which `_flatten_layers` finds."""
     for part in model._flatten_layers():
         for name in _COMPILED:
             if getattr(part, name, None) is not None:
@@ -25,14 +26,26 @@ def forget_compiled(model: Any) -> None:
 
 
 def become(layer: Any, cls: type, settings: Mapping[str, Any]) -> None:
-    """Makes a layer one of this class, which has the same weights."""
+    """Changes the class of a layer, which keeps its weights.
+
+    Args:
+        layer: The layer.
+        cls: Its new class.
+        settings: Name -> value of the attributes that the new class needs.
+    """
     layer.__class__ = cls
     for name, value in settings.items():
         setattr(layer, name, value)
 
 
 def use_optimizer(model: Any, optimizer: Any, compiled: Callable | None) -> None:
-    """Trains a model with an optimizer in another's place, by the step that was compiled for it."""
+    """Trains a model with another optimizer from now on.
+
+    Args:
+        model: The model.
+        optimizer: The optimizer.
+        compiled: The training step that was compiled for this optimizer, or None.
+    """
     model.optimizer = optimizer
     model.train_function = compiled
 
@@ -40,7 +53,14 @@ def use_optimizer(model: Any, optimizer: Any, compiled: Callable | None) -> None
 def set_own(
     model: Any, own: Mapping[str, Any], evaluating: Callable | None, without: Iterable[str] = ()
 ) -> None:
-    """Gives a model attributes of its own; evaluation is traced anew where `evaluating` is None."""
+    """Sets instance attributes of a model.
+
+    Args:
+        model: The model.
+        own: Name -> value of the attributes to set.
+        evaluating: The evaluation function to use; None has evaluation traced anew.
+        without: The names of attributes to delete first. Defaults to none.
+    """
     for name in without:
         vars(model).pop(name, None)
     vars(model).update(own)
@@ -48,51 +68,66 @@ def set_own(
 
 
 def begin_at(model: Any, epoch: int | None) -> None:
-    """Has the next `fit` on Keras 3 begin at an epoch, by `_initial_epoch`; None: as it is told."""
+    """Has the next `fit` on Keras 3 begin at an epoch, by `_initial_epoch`.
+
+    Args:
+        model: The model.
+        epoch: The epoch; None leaves it to the argument of `fit`.
+    """
     model._initial_epoch = epoch
 
 
 @contextlib.contextmanager
 def executed(model: Any, count: int):
-    """Inside it, `fit` makes so many steps an execution, by a step that is compiled for them.
+    """Has `fit`, in a `with` block, run `count` steps an execution, compiled for that number.
 
-    `steps_per_execution` of Keras 3, a number; `_steps_per_execution` of tf_keras, a variable.
+    `steps_per_execution` of Keras 3 is a number; `_steps_per_execution` of tf_keras is a variable.
+    Afterwards the model has its former number and functions.
+
+    Args:
+        model: A compiled model.
+        count: The number of steps of an execution.
     """
     public = hasattr(model, "steps_per_execution")
-    before = model.steps_per_execution if public else model._steps_per_execution
-    if before is None or int(before) == count:
+    steps_before = model.steps_per_execution if public else model._steps_per_execution
+    if steps_before is None or int(steps_before) == count:
         yield
         return
 
-    def use(number):
+    def use_steps(number):
         model.train_function = model.test_function = None
         if public:
             model.steps_per_execution = number
         else:
             model._steps_per_execution.assign(number)
 
-    before, functions = int(before), (model.train_function, model.test_function)
-    use(count)
+    steps_before, functions = int(steps_before), (model.train_function, model.test_function)
+    use_steps(count)
     try:
         yield
     finally:
-        use(before)
+        use_steps(steps_before)
         model.train_function, model.test_function = functions
 
 
 @contextlib.contextmanager
 def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
-    """Inside it, `fit` ends with the averages of `use_ema` as weights where that is so alone."""
+    """Has `fit`, in a `with` block, end with the averages of `use_ema` only if training is over.
+
+    Args:
+        optimizer: The optimizer, whose `finalize_variable_values` is replaced meanwhile.
+        is_over: Returns whether training ends with the running `fit`.
+    """
     finalize = getattr(optimizer, "finalize_variable_values", None)
     if finalize is None:
         yield
         return
 
-    def at_the_end(variables):
+    def finalize_at_end(variables):
         if is_over():
             finalize(variables)
 
-    optimizer.finalize_variable_values = at_the_end
+    optimizer.finalize_variable_values = finalize_at_end
     try:
         yield
     finally:
@@ -100,5 +135,10 @@ def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
 
 
 def use_rate(optimizer: Any, rate: Any) -> None:
-    """Has an optimizer read this rate: `_learning_rate`, a number, a schedule or a callable."""
+    """Has an optimizer read a learning rate, by `_learning_rate`.
+
+    Args:
+        optimizer: The optimizer.
+        rate: A number, a schedule or a callable.
+    """
     optimizer._learning_rate = rate

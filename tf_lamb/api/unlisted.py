@@ -1,4 +1,4 @@
-"""What a model holds beside the variables that its Keras lists, for whoever restores them."""
+"""Finds the state of a model that its Keras does not list as variables, for restoring it."""
 
 from typing import Any
 
@@ -6,22 +6,22 @@ from tf_lamb.api import frontends
 
 
 def unlisted(model: Any) -> list:
-    """The states of its stateful RNNs, and what its frontend knows of besides."""
-    # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
-    held = [getattr(layer, "states", None) for layer in model._flatten_layers()]
-    states = [each for each in leaves(held) if hasattr(each, "assign")]
+    """Returns the states of the model's stateful RNNs, and what its frontend adds to them."""
+    # seam: Keras 3.15.1, tf_keras 2.20.1. No public function visits layers inside of layers.
+    layer_states = [getattr(layer, "states", None) for layer in model._flatten_layers()]
+    states = [leaf for leaf in leaves(layer_states) if hasattr(leaf, "assign")]
     return [*states, *frontends.of(model).unlisted(model)]
 
 
 def identity_of(variable: Any) -> Any:
-    """What tells a variable, or what stands for one, from every other."""
+    """Returns a key that tells a variable, or an object that stands for one, from all others."""
     return getattr(variable, "identity", None) or id(variable)
 
 
 def leaves(held: Any) -> list:
-    """The leaves of lists, tuples and dicts that may stand inside of each other."""
+    """Returns the leaves of nested lists, tuples and dicts."""
     if isinstance(held, dict):
         held = list(held.values())
     if isinstance(held, (list, tuple)):
-        return [leaf for each in held for leaf in leaves(each)]
+        return [leaf for element in held for leaf in leaves(element)]
     return [held]

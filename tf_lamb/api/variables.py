@@ -1,96 +1,119 @@
-"""Access to variables and optimizers of either Keras, and to what wraps an optimizer."""
+"""Reads variables and optimizers of either Keras, and what wraps an optimizer."""
 
 from tf_lamb.core.patterns import stable_path, unique
 
-# Of wrappers such as `LossScaleOptimizer`, and (tf-models-official 2.20.0) of averaging.
+# The attributes in which wrappers hold an optimizer: `LossScaleOptimizer` and others, and Model
+# Garden's average (tf-models-official 2.20.0).
 _NAMES = ("inner_optimizer", "_optimizer")
 
 
 def unwrapped(optimizer, kind: type | tuple = ()):
-    """The innermost optimizer of wrappers, or the first of a kind on the way there."""
-    *_, last = _inwards(optimizer, kind)
-    return last
+    """Returns the innermost optimizer of wrappers, or the first of a class on the way to it.
+
+    Args:
+        optimizer: An optimizer, or a wrapper.
+        kind: A class, or a tuple of classes, at which to stop. Defaults to none.
+    """
+    *_, innermost = _inwards(optimizer, kind)
+    return innermost
 
 
 def wrappers_of(optimizer) -> list:
-    """What wraps an optimizer, outermost first."""
+    """Returns the wrappers of an optimizer, outermost first."""
     *wrappers, _ = _inwards(optimizer, ())
     return wrappers
 
 
 def _inwards(optimizer, kind):
-    """The optimizer and what is inside, to the innermost, or the first of a kind."""
+    """Yields the optimizer and those inside it, to the innermost or the first of a class."""
     while True:
         yield optimizer
-        inner = [each for name in _NAMES if (each := getattr(optimizer, name, None)) is not None]
+        inner = [
+            candidate
+            for name in _NAMES
+            if (candidate := getattr(optimizer, name, None)) is not None
+        ]
         if isinstance(optimizer, kind) or not inner:
             return
         optimizer = inner[0]
 
 
 def inside(optimizer) -> list:
-    """An optimizer and all that it wraps; of Keras's `MultiOptimizer`, each part."""
+    """Returns an optimizer and all that it wraps; for a `MultiOptimizer`, those of each part."""
     wrapped = list(_inwards(optimizer, ()))
     parts = getattr(wrapped[-1], "optimizers", ())
     return [*wrapped, *(member for part in parts for member in inside(part))]
 
 
 def is_ours(optimizer) -> bool:
-    """Whether an optimizer, without what wraps it, is one of this package, in either Keras."""
+    """Returns whether an optimizer, not a wrapper, is one of this package, in either Keras."""
     return hasattr(optimizer, "slots_of")
 
 
 def path_of(variable) -> str:
-    """`variable.path` in Keras 3; of a TensorFlow variable, its name without what varies."""
+    """Returns the path of a variable.
+
+    It is `variable.path` in Keras 3. For a TensorFlow variable it is its name, without what differs
+    between replicas.
+    """
     if path := getattr(variable, "path", None):
         return path
     name = variable.name
-    if hasattr(variable, "_sharded_container"):  # a part, on one of several parameter servers
+    if hasattr(variable, "_sharded_container"):  # a shard on one of several parameter servers
         name = name.rpartition("/part_")[0]
     return stable_path(name)
 
 
 def is_overwritten(variable) -> bool:
-    """Whether its "gradient" is its next value, as of the scales of Keras 3's float8 layers."""
+    """Returns whether the "gradient" of a variable is its next value.
+
+    That holds for the scales of Keras 3's float8 layers.
+    """
     return getattr(variable, "overwrite_with_gradient", False)
 
 
 def names_of(variables) -> list[str]:
-    """The path of each; a path that several have with its number, in this order."""
-    return unique([path_of(v) for v in variables])
+    """Returns the path of each variable; paths that several have get a number, in this order."""
+    return unique([path_of(variable) for variable in variables])
 
 
 def variables_of(optimizer) -> list:
-    """Its variables; those of tf_keras's wrappers and legacy optimizers are a method."""
+    """Returns the variables of an optimizer.
+
+    In tf_keras's wrappers and legacy optimizers `variables` is a method.
+    """
     variables = optimizer.variables
     return variables() if callable(variables) else variables
 
 
 def step_of(optimizer) -> int:
-    """The optimizer steps done; waits for the device."""
+    """Returns the optimizer steps done; waits for the device."""
     return as_int(optimizer.iterations)
 
 
 def waiting_in(optimizer) -> int:
-    """The micro-batches that wait for the rest of their update; waits for the device."""
+    """Returns the micro-batches that wait for the rest of an update; waits for the device."""
     storage = getattr(unwrapped(optimizer), "_storage", None)
     return as_int(storage.micro_step) if storage and storage.steps else 0
 
 
 def as_int(scalar) -> int:
-    """The number in a scalar, or in a variable of either Keras; waits for the device."""
+    """Returns a scalar, or a variable of either Keras, as an int; waits for the device."""
     return int(value_of(scalar))
 
 
 def root_mean_square(array) -> float:
-    """Of all elements of a NumPy array, in float32 at least."""
+    """Returns the root of the mean square of a NumPy array, computed in float32 at least."""
     wide = array.astype("float64" if array.dtype == "float64" else "float32")
     return float((wide * wide).mean() ** 0.5)
 
 
 def value_of(variable):
-    """What a tensor, or a variable of either Keras, holds; waits for the device."""
-    inner = getattr(variable, "value", None)  # of Keras 3's variable what its backend holds
+    """Returns the value of a tensor, or of a variable of either Keras; waits for the device.
+
+    It is a NumPy array, or whatever else the backend holds.
+    """
+    inner = getattr(variable, "value", None)  # the backend's tensor in a variable of Keras 3
     value = variable if inner is None or callable(inner) else inner
     if hasattr(value, "detach"):
         return _array_of_torch(value)
@@ -98,28 +121,39 @@ def value_of(variable):
 
 
 def _array_of_torch(tensor):
-    """A copy; by `Variable.numpy()` Keras 3.15.1 does what NumPy 2 deprecates."""
+    """Returns a NumPy copy; Keras 3.15.1's `Variable.numpy()` does what NumPy 2 deprecates."""
     tensor = tensor.detach().cpu()
-    if str(tensor.dtype) == "torch.bfloat16":  # which torch gives to NumPy in no way
+    if str(tensor.dtype) == "torch.bfloat16":  # torch cannot convert it to NumPy
         return tensor.float().numpy().astype("bfloat16")
     return tensor.numpy().copy()
 
 
 def numpy_of(variable):
-    """What a tensor, or a variable of either Keras, holds, as an array of NumPy's; a copy."""
+    """Returns a NumPy copy of a tensor, or of a variable of either Keras."""
     import numpy as np
 
     return np.array(value_of(variable))
 
 
 class Snapshot:
-    """Variables, and the values that they are to have again."""
+    """Holds variables, and the values to give back to them.
+
+    Args:
+        variables: Variables of either Keras.
+        values: Their values. Defaults to None: copies of the present ones.
+
+    Attributes:
+        variables: The variables, as a list.
+        values: A value for each variable, in the same order.
+    """
 
     def __init__(self, variables, values=None):
         self.variables = list(variables)
-        self.values = [numpy_of(v) for v in self.variables] if values is None else values
+        self.values = (
+            [numpy_of(variable) for variable in self.variables] if values is None else values
+        )
 
     def put_back(self) -> None:
-        """Gives the variables these values."""
+        """Assigns the values to the variables."""
         for variable, value in zip(self.variables, self.values, strict=True):
             variable.assign(value)
