@@ -50,12 +50,14 @@ class Schedule(schedules.Schedule):
 
     @classmethod
     def _serialized(cls, value):
+        """Returns the value of a field as JSON can hold it; tuples become lists."""
         if isinstance(value, tuple):
             return [cls._serialized(element) for element in value]
         return cls._serialize(value) if isinstance(value, cls._host) else value
 
     @classmethod
     def _deserialized(cls, value):
+        """Returns the value of a field from what `_serialized` returned."""
         if isinstance(value, list):
             return tuple(cls._deserialized(element) for element in value)
         return cls._deserialize(value) if isinstance(value, dict) else value

@@ -116,6 +116,7 @@ class NoiseScale(Callback):
         del self._averages[bisect.bisect(counts, count) :]
 
     def _find(self, model):
+        """See base class; drops readings of another optimizer, or of state that was put back."""
         advice = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
         optimizer = find(self, model, MeasureNoise, f"needs an optimizer that measures: {advice}")
         if optimizer is not self._optimizer:
@@ -125,6 +126,7 @@ class NoiseScale(Callback):
         return optimizer
 
     def _read_now(self):
+        """Adds a reading, unless this step was read."""
         step, steps = self._optimizer.updates, self.history["step"]
         if steps[-1:] == [step]:  # an epoch and `every` batches end with the same step
             return
@@ -236,6 +238,7 @@ class StopAtBaseSteps(Callback):
             )
 
     def _read_now(self):
+        """Ends training if the base batch's steps are done."""
         if self._optimizer.base_steps >= self.steps:
             self.model.stop_training = True
 

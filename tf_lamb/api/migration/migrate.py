@@ -145,42 +145,46 @@ def migrate(
     inner, source_wrapper = unwrapped(source), unwrapped(source, MeasureNoise)
     variables = _trained_by(measuring, optimizer, model)
     if isinstance(source, (str, os.PathLike)):
-        read = frontend.checkpoints().read(source, names_of(variables), weights)
+        source_state = frontend.checkpoints().read(source, names_of(variables), weights)
     elif isinstance(inner, Layerwise):
-        read = _of_ours(inner)
+        source_state = _of_ours(inner)
     else:
-        read = _of_another(inner)
+        source_state = _of_another(inner)
     if not isinstance(source, (str, os.PathLike)):
-        read = _with_averages(read, wrappers_of(source))
+        source_state = _with_averages(source_state, wrappers_of(source))
     measures_alike = _measuring(source_wrapper) == _measuring(measuring)
     # Sums of a begun update do not fit if the noise of its parts was measured differently.
-    continued = read if measures_alike else read.after_an_update()
+    usable_state = source_state if measures_alike else source_state.after_an_update()
     report, states, values = _prepared(
-        continued, optimizer, variables, model, weights, dict(rename or {}), tuple(fresh)
+        usable_state, optimizer, variables, model, weights, dict(rename or {}), tuple(fresh)
     )
     if measuring is not optimizer:
         measuring.build(variables)
-    scalars = dict(continued.scalars)
+    scalars = dict(usable_state.scalars)
     dropped = named.continue_from(
-        optimizer, variables, model.weights, continued.step, states, values, scalars
+        optimizer, variables, model.weights, usable_state.step, states, values, scalars
     )
-    dropped |= (read.scalars.keys() - scalars.keys()) | {*read.others}
+    dropped |= (source_state.scalars.keys() - scalars.keys()) | {*source_state.others}
     measured = {} if source_wrapper is inner else _values(source_wrapper._named_state().scalars)
     if measuring is not optimizer:
         measuring.continue_from(
-            measured if measures_alike else _steps(measured, continued, measuring)
+            measured if measures_alike else _steps(measured, usable_state, measuring)
         )
     if not measures_alike and any(
         value.any() for name, value in measured.items() if name != "gain"
     ):
         dropped.add("measured")
-    factor = peers.times_slower(continued.beyond, optimizer.get_config())
+    factor = peers.times_slower(usable_state.beyond, optimizer.get_config())
     if factor > 1 and not isinstance(measuring, AdaScale):
         warn(
             f"{optimizer.name}: the learning rate's schedule is {factor} times slower than in "
-            f"{read.origin}, which read it at micro-batches: divide its steps by {factor}."
+            f"{source_state.origin}, which read it at micro-batches: divide its steps by {factor}."
         )
-    names = (name for name in dropped if name not in read.scalars or read.scalars[name].any())
+    names = (
+        name
+        for name in dropped
+        if name not in source_state.scalars or source_state.scalars[name].any()
+    )
     changes = report.changes | peers.adascale_changes(
         _of_adascale(source_wrapper), _of_adascale(measuring)
     )
@@ -225,7 +229,7 @@ def _of_another(source) -> Source:
 
 
 def _with_averages(found: Source, wrappers) -> Source:
-    """Adds the weights' averages that a Model Garden `ExponentialMovingAverage` around it keeps."""
+    """Adds the averages that a wrapper, Model Garden's `ExponentialMovingAverage`, has kept."""
     wrapper = next(
         (candidate for candidate in wrappers if getattr(candidate, "_average_weights", None)), None
     )

@@ -262,6 +262,7 @@ def without_model(names: Iterable[str]) -> dict[str, str]:
 
 
 def _is_number(value):
+    """Returns whether a value is an int or a float."""
     return isinstance(value, (int, float))
 
 

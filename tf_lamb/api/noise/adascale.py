@@ -124,6 +124,7 @@ class AdaScale(MeasureNoise):
             )
 
     def _check_inner(self, inner):
+        """See base class; also raises ValueError for an optimizer whose gain has no known place."""
         super()._check_inner(inner)
         rule = getattr(inner, "rule", None)
         if not isinstance(inner, self._stands_around) or (rule and not rule.takes_gain):
@@ -133,12 +134,14 @@ class AdaScale(MeasureNoise):
             )
 
     def _wrap(self, inner, name):
+        """See base class; also has the inner optimizer read a `Rate`."""
         super()._wrap(inner, name)
         self._take_rate(inner)
 
     # seam: Keras 3.15.1 and tf_keras 2.20.1, here and in `_learning_rate`, `_velocities` below.
     @property
     def _rate(self) -> Rate:
+        """The `Rate` that the inner optimizer reads."""
         return self.inner_optimizer._learning_rate
 
     @property
@@ -189,6 +192,7 @@ class AdaScale(MeasureNoise):
         return 0.5 if self._preconditioned else 1.0
 
     def _initial_state(self):
+        """See base class; adds the averages for the gain, the gain, and tau = step + fraction."""
         floats = ("base_variance", "base_signal", "base_count", "fraction")
         return {
             **super()._initial_state(),
@@ -198,6 +202,7 @@ class AdaScale(MeasureNoise):
         }
 
     def _averaged(self, xp, state, moments, when):
+        """See base class; adds the averages for the gain, and the gain."""
         averages = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
         sums = (xp.sum(moment) for moment in moments)
         new_averages, gain = noise.measured(xp, averages, *sums, scale=self.scale, when=when)
@@ -214,6 +219,7 @@ class AdaScale(MeasureNoise):
         return None
 
     def _preconditioner(self, positions):
+        """See base class; divides gradients by the root of their second moments."""
         if not self._preconditioned:
             return super()._preconditioner(positions)
         xp, inner, second_moment = self._xp, self.inner_optimizer, self._second_moment_of()
@@ -230,9 +236,11 @@ class AdaScale(MeasureNoise):
         return lambda gradient, i: xp.cast(gradient, "float32") / denominators[i]
 
     def _is_measured(self):
+        """See base class; if gradients are preconditioned, the first steps are not measured."""
         return not self._preconditioned or self.inner_optimizer.iterations >= UNMEASURED_STEPS
 
     def _stepped(self, counts):
+        """See base class; adds the gain to tau if an update was taken."""
         step, fraction, gain = (
             self._xp.convert_to_tensor(self._state[name]) for name in ("step", "fraction", "gain")
         )
