@@ -93,7 +93,8 @@ class Diagnosis:
         Args:
             optimizer: The optimizer, without wrappers.
             loss: The mean loss of the present epoch so far, or None.
-            model: The model whose weights are checked. Defaults to None: the optimizer's alone.
+            model: The model whose weights are checked. Defaults to None: those that the optimizer
+                trains, without moving averages.
 
         Raises:
             FloatingPointError: if the run has diverged; its message is the report.
