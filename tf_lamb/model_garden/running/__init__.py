@@ -1,1 +1,1 @@
-"""A run: its trainer, its loop, and what is read while it trains."""
+"""Holds the parts of a run: its trainer, its loop, and the actions that read it in training."""

@@ -1,7 +1,8 @@
-"""Orbit actions: what measuring optimizers and trust ratios tell, after each loop of training.
+"""Orbit actions that report on measuring optimizers and trust ratios after each loop of training.
 
-Each is called with the output of a loop, and adds to it: Orbit writes it to TensorBoard and to the
-log. `Runner` makes those that an experiment asks for; pass them as `train_actions` to another one.
+Orbit calls each action with the output of a loop. The action adds its values to that output, and
+Orbit writes them to TensorBoard and to the log. `Runner` makes the actions that an experiment asks
+for; with another runner, pass them as `train_actions`.
 """
 
 import functools
@@ -21,9 +22,16 @@ from tf_lamb.tensorflow.summaries import Writer
 class Divergence:
     """Ends a run that has diverged, before its checkpoint is saved; see `StopOnDivergence`.
 
-    Adds the number of skipped steps; with `on_spike` the latest norm of the gradient and the number
-    of spikes, too. `recovery` is Model Garden's action that goes back to the last checkpoint, as
-    often as `trainer.recovery_max_trials` says: the run ends when it gives up.
+    Adds the number of skipped steps to the output of a loop. An optimizer with `on_spike` also adds
+    the latest norm of the gradient and the number of spikes.
+
+    Args:
+        optimizer: the optimizer whose steps are watched.
+        model: the model whose weights are checked; None checks those that the optimizer trains.
+        patience: the run has diverged after this number of skipped steps in a row, or if most of
+            the last `2 * patience` steps were skipped.
+        recovery: Model Garden's action that goes back to the last checkpoint, as often as
+            `trainer.recovery_max_trials` says. The run ends when the action gives up.
     """
 
     def __init__(self, optimizer, model=None, patience: int = 20, recovery=None):
@@ -32,7 +40,13 @@ class Divergence:
         self.recovery = recovery
 
     def __call__(self, output):
-        """Adds to the output of a loop; raises `FloatingPointError` with the report."""
+        """Adds the counts to `output`, a dict of the loop's results.
+
+        Raises:
+            FloatingPointError: with the report, if the run has diverged and `recovery` is None or
+                has given up.
+            RuntimeError: if `recovery` has given up and there is no report.
+        """
         output["skipped_steps"] = skipped = self._optimizer.skipped_steps
         if skipped > self._skipped:
             logging.warning(
@@ -50,71 +64,94 @@ class Divergence:
             self._recover(output, report)
         elif report:
             raise report
-        self._skipped = self._optimizer.skipped_steps  # of the checkpoint, where it went back
+        self._skipped = self._optimizer.skipped_steps  # recovery may have restored fewer
 
     def _recover(self, output, report):
-        # What diverged without a word in the loss is one trial of recovery, too.
+        """Calls `recovery`, and raises the report once it has given up."""
+        # A divergence that the loss does not show counts as one trial of recovery, too.
         try:
             self.recovery({**output, "training_loss": math.nan} if report else output)
         except RuntimeError as error:
-            why = str(error)
+            message = str(error)
             if skipped := output["skipped_steps"] - self._skipped:
-                why += (
+                message += (
                     f" {skipped} steps were skipped, so the weights are as they were before them: "
                     "trainer.recovery_max_trials=-1 lets the run go on."
                 )
-            raise report or RuntimeError(f"{why}\n{ADVICE}") from error
+            raise report or RuntimeError(f"{message}\n{ADVICE}") from error
 
 
 class NoiseScale:
-    """Adds the simple noise scale, in examples; see `tf_lamb.tf_keras.NoiseScale`."""
+    """Adds the simple noise scale, in examples; see `tf_lamb.tf_keras.NoiseScale`.
+
+    Args:
+        optimizer: the measuring optimizer.
+        batch_size: the global batch size, in examples.
+    """
 
     def __init__(self, optimizer, batch_size: int):
         self._optimizer, self._batch_size = optimizer, batch_size
         self._averages: list[noise.Averages] = []
 
     def __call__(self, output):
-        """Adds to the output of a loop."""
+        """Adds `noise_scale` to `output`, a dict of the loop's results."""
         output["noise_scale"] = self._optimizer.noise_scale(self._batch_size)
-        now = self._optimizer.averages()
-        # Where the run went back to a checkpoint, what was read after it is no part of these.
-        self._averages = [*(each for each in self._averages if each.count < now.count), now]
+        averages = self._optimizer.averages()
+        # A run that went back to a checkpoint drops the readings that it took after it.
+        self._averages = [
+            *(reading for reading in self._averages if reading.count < averages.count),
+            averages,
+        ]
 
     def advice(self) -> str:
-        """The critical batch size, what the present batch costs, and a better one."""
+        """Returns a text with the critical batch size, the present one's cost, and a better one."""
         critical = self._optimizer.noise_scale(self._batch_size)
         precision = noise.precision(self._averages, self._optimizer.smoothing)
         return noise.advice(critical, self._batch_size, precision)
 
 
 class AdaScaleProgress:
-    """Adds AdaScale's gain, its rate, and steps of the base batch, which end a run at `steps`."""
+    """Adds AdaScale's gain, its learning rate, and the progress in steps of the base batch.
+
+    Args:
+        optimizer: the AdaScale optimizer.
+        steps: the number of steps of the base batch at which the run ends; None for no end.
+    """
 
     def __init__(self, optimizer, steps: int | None = None):
         self._optimizer, self._steps = optimizer, steps
 
     def __call__(self, output):
-        """Adds to the output of a loop."""
+        """Adds `gain`, `base_step` and `scaled_learning_rate` to `output`."""
         output["gain"] = self._optimizer.gain
         output["base_step"] = self._optimizer.base_steps
         output["scaled_learning_rate"] = self._optimizer.scaled_learning_rate
 
     def advice(self) -> str:
-        """The progress of training, in steps of the base batch."""
-        spent, steps = self._optimizer.base_steps, step_of(self._optimizer)
-        asked = f" of {self._steps:,}" if self._steps else ""
-        return f"AdaScale: {steps:,} steps were worth {spent:,.0f}{asked} of the base batch."
+        """Returns the progress of training, in steps of the base batch, as text."""
+        base_steps, steps = self._optimizer.base_steps, step_of(self._optimizer)
+        target = f" of {self._steps:,}" if self._steps else ""
+        return f"AdaScale: {steps:,} steps were worth {base_steps:,.0f}{target} of the base batch."
 
     def is_spent(self) -> bool:
-        """Whether training is over."""
+        """Returns whether the run has taken all its steps of the base batch."""
         return self._steps is not None and self._optimizer.base_steps >= self._steps
 
 
 class TrustRatios:
     """Reads the trust ratio of every layer, as `tf_lamb.tf_keras.TrustRatios` does.
 
-    A reading is of the last step of a loop, and `every` is rounded up to whole loops
+    Each reading is taken at the last step of a loop, so `every` is rounded up to whole loops
     (`trainer.steps_per_loop`).
+
+    Args:
+        optimizer: the optimizer that computes the trust ratios.
+        directory: the folder of the TensorBoard files; None writes none.
+        every: the number of steps between two readings.
+
+    Raises:
+        ValueError: if `every` is less than 1, or if the optimizer has traced a step already.
+        TypeError: if `every` is no whole number.
     """
 
     def __init__(self, optimizer, directory=None, every=100):
@@ -130,7 +167,7 @@ class TrustRatios:
         self._due = None
 
     def __call__(self, output):
-        """Reads, if it is time; Orbit calls this after each loop."""
+        """Reads the trust ratios if a reading is due. Orbit calls this after each loop."""
         step = step_of(self.history.optimizer)
         if self._due is None or step >= self._due:
             self.history.read()

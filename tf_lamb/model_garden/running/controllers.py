@@ -1,4 +1,4 @@
-"""Orbit's controller: training can end before its last step, and no evaluation is missing."""
+"""Orbit's controller, which can end training before its last step and misses no evaluation."""
 
 import contextlib
 import os
@@ -15,40 +15,57 @@ from tf_lamb.model_garden.running import actions
 
 
 def let_recovery_go_first(controller):
-    """Hands Model Garden's recovery to our report, which would end the run before it."""
-    ours = [a for a in controller.train_actions if isinstance(a, actions.Divergence)]
-    # seam: tf-models-official 2.20.0, which puts it behind all other actions.
-    theirs = [
-        a
-        for a in controller.train_actions
-        if isinstance(getattr(a, "condition", None), core_actions.RecoveryCondition)
+    """Hands Model Garden's recovery to our `Divergence` action, which would end the run before it.
+
+    Does nothing unless the controller's `train_actions` have both.
+    """
+    reports = [
+        action for action in controller.train_actions if isinstance(action, actions.Divergence)
     ]
-    if ours and theirs:
-        ours[0].recovery = theirs[0]
-        controller.train_actions = [a for a in controller.train_actions if a is not theirs[0]]
+    # seam: tf-models-official 2.20.0, which puts its recovery behind all other actions.
+    recoveries = [
+        action
+        for action in controller.train_actions
+        if isinstance(getattr(action, "condition", None), core_actions.RecoveryCondition)
+    ]
+    if reports and recoveries:
+        reports[0].recovery = recoveries[0]
+        controller.train_actions = [
+            action for action in controller.train_actions if action is not recoveries[0]
+        ]
 
 
-_PAUSE = 1.0  # seconds between two looks for a checkpoint
+_PAUSE = 1.0  # seconds between two searches for a new checkpoint
 
 
 class _Spent(Exception):
-    """Leaves Orbit's loop, which knows steps only."""
+    """Leaves Orbit's loop, which can end only after a given number of steps."""
 
 
 class Controller(orbit.Controller):
     """Orbit's controller, which also ends where an `AdaScaleProgress` action says so.
 
-    Evaluations are due at the multiples of their interval, and at the end, wherever the run was
-    resumed. One that a kill prevented is made up for.
+    An evaluation is due at each multiple of its interval and at the end of training, wherever the
+    run was resumed. An evaluation that a kill prevented is made when the run is resumed.
+
+    Attributes:
+        model_dir: the folder that remembers the step of the last evaluation; None remembers
+            nothing.
+        writes: whether this process writes into that folder.
+        is_over: returns whether the folder's last checkpoint is that of the end of training; None
+            if this is not known.
     """
 
-    model_dir: str | None = None  # the folder that remembers which evaluation was the last
-    writes = False  # whether this process writes into it
-    is_over: Callable[[], bool] | None = None  # whether its last checkpoint is that of the end
+    model_dir: str | None = None
+    writes = False
+    is_over: Callable[[], bool] | None = None
 
     def _is_spent(self):
-        progress = (a for a in self.train_actions if isinstance(a, actions.AdaScaleProgress))
-        return any(action.is_spent() for action in progress)
+        """Returns whether an `AdaScaleProgress` action ends training."""
+        adascale_actions = (
+            action for action in self.train_actions if isinstance(action, actions.AdaScaleProgress)
+        )
+        return any(progress.is_spent() for progress in adascale_actions)
 
     def _train_n_steps(self, num_steps):
         # seam: orbit of tf-models-official 2.20.0.
@@ -57,7 +74,7 @@ class Controller(orbit.Controller):
         super()._train_n_steps(num_steps)
 
     def train(self, steps, checkpoint_at_completion=True):
-        """See base class."""
+        """Trains as the base class does, and also ends where AdaScale's steps are spent."""
         try:
             super().train(steps, checkpoint_at_completion)
         except _Spent:
@@ -65,67 +82,101 @@ class Controller(orbit.Controller):
                 self._save_now()
 
     def train_and_evaluate(self, train_steps, eval_steps=-1, eval_interval=None):
-        """See base class, which counts the interval from where the run was resumed."""
+        """Trains and evaluates in turn; see base class.
+
+        The base class counts the interval from the step at which the run was resumed. Here it
+        counts from step 0.
+
+        Args:
+            train_steps: the step at which training ends.
+            eval_steps: the number of steps of an evaluation; -1 takes all data.
+            eval_interval: the number of training steps between two evaluations; None evaluates only
+                at the end.
+
+        Returns:
+            The output of the last evaluation; None if there was none.
+        """
         output, interval = None, eval_interval or train_steps
-        step, evaluated = int(self.global_step.numpy()), self._last_evaluated()
+        step, evaluated_step = int(self.global_step.numpy()), self._last_evaluated()
         while True:
             is_over = step >= train_steps or self._is_spent()
-            if step != evaluated and (is_over or step % interval == 0):
+            if step != evaluated_step and (is_over or step % interval == 0):
                 output = self.evaluate(eval_steps)
                 self._remember(step)
             if is_over:
                 break
-            evaluated, due = None, step - step % interval + interval
-            self.train(min(due, train_steps), checkpoint_at_completion=False)
+            evaluated_step, due_step = None, step - step % interval + interval
+            self.train(min(due_step, train_steps), checkpoint_at_completion=False)
             step = int(self.global_step.numpy())
         self._save_now()
         return output
 
     def evaluate_continuously(self, steps=-1, timeout=None, timeout_fn=None):
-        """See base class; ends with the last checkpoint of training, or says why."""
-        folder, seen, is_over = self.checkpoint_manager.directory, None, False
-        output, since = None, time.monotonic()
+        """Evaluates each new checkpoint until that of the end of training; see base class.
+
+        Args:
+            steps: the number of steps of an evaluation; -1 takes all data.
+            timeout: the number of seconds to wait for the next checkpoint; None waits without end.
+            timeout_fn: returns, after `timeout` seconds without a checkpoint, whether training is
+                over; None counts as over.
+
+        Returns:
+            The output of the last evaluation.
+
+        Raises:
+            UserError: if no checkpoint has come within `timeout` seconds and `timeout_fn` returns
+                false.
+        """
+        folder, evaluated_path, is_over = self.checkpoint_manager.directory, None, False
+        output, last_change = None, time.monotonic()
         while True:
             path = checkpoints.latest(folder)
-            if path not in (None, seen):
+            if path not in (None, evaluated_path):
                 self.restore_checkpoint(path)
                 output = self.evaluate(steps)
-                # Of a later checkpoint, maybe, which is evaluated before this ends.
+                # A later checkpoint may be the last; it is evaluated before this loop ends.
                 is_over = self.is_over is not None and self.is_over()
-                seen, since = path, time.monotonic()
+                evaluated_path, last_change = path, time.monotonic()
             elif is_over:
                 return output
-            elif timeout is None or time.monotonic() - since < timeout:
+            elif timeout is None or time.monotonic() - last_change < timeout:
                 time.sleep(_PAUSE)
             elif timeout_fn is None or timeout_fn():
                 return output
             else:
-                last = f"behind {os.path.basename(seen)}" if seen else "at all"
+                position = (
+                    f"behind {os.path.basename(evaluated_path)}" if evaluated_path else "at all"
+                )
                 raise UserError(
-                    f"--model_dir={folder}: no checkpoint {last} has come within trainer."
+                    f"--model_dir={folder}: no checkpoint {position} has come within trainer."
                     f"continuous_eval_timeout={timeout} seconds, and training is not over. It has "
                     "stopped, or takes longer: give the same command again, or a longer timeout"
                 )
 
     def _last_evaluated(self):
-        """The step of the last evaluation; 0, which is never evaluated, if there was none."""
-        last = model_dirs.read_evaluated(self.model_dir) if self.model_dir else 0
-        if last > self.global_step.numpy():  # of weights that this run has lost
-            self._remember(last := 0)
-        return last
+        """Returns the step of the last evaluation; 0, which is never evaluated, for none."""
+        step = model_dirs.read_evaluated(self.model_dir) if self.model_dir else 0
+        if step > self.global_step.numpy():  # the run lost those weights
+            self._remember(step := 0)
+        return step
 
     def _remember(self, step):
+        """Writes the step of the last evaluation to the folder, if this process may write."""
         if self.writes and self.model_dir:
             model_dirs.write_evaluated(self.model_dir, step)
 
     def restore_checkpoint(self, checkpoint_path=None):
-        """See base class, which would not look at a checkpoint that is named."""
+        """Restores the newest checkpoint, or the one at `checkpoint_path`.
+
+        The base class would not check a checkpoint that is named.
+        """
         if checkpoint_path is None:
             return super().restore_checkpoint()
         with self.strategy.scope():
             return self.checkpoint_manager.restore(checkpoint_path)
 
     def _save_now(self):
+        """Saves a checkpoint, and waits until it is written."""
         self.save_checkpoint()
         self._sync_on_async_checkpointing()
 
@@ -136,14 +187,15 @@ class Controller(orbit.Controller):
     def _sync_on_async_checkpointing(self):
         with self._saving():
             super()._sync_on_async_checkpointing()
-            # seam: tensorflow 2.20. It says of a checkpoint that its thread could not write when
-            # the next is due: never, of the last.
+            # seam: tensorflow 2.20. It reports a failed write of its thread when the next
+            # checkpoint is due, so it would never report that of the last one.
             saver = getattr(self.checkpoint_manager, "checkpoint", None)
             if thread := getattr(saver, "_async_checkpointer_impl", None):
                 thread._check_async_thread_error()
 
     @contextlib.contextmanager
     def _saving(self):
+        """Raises a failed write of a checkpoint as `UserError`."""
         try:
             yield
         except tf.errors.OpError as error:

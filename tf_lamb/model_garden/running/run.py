@@ -21,14 +21,25 @@ from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.folders import checkpoints, model_dirs, report
 from tf_lamb.model_garden.running import runner, workers
 
-PATIENCE = 300  # seconds, for a worker that has joined, until it says what it was told
+# Seconds that a run waits for a worker that has joined to publish its settings.
+PATIENCE = 300
+# The prefix of the keys in the coordination service, and how many differences an error names.
 _KEY, _MOST_SHOWN = "tf_lamb/told", 5
 
 
 def run(console, params, args) -> None:
-    """Trains and evaluates an experiment as the flags say; raises `UserError` where it cannot be.
+    """Trains and evaluates an experiment as the flags say.
 
-    In this order: nothing is written before the third step, nor trained before the fifth.
+    The steps run in this order: nothing is written before the third step, and nothing is trained
+    before the fifth.
+
+    Args:
+        console: the `Console` of the command.
+        params: the experiment, as Model Garden's `ExperimentConfig`.
+        args: the parsed flags; `args.model_dir` is replaced where an evaluation cannot write there.
+
+    Raises:
+        UserError: if the run is impossible, or would harm another one.
     """
     check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
     seed, evaluated, strategy = _meet(params, args)
@@ -41,37 +52,41 @@ def run(console, params, args) -> None:
 
 
 def _meet(params, args):
-    """Gives the seed, the checkpoint to evaluate and the strategy, as all workers have them."""
+    """Returns the seed, the checkpoint to evaluate and the strategy, the same in all workers."""
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
-    evaluated = _evaluated(params, args.model_dir) if args.mode == "eval" else None
-    return seed, evaluated, _joined(params, args, seed, evaluated)
+    checkpoint = _evaluated(params, args.model_dir) if args.mode == "eval" else None
+    return seed, checkpoint, _joined(params, args, seed, checkpoint)
 
 
 def _dealt_out(params, args, strategy):
-    """Gives the experiment with its micro-batches, where only the strategy has the replicas."""
+    """Returns the experiment with its micro-batches, computed from the strategy's replicas.
+
+    Only needed on a TPU, whose number of replicas the settings do not say.
+    """
     if batches.replicas(params) is not None or "train" not in args.mode:
         return params
-    if not (most := args.per_replica_batch_size):
+    if not (per_replica_batch_size := args.per_replica_batch_size):
         return params
     replicas = strategy.num_replicas_in_sync
-    params, line = parsing.accumulated(params, most, replicas)
+    params, message = parsing.accumulated(params, per_replica_batch_size, replicas)
     check_batch(params, replicas)
-    print(line, flush=True)
+    print(message, flush=True)
     return params
 
 
 def _take_folder(console, params, args) -> None:
-    """Makes sure of the folder, and writes the log into it; other workers keep their stderr.
+    """Checks that the folder can be written, locks it, and writes the log into it.
 
-    An evaluation may be of a folder that somebody else owns: its files then go to another one.
+    Only the chief locks and logs; other workers keep their stderr. An evaluation may read a folder
+    that somebody else owns: its files then go to a temporary folder.
     """
     training = "train" in args.mode
     if not checkpoints.is_writable(args.model_dir):
         if args.mode != "eval":
             raise UserError(f"--model_dir={args.model_dir} cannot be written. Choose another one")
-        unwritten, args.model_dir = args.model_dir, tempfile.mkdtemp(prefix="tf_lamb-eval-")
-        print(f"{unwritten} cannot be written: all that this evaluation writes goes to "
+        read_only_dir, args.model_dir = args.model_dir, tempfile.mkdtemp(prefix="tf_lamb-eval-")
+        print(f"{read_only_dir} cannot be written: all that this evaluation writes goes to "
               f"{args.model_dir}", flush=True)  # fmt: skip
     if not batches.is_chief(params):
         console.give_back(show=True)
@@ -82,14 +97,14 @@ def _take_folder(console, params, args) -> None:
 
 
 def _begin(console, params, args, seed) -> bool:
-    """Repairs the folder and notes what this run is; False where training is over."""
+    """Repairs the folder and notes what this run is; returns False where training is over."""
     is_chief = batches.is_chief(params)
     checkpoints.repair(args.model_dir)
-    once = args.mode in ("train", "train_and_eval")  # others evaluate each time
-    if once and model_dirs.is_over(params, args.model_dir, args.mode):
+    evaluates_once = args.mode in ("train", "train_and_eval")  # other modes evaluate each time
+    if evaluates_once and model_dirs.is_over(params, args.model_dir, args.mode):
         if is_chief:
-            done = checkpoints.steps_done(args.model_dir)
-            print(f"Training is over at step {done:,}: a larger trainer.train_steps goes on")
+            step = checkpoints.steps_done(args.model_dir)
+            print(f"Training is over at step {step:,}: a larger trainer.train_steps goes on")
             print(report.report(args.model_dir), flush=True)
         return False
     console.on_stop = lambda: _stopped(console.step, args.model_dir)
@@ -100,38 +115,38 @@ def _begin(console, params, args, seed) -> bool:
 
 
 def _have_model_garden_train(console, params, args, seed, evaluated, strategy) -> None:
-    """Runs Model Garden's main, which makes the strategy, the task and the trainer."""
+    """Calls Model Garden's main, which makes the strategy, the task and the trainer."""
     is_chief, timeout = batches.is_chief(params), params.trainer.continuous_eval_timeout
     if seed is not None:
         tf_keras.utils.set_random_seed(seed)
     if args.mode == "continuous_eval" and is_chief and timeout is not None:
         print(f"Waiting for each checkpoint in {args.model_dir}, {timeout:,} seconds at the most "
               "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
-    before = model_dirs.read_params(args.model_dir) if "train" in args.mode else None
-    runner.install(params, console if is_chief else None, evaluated, strategy, before)
+    params_before = model_dirs.read_params(args.model_dir) if "train" in args.mode else None
+    runner.install(params, console if is_chief else None, evaluated, strategy, params_before)
     try:
         with naming_records(params):
             model_garden.main(None)
     except UserError:
-        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
+        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads log when they end
         raise
 
 
 def _end(params, args) -> None:
-    """Tells what came of it."""
+    """Waits for the chief, and prints the report of a training or the end of an evaluation."""
     training, is_chief = "train" in args.mode, batches.is_chief(params)
     if training:
         workers.wait_for_chief(params, args.model_dir)
-        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads tell of their end, after it
+        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads log when they end
     if training and is_chief:
         print(report.report(args.model_dir), flush=True)
     elif args.mode == "continuous_eval" and is_chief:
-        done = checkpoints.steps_done(args.model_dir)
-        print(f"Training is over at step {done:,}, and so is its evaluation", flush=True)
+        step = checkpoints.steps_done(args.model_dir)
+        print(f"Training is over at step {step:,}, and so is its evaluation", flush=True)
 
 
 def _evaluated(params, model_dir: str) -> str | None:
-    """Finds the checkpoint that is evaluated; None for that of `task.init_checkpoint`."""
+    """Returns the path of the checkpoint to evaluate; None for `task.init_checkpoint`."""
     checkpoint = checkpoints.last_whole(model_dir)
     if checkpoint is None and not params.task.init_checkpoint:
         raise UserError(
@@ -142,21 +157,24 @@ def _evaluated(params, model_dir: str) -> str | None:
 
 
 def _stopped(step: int | None, model_dir: str) -> str:
-    """The last line of a training that is stopped; before its first step there is no step."""
-    at = f"at step {step:,}" if step else "before the first step"
+    """Returns the last line of a training that is stopped.
+
+    `step` is None before the first step.
+    """
+    position = f"at step {step:,}" if step else "before the first step"
     checkpoint = checkpoints.readable(model_dir)
-    way_on = f"goes on from {checkpoint}" if checkpoint else "begins anew"
-    return f"Stopped {at}. The same command {way_on}"
+    next_run = f"goes on from {checkpoint}" if checkpoint else "begins anew"
+    return f"Stopped {position}. The same command {next_run}"
 
 
 # -- several workers that train one model ----------------------------------------------------------
 
 
 def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, str]:
-    """Gives what all workers of a run must be told, name -> text."""
-    begins = evaluated or checkpoints.readable(args.model_dir)
-    weights = params.task.init_checkpoint and model_dirs.checkpoint_in(params.task.init_checkpoint)
-    told = {
+    """Returns the settings on which all workers of a run have to agree, name -> text."""
+    start = evaluated or checkpoints.readable(args.model_dir)
+    initial = params.task.init_checkpoint and model_dirs.checkpoint_in(params.task.init_checkpoint)
+    settings = {
         "the version of tf_lamb": tf_lamb.__version__,
         "the version of tensorflow": tf.__version__,
         "the version of tf-models-official": importlib.metadata.version("tf-models-official"),
@@ -165,24 +183,24 @@ def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, st
         "--model_dir": args.model_dir,
         "--seed": seed,
         "--gin_params": args.gin_params,
-        "the checkpoint that it begins with": begins and os.path.basename(begins),
-        "the checkpoint of task.init_checkpoint": weights and os.path.basename(weights),
+        "the checkpoint that it begins with": start and os.path.basename(start),
+        "the checkpoint of task.init_checkpoint": initial and os.path.basename(initial),
         "the step of its last evaluation": model_dirs.read_evaluated(args.model_dir),
         **dict(yamls.leaves(params.as_dict())),
     }
-    return {name: repr(value) for name, value in told.items()}
+    return {name: repr(value) for name, value in settings.items()}
 
 
 def _joined(params, args, seed, evaluated) -> tf.distribute.Strategy | None:
-    """Makes the strategy of a TPU or of several workers; None for what Model Garden's main makes.
+    """Returns the strategy of a TPU or of several workers; None if Model Garden's main makes it.
 
-    Raises, where workers were told different things, in all of them.
+    Raises `UserError` in all workers if their settings differ.
     """
     if str(params.runtime.distribution_strategy).lower() == "tpu":
         return _of_tpu(params.runtime)
     if batches.workers(params) < 2:
         return None
-    runtime, told = params.runtime, _told(params, args, seed, evaluated)
+    runtime, settings = params.runtime, _told(params, args, seed, evaluated)
     strategy = distribute_utils.get_distribution_strategy(
         distribution_strategy=runtime.distribution_strategy,
         all_reduce_alg=runtime.all_reduce_alg,
@@ -191,7 +209,7 @@ def _joined(params, args, seed, evaluated) -> tf.distribute.Strategy | None:
     resolver = strategy.cluster_resolver
     tasks = resolver.cluster_spec().as_dict()
     names = [f"{job} {i}" for job in ("chief", "worker") for i, _ in enumerate(tasks.get(job, ()))]
-    if difference := _difference(names, f"{resolver.task_type} {resolver.task_id}", told):
+    if difference := _difference(names, f"{resolver.task_type} {resolver.task_id}", settings):
         raise UserError(
             f"the workers of TF_CONFIG were told different things: {difference}. Start the same "
             "version with the same flags and files in all of them"
@@ -200,7 +218,7 @@ def _joined(params, args, seed, evaluated) -> tf.distribute.Strategy | None:
 
 
 def _of_tpu(runtime) -> tf.distribute.Strategy:
-    """Makes the strategy of a TPU, before anything is written; raises where there is none."""
+    """Makes the strategy of a TPU; raises `UserError`, before anything is written, without one."""
     try:
         return distribute_utils.get_distribution_strategy(
             distribution_strategy=runtime.distribution_strategy,
@@ -208,20 +226,23 @@ def _of_tpu(runtime) -> tf.distribute.Strategy:
             tpu_address=runtime.tpu,
             **runtime.model_parallelism(),
         )
-    # Of its own libraries' kinds, too: of HTTP, of Google's clients, of a driver that is missing.
+    # The errors are also of other libraries: HTTP, Google's clients, a missing driver.
     except Exception as error:
-        name = "" if runtime.tpu is None else f"--tpu={runtime.tpu}: "
+        flag = "" if runtime.tpu is None else f"--tpu={runtime.tpu}: "
         why = reason(error) or type(error).__name__
         raise UserError(
-            f"{name}TensorFlow reaches no TPU there ({why}). Write --tpu=local on its own machine, "
+            f"{flag}TensorFlow reaches no TPU there ({why}). Write --tpu=local on its own machine, "
             "or else its name, once it is ready"
         ) from error
 
 
 def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
-    """Finds what differs, in every worker the same text; "" where nothing does."""
-    # seam: tensorflow 2.20. The store of the coordination service, of which nothing is public: a
-    # collective hangs where workers that were told different numbers of GPUs meet.
+    """Returns a text on the settings that differ between workers, the same in all; "" for none.
+
+    `names` are those of all workers, `own` is the name of this one, and `told` are its settings.
+    """
+    # seam: tensorflow 2.20. The store of the coordination service, of which nothing is public. A
+    # collective would hang where workers have different numbers of GPUs.
     store, milliseconds = context.context(), 1000 * PATIENCE
     store.set_config_key_value(f"{_KEY}/{own}", json.dumps(told))
     try:
@@ -232,7 +253,7 @@ def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
             }
             store.set_config_key_value(_KEY, json.dumps(_differences(texts)))
         difference = json.loads(store.get_config_key_value(_KEY, 2 * milliseconds))
-        store.wait_at_barrier(_KEY, milliseconds)  # the first one ends with the store
+        store.wait_at_barrier(_KEY, milliseconds)  # the store ends with the first worker
     except tf.errors.DeadlineExceededError as error:
         raise UserError(
             f"a worker of TF_CONFIG has not said within {PATIENCE} seconds what it was told: it "
@@ -242,13 +263,23 @@ def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
 
 
 def _differences(texts: dict[str, dict[str, str]]) -> str:
-    """Each name that some have another text for; `texts` is worker -> name -> text."""
-    (first, ours), *others = texts.items()
-    found: dict[str, str] = {}
-    for other, theirs in others:
-        for name in {**ours, **theirs}:
-            one, two = ours.get(name, "not there"), theirs.get(name, "not there")
-            if one != two:
-                found.setdefault(name, f"{name} is {one} in {first}, {two} in {other}")
-    more = len(found) - _MOST_SHOWN
-    return "; ".join([*found.values()][:_MOST_SHOWN] + ([f"{more} more"] if more > 0 else []))
+    """Describes the settings on which workers disagree, at most five; "" for none.
+
+    `texts` is worker -> name -> text.
+    """
+    (chief, chief_settings), *other_workers = texts.items()
+    differences: dict[str, str] = {}
+    for worker, settings in other_workers:
+        for name in {**chief_settings, **settings}:
+            chief_text, text = (
+                chief_settings.get(name, "not there"),
+                settings.get(name, "not there"),
+            )
+            if chief_text != text:
+                differences.setdefault(
+                    name, f"{name} is {chief_text} in {chief}, {text} in {worker}"
+                )
+    hidden = len(differences) - _MOST_SHOWN
+    return "; ".join(
+        [*differences.values()][:_MOST_SHOWN] + ([f"{hidden} more"] if hidden > 0 else [])
+    )

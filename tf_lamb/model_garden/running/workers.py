@@ -1,4 +1,4 @@
-"""What several workers wait for at the end of a run: the folder as the chief has left it."""
+"""Has all workers wait, at the end of a run, until they see the folder as the chief left it."""
 
 import json
 import os
@@ -11,8 +11,10 @@ from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
-PATIENCE = 1800  # seconds, for the chief's last checkpoint, and until the others see it
-PAUSE = 0.2  # seconds between two looks
+# Seconds that the workers wait for the chief's last checkpoint, and then until they see it.
+PATIENCE = 1800
+PAUSE = 0.2  # seconds between two checks of the folder
+# The key of the coordination service under which the chief publishes what it left.
 _KEY = "tf_lamb/left"
 
 
@@ -20,11 +22,16 @@ def wait_for_chief(params, model_dir: str) -> None:
     """Returns in all workers once each of them sees the folder as the chief has left it.
 
     A stage that follows reads this folder in every worker. The chief alone writes the last
-    checkpoint there, which takes longer than those that the others save for nobody; and of a bucket
-    or of NFS they may see it later than the chief.
+    checkpoint there. That takes longer than the checkpoints that the others save to temporary
+    folders, and on NFS or in a bucket the others may see it later than the chief.
+
+    Args:
+        params: the experiment; with one worker the function returns at once.
+        model_dir: the folder of the run.
 
     Raises:
-        UserError: where the chief ends before it says what it has left, or that is not to be seen.
+        UserError: if the chief ends before it says what it has left, or if that is not visible here
+            within `PATIENCE` seconds.
     """
     if batches.workers(params) < 2:
         return
@@ -33,9 +40,9 @@ def wait_for_chief(params, model_dir: str) -> None:
     try:
         if batches.is_chief(params):
             store.set_config_key_value(_KEY, json.dumps(_seen(model_dir)))
-        left = json.loads(store.get_config_key_value(_KEY, milliseconds))
-        _wait_to_see(left, model_dir)
-        store.wait_at_barrier(_KEY, milliseconds)  # the first one ends with the store
+        chief_state = json.loads(store.get_config_key_value(_KEY, milliseconds))
+        _wait_to_see(chief_state, model_dir)
+        store.wait_at_barrier(_KEY, milliseconds)  # the store ends with the first worker
     except tf.errors.OpError as error:
         raise UserError(
             f"--model_dir={model_dir}: another worker of TF_CONFIG has ended, or has not come to "
@@ -45,18 +52,19 @@ def wait_for_chief(params, model_dir: str) -> None:
 
 
 def _seen(model_dir: str) -> list:
-    """What this worker sees of a folder: the last checkpoint, and the last evaluation."""
+    """Returns the last checkpoint's name and the last evaluation's step that this worker sees."""
     checkpoint = checkpoints.readable(model_dir)
     return [checkpoint and os.path.basename(checkpoint), model_dirs.read_evaluated(model_dir)]
 
 
 def _wait_to_see(left: list, model_dir: str) -> None:
-    until = time.monotonic() + PATIENCE
-    while (seen := _seen(model_dir)) != left:
-        if time.monotonic() > until:
+    """Waits until this worker sees `left`, the chief's result of `_seen`."""
+    deadline = time.monotonic() + PATIENCE
+    while (state := _seen(model_dir)) != left:
+        if time.monotonic() > deadline:
             raise UserError(
                 f"--model_dir={model_dir}: the chief has left {left[0]} there, and this worker "
-                f"sees {seen[0] or 'no checkpoint'} after {PATIENCE} seconds. Name a folder that "
+                f"sees {state[0] or 'no checkpoint'} after {PATIENCE} seconds. Name a folder that "
                 "all workers share"
             )
         time.sleep(PAUSE)
