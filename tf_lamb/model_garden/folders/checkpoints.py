@@ -1,8 +1,9 @@
 """The checkpoint that a run goes on from: the last complete one of its folder.
 
-TensorFlow writes a checkpoint beside the others, then names it in the folder's file `checkpoint`:
-whoever is killed in between goes on from the one before. That file may be damaged all the same, by
-a disk or by a hand, and so may what it names. TensorFlow would then begin anew, over what is there.
+TensorFlow writes a checkpoint beside the others, and then writes its name into the folder's file
+`checkpoint`. A run that is killed in between goes on from the checkpoint before. Still, a disk or a
+person may damage that file or the checkpoint that it names. TensorFlow alone would then begin anew,
+and overwrite what is there.
 """
 
 import contextlib
@@ -18,15 +19,28 @@ from official.modeling import optimization
 
 from tf_lamb.model_garden.common.errors import UserError, unknown
 
-# seam: tf-models-official 2.20.0 and tensorflow 2.20. What Orbit and TensorFlow name their files.
+# seam: tf-models-official 2.20.0 and tensorflow 2.20. The names that Orbit and TensorFlow give to
+# their files.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"
+# The errors with which TensorFlow refuses a damaged checkpoint.
 _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 
 @contextlib.contextmanager
 def atomic_write(path: str):
-    """A temporary name to write to, which then replaces the file, or after an error is removed."""
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # each worker has its own
+    """Replaces a file in one step, so that it is never half written.
+
+    Args:
+        path: the file.
+
+    Yields:
+        The path of a temporary file to write to. It then replaces the file; after an error it is
+        removed.
+
+    Raises:
+        UserError: if TensorFlow cannot write the file.
+    """
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # unique, because every worker has its own
     try:
         yield temporary
         tf.io.gfile.rename(temporary, path, overwrite=True)
@@ -38,18 +52,27 @@ def atomic_write(path: str):
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(tf.errors.OpError):  # it is not there, or nothing can be done
+    """Removes a file if that is possible."""
+    with contextlib.suppress(tf.errors.OpError):  # it is absent, or cannot be removed
         tf.io.gfile.remove(path)
 
 
 def write_json(path: str, content) -> None:
-    """Replaces a file by what JSON can hold."""
+    """Replaces a file by `content`, as JSON.
+
+    Args:
+        path: the file.
+        content: a value that `json.dump` takes.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
     with atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
         json.dump(content, file)
 
 
 def is_writable(folder: str) -> bool:
-    """Whether a file can be written into the folder, which is made if need be."""
+    """Returns whether a file can be written into `folder`, which is made if need be."""
     path = os.path.join(folder, f"{uuid.uuid4().hex}.tmp")
     try:
         tf.io.gfile.makedirs(folder)
@@ -63,7 +86,7 @@ def is_writable(folder: str) -> bool:
 
 
 def latest(folder: str) -> str | None:
-    """The checkpoint that the folder's file `checkpoint` names, if there is such a one."""
+    """Returns the path of the checkpoint that the folder's file `checkpoint` names, or None."""
     try:
         return tf.train.latest_checkpoint(folder)
     except ValueError:  # the file is empty, or no text
@@ -71,35 +94,40 @@ def latest(folder: str) -> str | None:
 
 
 def readable(folder: str) -> str | None:
-    """The checkpoint that the folder names, or else the newest, of which the index can be read."""
-    return next((c for c in _candidates(folder) if _reader(c)), None)
+    """Returns the path of a checkpoint whose index can be read; None if there is none.
+
+    It is the one that the folder names, or else the newest.
+    """
+    return next((checkpoint for checkpoint in _candidates(folder) if _reader(checkpoint)), None)
 
 
 def reader(folder: str):
-    """The reader of the checkpoint that `readable` names; None where there is none."""
+    """Returns the reader of the checkpoint that `readable` names; None if there is none."""
     return next(filter(None, map(_reader, _candidates(folder))), None)
 
 
 def steps_done(folder: str) -> int:
-    """The step of the checkpoint from which a run in this folder goes on; 0 if there is none."""
+    """Returns the step of the checkpoint from which a run in this folder goes on; 0 without one."""
     return _count(folder, "global_step")
 
 
 def updates_done(folder: str) -> int:
-    """The same in steps of the optimizer, which counts none that it skipped."""
-    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # in whatever wraps it
+    """Returns that checkpoint's number of optimizer steps, without skipped ones; 0 without one."""
+    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # it may lie in wrappers
 
 
 def _count(folder, name) -> int:
-    found, name = reader(folder), re.compile(rf"{name}/\.ATTRIBUTES/VARIABLE_VALUE")
-    paths = filter(name.fullmatch, found.get_variable_to_shape_map() if found else ())
+    """Returns the first variable whose name matches the pattern `name`; 0 without one."""
+    checkpoint, name = reader(folder), re.compile(rf"{name}/\.ATTRIBUTES/VARIABLE_VALUE")
+    paths = filter(name.fullmatch, checkpoint.get_variable_to_shape_map() if checkpoint else ())
     try:
-        return next((int(found.get_tensor(path)) for path in paths), 0)
-    except _UNREADABLE:  # `last_whole` says so
+        return next((int(checkpoint.get_tensor(path)) for path in paths), 0)
+    except _UNREADABLE:  # `last_whole` reports it
         return 0
 
 
 def _reader(checkpoint):
+    """Returns TensorFlow's reader of a checkpoint; None if its index cannot be read."""
     try:
         return tf.train.load_checkpoint(checkpoint)
     except _UNREADABLE:
@@ -107,12 +135,12 @@ def _reader(checkpoint):
 
 
 def is_begun(folder: str) -> bool:
-    """Whether there is a checkpoint in the folder, be it broken."""
+    """Returns whether the folder holds a checkpoint, even a broken one."""
     return bool(_newest_first(folder)) or _is_named(folder)
 
 
 def why_broken(checkpoint: str) -> str | None:
-    """Why a checkpoint cannot be read to its end, or None. Compares all checksums."""
+    """Returns why a checkpoint cannot be read to its end, or None. Compares all checksums."""
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         for name in reader.get_variable_to_shape_map():
@@ -123,49 +151,64 @@ def why_broken(checkpoint: str) -> str | None:
 
 
 def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
-    """The names of a model's variables that a checkpoint lacks, and of its own that it has over.
+    """Compares the variables of a checkpoint with those of a model.
 
-    What is not of the model, as an optimizer's is, does not count; nor do layers that are yet to be
-    built. `root` is the `tf.train.Checkpoint` that would read it.
+    Variables that are not of the model, such as an optimizer's, do not count, and neither do layers
+    that are yet to be built.
+
+    Args:
+        checkpoint: the path of the checkpoint.
+        root: the `tf.train.Checkpoint` that would read it.
+        variables: the model's variables.
+
+    Returns:
+        The names of the model's variables that the checkpoint lacks, and the names of the variables
+        that it holds beyond the model's.
     """
-    view, wanted = tf.train.CheckpointView(checkpoint), {id(variable) for variable in variables}
+    view, model_ids = tf.train.CheckpointView(checkpoint), {id(variable) for variable in variables}
     # seam: tensorflow 2.20. Nothing public says by which name a node is saved.
     saved = view._object_graph_proto.nodes
     shared, _, missing = view.diff(root)
-    pending = [node for node, mine in shared.items() if getattr(mine, "built", True)]
-    seen, over = set(shared), []
+    pending = [node for node, trackable in shared.items() if getattr(trackable, "built", True)]
+    visited, surplus = set(shared), []
     while pending:
-        for node in set(view.children(pending.pop()).values()) - seen:
-            seen.add(node)
+        for node in set(view.children(pending.pop()).values()) - visited:
+            visited.add(node)
             pending.append(node)
-            over += [each.checkpoint_key for each in saved[node].attributes]
-    end = "/.ATTRIBUTES/VARIABLE_VALUE"
-    names = (name.removesuffix(end) for name in sorted(over) if name.endswith(end))
+            surplus += [attribute.checkpoint_key for attribute in saved[node].attributes]
+    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    surplus_names = (name.removesuffix(suffix) for name in sorted(surplus) if name.endswith(suffix))
     return (
-        [variable.name for variable in missing if id(variable) in wanted],
-        [name for name in names if "/" in name and not name.startswith("optimizer/")],
+        [variable.name for variable in missing if id(variable) in model_ids],
+        [name for name in surplus_names if "/" in name and not name.startswith("optimizer/")],
     )
 
 
 def lacks(missing: list[str]) -> str:
-    """Says of a checkpoint which variables of a model it lacks."""
+    """Describes the variables of a model that a checkpoint lacks; `missing` are their names."""
     return f"it lacks {len(missing)} variables of it, {missing[0]} for one"
 
 
 def last_whole(folder: str) -> str | None:
-    """The newest checkpoint that can be read to its end; None where none was ever finished.
+    """Returns the path of the newest checkpoint that can be read to its end.
 
-    Warns where the folder names another; raises where there were checkpoints, and none can be read.
+    Warns if the folder names another one.
+
+    Returns:
+        The path; None if no checkpoint was ever finished.
+
+    Raises:
+        UserError: if there were checkpoints, and none can be read.
     """
     broken: list[str] = []
     named = latest(folder)
     for checkpoint in _candidates(folder):
-        if not (reason := why_broken(checkpoint)):
+        if not (why := why_broken(checkpoint)):
             if checkpoint != named:
-                why, name = _why(broken), os.path.basename(checkpoint)
-                logging.warning("--model_dir=%s: %s. Going on from %s.", folder, why, name)
+                reasons, name = _why(broken), os.path.basename(checkpoint)
+                logging.warning("--model_dir=%s: %s. Going on from %s.", folder, reasons, name)
             return checkpoint
-        broken.append(reason)
+        broken.append(why)
     if _is_named(folder):  # else none was ever finished
         raise UserError(
             f"--model_dir={folder} holds no checkpoint that can be read: {_why(broken)}. Bring "
@@ -175,13 +218,17 @@ def last_whole(folder: str) -> str | None:
 
 
 def _why(broken: list[str]) -> str:
+    """Joins the reasons why checkpoints are broken."""
     return "; ".join(broken) or "its file 'checkpoint' names none that is there"
 
 
 def repair(folder: str) -> None:
-    """Points the file `checkpoint` at the newest whole checkpoint; raises if there is none.
+    """Points the file `checkpoint` at the newest whole checkpoint.
 
     Also removes what a killed process has left of a checkpoint that it was writing.
+
+    Raises:
+        UserError: if there were checkpoints, and none can be read.
     """
     for name in _names(folder):
         if name.startswith(_PREFIX) and name.endswith(_UNFINISHED):
@@ -192,16 +239,20 @@ def repair(folder: str) -> None:
 
 
 def _candidates(folder: str) -> list[str]:
-    # The one that is named first, whatever its step: a run may have gone back to it.
+    """Returns the paths of a folder's checkpoints in the order in which to try them."""
+    # The named one is first, whatever its step: a run may have gone back to it.
     named = latest(folder)
     return [*dict.fromkeys([*([named] if named else []), *_newest_first(folder)])]
 
 
 def _name(folder: str, checkpoint: str) -> None:
-    """Names the older ones, too, so that TensorFlow removes them in their time."""
+    """Names a checkpoint and the older ones in the file `checkpoint`.
+
+    TensorFlow removes an older one in its time only if the file names it.
+    """
     newest = _newest_first(folder)
     oldest_first = newest[newest.index(checkpoint) :][::-1]
-    # seam: tensorflow 2.20. Its public form writes paths that do not survive a move of the folder.
+    # seam: tensorflow 2.20. The paths that its public form writes break when the folder moves.
     tf.__internal__.train.update_checkpoint_state(
         folder,
         checkpoint,
@@ -214,15 +265,18 @@ def _name(folder: str, checkpoint: str) -> None:
 
 
 def _names(folder: str) -> list[str]:
+    """Returns the names in a folder; none if there is no folder."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return [name.rstrip("/") for name in names]  # as the names of remote folders end
+    return [name.rstrip("/") for name in names]  # remote folders' names end with it
 
 
 def _is_named(folder: str) -> bool:
+    """Returns whether the folder has the file `checkpoint`."""
     return tf.io.gfile.exists(os.path.join(folder, _NAMING_FILE))
 
 
 def _newest_first(folder: str) -> list[str]:
+    """Returns the paths of a folder's checkpoints, sorted by step, the newest first."""
     names = (name.removesuffix(_INDEX) for name in _names(folder) if name.endswith(_INDEX))
     steps = (name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
     newest = sorted((int(step) for step in steps if step.isdecimal()), reverse=True)
@@ -230,16 +284,31 @@ def _newest_first(folder: str) -> list[str]:
 
 
 class Best(train_utils.BestCheckpointExporter):
-    """Model Garden's exporter, but its notes come after the checkpoint: a kill breaks neither."""
+    """Model Garden's exporter, with its notes written after the checkpoint: a kill breaks neither."""
 
     def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
-        """See base class, which would miss a result only at the second evaluation."""
+        """Exports a checkpoint if its result is the best so far.
+
+        The base class would report a missing result only at the second evaluation.
+
+        Args:
+            checkpoint: the `tf.train.Checkpoint` to export.
+            eval_logs: the results of the evaluation, name -> value.
+            global_step: the step of the evaluation.
+            write_logs: whether to write the notes too.
+
+        Returns:
+            Whether the result is the best so far.
+
+        Raises:
+            UserError: if the evaluation has no result of the name that chooses the best.
+        """
         try:
             train_utils.get_leaf_nested_dict(eval_logs, self._metric_name)
         except KeyError as error:
             name = "|".join(self._metric_name)
-            known = unknown("trainer.best_checkpoint_eval_metric", name, sorted(eval_logs))
-            raise UserError(known) from error
+            message = unknown("trainer.best_checkpoint_eval_metric", name, sorted(eval_logs))
+            raise UserError(message) from error
         is_better = super().maybe_export_checkpoint(checkpoint, eval_logs, global_step, False)
         if is_better and write_logs:
             with atomic_write(self.best_ckpt_logs_path) as self._notes:
@@ -256,10 +325,17 @@ class Best(train_utils.BestCheckpointExporter):
 
 
 class Manager(tf.train.CheckpointManager):
-    """Restores from the chief's folder, wherever it saves, and only what is of this model.
+    """Restores from the chief's folder, wherever it saves, and only a checkpoint of this model.
 
-    Model Garden gives every worker but the chief a fresh folder, and restores from it as well: the
-    chief would go on from its checkpoint, and the others begin at step 0.
+    Model Garden gives every worker but the chief a fresh folder, and restores from it as well. The
+    chief would go on from its checkpoint, while the others begin at step 0.
+
+    Args:
+        *args: as in the base class.
+        model_dir: the chief's folder.
+        evaluated: the path of the checkpoint to restore; None for the newest one of `model_dir`.
+        mode: the mode of the run, such as "train" or "eval".
+        **kwargs: as in the base class.
     """
 
     def __init__(self, *args, model_dir: str, evaluated: str | None = None, mode="train", **kwargs):
@@ -267,9 +343,17 @@ class Manager(tf.train.CheckpointManager):
         self._model_dir, self._evaluated, self._mode = model_dir, evaluated, mode
 
     def restore_or_initialize(self):
-        """See base class."""
-        # seam: tensorflow 2.20. So the base class also remembers the step of that checkpoint;
-        # workers that disagree on when to save the next one wait for each other forever.
+        """Restores the checkpoint of `model_dir`, or initializes the model; see base class.
+
+        Returns:
+            The path of the checkpoint, or what the base class returns if there is none.
+
+        Raises:
+            UserError: if the checkpoint is not of this model, or lacks the averages to evaluate.
+        """
+        # seam: tensorflow 2.20. The base class keeps the step of its last checkpoint in
+        # `_last_checkpoint_step`. Workers that disagree on when to save the next one wait for each
+        # other forever.
         path = self._evaluated or tf.train.latest_checkpoint(self._model_dir)
         self._latest_checkpoint = path
         if path is None:
@@ -281,49 +365,63 @@ class Manager(tf.train.CheckpointManager):
         return path
 
     def restore(self, path: str) -> str:
-        """Restores from this checkpoint, if it is of this model."""
-        mine = self.checkpoint
-        needed = [mine.global_step, *mine.model.variables]
-        if "train" in self._mode:  # whatever wraps an optimizer moves what it keeps
-            needed.append(mine.optimizer.iterations)
-        missing, over = gaps(path, mine, needed)
-        if missing:  # which TensorFlow would silently not restore; settings may change
+        """Restores a checkpoint.
+
+        Args:
+            path: the path of the checkpoint.
+
+        Returns:
+            The path.
+
+        Raises:
+            UserError: if the checkpoint is not of this model, or lacks the averages to evaluate.
+        """
+        checkpoint = self.checkpoint
+        needed = [checkpoint.global_step, *checkpoint.model.variables]
+        if "train" in self._mode:  # a wrapper moves the optimizer's other variables
+            needed.append(checkpoint.optimizer.iterations)
+        missing, surplus = gaps(path, checkpoint, needed)
+        # TensorFlow would silently not restore these, as after a change of settings.
+        if missing:
             raise _foreign(path, lacks(missing))
-        if over:
-            raise _foreign(path, f"it holds {len(over)} variables more, {over[0]} for one")
-        restored = mine
+        if surplus:
+            raise _foreign(path, f"it holds {len(surplus)} variables more, {surplus[0]} for one")
+        restored = checkpoint
         if "train" not in self._mode and not self._check_averages(path):
-            restored = tf.train.Checkpoint(global_step=mine.global_step, model=mine.model)
+            restored = tf.train.Checkpoint(
+                global_step=checkpoint.global_step, model=checkpoint.model
+            )
         try:
-            # What is needed is there. An evaluation, or a run that takes no step, leaves the rest,
-            # of which the base class has TensorFlow warn, variable by variable.
+            # All that is needed is in the checkpoint. An evaluation, or a run that takes no step,
+            # does not use the rest. The base class would warn of each such variable.
             restored.restore(path).expect_partial()
-        except ValueError as error:  # of another shape
+        except ValueError as error:  # a variable has another shape
             raise _foreign(path, str(error)) from error
         return path
 
     def _check_averages(self, path) -> bool:
-        """Whether averages are evaluated; raises where there are none: they would be 0."""
-        asked = isinstance(self.checkpoint.optimizer, optimization.ExponentialMovingAverage)
+        """Returns whether averages are evaluated; raises without averages, which would be 0."""
+        uses_averages = isinstance(self.checkpoint.optimizer, optimization.ExponentialMovingAverage)
         names = [name for name, _ in tf.train.list_variables(path)] if path else []
-        # seam: tf-models-official 2.20.0, of which a slot for each weight has this name.
+        # seam: tf-models-official 2.20.0, whose slots of averages have this name.
         has_averages = any("/average/" in name for name in names)
-        if asked and not has_averages:
+        if uses_averages and not has_averages:
             raise UserError(
                 f"trainer.optimizer_config.ema evaluates averages of the weights, and "
                 f"{path or 'task.init_checkpoint'} gives none. Write trainer.optimizer_config.ema="
                 "null, which evaluates the weights"
             )
-        if has_averages and not asked:
+        if has_averages and not uses_averages:
             logging.warning(
                 "%s holds averages of the weights, and the weights are evaluated. For the averages "
                 "write trainer.optimizer_config.ema as the run has it.",
                 path,
             )
-        return asked
+        return uses_averages
 
 
 def _foreign(path, reason) -> UserError:
+    """Makes the error for a checkpoint that is not of this model."""
     return UserError(
         f"{path} is not a checkpoint of this model: {reason}. Bring back the right one, or choose "
         "another --model_dir"

@@ -1,4 +1,4 @@
-"""Ownership of a model_dir: what a run may resume from, and a lock against a second run."""
+"""Checks what a run in a model_dir may resume from, and locks it against a second run."""
 
 import fcntl  # Windows has none, and no Model Garden: there is no tensorflow-text for it
 import json
@@ -15,16 +15,24 @@ from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.folders import checkpoints
 
-# Model Garden saves its params.yaml at every start. What it does not hold is here.
+# Model Garden saves its params.yaml at every start. These files hold what it does not: the notes of
+# the run, and the step of the last evaluation.
 RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"
 _OPTIMIZER = "trainer.optimizer_config.optimizer.type"
 _LOCK_FILE = "tf_lamb_run.lock"
+# The settings of a model that an evaluation may change.
 _FREE_IN_EVALUATION = re.compile("drop|input_size|momentum|stochastic|sync_bn")
-_locked: dict[str, IO] = {}  # by path, open as long as this process trains there
+_locked: dict[str, IO] = {}  # path -> lock file, open while this process trains there
 
 
 def lock(model_dir: str) -> None:
-    """Keeps other runs out of a folder while this process lives, where a file can be locked."""
+    """Keeps other runs out of a folder while this process lives.
+
+    Does nothing in a bucket, or on a file system without locks.
+
+    Raises:
+        UserError: if another run trains in the folder.
+    """
     path = os.path.join(os.path.realpath(model_dir), _LOCK_FILE)
     if "://" in model_dir or path in _locked:
         return
@@ -50,24 +58,33 @@ def lock(model_dir: str) -> None:
 
 
 def _read(path: str, load) -> dict | None:
-    """The content of a file, if it is there and a mapping."""
+    """Returns the mapping that a file holds; None if there is no file, or no mapping in it."""
     if not tf.io.gfile.exists(path):
         return None
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            found = load(file.read())
+            content = load(file.read())
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def read_run(model_dir: str) -> dict:
-    """The notes of the last run here: experiment, seed, where it began; {} if there are none."""
+    """Returns the last run's notes: experiment, seed, where it began; {} without notes."""
     return _read(os.path.join(model_dir, RUN_FILE), json.loads) or {}
 
 
 def write_run(model_dir: str, experiment: str, seed: int | None, begins=None) -> None:
-    """Says what this run is, and with which checkpoint it began: that of `begins`, if any."""
+    """Notes what this run is, and with which checkpoint it began.
+
+    A run that is resumed keeps the checkpoint of its first note.
+
+    Args:
+        model_dir: the folder of the run, which is made if need be.
+        experiment: the name of the experiment.
+        seed: the seed, if any.
+        begins: `task.init_checkpoint`, a checkpoint or a folder with one; None for fresh weights.
+    """
     tf.io.gfile.makedirs(model_dir)
     if checkpoints.is_begun(model_dir):
         began = read_run(model_dir).get("began_with")
@@ -78,17 +95,29 @@ def write_run(model_dir: str, experiment: str, seed: int | None, begins=None) ->
 
 
 def read_evaluated(model_dir: str) -> int:
-    """The step of the last evaluation that a training in this folder made; 0 if there is none."""
+    """Returns the step of the last evaluation of a training in this folder; 0 without one."""
     return (_read(os.path.join(model_dir, EVALUATED_FILE), json.loads) or {}).get("step", 0)
 
 
 def write_evaluated(model_dir: str, step: int) -> None:
-    """Remembers that the weights of this step were evaluated, and all that was due before them."""
+    """Remembers that all evaluations due up to a step were made.
+
+    Args:
+        model_dir: the folder of the run.
+        step: the step of the weights that were evaluated last.
+    """
     checkpoints.write_json(os.path.join(model_dir, EVALUATED_FILE), {"step": step})
 
 
 def write_params(params, model_dir: str) -> None:
-    """Writes params.yaml whole, with keys in their order: of several patterns the first counts."""
+    """Writes params.yaml whole.
+
+    The keys keep their order, because the first of several patterns that match counts.
+
+    Args:
+        params: the experiment.
+        model_dir: the folder of the run, which is made if need be.
+    """
     tf.io.gfile.makedirs(model_dir)
     path = os.path.join(model_dir, "params.yaml")
     with checkpoints.atomic_write(path) as temporary, tf.io.gfile.GFile(temporary, "w") as file:
@@ -96,60 +125,85 @@ def write_params(params, model_dir: str) -> None:
 
 
 def read_params(model_dir: str) -> dict | None:
-    """The params.yaml that Model Garden saved here, or None."""
+    """Returns the params.yaml that Model Garden saved here, as a dict, or None."""
     return _read(os.path.join(model_dir, "params.yaml"), yamls.read)
 
 
 def read_facts(file: str) -> dict:
-    """The data.json beside a data file that `tf_lamb.model_garden.sample_data` wrote, or {}."""
+    """Returns the data.json beside a data file, as a dict; {} without one.
+
+    `tf_lamb.model_garden.sample_data` and `sample_pictures` write such a file.
+    """
     return _read(os.path.join(os.path.dirname(file), "data.json"), json.loads) or {}
 
 
 def checkpoint_in(path: str) -> str | None:
-    """The checkpoint that is meant by its own name, or by that of the folder it is in; or None."""
+    """Returns the path of a checkpoint; None if there is none.
+
+    `path` is the checkpoint's own path, or a folder, whose last checkpoint is meant.
+    """
     if tf.io.gfile.isdir(path):
         return checkpoints.latest(path)
     return path if tf.io.gfile.exists(f"{path}.index") else None
 
 
 def is_over(params, model_dir: str, mode: str = "train") -> bool:
-    """Whether no step is left, which AdaScale may say early, and no evaluation is missed."""
-    done = checkpoints.steps_done(model_dir)
-    if mode == "train_and_eval" and read_evaluated(model_dir) != done:
+    """Returns whether training is over: no step is left, and no evaluation is missing.
+
+    AdaScale may end a training before `trainer.train_steps`.
+
+    Args:
+        params: the experiment.
+        model_dir: the folder of the run.
+        mode: the mode of the run; only "train_and_eval" waits for evaluations.
+    """
+    step = checkpoints.steps_done(model_dir)
+    if mode == "train_and_eval" and read_evaluated(model_dir) != step:
         return False
     adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
     limit = getattr(adascale, "base_steps", None)
     if limit is not None and _steps_of_adascale(model_dir) >= limit:
         return True
-    return done >= params.trainer.train_steps
+    return step >= params.trainer.train_steps
 
 
 def _steps_of_adascale(model_dir: str) -> float:
-    """The base batch's steps that the last checkpoint is worth, by names; 0 where none counts."""
-    end = "/.ATTRIBUTES/VARIABLE_VALUE"
+    """Returns the last checkpoint's steps of the base batch, found by names; 0 without AdaScale."""
+    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
     reader = checkpoints.reader(model_dir)
     for name in reader.get_variable_to_shape_map() if reader else ():
-        if name.startswith("optimizer/") and name.endswith(f"/fraction{end}"):
-            step = name.replace(f"/fraction{end}", f"/step{end}")
+        if name.startswith("optimizer/") and name.endswith(f"/fraction{suffix}"):
+            step = name.replace(f"/fraction{suffix}", f"/step{suffix}")
             return float(reader.get_tensor(name)) + float(reader.get_tensor(step))
     return 0.0
 
 
 def check_folder(params, model_dir: str, experiment: str | None, seed: int | None) -> None:
-    """Raises where this experiment cannot train in this folder; without a checkpoint it can."""
+    """Raises if this experiment cannot train in this folder. It can in one without a checkpoint.
+
+    Args:
+        params: the experiment.
+        model_dir: the folder.
+        experiment: the name of the experiment, if known.
+        seed: the seed, if one is set.
+
+    Raises:
+        UserError: if the folder is a file, or holds another experiment.
+    """
     if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
         raise UserError(f"--model_dir={model_dir} is a file. Name a folder")
     if not checkpoints.is_begun(model_dir):
         return
     saved, run = read_params(model_dir), read_run(model_dir)
-    if why := _why_another(saved, params.as_dict(), run, experiment, seed):
+    if reason := _why_another(saved, params.as_dict(), run, experiment, seed):
         raise UserError(
-            f"--model_dir={model_dir} {why}. Choose another --model_dir (task.init_checkpoint="
+            f"--model_dir={model_dir} {reason}. Choose another --model_dir (task.init_checkpoint="
             f"{model_dir} begins there with these weights), or delete this one"
         )
 
 
 def _why_another(saved: dict | None, params: dict, run: dict, experiment, seed) -> str | None:
+    """Returns how the run that a folder holds differs from this one, or None."""
     if saved is None:
         return "holds a checkpoint but no params.yaml that says what it is of"
     if experiment and run.get("experiment") not in (None, experiment):
@@ -163,7 +217,11 @@ def _why_another(saved: dict | None, params: dict, run: dict, experiment, seed) 
 
 
 def check_followed(model_dir: str) -> None:
-    """Raises where there is no run whose checkpoints could come."""
+    """Raises if no run has begun in the folder, so that no checkpoint will come.
+
+    Raises:
+        UserError: if there is no params.yaml and no checkpoint.
+    """
     if read_params(model_dir) is None and not checkpoints.is_begun(model_dir):
         raise UserError(
             f"--model_dir={model_dir} holds no run to follow. Name the --model_dir of a training "
@@ -172,7 +230,16 @@ def check_followed(model_dir: str) -> None:
 
 
 def check_evaluated(params, model_dir: str) -> None:
-    """Raises where this is not the model whose checkpoint is evaluated, as its params.yaml says."""
+    """Raises if the checkpoint to evaluate is of another model, by the params.yaml beside it.
+
+    Args:
+        params: the experiment.
+        model_dir: the folder of the run. Without a checkpoint there, `task.init_checkpoint` is
+            evaluated.
+
+    Raises:
+        UserError: if a setting of the model differs that an evaluation may not change.
+    """
     source, folder, path = f"--model_dir={model_dir}", model_dir, params.task.init_checkpoint
     if path and not checkpoints.is_begun(model_dir):
         source = f"task.init_checkpoint={path}"
@@ -187,17 +254,27 @@ def check_evaluated(params, model_dir: str) -> None:
 
 
 def _as_evaluated(settings):
-    """A model's settings, without those that an evaluation may have otherwise than the training."""
+    """Returns a model's settings, without those that an evaluation may change."""
     if isinstance(settings, (list, tuple)):
-        return [_as_evaluated(each) for each in settings]
+        return [_as_evaluated(item) for item in settings]
     if not isinstance(settings, dict):
         return settings
-    kept = (key for key in settings if not _FREE_IN_EVALUATION.search(str(key)))
-    return {key: _as_evaluated(settings[key]) for key in kept}
+    keys = (key for key in settings if not _FREE_IN_EVALUATION.search(str(key)))
+    return {key: _as_evaluated(settings[key]) for key in keys}
 
 
 def check_successor(before, after, keep_moments: bool) -> None:
-    """Raises where an experiment cannot go on from the weights of the one before."""
+    """Raises if an experiment cannot go on from the weights of the one before.
+
+    Args:
+        before: the experiment of the stage before.
+        after: the experiment of the stage that goes on from it.
+        keep_moments: whether the second stage also takes over the optimizer's state.
+
+    Raises:
+        UserError: if the models differ. With `keep_moments` also if the optimizers' states differ,
+            if AdaScale would go on counting, or if the warmup cannot begin at a later step.
+    """
     old, new = before.task.model.as_dict(), after.task.model.as_dict()
     if difference := _first_difference(old, new, "task.model"):
         raise UserError(f"it cannot take over the weights of the stage before: {difference}")
@@ -222,37 +299,41 @@ def check_successor(before, after, keep_moments: bool) -> None:
 
 
 def check_handed_over(params, model_dir: str, successor: str) -> None:
-    """Raises where a stage that has begun would see nothing of what the one before has trained.
+    """Raises if a stage that has begun would miss what the stage before has trained since.
 
     Args:
         params: the experiment of the stage before.
-        model_dir: its folder.
+        model_dir: the folder of the stage before.
         successor: the folder of the stage that goes on from it.
+
+    Raises:
+        UserError: if the stage before has gone on, or is not over.
     """
     if not checkpoints.is_begun(successor):
         return
     latest = checkpoints.readable(model_dir)
     latest = latest and os.path.basename(latest)
-    began = read_run(successor).get("began_with") or latest  # older versions did not note it
-    began = began and os.path.basename(began)
-    if began == latest and is_over(params, model_dir):
+    # Older versions did not note the checkpoint.
+    start = read_run(successor).get("began_with") or latest
+    start = start and os.path.basename(start)
+    if start == latest and is_over(params, model_dir):
         return
-    now = f"is at {latest or 'no checkpoint'} now" if began != latest else "is not over"
+    why = f"is at {latest or 'no checkpoint'} now" if start != latest else "is not over"
     raise UserError(
-        f"--model_dir={successor} began with {began} of {model_dir}, which {now}: nothing of what "
+        f"--model_dir={successor} began with {start} of {model_dir}, which {why}: nothing of what "
         "is trained there since would reach it. Give the stage before as many steps as it had, or "
         f"delete {successor} to have this one begin anew"
     )
 
 
 def _identity(params: dict) -> dict:
-    """The settings that a checkpoint's variables and steps depend on; all others may change."""
-    same = "task.model", "task.train_data.global_batch_size"
-    return {**{path: at(params, path) for path in same}, **_state(params)}
+    """Returns the settings that a checkpoint's variables and steps depend on; others may change."""
+    paths = "task.model", "task.train_data.global_batch_size"
+    return {**{path: at(params, path) for path in paths}, **_state(params)}
 
 
 def _state(params: dict) -> dict:
-    """The settings that an optimizer's state depends on."""
+    """Returns the settings on which an optimizer's state depends, path -> value."""
     optimizer = f"trainer.optimizer_config.optimizer.{at(params, _OPTIMIZER)}"
 
     def is_set(path):
@@ -260,7 +341,7 @@ def _state(params: dict) -> dict:
 
     precision, scale = "runtime.mixed_precision_dtype", f"{optimizer}.adascale.scale"
     noise, slots = f"{optimizer}.measure_noise.enabled", f"{optimizer}.dtypes.slots"
-    averages, former = "trainer.optimizer_config.ema", f"{optimizer}.slot_dtype"
+    averages, old_slots = "trainer.optimizer_config.ema", f"{optimizer}.slot_dtype"
     return {
         _OPTIMIZER: at(params, _OPTIMIZER),
         # Each of these wraps the optimizer, and so moves its slots to another place.
@@ -268,17 +349,19 @@ def _state(params: dict) -> dict:
         precision: "float16" if at(params, precision) == "float16" else "not float16",
         scale: is_set(scale),
         noise: bool(at(params, noise)),
-        slots: at(params, slots) or at(params, former) or "float32",  # of a folder of before
+        # Older versions wrote `slot_dtype`.
+        slots: at(params, slots) or at(params, old_slots) or "float32",
     }
 
 
 def _first_difference(old, new, path: str) -> str | None:
+    """Describes the first setting at or below `path` that differs, or returns None."""
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
-        # A field that only one of them has is one that another version of Model Garden added.
+        # Another version of Model Garden added a field that only one of them has.
         for key in (key for key in old if key in new):
-            if found := _first_difference(old[key], new[key], f"{path}.{key}"):
-                return found
+            if difference := _first_difference(old[key], new[key], f"{path}.{key}"):
+                return difference
         return None
     return None if old == new else f"its {path} is {old!r}, yours {new!r}"

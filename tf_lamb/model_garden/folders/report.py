@@ -1,4 +1,4 @@
-"""A run summarized from its folder: a few lines and a picture."""
+"""Summarizes a run from its folder: a few lines of text and a picture."""
 
 import os
 import shlex
@@ -12,7 +12,8 @@ from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 _BATCH = "task.train_data.global_batch_size"
-# Tag -> the row, what an answer is, and where data.json has the commonest one and its share.
+# TensorBoard tag -> the row's name, the kind of an answer, and the keys of data.json that hold the
+# commonest answer and its share.
 _ACCURACIES = {
     "masked_lm_accuracy": (
         "masked-LM accuracy", "masked token",
@@ -26,7 +27,11 @@ _ACCURACIES = {
 
 
 def read_scalars(folder: str) -> dict[str, dict[int, float]]:
-    """The scalars in event files, tag -> step -> value; where files overlap, the later one wins."""
+    """Reads the scalars of a folder's event files.
+
+    Returns:
+        tag -> step -> value. Where files overlap, the later one wins.
+    """
     if not tf.io.gfile.isdir(folder):
         return {}
     files = event_accumulator.EventAccumulator(
@@ -35,39 +40,55 @@ def read_scalars(folder: str) -> dict[str, dict[int, float]]:
     files.Reload()
     scalars = {}
     for tag in files.Tags()[event_accumulator.TENSORS]:
-        read = {event.step: tf.make_ndarray(event.tensor_proto) for event in files.Tensors(tag)}
-        if all(value.ndim == 0 and value.dtype.kind == "f" for value in read.values()):
-            scalars[tag] = {step: float(read[step]) for step in sorted(read)}
+        values = {event.step: tf.make_ndarray(event.tensor_proto) for event in files.Tensors(tag)}
+        if all(value.ndim == 0 and value.dtype.kind == "f" for value in values.values()):
+            scalars[tag] = {step: float(values[step]) for step in sorted(values)}
     return scalars
 
 
 def report(model_dir: str) -> str:
-    """The report as text; writes its picture, report.png, into the folder."""
+    """Writes the picture report.png into the folder, and returns the report.
+
+    Args:
+        model_dir: the folder of the run.
+
+    Returns:
+        The report as text, a line for each row.
+
+    Raises:
+        FileNotFoundError: if the folder has no checkpoint, or no params.yaml with the number of
+            steps.
+    """
     params = model_dirs.read_params(model_dir)
-    checkpoint, of_all = checkpoints.readable(model_dir), at(params, "trainer.train_steps")
-    if checkpoint is None or not isinstance(of_all, int):
-        lack = "checkpoint" if checkpoint is None else "params.yaml with trainer.train_steps"
+    checkpoint, train_steps = checkpoints.readable(model_dir), at(params, "trainer.train_steps")
+    if checkpoint is None or not isinstance(train_steps, int):
+        file = "checkpoint" if checkpoint is None else "params.yaml with trainer.train_steps"
         raise FileNotFoundError(
-            f"--model_dir={model_dir} holds no run of the Model Garden: it has no {lack}. Name the "
+            f"--model_dir={model_dir} holds no run of the Model Garden: it has no {file}. Name the "
             "--model_dir of tf_lamb.model_garden.train"
         )
-    rows = [("steps", f"{checkpoints.steps_done(model_dir):,} of {of_all:,}")]
+    rows = [("steps", f"{checkpoints.steps_done(model_dir):,} of {train_steps:,}")]
     if batch := at(params, _BATCH):
         rows.append(("global batch", _shown(batch, params)))
     train = read_scalars(os.path.join(model_dir, "train"))
     if points := train.get("training_loss"):
-        (first, start), *_, (last, end) = [*points.items()] * 2
-        rows.append(("training loss", f"{start:.3f} (to step {first:,}) -> {end:.3f} ({last:,})"))
-    subdir = at(params, "trainer.validation_summary_subdir") or "validation"
-    validation = read_scalars(os.path.join(model_dir, subdir))
+        (first_step, first_loss), *_, (last_step, last_loss) = [*points.items()] * 2
+        rows.append(
+            (
+                "training loss",
+                f"{first_loss:.3f} (to step {first_step:,}) -> {last_loss:.3f} ({last_step:,})",
+            )
+        )
+    summary_subdir = at(params, "trainer.validation_summary_subdir") or "validation"
+    validation = read_scalars(os.path.join(model_dir, summary_subdir))
     if points := validation.get("validation_loss"):
         step, loss = [*points.items()][-1]
         rows.append(("validation loss", f"{loss:.3f} (step {step:,})"))
-    for tag, (name, *answer) in _ACCURACIES.items():
+    for tag, (name, *answer_keys) in _ACCURACIES.items():
         if points := validation.get(tag):
             step, accuracy = [*points.items()][-1]
             text = f"{accuracy:.1%} on validation (step {step:,})"
-            rows.append((name, text + _share(params, *answer)))
+            rows.append((name, text + _share(params, *answer_keys)))
     rows.append(("checkpoints", f"{model_dir} (latest: {os.path.basename(checkpoint)})"))
     rows.append(("picture", _drawn(model_dir, params, train, validation)))
     rows.append(("TensorBoard", f"tensorboard --logdir={shlex.quote(model_dir)}"))
@@ -75,51 +96,58 @@ def report(model_dir: str) -> str:
 
 
 def _drawn(model_dir: str, params, train, validation) -> str:
-    """Draws loss, rate, noise scale and trust ratios, and says where, or why there is none."""
-    watched, begin = read_scalars(os.path.join(model_dir, "trust_ratios")), "trust_ratio/"
+    """Draws the losses, rates, noise scales and trust ratios into report.png.
+
+    Returns the path of the picture, or "none" with the reason.
+    """
+    scalars, prefix = read_scalars(os.path.join(model_dir, "trust_ratios")), "trust_ratio/"
     losses = _named(train, training_loss="training")
     losses |= _named(validation, validation_loss="validation")
     rates = _named(train, learning_rate="learning rate", scaled_learning_rate="AdaScale's rate")
-    noise = _named(train, noise_scale="noise scale")
-    ratios = {tag.removeprefix(begin): watched[tag] for tag in watched if tag.startswith(begin)}
-    batch = at(params, _BATCH) or 0
+    noise_scales = _named(train, noise_scale="noise scale")
+    ratios = {tag.removeprefix(prefix): scalars[tag] for tag in scalars if tag.startswith(prefix)}
+    batch_size = at(params, _BATCH) or 0
     panels = [
         (losses, lambda ax: plots.lines(ax, "loss", losses)),
         (rates, lambda ax: plots.lines(ax, "learning rate", rates)),
-        (noise, lambda ax: plots.noise_scale(noise["noise scale"], batch, ax)),
+        (noise_scales, lambda ax: plots.noise_scale(noise_scales["noise scale"], batch_size, ax)),
         (ratios, lambda ax: plots.trust_ratios(ratios, ax)),
     ]
-    drawing = [draw for curves, draw in panels if plots.has_points(curves)]
-    if not drawing:
+    drawings = [draw for curves, draw in panels if plots.has_points(curves)]
+    if not drawings:
         return "none: TensorBoard's files hold no scalars"
     path = os.path.join(model_dir, "report.png")
     try:
-        axes = plots.given_or_new("a run", rows=len(drawing), shown=False)
-        for draw, ax in zip(drawing, axes, strict=True):
+        axes = plots.given_or_new("a run", rows=len(drawings), shown=False)
+        for draw, ax in zip(drawings, axes, strict=True):
             draw(ax)
         with (
             checkpoints.atomic_write(path) as temporary,
             tf.io.gfile.GFile(temporary, "wb") as file,
         ):
             axes[0].figure.savefig(file, format="png", dpi=110)
-    except (ModuleNotFoundError, UserError) as why:
-        return f"none: {why}"
+    except (ModuleNotFoundError, UserError) as error:
+        return f"none: {error}"
     return path
 
 
 def _named(scalars, **labels: str) -> plots.Curves:
+    """Returns the curves of the tags in `labels` that exist, as label -> step -> value."""
     return {label: scalars[tag] for tag, label in labels.items() if tag in scalars}
 
 
 def _shown(batch: int, params) -> str:
-    """A batch, and the micro-batches of it."""
+    """Formats a batch and its micro-batches, e.g. `512 (128 x 4 accumulated)`."""
     optimizer = "trainer.optimizer_config.optimizer"
-    chosen = f"{optimizer}.{at(params, f'{optimizer}.type')}"
-    parts = at(params, f"{chosen}.gradient_accumulation_steps") or 1
-    return f"{batch:,}" + (f" ({batch // parts:,} x {parts} accumulated)" if parts > 1 else "")
+    path = f"{optimizer}.{at(params, f'{optimizer}.type')}"
+    micro_batches = at(params, f"{path}.gradient_accumulation_steps") or 1
+    return f"{batch:,}" + (
+        f" ({batch // micro_batches:,} x {micro_batches} accumulated)" if micro_batches > 1 else ""
+    )
 
 
 def _share(params, what: str, answer_key: str, share_key: str) -> str:
+    """Returns how often the commonest answer is right on the validation data; "" if unknown."""
     path = at(params, "task.validation_data.input_path")
     facts = model_dirs.read_facts(path) if isinstance(path, str) else {}
     if share_key not in facts:

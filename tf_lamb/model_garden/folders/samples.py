@@ -1,6 +1,6 @@
-"""A folder of data that a command makes once, whole or not at all, and knows again.
+"""Makes a folder of data once, whole or not at all, and recognizes it when it is asked for again.
 
-`data.json` is the last of its files: it holds the settings and what is worth knowing of the rest.
+`data.json` is the last of its files. It holds the settings and the facts of the other files.
 """
 
 import contextlib
@@ -16,7 +16,20 @@ from tf_lamb.model_garden.common.console import Console
 
 
 def found(output_dir, files, settings):
-    """Returns the facts of the same data made before, and says so, or None; refuses other data."""
+    """Finds the same data, if a command has made them before, and prints that it reuses them.
+
+    Args:
+        output_dir: the folder.
+        files: the names of all its files.
+        settings: the settings of the data, as a dict.
+
+    Returns:
+        The content of data.json; None if the folder has none of the files.
+
+    Raises:
+        NotADirectoryError: if `output_dir` is a file.
+        FileExistsError: if the folder has files of other data or settings.
+    """
     folder = pathlib.Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"output_dir {str(folder)!r} is a file; name a folder.")
@@ -36,10 +49,19 @@ def found(output_dir, files, settings):
 
 @contextlib.contextmanager
 def filled(output_dir, files, facts):
-    """Yields a folder for the files, which are moved on, with the facts, if all goes well."""
+    """Fills a folder with new data.
+
+    Args:
+        output_dir: the folder, which is made if need be.
+        files: the names of its files.
+        facts: the content of data.json.
+
+    Yields:
+        A temporary folder to write the files into. They are moved to `output_dir` if all goes well.
+    """
     output_dir = pathlib.Path(output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    # An error leaves nothing; a run that is killed leaves this hidden folder at most.
+    # An error leaves nothing behind. A kill leaves at most this hidden folder.
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as temporary:
         partial = pathlib.Path(temporary)
         yield partial
@@ -49,14 +71,20 @@ def filled(output_dir, files, facts):
 
 
 def run(name, write, summary):
-    """Runs `write` as a command, a flag for each documented argument, and prints the summary."""
+    """Runs `write` as a command with a flag for each of its documented arguments.
+
+    Args:
+        name: the name of the command, with which its errors begin.
+        write: the function that writes the data; it takes keywords and returns the facts.
+        summary: the format of the line that is printed at the end, filled with the facts.
+    """
     values = {"output_dir": None, **(write.__kwdefaults__ or {})}
-    kinds = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    for key, default in values.items():  # global, so that only a command defines them
-        define = kinds.get(type(default), flags.DEFINE_string)
-        (text,) = re.findall(rf"\n +{key}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL)
-        define(key, default, " ".join(text.split()))
-        # --help lists what the command's own module defined, or what is called its own.
+    definers = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+    for key, default in values.items():  # flags are global: only a command defines them
+        define = definers.get(type(default), flags.DEFINE_string)
+        (description,) = re.findall(rf"\n +{key}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL)
+        define(key, default, " ".join(description.split()))
+        # --help lists only the flags that are registered for the command's module.
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[key])
     flags.mark_flag_as_required("output_dir")
 
@@ -69,7 +97,8 @@ def run(name, write, summary):
             values[key] = flags.FLAGS[key].value
             delattr(flags.FLAGS, key)  # Model Garden defines some of the same names
         logging.set_verbosity(logging.WARNING)  # Model Garden logs whole examples
-        with Console() as console, contextlib.redirect_stderr(console.stream):  # a bar is shown
+        # Python's stderr stays the terminal here, so that a progress bar is shown.
+        with Console() as console, contextlib.redirect_stderr(console.stream):
             try:
                 facts = write(**values)
             except (ValueError, OSError, ModuleNotFoundError) as error:
