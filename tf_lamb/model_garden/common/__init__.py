@@ -1,1 +1,1 @@
-"""What every other folder stands on: errors, YAML, the arithmetic of a batch, the terminal."""
+"""Holds what the other folders use: errors, YAML, the arithmetic of a batch, the terminal."""

@@ -5,7 +5,7 @@ from tf_lamb.model_garden.common import clusters
 
 
 def replicas(params) -> int | None:
-    """The number of a run's replicas; None where only the TPU can say."""
+    """Returns the number of a run's replicas; None where the strategy alone has it, as on a TPU."""
     runtime = params.runtime
     strategy, gpus = str(runtime.distribution_strategy).lower(), max(runtime.num_gpus or 0, 1)
     if strategy in ("off", "one_device"):
@@ -18,20 +18,20 @@ def replicas(params) -> int | None:
 
 
 def workers(params) -> int:
-    """The number of processes that train one model together."""
+    """Returns the number of processes that train one model together."""
     if str(params.runtime.distribution_strategy).lower() != "multi_worker_mirrored":
         return 1
     return max(in_cluster(), 1)
 
 
 def in_cluster() -> int:
-    """The number of workers that `TF_CONFIG` describes; 0 where it is not set."""
+    """Returns the number of workers that `TF_CONFIG` describes; 0 if it is not set."""
     cluster = clusters.read().get("cluster") or {}
     return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
 
 
 def is_chief(params) -> bool:
-    """Whether this process is the one of its cluster that shows and writes."""
+    """Returns whether this process is the one of its cluster that prints and writes files."""
     if str(params.runtime.distribution_strategy).lower() != "multi_worker_mirrored":
         return True
     tf_config = clusters.read()
@@ -42,25 +42,43 @@ def is_chief(params) -> bool:
 
 
 def micro_batches(params) -> int:
-    """The number of calls of the optimizer for one update."""
+    """Returns the number of the optimizer's calls for one update."""
     config = params.trainer.optimizer_config.optimizer.get()
     return getattr(config, "gradient_accumulation_steps", None) or 1
 
 
 def per_replica_batch(global_batch_size: int, replicas: int, accumulation: int) -> int:
-    """The examples that one replica sees at once, or a ValueError with the arithmetic."""
+    """Returns the number of examples that one replica sees at once.
+
+    Args:
+        global_batch_size: the number of examples of an update.
+        replicas: the number of replicas.
+        accumulation: the number of micro-batches of an update.
+
+    Raises:
+        ValueError: if the batch does not divide into equal parts; the message has the arithmetic.
+    """
     parts = replicas * accumulation
     if global_batch_size % parts:
-        near = max(global_batch_size // parts, 1) * parts
+        nearest = max(global_batch_size // parts, 1) * parts
         raise ValueError(
             f"A batch of {global_batch_size:,} examples cannot be dealt out to {replicas} "
             f"replica(s) x {accumulation} micro-batch(es): {global_batch_size:,} / {parts:,} = "
-            f"{global_batch_size / parts:.6g}. Take a batch of {near:,}, or another "
+            f"{global_batch_size / parts:.6g}. Take a batch of {nearest:,}, or another "
             "gradient_accumulation_steps"
         )
     return global_batch_size // parts
 
 
 def accumulation(global_batch_size: int, replicas: int, most: int) -> int:
-    """The fewest micro-batches of which no replica sees more than `most` examples at once."""
+    """Returns the smallest number of micro-batches with at most `most` examples a replica.
+
+    Args:
+        global_batch_size: the number of examples of an update.
+        replicas: the number of replicas.
+        most: the largest number of examples that a replica may see at once.
+
+    Raises:
+        ValueError: if the batch does not divide by the replicas.
+    """
     return recipe.micro_batches(per_replica_batch(global_batch_size, replicas, 1), most)

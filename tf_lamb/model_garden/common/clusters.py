@@ -1,7 +1,7 @@
-"""TF_CONFIG: the processes that train one model together, and which of them this one is.
+"""Reads and checks TF_CONFIG: the processes that train one model, and which of them this one is.
 
-TensorFlow reads it too. It waits for ever for a process that nobody starts, and of a mistake in
-the text it gives a traceback: so it is checked before TensorFlow sees it.
+TensorFlow reads it too. It waits for ever for a process that nobody starts, and answers a mistake
+in the text with a traceback. So it is checked before TensorFlow sees it.
 """
 
 import json
@@ -9,11 +9,13 @@ import os
 
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean
 
+# The types of processes that train.
 _TRAINING = ("chief", "worker")
 _EXAMPLE = (
     '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, and in '
     "a shell put single quotes around it"
 )
+# The types of processes that no run here uses -> why, and the way out.
 _NO_USE = {
     "ps": "keeps weights for a parameter server, and no run of this command asks one. Leave it out",
     "evaluator": "does not train. Leave it out, and evaluate with --mode=continuous_eval in a "
@@ -22,37 +24,42 @@ _NO_USE = {
 
 
 def read() -> dict:
-    """Reads TF_CONFIG; {} where it is not set.
+    """Returns the content of TF_CONFIG, as a dict; {} if it is not set.
 
     Raises:
-        UserError: where it is no JSON object, or its cluster has no lists of addresses.
+        UserError: if it is no JSON object, or its cluster has no lists of addresses.
     """
     text = os.environ.get("TF_CONFIG") or "{}"
     try:
-        found = json.loads(text)
+        config = json.loads(text)
     except ValueError as error:
         raise _error(f"which is no JSON ({error})", text) from error
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise _error("which is no JSON object", text)
-    cluster = found.get("cluster") or {}
+    cluster = config.get("cluster") or {}
     if not isinstance(cluster, dict):
         raise _error("whose cluster is no JSON object", text)
     for job in _TRAINING:
         if not _are_addresses(cluster.get(job, [])):
             raise _error(f"whose {job} is no list of addresses", text)
-    return found
+    return config
 
 
 def _are_addresses(value) -> bool:
+    """Returns whether a value is a list of strings."""
     return isinstance(value, list) and all(isinstance(address, str) for address in value)
 
 
 def check() -> None:
-    """Raises `UserError` where TF_CONFIG names no cluster that can train, or no place in it."""
-    found = read()
-    if not (cluster := found.get("cluster")):
+    """Checks TF_CONFIG, if it names a cluster.
+
+    Raises:
+        UserError: if the cluster cannot train, or if this process has no place in it.
+    """
+    config = read()
+    if not (cluster := config.get("cluster")):
         return  # one process alone
-    task = found.get("task")
+    task = config.get("task")
     if not isinstance(task, dict) or not {"type", "index"} <= set(task):
         raise _error("which does not say which of the processes this one is")
     kind, index = task["type"], task["index"]
@@ -71,13 +78,18 @@ def check() -> None:
             f"{did_you_mean(kind, list(cluster))}"
         )
     _check_index(kind, index, len(cluster[kind]))
-    every = [address for addresses in cluster.values() for address in addresses]
-    if twice := next((address for address in every if every.count(address) > 1), None):
-        raise UserError(f"TF_CONFIG gives {twice} to two processes. Give every one its own")
+    all_addresses = [address for addresses in cluster.values() for address in addresses]
+    if duplicate := next(
+        (address for address in all_addresses if all_addresses.count(address) > 1), None
+    ):
+        raise UserError(f"TF_CONFIG gives {duplicate} to two processes. Give every one its own")
 
 
 def _check_index(kind: str, index, count: int) -> None:
-    """Raises where there is no process of that number; the number may stand in quotes."""
+    """Raises if there is no process of that index.
+
+    The index may stand in quotes.
+    """
     is_whole = isinstance(index, int | str) and not isinstance(index, bool)
     is_whole = is_whole and str(index).isdecimal()
     if not is_whole or int(index) >= count:
@@ -89,5 +101,6 @@ def _check_index(kind: str, index, count: int) -> None:
 
 
 def _error(why: str, text: str | None = None) -> UserError:
+    """Makes the error for a TF_CONFIG that describes no cluster."""
     text = os.environ.get("TF_CONFIG") if text is None else text
     return UserError(f"TF_CONFIG is {text!r}, {why}: it describes no cluster. Write {_EXAMPLE}")

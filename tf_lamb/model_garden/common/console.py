@@ -1,7 +1,7 @@
-"""The terminal of a command: its own lines, and one of progress. All others go to a log.
+"""The terminal of a command: its own lines, and one of progress. All other lines go to a log.
 
 TensorFlow, Model Garden and Orbit write hundreds of lines to stderr, from Python and from C++. Here
-the process's stderr is a file, and what is for the reader goes past it.
+the process's stderr is a file, and lines for the reader go to the terminal past that file.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ from typing import Any
 
 from absl import logging
 
+# The folder of this package.
 _OURS = pathlib.Path(__file__).parents[2]
-_LAST = 20  # lines of the log that an error shows
+_LAST = 20  # lines: how much of the log's end an error shows
 
 
 @contextlib.contextmanager
@@ -31,55 +32,68 @@ def _ended_at_once(end):
     """Calls `end` in a thread as soon as Ctrl-C or SIGTERM comes.
 
     Python's own handlers wait until C++ returns: a loop of steps, minutes of compilation. A signal
-    that is ignored, as Ctrl-C is in the background of a script, stays so; one for which somebody
-    else has a handler by then is theirs.
+    that is ignored stays so, as Ctrl-C is in the background of a script. A signal for which
+    somebody else has set a handler meanwhile goes to that handler.
     """
-    both = signal.SIGINT, signal.SIGTERM
-    before = {n: signal.getsignal(n) for n in both if signal.getsignal(n) != signal.SIG_IGN}
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
+    signals = signal.SIGINT, signal.SIGTERM
+    handlers = {
+        signum: signal.getsignal(signum)
+        for signum in signals
+        if signal.getsignal(signum) != signal.SIG_IGN
+    }
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
 
     def wait():
-        while number := os.read(reading, 1):  # until the other end is closed
+        while number := os.read(read_fd, 1):  # until the other end is closed
             if signal.getsignal(number[0]) is _leave_to_the_thread:
                 end()
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    noted_in = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in before:
+    previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    for number in handlers:
         signal.signal(number, _leave_to_the_thread)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(noted_in)
-        os.close(writing)
+        signal.set_wakeup_fd(previous_fd)
+        os.close(write_fd)
         thread.join()
-        os.close(reading)
+        os.close(read_fd)
 
 
 def _leave_to_the_thread(number, frame):
-    pass
+    """Does nothing: the thread of `_ended_at_once` reads the signal."""
 
 
 class Console:
-    """Sends stderr to a log, and shows what is for the reader, until its block ends.
+    """Sends stderr to a log, and shows the lines for the reader, until its block ends.
 
-    With --verbosity=1 stderr stays as it is, and there is no log. An error shows the last of the
-    log; where C++ aborts, the console has Python's line of it. Ctrl-C and SIGTERM end the process
-    with one line and exit status 130, wherever it is: what is written is safe from a kill.
+    With --verbosity=1 stderr stays as it is, and there is no log. An error shows the end of the
+    log. If C++ aborts, the console shows the line of Python in which it did. Ctrl-C and SIGTERM end
+    the process with one line and exit status 130, wherever it is: a kill harms no file that is
+    written.
+
+    Attributes:
+        stream: the stderr from before the block.
+        bar: the progress bar, a `tqdm`; None while there is none.
+        step: the last step that it has shown; None before the first.
+        path: the path of the log; "" without one. The log is removed, unless a folder keeps it or
+            there was an error.
+        on_stop: returns the line with which Ctrl-C ends the process.
     """
 
-    stream: Any  # the stderr that there was
-    bar: Any = None  # the line of progress, while there is one
-    step: int | None = None  # the last one that it has shown
-    path = ""  # of the log, if any; unless a folder keeps it or there was an error, it goes
+    stream: Any
+    bar: Any = None
+    step: int | None = None
+    path = ""
     _is_kept = False
 
     def __init__(self):
-        self.on_stop = lambda: "Stopped."  # the line that Ctrl-C ends with
+        self.on_stop = lambda: "Stopped."
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -90,7 +104,7 @@ class Console:
                 sys.stderr.flush()
                 self._redirect(path)
                 stack.callback(self.give_back)
-                # Warnings of this package are for the reader.
+                # The reader sees warnings of this package.
                 logger = logging.get_absl_logger()
                 logger.addFilter(self._logged)
                 stack.callback(logger.removeFilter, self._logged)
@@ -106,14 +120,14 @@ class Console:
     def __exit__(self, kind, error, trace):
         self.close_bar()
         with self._undo:
-            if self.path and isinstance(error, Exception):  # a refusal is a SystemExit by now
-                shown = [f"The last lines of {self.path}:", *self._log().splitlines()[-_LAST:]]
-                print(*shown, sep="\n", file=self.stream, flush=True)
-                traceback.print_exception(error)  # to the log; Python prints it again
+            if self.path and isinstance(error, Exception):  # a `UserError` is a SystemExit by now
+                lines = [f"The last lines of {self.path}:", *self._log().splitlines()[-_LAST:]]
+                print(*lines, sep="\n", file=self.stream, flush=True)
+                traceback.print_exception(error)  # into the log; Python prints it to the terminal
                 self._is_kept = True
 
     def _redirect(self, path, text=""):
-        """Makes descriptor 2, to which C++ writes as well, the end of a log, behind a text."""
+        """Sends descriptor 2, to which C++ writes as well, to the end of a log, after `text`."""
         with open(path, "a", errors="replace") as log:
             log.write(text)
             log.flush()
@@ -121,19 +135,26 @@ class Console:
         self.path = path
 
     def keep_in(self, folder: str, name: str) -> None:
-        """Keeps the log as a file of this folder; that of a bucket stays on this machine."""
+        """Keeps the log as a file of a folder, and prints its path.
+
+        For a folder in a bucket, the log stays on this machine. Without a log, does nothing.
+
+        Args:
+            folder: the folder, which is made if need be.
+            name: the file's name.
+        """
         if not self.path:
             return
         if "://" not in folder:
             os.makedirs(folder, exist_ok=True)
-            before = self.path
+            old_path = self.path
             self._redirect(os.path.join(folder, name), self._log())
-            os.unlink(before)
+            os.unlink(old_path)
         self._is_kept = True
         print(f"Full log: {self.path}", flush=True)
 
     def give_back(self, show: bool = False) -> None:
-        """Makes stderr what it was; shows what was written meanwhile, if asked to."""
+        """Restores stderr, and with `show` writes the log to it."""
         if not self.path:
             return
         text, path, self.path = self._log(), self.path, ""
@@ -144,7 +165,12 @@ class Console:
             os.unlink(path)
 
     def say(self, text: str, file=None) -> None:
-        """Prints, above the line of progress."""
+        """Prints a text above the progress bar.
+
+        Args:
+            text: the text.
+            file: the file to print to; None prints to stdout.
+        """
         if self.bar is not None:
             self.bar.clear()
         print(text, file=file, flush=True)
@@ -152,12 +178,13 @@ class Console:
             self.bar.refresh()
 
     def close_bar(self) -> None:
-        """Ends the line of progress."""
+        """Ends the progress bar."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None
 
     def _stop(self):
+        """Ends the process with the line of `on_stop` and exit status 130."""
         try:
             self.close_bar()
             self.give_back()
@@ -166,10 +193,12 @@ class Console:
             os._exit(130)
 
     def _log(self):
+        """Returns the text of the log."""
         sys.stderr.flush()
         return pathlib.Path(self.path).read_text(errors="replace")
 
     def _logged(self, record):
+        """Shows a log record if it is a warning of this package; a filter of the logger."""
         is_warning = record.levelno >= logging.converter.absl_to_standard(logging.WARNING)
         is_ours = pathlib.Path(record.pathname).is_relative_to(_OURS)
         if is_warning and is_ours and self.path:
@@ -177,9 +206,10 @@ class Console:
         return True
 
     def _warned(self, message, category, *where, **more):
+        """Shows a warning if this package gives it; takes the place of `warnings.showwarning`."""
         self._showwarning(message, category, *where, **more)
-        # Known by who warns: the line that it points at is the user's. The first frame is given,
-        # because Python 3.13 begins at another one where it is not.
+        # A warning of this package points at the user's line, so the stack tells who warns. The
+        # first frame is passed, because Python 3.13 begins at another one by default.
         stack = traceback.walk_stack(inspect.currentframe())
         names = {frame.f_globals.get("__name__") for frame, _ in stack}
         if "tf_lamb.core.messages" in names and self.path:
@@ -187,10 +217,16 @@ class Console:
 
 
 class ProgressBar:
-    """The line of progress: an Orbit action, which is called after each loop of steps.
+    """Shows the progress of a run: an Orbit action, which is called after each loop of steps.
 
-    On a terminal one line moves. Elsewhere there are ten: one when another tenth of the steps is
-    over. `step` tells the present step; `total` is None where a run only evaluates.
+    On a terminal it is one line that moves. Elsewhere it is ten lines: one at each tenth of the
+    steps.
+
+    Args:
+        console: the `Console` that shows the line.
+        step: returns the present step.
+        total: the number of steps of the run; None if the run only evaluates.
+        batch_size: the global batch size, in examples.
     """
 
     def __init__(self, console: Console, step, total: int | None, batch_size: int):
@@ -199,13 +235,13 @@ class ProgressBar:
         self._begun: float | None = None
 
     def begin(self) -> None:
-        """Shows the line before the first step, which takes long: it is compiled."""
+        """Shows the line before the first step, which takes long because it is compiled."""
         import tqdm
 
         self._at = self._console.step = self._step()
         self._is_terminal = self._console.stream.isatty()
         self._shown = 10 * self._at // self._total  # tenths of the steps
-        # What a narrow terminal cuts off comes last.
+        # A narrow terminal cuts off the end, so the description comes last.
         gauge = " |{bar:12}| " if self._is_terminal else ", "
         self._console.bar = tqdm.tqdm(
             total=self._total,
@@ -219,8 +255,8 @@ class ProgressBar:
         )
 
     def __call__(self, output):
-        """Moves on to the present step."""
-        step, now, bar = self._step(), time.perf_counter(), self._console.bar
+        """Moves the line to the present step; `output` is the output of a loop."""
+        step, time_now, bar = self._step(), time.perf_counter(), self._console.bar
         rate = output.get("scaled_learning_rate", output.get("learning_rate"))
         parts = [
             f"{name} {float(value):.4g}"
@@ -228,17 +264,17 @@ class ProgressBar:
             if value is not None
         ]
         if self._begun is not None:  # the first loop compiles
-            speed = (step - self._at) * self._batch_size / (now - self._begun)
+            speed = (step - self._at) * self._batch_size / (time_now - self._begun)
             parts.append(f"{speed:,.0f} examples/s")
         bar.set_description_str(", ".join(parts), refresh=False)
         bar.update(step - bar.n)
-        self._at, self._begun, self._console.step = step, now, step
+        self._at, self._begun, self._console.step = step, time_now, step
         if not self._is_terminal and 10 * step // self._total > self._shown:
             self._shown = 10 * step // self._total
             self._console.say(str(bar))
 
     def evaluated(self, output):
-        """Shows what an evaluation came to: an Orbit action, too."""
+        """Prints the results of an evaluation, which are in `output`: an Orbit action, too."""
         parts = ", ".join(
             f"{name} {float(value):.4g}"
             for name, value in output.items()

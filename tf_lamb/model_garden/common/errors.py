@@ -1,4 +1,4 @@
-"""Errors of the user's settings, in one line each."""
+"""Errors of the user's settings, each in one line."""
 
 import contextlib
 import difflib
@@ -13,28 +13,38 @@ from tf_lamb.core import messages
 
 
 class UserError(ValueError):
-    """A run that cannot be; its message is one line that names the value and the way out."""
+    """The error of a run that is impossible. Its one line names the value and the way out."""
 
 
 def unknown(what: str, name, known) -> str:
-    """The error for an unknown name: what may have been meant instead, or all known names."""
+    """Returns the text of the error for an unknown name.
+
+    Args:
+        what: the setting, as the user writes it.
+        name: the unknown name.
+        known: the names that exist.
+    """
     return f"{what}={name!r} is not known. {did_you_mean(name, known)}"
 
 
 def did_you_mean(name, known) -> str:
-    """The names that may have been meant instead of an unknown one, or all known names.
+    """Returns a sentence with the names that are close to an unknown one, or with all names.
 
-    Of a name that an extra registers, it is the flag that imports the extra.
+    If an extra registers the name, the sentence has the flag that imports the extra.
+
+    Args:
+        name: the unknown name.
+        known: the names that exist.
     """
     if module := _registering(str(name)):
         return f"It is registered by an import: add --gin_params='import {module}'."
-    if near := difflib.get_close_matches(str(name), known, n=3, cutoff=0.5):
-        return f"Did you mean {' or '.join(near)}?"
+    if close_names := difflib.get_close_matches(str(name), known, n=3, cutoff=0.5):
+        return f"Did you mean {' or '.join(close_names)}?"
     return f"There is {', '.join(known)}."
 
 
 def _registering(name: str) -> str | None:
-    """The module of an extra that registers a name, as its source says; None without one."""
+    """Returns the module of the extra whose source registers a name; None without one."""
     registers = re.compile(rf'(\bregister\w*\(|^KEY = )"{re.escape(name)}"', re.MULTILINE)
     extras = importlib.util.find_spec("tf_lamb_extras")
     for folder in (extras and extras.submodule_search_locations) or ():
@@ -46,17 +56,31 @@ def _registering(name: str) -> str | None:
 
 @contextlib.contextmanager
 def named(source: str, kinds=(TypeError, ValueError)) -> Iterator[None]:
-    """Makes errors of these kinds one line that begins with where they come from."""
+    """Turns an error in its block into a `UserError` of one line.
+
+    Args:
+        source: the setting that the line begins with.
+        kinds: the types of errors that it catches.
+
+    Raises:
+        UserError: in place of an error of these types.
+    """
     try:
         yield
     except kinds as error:
-        reason, *_ = str(error).split("\n")  # Gin adds lines on where it stood in the call
+        reason, *_ = str(error).split("\n")  # Gin appends lines on the call that failed
         raise UserError(f"{source}: {reason or type(error).__name__}") from error
 
 
 @contextlib.contextmanager
 def one_line(command: str, kind=UserError, package="tf_lamb.model_garden") -> Iterator[None]:
-    """Ends the process with one line for an error of this kind, or of one of these."""
+    """Ends the process with one line if its block raises an error of a given type.
+
+    Args:
+        command: the name of the command, with its package the beginning of the line.
+        kind: the type of the error, or a tuple of types.
+        package: the package of the command.
+    """
     try:
         yield
     except kind as error:
@@ -64,13 +88,22 @@ def one_line(command: str, kind=UserError, package="tf_lamb.model_garden") -> It
 
 
 def begin(command: str, package="tf_lamb.model_garden") -> None:
-    """Ends the process with one line if Model Garden is not installed."""
+    """Prepares the process for Model Garden, or ends it with one line if that is not installed.
+
+    Args:
+        command: the name of the command.
+        package: the package of the command.
+    """
     with one_line(command, ModuleNotFoundError, package):
         require()
-    # Model Garden is of tf_keras; without this, TensorFlow imports Keras 3 as well.
+    # Model Garden uses tf_keras. Without this variable TensorFlow imports Keras 3 as well.
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
 def require() -> None:
-    """Raises `ModuleNotFoundError`, with the line that installs it, where Model Garden is not."""
+    """Raises if Model Garden is not installed.
+
+    Raises:
+        ModuleNotFoundError: with the line that installs it.
+    """
     messages.require_installed("tf_lamb.model_garden", "official", "tf_keras", extra="model-garden")

@@ -1,11 +1,11 @@
 """Every place where something of Model Garden's or of Orbit's is replaced; nothing else does so.
 
-All of it is of tf-models-official 2.20.0 and the Orbit that comes with it. In the order of a
-process:
+All of it is part of tf-models-official 2.20.0, or of the Orbit that comes with it. The order is that
+of a process:
 
 1.  `tf_lamb.model_garden.register` adds our names: `add_optimizers`, `add_learning_rates`,
-    `add_warmups`, `add_export`; each of them by `add_choices` where a YAML chooses.
-2.  It has Model Garden train with ours: `use_averages`, `use_trainer`, `use_runner`.
+    `add_warmups`, `add_export`. The first three call `add_choices`, because a YAML chooses them.
+2.  It has Model Garden train with our classes: `use_averages`, `use_trainer`, `use_runner`.
 3.  `tf_lamb.model_garden.train` hands its run to Model Garden's main: `hand_over`.
 """
 
@@ -21,18 +21,22 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config
 from official.nlp.serving import export_savedmodel
 
-# A task never says which table it wants and gets the first, although its optimizers may be
-# new-style; averaging (`ema:`) exists for the first alone.
+# A task never says which table it wants, and gets the first, although its optimizers may be
+# new-style. Averaging (`ema:`) exists for the first table alone.
 OPTIMIZERS = optimizer_factory.LEGACY_OPTIMIZERS_CLS, optimizer_factory.NEW_OPTIMIZERS_CLS
 _ADDED: dict[type, dict[str, type]] = {}  # choice -> our keys
 
 
 def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
-    """Adds our keys to a choice, in every experiment; a subclass would serve its own alone.
+    """Adds our keys to a choice, in every experiment.
 
-    A config reads the type of a field from the annotations, and takes overrides of what is in its
-    dict. Some experiments copy one that is older than ours. What derives from `choice` knows our
-    keys, too.
+    A subclass would serve its own experiments alone. A config reads the type of a field from the
+    annotations, and takes overrides of the fields in its dict. Some experiments copy a config that
+    is older than ours. Classes that derive from `choice` have our keys, too.
+
+    Args:
+        choice: the config class that lists what a YAML can choose.
+        kinds: key -> the class of its settings.
     """
     added = _ADDED.setdefault(choice, {})
     added.update(kinds)
@@ -54,43 +58,66 @@ def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None
 
 
 def add_optimizers(made_by: dict, settings: dict[str, type]) -> None:
-    """Adds optimizers: key -> what makes one, and the class of its settings."""
+    """Adds optimizers to Model Garden.
+
+    Args:
+        made_by: key -> the function that makes the optimizer.
+        settings: key -> the class of its settings.
+    """
     add_choices(optimization_config.OptimizerConfig, settings)
     for table in OPTIMIZERS:
         table.update(made_by)
 
 
 def add_learning_rates(made_by: dict, settings: dict[str, type]) -> None:
-    """Adds learning rates: what makes them, and the classes of their settings."""
+    """Adds learning rates to Model Garden.
+
+    Args:
+        made_by: key -> the function or class that makes the learning rate.
+        settings: key -> the class of its settings.
+    """
     add_choices(optimization_config.LrConfig, settings)
     optimizer_factory.LR_CLS.update(made_by)
 
 
 def add_warmups(made_by: dict, settings: dict[str, type]) -> None:
-    """Adds warmups: what makes them, and the classes of their settings."""
+    """Adds warmups to Model Garden.
+
+    Args:
+        made_by: key -> the function or class that makes the warmup.
+        settings: key -> the class of its settings.
+    """
     add_choices(optimization_config.WarmupConfig, settings)
     optimizer_factory.WARMUP_CLS.update(made_by)
 
 
 def add_export(task: type) -> None:
-    """Exports a task as the one that it derives from: the table asks for the class itself."""
-    known = export_savedmodel.SERVING_MODULES
-    known[task] = next(known[base] for base in task.__mro__ if base in known)
+    """Exports a task like the class that it derives from.
+
+    Model Garden looks for the class itself in its table, not for those that it derives from.
+    """
+    modules = export_savedmodel.SERVING_MODULES
+    modules[task] = next(modules[base] for base in task.__mro__ if base in modules)
 
 
 def use_averages(averages: type) -> None:
-    """Makes the averages of Model Garden's factory of this class, which it finds in a module."""
+    """Has Model Garden's factory average weights with this class, which it finds in a module."""
     optimizer_factory.ema_optimizer = SimpleNamespace(ExponentialMovingAverage=averages)
 
 
 def use_trainer(trainer: type) -> None:
-    """Trains every experiment with this class; it has no other way to choose one."""
+    """Trains every experiment with this class; gin is the only way to choose one."""
     with gin.unlock_config():
         gin.bind_parameter("create_trainer.trainer_cls", trainer)
 
 
 def use_runner(runner: type, write_params) -> None:
-    """Runs `run_experiment` with this class, and writes params.yaml with `write_params`."""
+    """Replaces the class that runs an experiment, and the function that writes params.yaml.
+
+    Args:
+        runner: the class that `run_experiment` then uses.
+        write_params: the function of the params and the folder that then writes params.yaml.
+    """
     train_lib.OrbitExperimentRunner = runner
     train_utils.serialize_config = write_params
 
@@ -98,8 +125,10 @@ def use_runner(runner: type, write_params) -> None:
 def hand_over(params, strategy=None, is_shown: bool = False) -> None:
     """Makes Model Garden's main run this experiment, though it reads the flags itself.
 
-    It makes a strategy, unless it is handed that of workers who have met. Where progress is shown,
-    Orbit logs its lines, and prints none.
+    Args:
+        params: the experiment.
+        strategy: the strategy of several workers or of a TPU; None lets main make one.
+        is_shown: whether progress is shown, so that Orbit logs its lines instead of printing them.
     """
     train_utils.parse_configuration = lambda flags: params
     if strategy is not None:

@@ -1,4 +1,4 @@
-"""YAML from anywhere: read without executing anything, and without unfolding a bomb.
+"""Reads YAML from anywhere, without executing anything and without unfolding a bomb.
 
 Model Garden's own loader makes Python functions of `!!python/name`, and takes whatever memory the
 aliases of a file unfold to.
@@ -13,16 +13,25 @@ import yaml
 
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean
 
-_MOST_VALUES = 100_000  # that aliases may unfold to; the largest experiment has some hundreds
+# Values that aliases may unfold to; the largest experiment has some hundreds.
+_MOST_VALUES = 100_000
+# The types of plain values.
 _PLAIN = (str, int, float, bool, type(None))
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values, and the tuples that Model Garden writes; refuses what hides another meaning."""
+    """Loads plain values, and the tuples that Model Garden writes.
+
+    Refuses text that hides another meaning.
+    """
 
     def compose_mapping_node(self, anchor):
-        """See base class, which lets the last of two equal keys win."""
+        """Composes a mapping; see base class, which lets the last of two equal keys win.
+
+        Raises:
+            UserError: if a key is there twice.
+        """
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
@@ -38,7 +47,11 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_yaml_int(self, node):
-        """See base class, which reads 010 as 8."""
+        """Constructs an integer; see base class, which reads 010 as 8.
+
+        Raises:
+            UserError: if a leading 0 makes the number octal.
+        """
         number, digits = super().construct_yaml_int(node), node.value.replace("_", "")
         if digits.lstrip("+-").isdecimal() and number != int(digits):
             raise UserError(
@@ -60,7 +73,12 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def read(text: str | bytes):
-    """The values that a YAML holds, or one `ValueError` in a line that says what is wrong."""
+    """Returns the values that a YAML holds.
+
+    Raises:
+        UserError: if the text hides another meaning.
+        ValueError: if the text is no YAML of plain values; the message is one line.
+    """
     try:
         values = yaml.load(text, Loader=_Loader)
     except UserError:
@@ -76,7 +94,10 @@ def read(text: str | bytes):
 
 
 def _check(values) -> None:
-    """Walks through all values, as often as aliases name them."""
+    """Raises for values that are too many or not plain.
+
+    Counts a value as often as aliases name it.
+    """
     pending, count = [values], 0
     while pending:
         value = pending.pop()
@@ -92,48 +113,76 @@ def _check(values) -> None:
 
 
 def mapping(text: str | bytes, source: str) -> dict:
-    """The settings that a YAML holds, or one `UserError` that names where it comes from."""
+    """Returns the settings that a YAML holds.
+
+    Args:
+        text: the YAML.
+        source: the place that it comes from, as the user writes it.
+
+    Raises:
+        UserError: if the text is no YAML, or no mapping; the message names `source`.
+    """
     try:
-        found = read(text)
+        settings = read(text)
     except UserError as error:
         raise UserError(f"{source}: {error}") from error
     except ValueError as error:
         raise UserError(f"{source} is not YAML: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise UserError(
-            f"{source} holds {found!r}, no settings. Write key: value, or on the command line "
+            f"{source} holds {settings!r}, no settings. Write key: value, or on the command line "
             "trainer.train_steps=100,runtime.num_gpus=2"
         )
-    return found
+    return settings
 
 
 def at(settings, path: str):
-    """The value of nested settings at a path such as trainer.train_steps; None without one."""
+    """Returns the value of nested settings at a path; None without one.
+
+    Args:
+        settings: a dict of dicts.
+        path: keys with dots between them, such as trainer.train_steps.
+    """
     for key in path.split("."):
         settings = settings.get(key) if isinstance(settings, dict) else None
     return settings
 
 
 def merged(first: dict, second: dict) -> dict:
-    """Two settings in one; where both say something, the second holds."""
-    both = {**first, **second}
+    """Returns two nested settings as one.
+
+    Args:
+        first: the settings that hold where the second says nothing.
+        second: the settings that hold where both say something.
+    """
+    result = {**first, **second}
     for key in first.keys() & second.keys():
         if isinstance(first[key], dict) and isinstance(second[key], dict):
-            both[key] = merged(first[key], second[key])
-    return both
+            result[key] = merged(first[key], second[key])
+    return result
 
 
 def without(settings: dict, path: str) -> dict:
-    """Settings that do not say what stands at a path."""
-    key, _, rest = path.partition(".")
-    kept = {k: v for k, v in settings.items() if k != key}
-    if rest and isinstance(inner := settings.get(key), dict) and (inner := without(inner, rest)):
-        kept[key] = inner
-    return kept
+    """Returns settings without the one at a path.
+
+    Args:
+        settings: a dict of dicts.
+        path: keys with dots between them.
+    """
+    key, _, tail = path.partition(".")
+    result = {name: value for name, value in settings.items() if name != key}
+    if tail and isinstance(inner := settings.get(key), dict) and (inner := without(inner, tail)):
+        result[key] = inner
+    return result
 
 
 def leaves(settings: dict, path: str = "") -> Iterator[tuple[str, object]]:
-    """Each path of nested settings, and what stands there."""
+    """Yields each path of nested settings and its value.
+
+    Args:
+        settings: a dict of dicts.
+        path: the beginning of the paths, for the recursion.
+    """
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{path}{key}.")
@@ -142,14 +191,19 @@ def leaves(settings: dict, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def nested(path: str, value) -> dict:
-    """Nested settings that say one thing: what stands at a path."""
+    """Returns nested settings with one value.
+
+    Args:
+        path: keys with dots between them.
+        value: the value at that path.
+    """
     for key in reversed(path.split(".")):
         value = {key: value}
     return value
 
 
 def shipped() -> dict[str, str]:
-    """The YAMLs of this package by their bare names: where it is installed, and in a checkout."""
+    """Returns the YAMLs of this package, name -> path: where it is installed, or in a checkout."""
     package = pathlib.Path(__file__).parents[1]
     for folder in (package / "configs", package.parents[1] / "model_garden_configs"):
         if folder.is_dir():
@@ -158,23 +212,36 @@ def shipped() -> dict[str, str]:
 
 
 def found(path: str) -> str:
-    """The path of a config file that is named by its own or, of those of this package, its name."""
+    """Returns the path of a config file.
+
+    Args:
+        path: a path, or the bare name of a YAML of this package.
+
+    Raises:
+        UserError: if there is no such file.
+    """
     if "://" in path or os.path.isfile(path):
         return path
-    ours = shipped()
-    if path not in ours:
-        hint = f". {did_you_mean(path, ours)}" if ours and not os.path.dirname(path) else ""
+    paths = shipped()
+    if path not in paths:
+        hint = f". {did_you_mean(path, paths)}" if paths and not os.path.dirname(path) else ""
         raise UserError(missing(path) + hint)
-    return ours[path]
+    return paths[path]
 
 
 def missing(path: str) -> str:
-    """The error for a config file that is not there."""
+    """Returns the text of the error for a config file that does not exist."""
     return f"--config_file={path}: there is no such file"
 
 
 def read_file(path: str) -> dict:
-    """The settings in a config file; one of a bucket is read by TensorFlow, which takes seconds."""
+    """Returns the settings in a config file.
+
+    TensorFlow reads a file of a bucket; its import takes seconds.
+
+    Raises:
+        UserError: if there is no such file, or it holds no settings.
+    """
     if "://" not in path:
         text = pathlib.Path(path).read_bytes()
     else:
@@ -188,6 +255,16 @@ def read_file(path: str) -> dict:
 
 
 def read_files(names: list[str] | None) -> list[tuple[str, dict]]:
-    """Reads each config file once: what errors call it, and its settings."""
+    """Reads each config file once.
+
+    Args:
+        names: paths, or bare names of YAMLs of this package; None for no files.
+
+    Returns:
+        A pair for each file: its name in errors, and its settings.
+
+    Raises:
+        UserError: if there is no such file, or it holds no settings.
+    """
     paths = map(found, names or [])
     return [(f"--config_file={path}", read_file(path)) for path in paths]

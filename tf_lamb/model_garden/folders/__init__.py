@@ -1,1 +1,1 @@
-"""The folders of runs and of data: what is in them, whole or not at all."""
+"""Reads, checks and writes the folders of runs and of data, whole or not at all."""

@@ -284,7 +284,10 @@ def _newest_first(folder: str) -> list[str]:
 
 
 class Best(train_utils.BestCheckpointExporter):
-    """Model Garden's exporter, with its notes written after the checkpoint: a kill breaks neither."""
+    """Model Garden's exporter, which writes its notes after the checkpoint.
+
+    So a kill between the two breaks neither.
+    """
 
     def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
         """Exports a checkpoint if its result is the best so far.
