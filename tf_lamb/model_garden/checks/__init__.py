@@ -1,1 +1,1 @@
-"""Checks of an experiment before it starts."""
+"""Checks an experiment before it starts."""

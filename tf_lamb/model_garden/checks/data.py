@@ -1,9 +1,10 @@
-"""The data of a run: its TFRecord files, and the records in them.
+"""Checks the data of a run: its TFRecord files, and the records in them.
 
-On a CPU TensorFlow breaks a step off at a token beyond the vocabulary; elsewhere it takes zeros. A
-label beyond the classes is one of none everywhere, where labels are one-hot. A masked position
-beyond the sequence is one of the next example in the batch, and no error anywhere. Before training
-files are read without TensorFlow's runtime: a multi-worker strategy must be the first to touch it.
+On a CPU TensorFlow ends a step with an error at a token beyond the vocabulary; on other devices it
+takes zeros. A label beyond the classes counts as no class on every device, where labels are
+one-hot. A masked position beyond the sequence points into the next example of the batch, and is no
+error on any device. Before training, files are read without TensorFlow's runtime, because a
+multi-worker strategy must be the first to touch it.
 """
 
 import contextlib
@@ -26,19 +27,29 @@ from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.tasks import check_order
 
+# The tasks whose records are read before training.
 _READ_RECORDS = (
     masked_lm.MaskedLMConfig, sentence_prediction.SentencePredictionConfig,
     ImageClassificationTask,
 )  # fmt: skip
-_FIRST = 100  # records of a file that are looked at before training
-_read = tf.compat.v1.io.tf_record_iterator  # of a file
+_FIRST = 100  # records of a file that are read before training
+_read = tf.compat.v1.io.tf_record_iterator  # yields the records of a file
 
 
 def check_data(params, training: bool, evaluating: bool) -> None:
-    """Raises for the first thing that is wrong with the files and sizes that a run names."""
-    for part, used in (("train_data", training), ("validation_data", evaluating)):
+    """Raises for the first error in the files and sizes that a run names.
+
+    Args:
+        params: the experiment.
+        training: whether the run trains.
+        evaluating: whether the run evaluates.
+
+    Raises:
+        UserError: if the data cannot be used.
+    """
+    for part, is_used in (("train_data", training), ("validation_data", evaluating)):
         data = getattr(params.task, part, None)
-        if not used or not isinstance(data, config_definitions.DataConfig):
+        if not is_used or not isinstance(data, config_definitions.DataConfig):
             continue
         is_text = isinstance(params.task, masked_lm.MaskedLMConfig)
         if is_text and not data.input_path and not data.tfds_name:
@@ -53,7 +64,7 @@ def check_data(params, training: bool, evaluating: bool) -> None:
 
 
 def _check_passes(params, part: str, data) -> None:
-    """Raises where training would end with the data, or an evaluation never."""
+    """Raises if training would end with the data, or if an evaluation would never end."""
     if part == "train_data" and data.is_training is False:
         raise UserError(
             "task.train_data.is_training is False: its examples come once, in one order, and then "
@@ -68,7 +79,7 @@ def _check_passes(params, part: str, data) -> None:
 
 
 def _check_positions(task, part: str, data) -> None:
-    """Raises where examples are longer than the model can see."""
+    """Raises if examples are longer than the model's positions."""
     if (encoder := getattr(getattr(task, "model", None), "encoder", None)) is None:
         return
     positions = getattr(encoder.get(), "max_position_embeddings", None)
@@ -81,19 +92,24 @@ def _check_positions(task, part: str, data) -> None:
 
 
 def _check_files(params, part: str, pattern) -> None:
-    """Looks at the files, and at the first records and for one batch where a task reads them."""
-    given = f"task.{part}.input_path={pattern!r}"
-    with named(given):
+    """Checks the files of a pattern.
+
+    Where a task reads them, it also checks the first records, and that there is one batch.
+    """
+    setting = f"task.{part}.input_path={pattern!r}"
+    with named(setting):
         files = input_reader.match_files(pattern)
     is_records = getattr(getattr(params.task, part), "file_type", None) == "tfrecord"
     for file in files:
         if is_records and tf.io.gfile.isdir(file):
-            way_out = f"task.{part}.input_path={os.path.join(file, '*')}"
-            raise UserError(f"{given}: {file} is a folder. Name the files in it, as by {way_out}")
+            new_setting = f"task.{part}.input_path={os.path.join(file, '*')}"
+            raise UserError(
+                f"{setting}: {file} is a folder. Name the files in it, as by {new_setting}"
+            )
         if not tf.io.gfile.exists(file):
-            raise UserError(f"{given}: there is no file {file}{_sample(params, part, file)}")
+            raise UserError(f"{setting}: there is no file {file}{_sample(params, part, file)}")
         if not tf.io.gfile.isdir(file) and tf.io.gfile.stat(file).length == 0:
-            raise UserError(f"{given}: {file} is empty")
+            raise UserError(f"{setting}: {file} is empty")
     _check_facts(params.task, files[0])
     data = getattr(params.task, part)
     reads = isinstance(params.task, _READ_RECORDS)
@@ -112,7 +128,7 @@ def _check_files(params, part: str, pattern) -> None:
 
 
 def _sample(params, part: str, file: str) -> str:
-    """The command that writes a small data set of that name, if it is one that it writes."""
+    """Returns a hint with the command that writes a small data set of that name; "" if none does."""
     folder, name = os.path.split(file)
     names = "train.tfrecord", "validation.tfrecord"
     if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in names:
@@ -126,9 +142,9 @@ def _sample(params, part: str, file: str) -> str:
 
 
 def _check_facts(task, file: str) -> None:
-    """Holds what `sample_data` or `sample_pictures` wrote beside its records against the model.
+    """Compares the data.json of `sample_data` or `sample_pictures` with the model.
 
-    Of records the first are looked at alone, where the rarest tokens and classes may not be.
+    Only the first records are read, and the rarest tokens and classes may not be among them.
     """
     facts, model = model_dirs.read_facts(file), getattr(task, "model", None)
     classes = getattr(model, "num_classes", None)
@@ -148,7 +164,7 @@ def _check_facts(task, file: str) -> None:
 
 
 def no_batch(data) -> str:
-    """The error for validation data of which no batch is evaluated."""
+    """Returns the text of the error for validation data with no batch to evaluate."""
     batch, drops = data.global_batch_size, getattr(data, "drop_remainder", False)
     way_out = ", or task.validation_data.drop_remainder=false" if drops else ""
     return (
@@ -159,13 +175,19 @@ def no_batch(data) -> str:
 
 
 def patterns(data) -> Iterator:
-    """Yields what names the files of a data config: one pattern, or one of each kind of data."""
+    """Yields the file patterns of a data config: one, or one for each kind of data."""
     path = getattr(data, "input_path", None)
     return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
 
 
 def count_examples(data) -> int | None:
-    """The records in a data config's TFRecord files, by their lengths; None without the files."""
+    """Returns the number of records in a data config's TFRecord files.
+
+    Reads the lengths of the records only.
+
+    Returns:
+        The number; None if there are no such files here, or one is compressed or cut.
+    """
     try:
         files = [file for pattern in patterns(data) for file in input_reader.match_files(pattern)]
     except ValueError:  # nothing matches
@@ -177,21 +199,22 @@ def count_examples(data) -> int | None:
 
 
 def _count(file: str) -> int | None:
-    """The records in a file; None where it is compressed, or cut.
+    """Returns the number of records in a file; None if it is compressed or cut.
 
-    A record is the length of its data in 8 bytes, their checksum in 4, the data, and its in 4.
+    A record is the length of its data in 8 bytes, the checksum of the length in 4, the data, and
+    the checksum of the data in 4.
     """
-    size, at, count = os.path.getsize(file), 0, 0
-    with open(file, "rb") as opened:
-        while at < size:
-            opened.seek(at)
-            at += 8 + 4 + int.from_bytes(opened.read(8), "little") + 4
+    size, offset, count = os.path.getsize(file), 0, 0
+    with open(file, "rb") as stream:
+        while offset < size:
+            stream.seek(offset)
+            offset += 8 + 4 + int.from_bytes(stream.read(8), "little") + 4
             count += 1
-    return count if at == size else None
+    return count if offset == size else None
 
 
 def _check_whole(part: str, files: list[str]) -> None:
-    """Raises for the first of the files that cannot be read to its end; reads all of them."""
+    """Reads all files, and raises for the first that cannot be read to its end."""
     for file in files:
         count = 0
         try:
@@ -208,46 +231,67 @@ def _check_whole(part: str, files: list[str]) -> None:
 
 
 class Limit(NamedTuple):
-    """What the values of one feature have to be: at least `least`, and less than `size`."""
+    """The bounds of the values of one feature: at least `least`, and less than `size`.
 
-    feature: str | None  # its name in a record; None where records hold what it is computed of
+    Attributes:
+        feature: the feature's name in a record; None if records hold the text that it is computed
+            from.
+        least: the least value.
+        size: the bound that values stay below.
+        because: the setting that gives the bound, and the way out, as part of a sentence.
+        number: the number of values in a record; None if it is not fixed.
+        setting: the setting of the data that gives `number`; None if it is always 1.
+        kind: the field of `tf.train.Feature` that holds the values.
+    """
+
+    feature: str | None
     least: float
     size: float
-    because: str  # what says so, and the way out
-    number: int | None = None  # of the values in a record, where it is fixed
-    setting: str | None = None  # of the data, which says that number; None where it is always 1
-    kind: str = "int64_list"  # of the values in a record
+    because: str
+    number: int | None = None
+    setting: str | None = None
+    kind: str = "int64_list"
 
     def why_beyond(self, values) -> str | None:
-        """Why one of the values cannot be; None where all can. NaN is within no bounds."""
-        if self.kind == "bytes_list":  # nothing is counted with them
+        """Returns why one of the values is out of bounds; None if all are within.
+
+        NaN is within no bounds.
+        """
+        if self.kind == "bytes_list":  # bytes have no bounds
             return None
         beyond = next((value for value in values if not self.least <= value < self.size), None)
         if beyond is None:
             return None
-        last = f"from {self.least} to {self.size - 1}"
-        bounds = last if self.kind == "int64_list" else "a finite number"
+        integer_bounds = f"from {self.least} to {self.size - 1}"
+        bounds = integer_bounds if self.kind == "int64_list" else "a finite number"
         return f"its {self.feature} is {beyond}, and has to be {bounds}, because {self.because}"
 
 
+# The way out where only the data can be wrong.
 _CORRECT = "correct that value"
-_LOWEST = -3.0e38  # of float32, roughly: any finite number
+_LOWEST = -3.0e38  # roughly the lowest finite float32
 
 
 def limits(task, data) -> dict[str, Limit]:
-    """The limits of the features of a batch, by their names, for the tasks that are known."""
+    """Returns the limits of the features of a batch, name -> limit.
+
+    Args:
+        task: the settings of the task; other tasks than those of `_READ_RECORDS` have no limits.
+        data: the data config.
+    """
     return {name: limit for name, limit in _limits(task, data) if limit.size}
 
 
 def _limits(task, data) -> Iterator[tuple[str, Limit]]:
+    """Yields the features of a known task with their limits; a limit of size 0 is none."""
     if isinstance(task, masked_lm.MaskedLMConfig):
         yield from _of_pretraining(task, data)
     elif isinstance(task, sentence_prediction.SentencePredictionConfig):
         yield from _of_sentences(task, data)
     elif isinstance(task, ImageClassificationTask):
-        picture = "image/encoded"
-        yield picture, Limit(picture, 0, math.inf, "", 1, kind="bytes_list")
-        # Of several labels a batch has none that is a number: the records alone are looked at.
+        image = "image/encoded"
+        yield image, Limit(image, 0, math.inf, "", 1, kind="bytes_list")
+        # With several labels, a batch holds no label as a number: only records are checked.
         count = None if task.train_data.is_multilabel else 1
         because = f"task.model.num_classes is {task.model.num_classes}: raise that"
         feature = task.train_data.label_field_key
@@ -255,36 +299,42 @@ def _limits(task, data) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_pretraining(task, data) -> Iterator[tuple[str, Limit]]:
-    encoder, length, masked = task.model.encoder, "seq_length", "max_predictions_per_seq"
-    # Other data configs read text, or cut what they read: their records are of another kind.
+    """Yields the limits of masked-LM pretraining."""
+    encoder, length, predictions = task.model.encoder, "seq_length", "max_predictions_per_seq"
+    # Other data configs read text, or cut their records: those have other features.
     is_fixed = isinstance(data, pretrain_dataloader.BertPretrainDataConfig)
-    v2 = getattr(data, "use_v2_feature_names", False)
-    tokens, types = ("input_word_ids", "input_type_ids") if v2 else ("input_ids", "segment_ids")
-    found = dict(_of_encoder(encoder, data, tokens, types))
-    found["masked_lm_ids"] = _of_field(encoder, data, "masked_lm_ids", "vocab_size", masked)
-    for i, head in enumerate(task.model.cls_heads or ()):
+    has_v2_names = getattr(data, "use_v2_feature_names", False)
+    tokens, types = (
+        ("input_word_ids", "input_type_ids") if has_v2_names else ("input_ids", "segment_ids")
+    )
+    feature_limits = dict(_of_encoder(encoder, data, tokens, types))
+    feature_limits["masked_lm_ids"] = _of_field(
+        encoder, data, "masked_lm_ids", "vocab_size", predictions
+    )
+    for index, head in enumerate(task.model.cls_heads or ()):
         if head.name == "next_sentence" and getattr(data, "use_next_sentence_label", False):
-            because = f"task.model.cls_heads[{i}].num_classes is {head.num_classes}: raise that"
+            because = f"task.model.cls_heads[{index}].num_classes is {head.num_classes}: raise that"
             label = Limit("next_sentence_labels", 0, head.num_classes, because, 1)
-            found["next_sentence_labels"] = label
+            feature_limits["next_sentence_labels"] = label
     if is_fixed:
         because = f"{length} is {data.seq_length}: {_CORRECT}"
         count = data.max_predictions_per_seq
-        found["masked_lm_positions"] = Limit(
-            "masked_lm_positions", 0, data.seq_length, because, count, masked
+        feature_limits["masked_lm_positions"] = Limit(
+            "masked_lm_positions", 0, data.seq_length, because, count, predictions
         )
-        found["masked_lm_weights"] = Limit(
+        feature_limits["masked_lm_weights"] = Limit(
             "masked_lm_weights", 0.0, math.inf, f"it weighs the loss, and is not negative: "
-            f"{_CORRECT}", count, masked, "float_list",
+            f"{_CORRECT}", count, predictions, "float_list",
         )  # fmt: skip
         if data.use_position_id:
             field = "max_position_embeddings"
-            found["position_ids"] = _of_field(encoder, data, "position_ids", field, length)
-    for name, limit in found.items():
+            feature_limits["position_ids"] = _of_field(encoder, data, "position_ids", field, length)
+    for name, limit in feature_limits.items():
         yield name, limit if is_fixed else limit._replace(feature=None)
 
 
 def _of_sentences(task, data) -> Iterator[tuple[str, Limit]]:
+    """Yields the limits of sentence prediction."""
     is_fixed = isinstance(data, sentence_prediction_dataloader.SentencePredictionDataConfig)
     if not task.hub_module_url:
         for name, limit in _of_encoder(task.model.encoder, data, "input_ids", "segment_ids"):
@@ -301,7 +351,7 @@ def _of_sentences(task, data) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_encoder(encoder, data, tokens, types) -> Iterator[tuple[str, Limit]]:
-    """The limits of what an encoder sees: tokens, their segments, and which of them are there."""
+    """Yields the limits of an encoder's inputs: tokens, their segments, and the mask of padding."""
     yield "input_word_ids", _of_field(encoder, data, tokens, "vocab_size", "seq_length")
     yield "input_type_ids", _of_field(encoder, data, types, "type_vocab_size", "seq_length")
     because, length = f"1 is for a token and 0 for padding: {_CORRECT}", data.get("seq_length")
@@ -309,35 +359,40 @@ def _of_encoder(encoder, data, tokens, types) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_field(encoder, data, feature, field, length) -> Limit:
-    """The limit that a setting of the encoder is; of size 0 where this encoder has none."""
+    """Returns the limit that a setting of the encoder gives; of size 0 if this encoder lacks it."""
     size = getattr(encoder.get(), field, None) or 0
     because = f"task.model.encoder.{encoder.type}.{field} is {size}: raise that"
     return Limit(feature, 0, size, because, data.get(length), length)
 
 
 def checked(dataset, within: dict[str, Limit]):
-    """The data set, which ends with an error at a batch that has a value beyond its limit."""
+    """Returns a data set that ends with an error at a batch with a value out of bounds.
+
+    Args:
+        dataset: a `tf.data.Dataset` of batches.
+        within: the limits of its features, name -> limit.
+    """
 
     def check(*batch):
-        held = [
+        assertions = [
             tf.debugging.Assert(
                 tf.reduce_all((values >= limit.least) & (values < limit.size)),
                 [f"{limit.feature} is beyond its limits, because {limit.because}"],
             )
             for values, limit in _limited(batch, within)
         ]
-        with tf.control_dependencies(held):
-            same = tf.nest.map_structure(tf.identity, batch)
-        return same if len(same) > 1 else same[0]
+        with tf.control_dependencies(assertions):
+            checked_batch = tf.nest.map_structure(tf.identity, batch)
+        return checked_batch if len(checked_batch) > 1 else checked_batch[0]
 
     return dataset.map(check)
 
 
 def _limited(batch, within) -> Iterator[tuple]:
-    """The features of a batch that have a limit, and their limits."""
+    """Yields the features of a batch that have a limit, each with its limit."""
     features = batch[0] if isinstance(batch[0], dict) else {"label": batch[-1]}
     for name, limit in within.items():
-        # Labels that are mixed are no numbers of a class.
+        # Mixed labels are floats, and not the numbers of classes.
         kind = (
             "int64_list" if name in features and features[name].dtype.is_integer else "float_list"
         )
@@ -346,83 +401,99 @@ def _limited(batch, within) -> Iterator[tuple]:
 
 
 def _check_first(task, part: str, file: str) -> None:
-    """Raises for the first of some records at the beginning of a file that cannot be used."""
+    """Reads the first records of a file, and raises for the first that cannot be used."""
     data = getattr(task, part)
-    within = limits(task, data).values()
+    record_limits = limits(task, data).values()
     for number, record in enumerate(itertools.islice(_read(file), _FIRST), 1):
         try:
             features = tf.train.Example.FromString(record).features.feature
-        except Exception as error:  # protobuf's own, which TensorFlow does not name
+        except Exception as error:  # protobuf's, for which TensorFlow has no name
             raise _unusable(part, number, file, "it is no tf.train.Example") from error
-        for limit in within:
-            if limit.feature and (why := _why_not(limit, features, data, part)):
-                raise _unusable(part, number, file, why)
+        for limit in record_limits:
+            if limit.feature and (problem := _why_not(limit, features, data, part)):
+                raise _unusable(part, number, file, problem)
 
 
 def _why_not(limit: Limit, features, data, part: str) -> str | None:
-    """Why a record's features cannot be used, for one that has a limit; None where they can."""
+    """Returns why a record's values of one feature cannot be used, or None."""
     if limit.feature not in features:
         if limit.number is None:
             return None
-        lack = f"it has no {limit.feature}"
+        message = f"it has no {limit.feature}"
         if hasattr(data, "use_v2_feature_names"):
-            other = not data.use_v2_feature_names
-            lack += f". Write task.{part}.use_v2_feature_names={other} if it has other names"
-        return lack
+            flag = not data.use_v2_feature_names
+            message += f". Write task.{part}.use_v2_feature_names={flag} if it has other names"
+        return message
     feature = features[limit.feature]
-    kind = feature.WhichOneof("kind") or limit.kind  # which nothing at all may be
+    kind = feature.WhichOneof("kind") or limit.kind  # an empty feature has no kind
     if kind != limit.kind:
         return f"its {limit.feature} is a {kind}, and a {limit.kind} is read: {_CORRECT}"
     values = getattr(feature, limit.kind).value
     if limit.number is not None and len(values) != limit.number:
-        says = f"task.{part}.{limit.setting} is {limit.number}: write {len(values)}"
-        says = says if limit.setting else f"{limit.number} is read: {_CORRECT}"
-        return f"it has {len(values)} values of {limit.feature}, and {says}"
+        hint = f"task.{part}.{limit.setting} is {limit.number}: write {len(values)}"
+        hint = hint if limit.setting else f"{limit.number} is read: {_CORRECT}"
+        return f"it has {len(values)} values of {limit.feature}, and {hint}"
     return limit.why_beyond(values)
 
 
 def check_readable(params) -> None:
-    """Raises, after an error, for the file or the record of a run's data that cannot be used."""
-    found = []
+    """Reads all data of a run after an error, and raises for what caused it.
+
+    Raises:
+        UserError: for the first file or record that cannot be used.
+    """
+    files_of_parts = []
     for part in ("train_data", "validation_data"):
         data = getattr(params.task, part, None)
         for pattern in patterns(data):
             if pattern == "dummy":
                 continue
-            files = [f for f in input_reader.match_files(pattern) if not tf.io.gfile.isdir(f)]
+            files = [
+                file for file in input_reader.match_files(pattern) if not tf.io.gfile.isdir(file)
+            ]
             if getattr(data, "file_type", "tfrecord") == "tfrecord":
                 _check_whole(part, files)
-            found.append((part, files))
-    for part, files in found:
+            files_of_parts.append((part, files))
+    for part, files in files_of_parts:
         _check_all(params, part, files)
 
 
 def _check_all(params, part: str, files: list[str]) -> None:
     """Reads all records as the task does, one by one; raises for the first that it cannot use."""
     data = getattr(params.task, part)
-    one_by_one = data.replace(
+    single_data = data.replace(
         is_training=False, global_batch_size=1, drop_remainder=False, cache=False,
         enable_tf_data_service=False,
     )  # fmt: skip
-    task, within = task_factory.get_task(params.task, logging_dir=None), limits(params.task, data)
+    task, bounds = task_factory.get_task(params.task, logging_dir=None), limits(params.task, data)
     for file in files:
         number = 1
         try:
-            for batch in task.build_inputs(one_by_one.replace(input_path=file)):
+            for batch in task.build_inputs(single_data.replace(input_path=file)):
                 batch = batch if isinstance(batch, tuple) else (batch,)
-                for values, limit in _limited(batch, within):
-                    if why := limit.why_beyond(values.numpy().ravel()):
-                        raise _unusable(part, number, file, why)
+                for values, limit in _limited(batch, bounds):
+                    if problem := limit.why_beyond(values.numpy().ravel()):
+                        raise _unusable(part, number, file, problem)
                 number += 1
         except tf.errors.OpError as error:
             raise _unusable(part, number, file, reason(error)) from error
-        except (LookupError, TypeError):  # no data of one file, one by one: their error is told
+        except (LookupError, TypeError):
+            # These data cannot be read record by record, so the error that they had is raised.
             return
 
 
 @contextlib.contextmanager
 def naming_records(params) -> Iterator[None]:
-    """Makes an error of the data name its file and record, for which all files are then read."""
+    """Has an error of the data name its file and its record.
+
+    All files are read after such an error.
+
+    Args:
+        params: the experiment.
+
+    Raises:
+        UserError: in place of TensorFlow's error, if a record is found that cannot be used.
+    """
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
@@ -431,23 +502,27 @@ def naming_records(params) -> Iterator[None]:
         raise
 
 
-_MOST = 300  # characters of a reason
+_MOST = 300  # characters of a reason that are shown
 
 
 def reason(error: Exception) -> str:
-    """TensorFlow's reason, in one line, without the places in its graph that stand around it."""
+    """Returns TensorFlow's reason for an error, in one line.
+
+    Removes the places in TensorFlow's graph that stand around it.
+    """
     text, *_ = re.split(r"\[\[\s*{{node", getattr(error, "message", None) or str(error))
     text = " ".join(re.sub(r"{{.*?}}", "", text).split())
-    for before in (
+    for pattern in (
         r'^.*(<stack traces unavailable>|File "[^"]*", line \d+, in \S+) ',
         r"^Error in user-defined function .*? with iterator: \S+: ",
     ):
-        text = re.sub(before, "", text)
+        text = re.sub(pattern, "", text)
     text = text.rstrip(".")
     return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def _unusable(part, number, file, why) -> UserError:
+    """Makes the error for a record that cannot be used."""
     return UserError(
         f"task.{part}.input_path: record {number:,} of {file} cannot be used: {why}. Or write the "
         "file anew without it"

@@ -1,7 +1,7 @@
-"""Checks of a run before it starts, one sentence each.
+"""Checks a run before it starts; each error is one sentence.
 
-Model Garden finds most of it too: minutes later, deep inside, or after it has overwritten the
-params.yaml of another run.
+Model Garden finds most of these errors too, but minutes later, deep inside, or after it has
+overwritten the params.yaml of another run.
 """
 
 import contextlib
@@ -22,23 +22,35 @@ from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.tasks import check_groups, check_heads
 
-# seam: tf-models-official 2.20.0. What `get_distribution_strategy` knows.
+# seam: tf-models-official 2.20.0. The strategies that `get_distribution_strategy` knows.
 _STRATEGIES = "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu"
-_SERVED = "parameter_server"  # which it knows, too, and whose trainer cannot train
+_SERVED = "parameter_server"  # it knows this one too, but its trainer cannot train
 _CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
-# What belongs to one type of optimizer, by the names that ours and Model Garden's own have for it:
-# one of a line is as good as another.
+# The settings that belong to one type of optimizer. A line holds the names of one role in our
+# optimizers and in Model Garden's: any of them fills it.
 _ROLES = (
     ("weight_decay", "weight_decay_rate"),
     ("exclude_from_weight_decay", "include_in_weight_decay"),
     ("exclude_from_layer_adaptation",),
     (*_CLIPPINGS, "gradient_clip_norm"),
 )
-_OFF_BY_0 = "weight_decay", "weight_decay_rate", "gradient_clip_norm"  # others take null
+# The settings that 0 turns off; null turns off the others.
+_OFF_BY_0 = "weight_decay", "weight_decay_rate", "gradient_clip_norm"
 
 
 def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
-    """Raises one `UserError` if this run cannot be, or would harm another one."""
+    """Checks that a run is possible, and harms no other one.
+
+    Args:
+        params: the experiment.
+        mode: the mode of the run.
+        model_dir: the folder of the run.
+        experiment: the name of the experiment, if known.
+        seed: the seed, if one is set.
+
+    Raises:
+        UserError: for the first error.
+    """
     training, evaluating = "train" in mode, "eval" in mode
     check_runtime(params, evaluating)
     check_effects(params)
@@ -65,7 +77,15 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
 
 
 def check_runtime(params, evaluating: bool) -> None:
-    """Raises where a run cannot be on such devices, or in this precision."""
+    """Checks the devices, the strategy and the precision of a run.
+
+    Args:
+        params: the experiment.
+        evaluating: whether the run evaluates.
+
+    Raises:
+        UserError: if the run is impossible with them.
+    """
     strategy = params.runtime.distribution_strategy
     if not isinstance(strategy, str):
         raise UserError(
@@ -85,7 +105,7 @@ def check_runtime(params, evaluating: bool) -> None:
         raise UserError(unknown("runtime.distribution_strategy", strategy, _STRATEGIES))
     algorithm = params.runtime.all_reduce_alg
     if algorithm and strategy.lower() == "mirrored" and params.runtime.enable_xla and gpus:
-        # TensorFlow's error would come with the first step.
+        # TensorFlow would raise its own error only at the first step.
         raise UserError(
             f"runtime.all_reduce_alg={algorithm} lets replicas meet in the middle of a step, which "
             "runtime.enable_xla=true compiles for each alone. Leave all_reduce_alg out, or write "
@@ -120,10 +140,10 @@ def check_runtime(params, evaluating: bool) -> None:
 
 
 def _check_cluster(params) -> None:
-    """Raises where each of several workers would train the whole model alone, in one folder."""
+    """Raises if each of several workers would train the whole model alone, in one folder."""
     strategy, count = params.runtime.distribution_strategy, 0
     if strategy.lower() in ("off", "one_device", "mirrored"):
-        with contextlib.suppress(ValueError):  # it describes no cluster
+        with contextlib.suppress(ValueError):  # TF_CONFIG describes no cluster
             count = batches.in_cluster()
     if count > 1:
         raise UserError(
@@ -134,36 +154,50 @@ def _check_cluster(params) -> None:
 
 
 def measures(params) -> str | None:
-    """The setting that has gradients measured, or None."""
+    """Returns the path of the setting that has gradients measured, or None."""
     optimizer = params.trainer.optimizer_config.optimizer
-    own, path = optimizer.get(), f"trainer.optimizer_config.optimizer.{optimizer.type}"
-    if getattr(getattr(own, "measure_noise", None), "enabled", False):
+    settings, path = optimizer.get(), f"trainer.optimizer_config.optimizer.{optimizer.type}"
+    if getattr(getattr(settings, "measure_noise", None), "enabled", False):
         return f"{path}.measure_noise"
-    if getattr(getattr(own, "adascale", None), "scale", None) is not None:
+    if getattr(getattr(settings, "adascale", None), "scale", None) is not None:
         return f"{path}.adascale"
     return None
 
 
 def check_devices(params) -> None:
-    """Raises where the GPUs of a run are not there: TensorFlow would wait, or take the CPU."""
-    asked, strategy = params.runtime.num_gpus, params.runtime.distribution_strategy.lower()
-    if asked > 1 and strategy in ("off", "one_device"):
+    """Checks that the GPUs of a run are there. Without them TensorFlow would wait, or take the CPU.
+
+    Args:
+        params: the experiment.
+
+    Raises:
+        UserError: if a GPU is missing, or the strategy has one device.
+    """
+    num_gpus, strategy = params.runtime.num_gpus, params.runtime.distribution_strategy.lower()
+    if num_gpus > 1 and strategy in ("off", "one_device"):
         raise UserError(
-            f"runtime.num_gpus is {asked}, but runtime.distribution_strategy={strategy} has one "
+            f"runtime.num_gpus is {num_gpus}, but runtime.distribution_strategy={strategy} has one "
             "device. Write runtime.distribution_strategy=mirrored"
         )
-    # Asks no device for anything, which is left to the strategy.
-    gpus = tf.config.list_physical_devices("GPU") if asked else ()
-    seen = sum(len(tf.config.get_logical_device_configuration(gpu) or [gpu]) for gpu in gpus)
-    if asked > seen and strategy != "tpu":
+    # This touches no device: the strategy has to be the first.
+    gpus = tf.config.list_physical_devices("GPU") if num_gpus else ()
+    available = sum(len(tf.config.get_logical_device_configuration(gpu) or [gpu]) for gpu in gpus)
+    if num_gpus > available and strategy != "tpu":
         raise UserError(
-            f"runtime.num_gpus is {asked}, but TensorFlow sees {seen}. Write runtime.num_gpus="
-            f"{seen}, or install what drives the others"
+            f"runtime.num_gpus is {num_gpus}, but TensorFlow sees {available}. Write "
+            f"runtime.num_gpus={available}, or install what drives the others"
         )
 
 
 def check_optimizer(params) -> None:
-    """Raises where an experiment's optimizer and schedule cannot be."""
+    """Checks the optimizer and the schedules of an experiment.
+
+    Args:
+        params: the experiment.
+
+    Raises:
+        UserError: if they cannot be made, or train otherwise than the settings say.
+    """
     config = params.trainer.optimizer_config
     if not isinstance(steps := params.trainer.train_steps, int) or steps <= 0:
         raise UserError(f"trainer.train_steps is {steps}. Set a whole number of 1 or more")
@@ -194,54 +228,55 @@ def check_optimizer(params) -> None:
             "task.differential_privacy_config changes the gradients of one optimizer call, which "
             f"is no part of {config.optimizer.type}. Leave it out, or take adamw"
         )
-    # The constructor knows best. It sees a constant, and makes no variable on a device: a
-    # multi-worker strategy must be the first to touch them.
+    # The constructor has the best checks. It gets a constant learning rate, and a graph, so that it
+    # makes no variable on a device: a multi-worker strategy must be the first to touch them.
     with tf.Graph().as_default(), named(source):
         OptimizerFactory(config).build_optimizer(1e-3)
 
 
 def _check_left_behind(optimizer) -> None:
-    """Raises where settings that were written for another type are lost with it.
+    """Raises if settings that were written for another type are lost with it.
 
-    A type begins without those of another, be it ours or Model Garden's own, which an experiment
-    may have: it would train without decay, decay what it should not, or clip nothing.
+    A type begins without the settings of another type, which an experiment may have, be it our own
+    type or Model Garden's. The run would train without decay, decay the wrong variables, or clip
+    nothing.
     """
     chosen = optimizer.get().as_dict()
-    for other in _types_of(optimizer):
-        config = getattr(optimizer, other)
-        if other == optimizer.type or config.as_dict() == type(config)().as_dict():
-            continue  # nobody wrote it
-        lost = dict(_lost(config.as_dict(), chosen))
-        if other in OPTIMIZERS and not lost.keys() - {"weight_decay"}:
-            continue  # its exclusions and clipping are written, and so its decay is meant
-        if lost:
-            ours = dict.fromkeys(map(_ours, lost))
+    for unused_type in _types_of(optimizer):
+        config = getattr(optimizer, unused_type)
+        if unused_type == optimizer.type or config.as_dict() == type(config)().as_dict():
+            continue  # it has defaults only
+        lost_settings = dict(_lost(config.as_dict(), chosen))
+        if unused_type in OPTIMIZERS and not lost_settings.keys() - {"weight_decay"}:
+            continue  # it loses its decay alone, which counts as meant
+        if lost_settings:
+            our_keys = dict.fromkeys(map(_ours, lost_settings))
             raise UserError(
                 f"trainer.optimizer_config.optimizer.type={optimizer.type} has no "
-                f"{_in_words(ours)}, but {other}, which is not used, has "
-                f"{_in_words(f'{key}={value}' for key, value in lost.items())}. Write "
-                f"{_in_words(f'{optimizer.type}.{key}' for key in ours)}, or for none "
-                f"{_in_words(f'{other}.{key}={_off(key)}' for key in lost)}"
+                f"{_in_words(our_keys)}, but {unused_type}, which is not used, has "
+                f"{_in_words(f'{key}={value}' for key, value in lost_settings.items())}. Write "
+                f"{_in_words(f'{optimizer.type}.{key}' for key in our_keys)}, or for none "
+                f"{_in_words(f'{unused_type}.{key}={_off(key)}' for key in lost_settings)}"
             )
 
 
 def _types_of(optimizer) -> list[str]:
-    """The names of all types of optimizers that a choice has."""
+    """Returns the names of all types of optimizers that a choice has."""
     return sorted(set(optimizer.__dict__) - set(optimizer.RESERVED_ATTR) - {"type"})
 
 
 def _lost(settings: dict, chosen: dict) -> Iterator[tuple[str, Any]]:
-    """Yields what the settings of another type have and the chosen type has not."""
+    """Yields the settings of another type that the chosen type does not have, as key and value."""
     for names in _ROLES:
         if any(chosen.get(name) not in (None, 0) for name in names):
             continue
         if "weight_decay" in names and (chosen.get("weight_decay_schedule") or {}).get("type"):
-            continue  # which takes its place
+            continue  # the schedule takes its place
         yield from ((name, settings[name]) for name in names if settings.get(name))
 
 
 def _ours(key: str) -> str:
-    """The name of a setting of Model Garden's in our optimizers."""
+    """Returns the name that our optimizers have for a setting of Model Garden's."""
     return {
         "weight_decay_rate": "weight_decay", "gradient_clip_norm": "global_clipnorm",
         "include_in_weight_decay": "exclude_from_weight_decay",
@@ -249,28 +284,29 @@ def _ours(key: str) -> str:
 
 
 def _off(key: str) -> str:
-    """The value that turns a setting off."""
+    """Returns the value that turns a setting off."""
     return "0" if key in _OFF_BY_0 else "null"
 
 
 def _in_words(names) -> str:
+    """Joins names with commas and "and"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def _check_clipping(own, source: str) -> None:
-    """Raises where two clip, of which one may be the experiment's own."""
-    given = {name: value for name in _CLIPPINGS if (value := getattr(own, name)) is not None}
-    if len(given) > 1:
-        values = " and ".join(f"{name}={value}" for name, value in given.items())
+    """Raises if an optimizer has two ways of clipping, one of which may be the experiment's own."""
+    clippings = {name: value for name in _CLIPPINGS if (value := getattr(own, name)) is not None}
+    if len(clippings) > 1:
+        values = " and ".join(f"{name}={value}" for name, value in clippings.items())
         raise UserError(
             f"{source} has {values}, by you or by the experiment, and one alone can clip. Write "
-            f"{' or '.join(f'{source}.{name}=null' for name in given)}"
+            f"{' or '.join(f'{source}.{name}=null' for name in clippings)}"
         )
 
 
 def _check_decay(params) -> None:
-    """Raises where the loss decays what the optimizer decays, too."""
+    """Raises if the loss and the optimizer both decay the weights."""
     in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
     optimizer = params.trainer.optimizer_config.optimizer
     name, decay = "weight_decay", optimizer.get().weight_decay
@@ -285,11 +321,14 @@ def _check_decay(params) -> None:
 
 
 def check_batch(params, replicas: int | None = None) -> None:
-    """Raises where the batch cannot be dealt out, or what a replica sees of it cannot be used.
+    """Checks that the batch divides among replicas and micro-batches, and its parts can be used.
 
     Args:
         params: the experiment.
-        replicas: of the run; by default as many as its settings say.
+        replicas: the number of replicas; by default as many as the settings say.
+
+    Raises:
+        UserError: if the batch cannot be used.
     """
     batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", None)
     if batch is None:
@@ -308,12 +347,13 @@ def check_batch(params, replicas: int | None = None) -> None:
             f"{setting} compares the gradients of the parts of a batch, and a step of this run has "
             f"one part. Write {path}.gradient_accumulation_steps=2 or more, or {setting}.{off}"
         )
-    if check := getattr(params.task, "check_experiment", None):  # of a task of its own
+    if check := getattr(params.task, "check_experiment", None):  # a task may have its own check
         check(params)
     check_groups(params, examples)
 
 
 def _check_first_stage(params, model_dir) -> None:
+    """Raises if the checkpoint of an earlier stage, with which a run begins, cannot be read."""
     path = params.task.init_checkpoint
     takes_optimizer = getattr(params.task, "init_optimizer", False)
     if not path:
@@ -323,7 +363,7 @@ def _check_first_stage(params, model_dir) -> None:
             )
         return
     if checkpoints.is_begun(model_dir):
-        return  # it goes on from its own
+        return  # it goes on from its own checkpoint
     checkpoint = model_dirs.checkpoint_in(path)
     if checkpoint is None:
         raise UserError(

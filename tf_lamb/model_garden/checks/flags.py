@@ -1,6 +1,6 @@
-"""Checks of flags: modes that do not run, and flags and settings of which nothing would come.
+"""Checks flags: modes that do not run, and flags and settings without effect.
 
-The first function needs no TensorFlow, whose import takes seconds.
+`check_flags` needs no TensorFlow, whose import takes seconds.
 """
 
 import os
@@ -8,28 +8,42 @@ import os
 from tf_lamb.model_garden.common.errors import UserError
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval", "train_and_post_eval")
-# seam: tf-models-official 2.20.0, which defines modes and flags that nothing here makes use of.
+# seam: tf-models-official 2.20.0, which defines modes and flags that nothing here uses.
 _OTHER_MODES = {
     "continuous_train_and_eval": "waits for a pretraining to fine-tune each of its checkpoints, "
     "for which there are no flags here",
     "train_and_validate": "is not implemented in Model Garden",
 }
 _WITHOUT_EFFECT = ("tpu_platform", "tfhub_handle", "tflex_output_uri")
-# seam: tensorflow 2.20. Where it looks for the name of a TPU that it is not given.
+# seam: tensorflow 2.20. The environment variables in which it looks for the name of a TPU.
 _NAMES_OF_A_TPU = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 
 
 def check_flags(args) -> None:
-    """Raises `UserError` for a mode that does not run, and for a flag without effect."""
-    if why := _OTHER_MODES.get(str(getattr(args, "mode", ""))):
-        raise UserError(f"--mode={args.mode} {why}. Take one that runs: {', '.join(MODES)}")
+    """Checks the mode and the flags of a command.
+
+    Args:
+        args: the parsed flags.
+
+    Raises:
+        UserError: for a mode that does not run, and for a flag without effect.
+    """
+    if reason := _OTHER_MODES.get(str(getattr(args, "mode", ""))):
+        raise UserError(f"--mode={args.mode} {reason}. Take one that runs: {', '.join(MODES)}")
     for name in _WITHOUT_EFFECT:
         if value := getattr(args, name, None):
             raise UserError(f"--{name}={value} has no effect. Leave it out")
 
 
 def check_effects(params) -> None:
-    """Raises `UserError` for what says where a run is, and would be ignored."""
+    """Checks the settings of the place where a run trains.
+
+    Args:
+        params: the experiment.
+
+    Raises:
+        UserError: for a setting that would be ignored.
+    """
     runtime = params.runtime
     strategy = str(runtime.distribution_strategy).lower()
     if runtime.tpu and strategy != "tpu":
@@ -53,18 +67,22 @@ def check_effects(params) -> None:
 
 
 def _check_data_service(task) -> None:
-    """Raises where a tf.data service has an address and no switch, or a switch and no address."""
-    parts = {name: getattr(task, name, None) for name in ("train_data", "validation_data")}
-    on = {name: getattr(data, "enable_tf_data_service", False) for name, data in parts.items()}
-    address = {name: getattr(data, "tf_data_service_address", 0) for name, data in parts.items()}
-    named = next(filter(None, address.values()), None)
-    if named and not any(on.values()):
+    """Raises if a tf.data service has an address and no switch, or a switch and no address."""
+    configs = {name: getattr(task, name, None) for name in ("train_data", "validation_data")}
+    switches = {
+        name: getattr(data, "enable_tf_data_service", False) for name, data in configs.items()
+    }
+    addresses = {
+        name: getattr(data, "tf_data_service_address", 0) for name, data in configs.items()
+    }
+    address = next(filter(None, addresses.values()), None)
+    if address and not any(switches.values()):
         raise UserError(
-            f"--tf_data_service={named} has no effect, because the data are read without it. Write "
-            "task.train_data.enable_tf_data_service=true, or leave the address out"
+            f"--tf_data_service={address} has no effect, because the data are read without it. "
+            "Write task.train_data.enable_tf_data_service=true, or leave the address out"
         )
-    for name, is_on in on.items():
-        if is_on and not address[name]:
+    for name, is_on in switches.items():
+        if is_on and not addresses[name]:
             raise UserError(
                 f"task.{name}.enable_tf_data_service has no effect without an address. Write "
                 "--tf_data_service=ADDRESS, or leave it out"

@@ -1,7 +1,7 @@
-"""Checks of a learning rate before training, one sentence each.
+"""Checks a learning rate before training; each error is one sentence.
 
-Everything is read from the settings: a multi-worker strategy must be the first to touch a device,
-so no rate can be computed here.
+The checks read the settings alone, and compute no rate: a multi-worker strategy must be the first
+to touch a device.
 """
 
 import math
@@ -14,7 +14,8 @@ from tf_lamb.model_garden.experiments.scaling import RATES
 from tf_lamb.model_garden.experiments.schedules import is_steered
 
 _CONFIG = "trainer.optimizer_config"
-# Learning rate -> where its length stands, and the value that it keeps from then on.
+# Type of learning rate -> the settings of its length in steps, and of the value that it has after
+# that.
 _DECAYS = {
     "polynomial": ("decay_steps", "end_learning_rate"),
     "cosine": ("decay_steps", "alpha"),
@@ -23,19 +24,26 @@ _DECAYS = {
     "tf_lamb_polynomial": ("steps", "end_learning_rate"),
     "tf_lamb_cosine": ("steps", "end_learning_rate"),
 }
-_FACTORS = "alpha", "decay_rate", "power"  # of which a negative one makes no rate
+_FACTORS = "alpha", "decay_rate", "power"  # a negative one makes no learning rate
 
 
 def check_rate(params) -> None:
-    """Raises where a learning rate is none, or is 0 before training has ended."""
+    """Checks the learning rate of an experiment.
+
+    Args:
+        params: the experiment.
+
+    Raises:
+        UserError: if a setting makes no learning rate, or the rate is 0 before training has ended.
+    """
     config, steps = params.trainer.optimizer_config, params.trainer.train_steps
     for part in ("learning_rate", "warmup"):
         check_numbers(getattr(config, part), f"{_CONFIG}.{part}", steps, "a learning rate")
-    name, warm = _warmup(config)
-    if warm > steps:
+    name, warmup_steps = _warmup(config)
+    if warmup_steps > steps:
         raise UserError(
-            f"warmup is longer than training: {name}={warm:,} > trainer.train_steps={steps:,}. "
-            "Train for longer, or take a smaller batch"
+            f"warmup is longer than training: {name}={warmup_steps:,} > "
+            f"trainer.train_steps={steps:,}. Train for longer, or take a smaller batch"
         )
     if is_steered(kind := config.learning_rate.type):
         optimizer_factory.LR_CLS[kind].check(params)
@@ -46,88 +54,95 @@ def check_rate(params) -> None:
 
 
 def check_numbers(choice, path: str, train_steps: int, what: str) -> None:
-    """Raises where a schedule lacks a number, or has one that makes it none.
+    """Checks the numbers of a schedule.
 
     Args:
-        choice: of a schedule; it may have no type.
-        path: where it stands.
-        train_steps: of the run.
-        what: follows the schedule.
+        choice: the config of the schedule; it may have no type.
+        path: the path of the config in the experiment.
+        train_steps: the number of steps of the run.
+        what: the quantity that follows the schedule, such as "a learning rate".
+
+    Raises:
+        UserError: if a number is missing, or makes no schedule.
     """
     settings = choice.get().as_dict() if choice.get() else {}
-    length, _ = _DECAYS.get(choice.type, (None, None))
-    falls = choice.type in ("polynomial", "cosine", "exponential")  # others refuse it themselves
+    length_key, _ = _DECAYS.get(choice.type, (None, None))
+    # The other types check their factors themselves.
+    is_checked = choice.type in ("polynomial", "cosine", "exponential")
     for key, value in settings.items():
-        place = f"{path}.{choice.type}.{key}"
-        # `staircase` alone means something when it is None: false.
+        setting = f"{path}.{choice.type}.{key}"
+        # Only `staircase` may be None, which means false.
         if value is None and key != "staircase":
             raise UserError(
-                f"{place} is not set and has no default. Set it, e.g. for trainer.train_steps="
+                f"{setting} is not set and has no default. Set it, e.g. for trainer.train_steps="
                 f"{train_steps}"
             )
-        least = 1 if key == length else 0
+        least = 1 if key == length_key else 0
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        if key in (length, "warmup_steps") and not is_count:
-            raise UserError(f"{place} is {value}. Set a whole number of {least} or more")
+        if key in (length_key, "warmup_steps") and not is_count:
+            raise UserError(f"{setting} is {value}. Set a whole number of {least} or more")
         for number in value if isinstance(value, list | tuple) else [value]:
             if key in RATES and not is_at_least_0(number):
-                raise UserError(f"{place} is {value}, and {what} is a number of 0 or more")
-        if falls and key in _FACTORS and not is_at_least_0(value):
-            raise UserError(f"{place} is {value}. Set a number of 0 or more")
+                raise UserError(f"{setting} is {value}, and {what} is a number of 0 or more")
+        if is_checked and key in _FACTORS and not is_at_least_0(value):
+            raise UserError(f"{setting} is {value}. Set a number of 0 or more")
 
 
 def is_at_least_0(value) -> bool:
-    """Whether it is a finite number, and not negative."""
+    """Returns whether a value is a finite number, and not negative."""
     return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def _warmup(config) -> tuple[str, int]:
-    """The setting of the steps of warmup, and the steps; 0 without one."""
+    """Returns the path of the setting of warmup's steps, and the steps; 0 without warmup."""
     kind, warmup = config.warmup.type, config.warmup.get()
-    length = "steps" if kind == "tf_lamb" else "warmup_steps"
-    return f"{_CONFIG}.warmup.{kind}.{length}", getattr(warmup, length, None) or 0
+    key = "steps" if kind == "tf_lamb" else "warmup_steps"
+    return f"{_CONFIG}.warmup.{kind}.{key}", getattr(warmup, key, None) or 0
 
 
 def _check_decay(params) -> None:
-    """Raises where a decay ends before training, or Model Garden's own warmup where it has ended.
+    """Raises if a decay ends before training, or if Model Garden's own warmup ends after the decay.
 
-    That one rises to what is left of the decay by then, which counts from step 0 on.
+    That warmup rises to the value that the decay has by then, which counts from step 0.
     """
     config = params.trainer.optimizer_config
     kind, settings = config.learning_rate.type, config.learning_rate.get().as_dict()
-    length, end_value = _DECAYS.get(kind, ("", None))
-    if not length or settings.get(end_value) or settings.get("cycle"):
+    length_key, end_key = _DECAYS.get(kind, ("", None))
+    if not length_key or settings.get(end_key) or settings.get("cycle"):
         return
     if settings.get("power", 1) == 0:
         return
-    path, steps = f"{_CONFIG}.learning_rate.{kind}.{length}", settings[length]
-    name, warm = _warmup(config)
-    ours = config.warmup.type == "tf_lamb"
-    behind = ours and config.warmup.get().handover == "continuous"
-    before = (settings.get("offset") or 0) + (warm if behind else 0)
-    zero = before + steps
-    total, counted, other = _length_of(params)
-    if zero < total:
+    path, steps = f"{_CONFIG}.learning_rate.{kind}.{length_key}", settings[length_key]
+    name, warmup_steps = _warmup(config)
+    is_our_warmup = config.warmup.type == "tf_lamb"
+    is_after_warmup = is_our_warmup and config.warmup.get().handover == "continuous"
+    start = (settings.get("offset") or 0) + (warmup_steps if is_after_warmup else 0)
+    end = start + steps
+    limit, limit_name, setting = _length_of(params)
+    if end < limit:
         raise UserError(
-            f"the learning rate would be 0 from step {zero:,} of {counted}={total:,} on, "
-            f"because {path} is {steps:,}{f' and begins at {before:,}' if before else ''}. Write "
-            f"{path}={total - before}, or {other}={zero}"
+            f"the learning rate would be 0 from step {end:,} of {limit_name}={limit:,} on, "
+            f"because {path} is {steps:,}{f' and begins at {start:,}' if start else ''}. Write "
+            f"{path}={limit - start}, or {setting}={end}"
         )
-    if not ours and warm >= zero:
+    if not is_our_warmup and warmup_steps >= end:
         raise UserError(
-            f"warmup would lead to a learning rate of 0: {name}={warm:,} ends where {path} has "
-            f"brought the rate to 0, at step {zero:,}. Write warmup_steps of less than {zero:,}, "
+            f"warmup would lead to a learning rate of 0: {name}={warmup_steps:,} ends where {path} "
+            f"has brought the rate to 0, at step {end:,}. Write warmup_steps of less than {end:,}, "
             "or train and decay for longer"
         )
 
 
 def _length_of(params) -> tuple[int, str, str]:
-    """The steps of its schedule that a run may take, of which setting, and which one limits it."""
+    """Returns how many steps of its schedule a run may take.
+
+    Returns that number, the setting or product that gives it, and the setting that limits it.
+    """
     steps, config = params.trainer.train_steps, params.trainer.optimizer_config.optimizer
     adascale = getattr(config.get(), "adascale", None)
     if adascale is None or adascale.scale is None:
         return steps, "trainer.train_steps", "trainer.train_steps"
-    # AdaScale's schedule counts steps of the base batch, of which a step is worth up to `scale`.
+    # AdaScale's schedule counts steps of the base batch; a step is worth up to `scale` of them.
     path = f"{_CONFIG}.optimizer.{config.type}.adascale.base_steps"
     if (limit := adascale.base_steps) is not None:
         return limit, path, path

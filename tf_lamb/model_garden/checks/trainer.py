@@ -1,4 +1,4 @@
-"""Checks of the settings of a trainer: steps, intervals, and what the best checkpoint is."""
+"""Checks the settings of a trainer: steps, intervals, and the choice of the best checkpoint."""
 
 import math
 
@@ -10,56 +10,83 @@ from tf_lamb.model_garden.folders import checkpoints
 
 
 def check_loop(trainer, evaluating: bool) -> None:
-    """Raises where summaries or checkpoints cannot be had at their intervals.
+    """Checks the intervals of a trainer, in steps.
 
-    They are written between two loops of steps; an evaluation ends a loop, too.
+    Summaries and checkpoints are written between two loops of steps; an evaluation ends a loop,
+    too.
+
+    Args:
+        trainer: the settings of the trainer.
+        evaluating: whether the run evaluates.
+
+    Raises:
+        UserError: if an interval is no multiple of the steps of a loop.
     """
-    loop, every = trainer.steps_per_loop, trainer.checkpoint_interval
-    if not isinstance(loop, int) or loop < 1:
-        raise UserError(f"trainer.steps_per_loop is {loop}. Set it to 1 or more")
+    steps_per_loop, checkpoint_interval = trainer.steps_per_loop, trainer.checkpoint_interval
+    if not isinstance(steps_per_loop, int) or steps_per_loop < 1:
+        raise UserError(f"trainer.steps_per_loop is {steps_per_loop}. Set it to 1 or more")
     intervals = {"summary_interval": trainer.summary_interval}
-    evaluated = trainer.validation_interval if evaluating else None
-    if every < trainer.train_steps and not (evaluated and every % evaluated == 0):
-        intervals["checkpoint_interval"] = every
+    validation_interval = trainer.validation_interval if evaluating else None
+    if checkpoint_interval < trainer.train_steps and not (
+        validation_interval and checkpoint_interval % validation_interval == 0
+    ):
+        intervals["checkpoint_interval"] = checkpoint_interval
     for name, interval in intervals.items():
-        if interval and interval % loop:
-            fits = math.gcd(loop, *filter(None, intervals.values()))
+        if interval and interval % steps_per_loop:
+            divisor = math.gcd(steps_per_loop, *filter(None, intervals.values()))
             raise UserError(
-                f"trainer.{name}={interval:,} is no multiple of trainer.steps_per_loop={loop:,}. "
-                f"Write trainer.steps_per_loop={fits:,}, or another interval"
+                f"trainer.{name}={interval:,} is no multiple of trainer.steps_per_loop="
+                f"{steps_per_loop:,}. Write trainer.steps_per_loop={divisor:,}, or another interval"
             )
 
 
 def check_best(params) -> None:
-    """Raises where what the best checkpoint is chosen by is no result of an evaluation."""
+    """Checks the metric by which the best checkpoint is chosen.
+
+    Args:
+        params: the experiment.
+
+    Raises:
+        UserError: if no evaluation has that result, or the comparison is unknown.
+    """
     trainer = params.trainer
-    name, best = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
+    name, comparison = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
     if not name or not trainer.best_checkpoint_export_subdir:
         return
-    if best not in ("higher", "lower"):
-        raise UserError(unknown("trainer.best_checkpoint_metric_comp", best, ("higher", "lower")))
-    if (known := _results(params.task)) and name not in known:
-        raise UserError(unknown("trainer.best_checkpoint_eval_metric", name, known))
+    if comparison not in ("higher", "lower"):
+        raise UserError(
+            unknown("trainer.best_checkpoint_metric_comp", comparison, ("higher", "lower"))
+        )
+    if (metrics := _results(params.task)) and name not in metrics:
+        raise UserError(unknown("trainer.best_checkpoint_eval_metric", name, metrics))
 
 
 def _results(config) -> list[str]:
-    """The names of an evaluation's results; none where they are known only after the first."""
+    """Returns the names of an evaluation's results; none if only an evaluation can tell them."""
     try:
-        with tf.Graph().as_default():  # makes no variable on a device
+        with tf.Graph().as_default():  # a graph makes no variable on a device
             task = task_factory.get_task(config, logging_dir=None)
             names = [metric.name for metric in task.build_metrics(training=False)]
-    except Exception:  # which its main will have, too
+    except Exception:  # Model Garden's main will raise it too
         return []
     is_known = type(task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
     return ["validation_loss", *names] if is_known else []
 
 
 def check_steps(params, model_dir: str) -> None:
-    """Raises where more steps were taken than are asked for."""
-    done, steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
-    if done > steps:
+    """Checks that a folder's run has not taken more steps than it is asked for.
+
+    Args:
+        params: the experiment.
+        model_dir: the folder of the run.
+
+    Raises:
+        UserError: if it has taken more than `trainer.train_steps`.
+    """
+    step, train_steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
+    if step > train_steps:
         raise UserError(
-            f"--model_dir={model_dir} has taken {done:,} steps, more than trainer.train_steps="
-            f"{steps:,}. Write trainer.train_steps=N, with more than {done:,}, to go on, or choose "
-            "another --model_dir"
+            f"--model_dir={model_dir} has taken {step:,} steps, more than trainer.train_steps="
+            f"{train_steps:,}. Write trainer.train_steps=N, with more than {step:,}, to go on, or "
+            "choose another --model_dir"
         )

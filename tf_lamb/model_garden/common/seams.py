@@ -1,7 +1,7 @@
 """Every place where something of Model Garden's or of Orbit's is replaced; nothing else does so.
 
-All of it is part of tf-models-official 2.20.0, or of the Orbit that comes with it. The order is that
-of a process:
+All of it is part of tf-models-official 2.20.0, or of the Orbit that comes with it. The
+order is that of a process:
 
 1.  `tf_lamb.model_garden.register` adds our names: `add_optimizers`, `add_learning_rates`,
     `add_warmups`, `add_export`. The first three call `add_choices`, because a YAML chooses them.
