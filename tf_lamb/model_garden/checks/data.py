@@ -99,9 +99,9 @@ def _check_files(params, part: str, pattern) -> None:
     setting = f"task.{part}.input_path={pattern!r}"
     with named(setting):
         files = input_reader.match_files(pattern)
-    is_records = getattr(getattr(params.task, part), "file_type", None) == "tfrecord"
+    is_tfrecord = getattr(getattr(params.task, part), "file_type", None) == "tfrecord"
     for file in files:
-        if is_records and tf.io.gfile.isdir(file):
+        if is_tfrecord and tf.io.gfile.isdir(file):
             new_setting = f"task.{part}.input_path={os.path.join(file, '*')}"
             raise UserError(
                 f"{setting}: {file} is a folder. Name the files in it, as by {new_setting}"
@@ -112,9 +112,9 @@ def _check_files(params, part: str, pattern) -> None:
             raise UserError(f"{setting}: {file} is empty")
     _check_facts(params.task, files[0])
     data = getattr(params.task, part)
-    reads = isinstance(params.task, _READ_RECORDS)
-    reads = reads and getattr(data, "file_type", None) == "tfrecord"
-    if not reads or any(map(tf.io.gfile.isdir, files)):
+    reads_records = isinstance(params.task, _READ_RECORDS)
+    reads_records = reads_records and getattr(data, "file_type", None) == "tfrecord"
+    if not reads_records or any(map(tf.io.gfile.isdir, files)):
         return
     try:
         _check_first(params.task, part, files[0])
@@ -128,7 +128,7 @@ def _check_files(params, part: str, pattern) -> None:
 
 
 def _sample(params, part: str, file: str) -> str:
-    """Returns a hint with the command that writes a small data set of that name; "" if none does."""
+    """Returns a hint at the command that writes a small data set of that name; "" without one."""
     folder, name = os.path.split(file)
     names = "train.tfrecord", "validation.tfrecord"
     if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in names:
@@ -165,12 +165,12 @@ def _check_facts(task, file: str) -> None:
 
 def no_batch(data) -> str:
     """Returns the text of the error for validation data with no batch to evaluate."""
-    batch, drops = data.global_batch_size, getattr(data, "drop_remainder", False)
-    way_out = ", or task.validation_data.drop_remainder=false" if drops else ""
+    batch_size, drops_remainder = data.global_batch_size, getattr(data, "drop_remainder", False)
+    alternative = ", or task.validation_data.drop_remainder=false" if drops_remainder else ""
     return (
-        f"task.validation_data has not one batch of global_batch_size={batch:,}: there is nothing "
-        "to evaluate. Write task.validation_data.global_batch_size=N, of no more examples than "
-        f"there are{way_out}"
+        f"task.validation_data has not one batch of global_batch_size={batch_size:,}: there is "
+        "nothing to evaluate. Write task.validation_data.global_batch_size=N, of no more examples than "
+        f"there are{alternative}"
     )
 
 
@@ -259,12 +259,12 @@ class Limit(NamedTuple):
         """
         if self.kind == "bytes_list":  # bytes have no bounds
             return None
-        beyond = next((value for value in values if not self.least <= value < self.size), None)
-        if beyond is None:
+        invalid = next((value for value in values if not self.least <= value < self.size), None)
+        if invalid is None:
             return None
         integer_bounds = f"from {self.least} to {self.size - 1}"
         bounds = integer_bounds if self.kind == "int64_list" else "a finite number"
-        return f"its {self.feature} is {beyond}, and has to be {bounds}, because {self.because}"
+        return f"its {self.feature} is {invalid}, and has to be {bounds}, because {self.because}"
 
 
 # The way out where only the data can be wrong.

@@ -241,12 +241,12 @@ def _check_left_behind(optimizer) -> None:
     type or Model Garden's. The run would train without decay, decay the wrong variables, or clip
     nothing.
     """
-    chosen = optimizer.get().as_dict()
+    chosen_settings = optimizer.get().as_dict()
     for unused_type in _types_of(optimizer):
         config = getattr(optimizer, unused_type)
         if unused_type == optimizer.type or config.as_dict() == type(config)().as_dict():
             continue  # it has defaults only
-        lost_settings = dict(_lost(config.as_dict(), chosen))
+        lost_settings = dict(_lost(config.as_dict(), chosen_settings))
         if unused_type in OPTIMIZERS and not lost_settings.keys() - {"weight_decay"}:
             continue  # it loses its decay alone, which counts as meant
         if lost_settings:
@@ -330,16 +330,16 @@ def check_batch(params, replicas: int | None = None) -> None:
     Raises:
         UserError: if the batch cannot be used.
     """
-    batch = getattr(getattr(params.task, "train_data", None), "global_batch_size", None)
-    if batch is None:
+    batch_size = getattr(getattr(params.task, "train_data", None), "global_batch_size", None)
+    if batch_size is None:
         return
-    if not isinstance(batch, int) or batch < 1:
+    if not isinstance(batch_size, int) or batch_size < 1:
         raise UserError(
-            f"task.train_data.global_batch_size is {batch}. Set a whole number of 1 or more"
+            f"task.train_data.global_batch_size is {batch_size}. Set a whole number of 1 or more"
         )
     replicas, micro_batches = replicas or batches.replicas(params), batches.micro_batches(params)
-    with named(f"task.train_data.global_batch_size={batch}"):
-        examples = batches.per_replica_batch(batch, replicas or 1, micro_batches)
+    with named(f"task.train_data.global_batch_size={batch_size}"):
+        examples = batches.per_replica_batch(batch_size, replicas or 1, micro_batches)
     if (setting := measures(params)) and replicas == micro_batches == 1:
         path, _, kind = setting.rpartition(".")
         off = "scale=null" if kind == "adascale" else "enabled=false"

@@ -77,10 +77,10 @@ def check_numbers(choice, path: str, train_steps: int, what: str) -> None:
                 f"{setting} is not set and has no default. Set it, e.g. for trainer.train_steps="
                 f"{train_steps}"
             )
-        least = 1 if key == length_key else 0
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        minimum = 1 if key == length_key else 0
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
         if key in (length_key, "warmup_steps") and not is_count:
-            raise UserError(f"{setting} is {value}. Set a whole number of {least} or more")
+            raise UserError(f"{setting} is {value}. Set a whole number of {minimum} or more")
         for number in value if isinstance(value, list | tuple) else [value]:
             if key in RATES and not is_at_least_0(number):
                 raise UserError(f"{setting} is {value}, and {what} is a number of 0 or more")

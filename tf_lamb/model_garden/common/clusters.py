@@ -93,10 +93,10 @@ def _check_index(kind: str, index, count: int) -> None:
     is_whole = isinstance(index, int | str) and not isinstance(index, bool)
     is_whole = is_whole and str(index).isdecimal()
     if not is_whole or int(index) >= count:
-        last = f"from 0 to {count - 1}" if count > 1 else "0"
+        indices = f"from 0 to {count - 1}" if count > 1 else "0"
         raise UserError(
             f"TF_CONFIG makes this process {kind} {index!r}, and its cluster has {count} of them. "
-            f"Write an index {last}"
+            f"Write an index {indices}"
         )
 
 

@@ -24,7 +24,7 @@ from absl import logging
 
 # The folder of this package.
 _OURS = pathlib.Path(__file__).parents[2]
-_LAST = 20  # lines: how much of the log's end an error shows
+_LAST = 20  # lines at the log's end that an error shows
 
 
 @contextlib.contextmanager

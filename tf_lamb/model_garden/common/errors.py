@@ -45,11 +45,11 @@ def did_you_mean(name, known) -> str:
 
 def _registering(name: str) -> str | None:
     """Returns the module of the extra whose source registers a name; None without one."""
-    registers = re.compile(rf'(\bregister\w*\(|^KEY = )"{re.escape(name)}"', re.MULTILINE)
+    pattern = re.compile(rf'(\bregister\w*\(|^KEY = )"{re.escape(name)}"', re.MULTILINE)
     extras = importlib.util.find_spec("tf_lamb_extras")
     for folder in (extras and extras.submodule_search_locations) or ():
         for file in sorted(pathlib.Path(folder).glob("*/model_garden.py")):
-            if registers.search(file.read_text(encoding="utf-8")):
+            if pattern.search(file.read_text(encoding="utf-8")):
                 return ".".join(("tf_lamb_extras", file.parent.name, file.stem))
     return None
 

@@ -38,12 +38,12 @@ def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None
         choice: the config class that lists what a YAML can choose.
         kinds: key -> the class of its settings.
     """
-    added = _ADDED.setdefault(choice, {})
-    added.update(kinds)
+    our_kinds = _ADDED.setdefault(choice, {})
+    our_kinds.update(kinds)
     choice.__annotations__.update(kinds)
 
     def complete(self):
-        for key, kind in added.items():
+        for key, kind in our_kinds.items():
             self.__dict__.setdefault(key, kind())
 
     def __post_init__(self, *args):

@@ -113,7 +113,7 @@ def steps_done(folder: str) -> int:
 
 def updates_done(folder: str) -> int:
     """Returns that checkpoint's number of optimizer steps, without skipped ones; 0 without one."""
-    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # it may lie in wrappers
+    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # wrappers put it deeper
 
 
 def _count(folder, name) -> int:
@@ -167,15 +167,17 @@ def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
     """
     view, model_ids = tf.train.CheckpointView(checkpoint), {id(variable) for variable in variables}
     # seam: tensorflow 2.20. Nothing public says by which name a node is saved.
-    saved = view._object_graph_proto.nodes
-    shared, _, missing = view.diff(root)
-    pending = [node for node, trackable in shared.items() if getattr(trackable, "built", True)]
-    visited, surplus = set(shared), []
+    nodes = view._object_graph_proto.nodes
+    shared_nodes, _, missing = view.diff(root)
+    pending = [
+        node for node, trackable in shared_nodes.items() if getattr(trackable, "built", True)
+    ]
+    visited, surplus = set(shared_nodes), []
     while pending:
         for node in set(view.children(pending.pop()).values()) - visited:
             visited.add(node)
             pending.append(node)
-            surplus += [attribute.checkpoint_key for attribute in saved[node].attributes]
+            surplus += [attribute.checkpoint_key for attribute in nodes[node].attributes]
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
     surplus_names = (name.removesuffix(suffix) for name in sorted(surplus) if name.endswith(suffix))
     return (
@@ -200,18 +202,18 @@ def last_whole(folder: str) -> str | None:
     Raises:
         UserError: if there were checkpoints, and none can be read.
     """
-    broken: list[str] = []
-    named = latest(folder)
+    reasons: list[str] = []
+    latest_path = latest(folder)
     for checkpoint in _candidates(folder):
-        if not (why := why_broken(checkpoint)):
-            if checkpoint != named:
-                reasons, name = _why(broken), os.path.basename(checkpoint)
-                logging.warning("--model_dir=%s: %s. Going on from %s.", folder, reasons, name)
+        if not (reason := why_broken(checkpoint)):
+            if checkpoint != latest_path:
+                message, name = _why(reasons), os.path.basename(checkpoint)
+                logging.warning("--model_dir=%s: %s. Going on from %s.", folder, message, name)
             return checkpoint
-        broken.append(why)
+        reasons.append(reason)
     if _is_named(folder):  # else none was ever finished
         raise UserError(
-            f"--model_dir={folder} holds no checkpoint that can be read: {_why(broken)}. Bring "
+            f"--model_dir={folder} holds no checkpoint that can be read: {_why(reasons)}. Bring "
             "back a copy, choose another --model_dir, or delete this one to begin anew"
         )
     return None
@@ -241,8 +243,8 @@ def repair(folder: str) -> None:
 def _candidates(folder: str) -> list[str]:
     """Returns the paths of a folder's checkpoints in the order in which to try them."""
     # The named one is first, whatever its step: a run may have gone back to it.
-    named = latest(folder)
-    return [*dict.fromkeys([*([named] if named else []), *_newest_first(folder)])]
+    latest_path = latest(folder)
+    return [*dict.fromkeys([*([latest_path] if latest_path else []), *_newest_first(folder)])]
 
 
 def _name(folder: str, checkpoint: str) -> None:
@@ -267,7 +269,7 @@ def _name(folder: str, checkpoint: str) -> None:
 def _names(folder: str) -> list[str]:
     """Returns the names in a folder; none if there is no folder."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return [name.rstrip("/") for name in names]  # remote folders' names end with it
+    return [name.rstrip("/") for name in names]  # a remote folder's name ends with a slash
 
 
 def _is_named(folder: str) -> bool:
@@ -380,24 +382,22 @@ class Manager(tf.train.CheckpointManager):
             UserError: if the checkpoint is not of this model, or lacks the averages to evaluate.
         """
         checkpoint = self.checkpoint
-        needed = [checkpoint.global_step, *checkpoint.model.variables]
+        variables = [checkpoint.global_step, *checkpoint.model.variables]
         if "train" in self._mode:  # a wrapper moves the optimizer's other variables
-            needed.append(checkpoint.optimizer.iterations)
-        missing, surplus = gaps(path, checkpoint, needed)
+            variables.append(checkpoint.optimizer.iterations)
+        missing, surplus = gaps(path, checkpoint, variables)
         # TensorFlow would silently not restore these, as after a change of settings.
         if missing:
             raise _foreign(path, lacks(missing))
         if surplus:
             raise _foreign(path, f"it holds {len(surplus)} variables more, {surplus[0]} for one")
-        restored = checkpoint
+        target = checkpoint
         if "train" not in self._mode and not self._check_averages(path):
-            restored = tf.train.Checkpoint(
-                global_step=checkpoint.global_step, model=checkpoint.model
-            )
+            target = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
         try:
             # All that is needed is in the checkpoint. An evaluation, or a run that takes no step,
             # does not use the rest. The base class would warn of each such variable.
-            restored.restore(path).expect_partial()
+            target.restore(path).expect_partial()
         except ValueError as error:  # a variable has another shape
             raise _foreign(path, str(error)) from error
         return path

@@ -87,10 +87,10 @@ def write_run(model_dir: str, experiment: str, seed: int | None, begins=None) ->
     """
     tf.io.gfile.makedirs(model_dir)
     if checkpoints.is_begun(model_dir):
-        began = read_run(model_dir).get("began_with")
+        first_checkpoint = read_run(model_dir).get("began_with")
     else:
-        began = checkpoint_in(begins) if begins else None
-    content = {"experiment": experiment, "seed": seed, "began_with": began}
+        first_checkpoint = checkpoint_in(begins) if begins else None
+    content = {"experiment": experiment, "seed": seed, "began_with": first_checkpoint}
     checkpoints.write_json(os.path.join(model_dir, RUN_FILE), content)
 
 
@@ -194,8 +194,8 @@ def check_folder(params, model_dir: str, experiment: str | None, seed: int | Non
         raise UserError(f"--model_dir={model_dir} is a file. Name a folder")
     if not checkpoints.is_begun(model_dir):
         return
-    saved, run = read_params(model_dir), read_run(model_dir)
-    if reason := _why_another(saved, params.as_dict(), run, experiment, seed):
+    saved_params, notes = read_params(model_dir), read_run(model_dir)
+    if reason := _why_another(saved_params, params.as_dict(), notes, experiment, seed):
         raise UserError(
             f"--model_dir={model_dir} {reason}. Choose another --model_dir (task.init_checkpoint="
             f"{model_dir} begins there with these weights), or delete this one"

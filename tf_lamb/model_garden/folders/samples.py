@@ -33,16 +33,16 @@ def found(output_dir, files, settings):
     folder = pathlib.Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"output_dir {str(folder)!r} is a file; name a folder.")
-    present = [name for name in files if (folder / name).exists()]
-    if not present:
+    existing = [name for name in files if (folder / name).exists()]
+    if not existing:
         return None
-    if present == list(files):
+    if existing == list(files):
         facts = json.loads((folder / "data.json").read_text(encoding="utf-8"))
         if facts.items() >= settings.items():
             print(f"reusing {output_dir}: same data, same settings")
             return facts
     raise FileExistsError(
-        f"output_dir {str(folder)!r} has {', '.join(present)} of other data or settings; use "
+        f"output_dir {str(folder)!r} has {', '.join(existing)} of other data or settings; use "
         "another output_dir or delete the folder."
     )
 
@@ -63,11 +63,11 @@ def filled(output_dir, files, facts):
     output_dir.mkdir(parents=True, exist_ok=True)
     # An error leaves nothing behind. A kill leaves at most this hidden folder.
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as temporary:
-        partial = pathlib.Path(temporary)
-        yield partial
-        (partial / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        partial_dir = pathlib.Path(temporary)
+        yield partial_dir
+        (partial_dir / "data.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         for name in files:
-            (partial / name).replace(output_dir / name)
+            (partial_dir / name).replace(output_dir / name)
 
 
 def run(name, write, summary):

@@ -47,10 +47,11 @@ class Divergence:
                 has given up.
             RuntimeError: if `recovery` has given up and there is no report.
         """
-        output["skipped_steps"] = skipped = self._optimizer.skipped_steps
-        if skipped > self._skipped:
+        output["skipped_steps"] = skipped_steps = self._optimizer.skipped_steps
+        if skipped_steps > self._skipped:
             logging.warning(
-                "%d steps were skipped: their gradients were not finite.", skipped - self._skipped
+                "%d steps were skipped: their gradients were not finite.",
+                skipped_steps - self._skipped,
             )
         if (norm := self._optimizer.gradient_norm) is not None:
             output.update(gradient_norm=norm, spiked_steps=self._optimizer.spiked_steps)
@@ -73,10 +74,10 @@ class Divergence:
             self.recovery({**output, "training_loss": math.nan} if report else output)
         except RuntimeError as error:
             message = str(error)
-            if skipped := output["skipped_steps"] - self._skipped:
+            if newly_skipped := output["skipped_steps"] - self._skipped:
                 message += (
-                    f" {skipped} steps were skipped, so the weights are as they were before them: "
-                    "trainer.recovery_max_trials=-1 lets the run go on."
+                    f" {newly_skipped} steps were skipped, so the weights are as they were before "
+                    "them: trainer.recovery_max_trials=-1 lets the run go on."
                 )
             raise report or RuntimeError(f"{message}\n{ADVICE}") from error
 

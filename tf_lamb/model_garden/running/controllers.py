@@ -68,13 +68,19 @@ class Controller(orbit.Controller):
         return any(progress.is_spent() for progress in adascale_actions)
 
     def _train_n_steps(self, num_steps):
+        """Runs a loop of steps; raises `_Spent` if AdaScale's steps are spent."""
         # seam: orbit of tf-models-official 2.20.0.
         if self._is_spent():
             raise _Spent
         super()._train_n_steps(num_steps)
 
     def train(self, steps, checkpoint_at_completion=True):
-        """Trains as the base class does, and also ends where AdaScale's steps are spent."""
+        """Trains as the base class does, and also ends where AdaScale's steps are spent.
+
+        Args:
+            steps: the step at which training ends.
+            checkpoint_at_completion: whether to save a checkpoint at the end.
+        """
         try:
             super().train(steps, checkpoint_at_completion)
         except _Spent:
@@ -181,10 +187,12 @@ class Controller(orbit.Controller):
         self._sync_on_async_checkpointing()
 
     def _maybe_save_checkpoint(self, check_interval=True):
+        """Saves a checkpoint if one is due; see base class."""
         with self._saving():
             return super()._maybe_save_checkpoint(check_interval)
 
     def _sync_on_async_checkpointing(self):
+        """Waits for an asynchronous save, and raises its error; see base class."""
         with self._saving():
             super()._sync_on_async_checkpointing()
             # seam: tensorflow 2.20. It reports a failed write of its thread when the next

@@ -42,12 +42,12 @@ def run(console, params, args) -> None:
         UserError: if the run is impossible, or would harm another one.
     """
     check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
-    seed, evaluated, strategy = _meet(params, args)
+    seed, checkpoint, strategy = _meet(params, args)
     params = _dealt_out(params, args, strategy)
     _take_folder(console, params, args)
     if "train" in args.mode and not _begin(console, params, args, seed):
         return
-    _have_model_garden_train(console, params, args, seed, evaluated, strategy)
+    _have_model_garden_train(console, params, args, seed, checkpoint, strategy)
     _end(params, args)
 
 

@@ -227,6 +227,7 @@ class Runner(train_lib.OrbitExperimentRunner):
     _trust_ratios = _steering = _progress = None
 
     def _build_best_checkpoint_exporter(self):
+        """Makes our `checkpoints.Best`, or None if no metric or folder is set."""
         trainer = self.params.trainer
         if not trainer.best_checkpoint_export_subdir or not trainer.best_checkpoint_eval_metric:
             return None
@@ -242,6 +243,7 @@ class Runner(train_lib.OrbitExperimentRunner):
             ) from error
 
     def _build_trainer(self, *args, **kwargs):
+        """Makes the trainer, and writes params.yaml if that is the runner's part."""
         try:
             trainer = super()._build_trainer(*args, **kwargs)
         except UserError as error:
