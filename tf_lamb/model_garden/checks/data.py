@@ -169,8 +169,8 @@ def no_batch(data) -> str:
     alternative = ", or task.validation_data.drop_remainder=false" if drops_remainder else ""
     return (
         f"task.validation_data has not one batch of global_batch_size={batch_size:,}: there is "
-        "nothing to evaluate. Write task.validation_data.global_batch_size=N, of no more examples than "
-        f"there are{alternative}"
+        "nothing to evaluate. Write task.validation_data.global_batch_size=N, of no more examples "
+        f"than there are{alternative}"
     )
 
 

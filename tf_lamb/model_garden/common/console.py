@@ -96,6 +96,7 @@ class Console:
         self.on_stop = lambda: "Stopped."
 
     def __enter__(self):
+        """Redirects stderr to a log, and sets the handlers of signals, warnings and crashes."""
         with contextlib.ExitStack() as stack:
             self.stream = stack.enter_context(open(os.dup(2), "w", buffering=1, errors="replace"))
             if logging.get_verbosity() < logging.DEBUG:
@@ -118,6 +119,7 @@ class Console:
         return self
 
     def __exit__(self, kind, error, trace):
+        """Undoes all that `__enter__` did, and shows the end of the log after an error."""
         self.close_bar()
         with self._undo:
             if self.path and isinstance(error, Exception):  # a `UserError` is a SystemExit by now

@@ -163,7 +163,7 @@ class Trainer(base_trainer.Trainer):
         super().train_loop_begin()
 
     def _check_loop(self):
-        """Refuses, or warns of, settings that need a `Runner`, which this loop does not have."""
+        """Raises for, or warns of, settings that need a `Runner`, which this loop does not have."""
         rate = schedules.steered_rate(self.optimizer)
         if rate and not rate.is_watched:
             raise UserError(
