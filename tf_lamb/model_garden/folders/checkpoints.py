@@ -159,7 +159,7 @@ def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
     Args:
         checkpoint: the path of the checkpoint.
         root: the `tf.train.Checkpoint` that would read it.
-        variables: the model's variables.
+        variables: the variables that the checkpoint must have: the model's, and those of the run.
 
     Returns:
         The names of the model's variables that the checkpoint lacks, and the names of the variables
