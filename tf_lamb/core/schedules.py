@@ -58,9 +58,9 @@ def _at(schedule, xp, step):
         return _flat(xp, step, schedule)
     if hasattr(schedule, "value"):
         return schedule.value(xp, step)
-    rate = schedule(at := xp.true_divide(step, 1))
+    rate = schedule(float_step := xp.true_divide(step, 1))
     # The framework's may be float32 at a float64 step; NumPy, which has no such, sees to it.
-    return xp.cast(rate, at.dtype) if hasattr(xp, "cond") else rate
+    return xp.cast(rate, float_step.dtype) if hasattr(xp, "cond") else rate
 
 
 def _flat(xp, step, rate):
@@ -86,8 +86,8 @@ def _end(schedule):
 def zero_from(schedule: Any) -> int | None:
     """The step from which the rate stays 0; None where it does not, or is not known to."""
     if end := _end(schedule):
-        falls = getattr(schedule, "power", 1) > 0
-        return end[0] if falls and end[1] == 0 else None
+        decays = getattr(schedule, "power", 1) > 0
+        return end[0] if decays and end[1] == 0 else None
     if isinstance(schedule, Warmup):
         zero, begin = zero_from(schedule.after), schedule.steps
         return zero if zero is None or schedule.handover == "drop" else begin + zero
@@ -122,8 +122,8 @@ class _Polynomial(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
-        left = xp.true_divide(self.steps - xp.minimum(step, self.steps), self.steps)
-        fall = left if self.power == 1 else left**self.power
+        remaining = xp.true_divide(self.steps - xp.minimum(step, self.steps), self.steps)
+        fall = remaining if self.power == 1 else remaining**self.power
         return (self.initial_learning_rate - self.end_learning_rate) * fall + self.end_learning_rate
 
 
@@ -153,8 +153,8 @@ class _Exponential(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
-        count, length = (step // self.steps, 1) if self.staircase else (step, self.steps)
-        return self.initial_learning_rate * self.rate ** xp.true_divide(count, length)
+        position, length = (step // self.steps, 1) if self.staircase else (step, self.steps)
+        return self.initial_learning_rate * self.rate ** xp.true_divide(position, length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,15 +174,15 @@ class _MultiStep(Schedule):
         object.__setattr__(self, "boundaries", tuple(map(_boundary, self.boundaries)))
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ValueError(f"boundaries must rise, but they are {self.boundaries}.")
-        named = ((f"learning_rates[{i}]", rate) for i, rate in enumerate(self.learning_rates))
-        rates = (checks.number(name, rate, _RATES) for name, rate in named)
+        named_rates = ((f"learning_rates[{i}]", rate) for i, rate in enumerate(self.learning_rates))
+        rates = (checks.number(name, rate, _RATES) for name, rate in named_rates)
         object.__setattr__(self, "learning_rates", tuple(rates))
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         rate = _flat(xp, step, self.learning_rates[0])
-        for boundary, after in zip(self.boundaries, self.learning_rates[1:], strict=True):
-            rate = xp.where(step >= math.ceil(boundary), _flat(xp, step, after), rate)
+        for boundary, next_rate in zip(self.boundaries, self.learning_rates[1:], strict=True):
+            rate = xp.where(step >= math.ceil(boundary), _flat(xp, step, next_rate), rate)
         return rate
 
 
@@ -250,16 +250,16 @@ class Warmup(Schedule):
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         peak = _at(self.after, xp, 0 * step)
-        part = xp.true_divide(xp.minimum(step, self.steps), self.steps)
+        fraction = xp.true_divide(xp.minimum(step, self.steps), self.steps)
         if self.kind == "exponential":
-            rise = self.start * (peak / self.start) ** part
+            rise = self.start * (peak / self.start) ** fraction
         elif self.kind == "constant":
             rise = _flat(xp, step, self.start)
         else:
-            fraction = part**self.power if self.kind == "polynomial" else part
-            rise = self.start + (peak - self.start) * fraction
-        begun = step if self.handover == "drop" else xp.maximum(step - self.steps, 0)
-        return xp.where(step < self.steps, rise, _at(self.after, xp, begun))
+            shape = fraction**self.power if self.kind == "polynomial" else fraction
+            rise = self.start + (peak - self.start) * shape
+        after_step = step if self.handover == "drop" else xp.maximum(step - self.steps, 0)
+        return xp.where(step < self.steps, rise, _at(self.after, xp, after_step))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,17 +289,17 @@ class Stages(Schedule):
                 f"Stages need one length each, but there are {len(self.lengths)} lengths and "
                 f"{len(self.schedules)} schedules."
             )
-        lengths = tuple(checks.integer(f"lengths[{i}]", n) for i, n in enumerate(self.lengths))
+        lengths = tuple(checks.integer(f"lengths[{i}]", length) for i, length in enumerate(self.lengths))
         object.__setattr__(self, "lengths", lengths)
         checks.integer("The sum of lengths", sum(lengths))
-        inside = (self.inside(f"schedules[{i}]", each) for i, each in enumerate(self.schedules))
-        object.__setattr__(self, "schedules", tuple(inside))
+        checked_schedules = (self.inside(f"schedules[{i}]", schedule) for i, schedule in enumerate(self.schedules))
+        object.__setattr__(self, "schedules", tuple(checked_schedules))
 
     def value(self, xp: Any, step: Any) -> Any:
         """The learning rate after this many steps."""
         rate, begin = _at(self.schedules[0], xp, step), 0
         for length, schedule in zip(self.lengths, self.schedules[1:], strict=False):
             begin += length
-            own = xp.maximum(step - begin, 0)
-            rate = xp.where(step >= begin, _at(schedule, xp, own), rate)
+            stage_step = xp.maximum(step - begin, 0)
+            rate = xp.where(step >= begin, _at(schedule, xp, stage_step), rate)
         return rate

@@ -1,8 +1,8 @@
 """Recipes: pure functions from a batch size to plain numbers.
 
 Each returns a frozen `Recipe` (or, for training in stages, a `StagedRecipe`), which prints its own
-calculation. Those for your own baseline count steps as `fit` does. Published recipes are rounded to
-the nearest integer step, halves up, unless the source gives the integer itself.
+calculation. Recipes from your own baseline count steps as `fit` does. Published recipes are rounded
+to the nearest integer step, halves up, unless the source gives the integer itself.
 """
 
 from tf_lamb.core.recipes.growing import growing

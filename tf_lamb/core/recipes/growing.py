@@ -1,4 +1,4 @@
-"""A batch that grows where the learning rate would fall."""
+"""A recipe whose batch grows where the learning rate would fall."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from tf_lamb.core import checks, schedules
 from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 
-LEAST = 4  # updates that a larger batch is begun for
+LEAST = 4  # updates: a larger batch begins only where at least this many are left for it
 
 
 def growing(
@@ -27,17 +27,18 @@ def growing(
 
     The noise of an update then falls as it does with the smaller rate (for SGD exactly, at first
     order). Linear decay saves a third of the updates; a k that could be any number would save
-    1 - mean(r). Beyond `largest_batch` the rate falls as in the recipe. Beta, epsilon and weight
-    decay stay. Seconds are saved where the small batch leaves machines idle, or where more join.
+    1 - mean(r). Once the batch is `largest_batch`, the rate falls as in the recipe. Beta, epsilon
+    and weight decay stay. Time is saved where the small batch leaves machines idle, or where more
+    machines join.
 
     Args:
-        recipe: The recipe of the first batch, with a rate that falls.
+        recipe: The recipe of the first batch, with a learning rate that falls.
         largest_batch: The largest batch, in examples; at least twice that of the recipe.
-        begin_with: Smaller batches of the beginning, {64: 0.03, 128: 0.1}: 64 for 3% of all
-            examples, then 128 up to 10%. Their rate has the same factor, of k < 1. Defaults to
-            None.
+        begin_with: Smaller batches to begin with, as batch size -> the share of all examples at
+            which the batch ends. {64: 0.03, 128: 0.1} takes 64 for 3% of all examples, then 128 up
+            to 10%. Their rate has the same factor, with k < 1. Defaults to None.
         noise_scale: Gradient noise scale in examples, as `NoiseScale` reports it late in training:
-            no batch is above it. Defaults to None.
+            no batch is larger. Defaults to None.
 
     Returns:
         A `StagedRecipe`, for `fit_stages`, or for `from_recipe` and `gradient_accumulation_steps`.
@@ -64,27 +65,27 @@ def growing(
         raise TypeError(f"A recipe of one stage can grow, and this is a {type(recipe).__name__}.")
     import numpy as np
 
-    size = recipe.batch_size
-    most = checks.integer("largest_batch", largest_batch)
+    batch = recipe.batch_size
+    largest = checks.integer("largest_batch", largest_batch)
     if noise_scale is not None:
-        most = min(most, int(checks.number("noise_scale", noise_scale, "[1, inf)")))
+        largest = min(largest, int(checks.number("noise_scale", noise_scale, "[1, inf)")))
     rates = recipe.schedule(schedules).value(np, np.arange(recipe.train_steps))
-    relative = np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate  # 1 in warmup
-    begins = _small(recipe, begin_with)
-    first = begins.pop()[0]
-    left = np.arange(recipe.train_steps - first, 0, -1)
-    k = multiples(np, relative[first:], np.minimum(most / size, left / LEAST))
+    relative = np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate  # it is 1 in warmup
+    starts = _small(recipe, begin_with)
+    first_step = starts.pop()[0]
+    steps_left = np.arange(recipe.train_steps - first_step, 0, -1)
+    k = multiples(np, relative[first_step:], np.minimum(largest / batch, steps_left / LEAST))
     for step in np.flatnonzero(np.diff(k, prepend=0)):
-        begins.append((first + int(step), size * int(k[step])))
-    if len(begins) == 1 or most < size:
-        raise ValueError(_why_constant(recipe, most))
-    largest = begins[-1][1]
-    if recipe.examples is not None and largest > recipe.examples:
+        starts.append((first_step + int(step), batch * int(k[step])))
+    if len(starts) == 1 or largest < batch:
+        raise ValueError(_why_constant(recipe, largest))
+    last_batch = starts[-1][1]
+    if recipe.examples is not None and last_batch > recipe.examples:
         raise ValueError(
-            f"A batch of {largest:,} is larger than all {recipe.examples:,} examples: pass a "
+            f"A batch of {last_batch:,} is larger than all {recipe.examples:,} examples: pass a "
             f"largest_batch of {recipe.examples:,} at most."
         )
-    stages = _stages(recipe, begins)
+    stages = _stages(recipe, starts)
     updates = sum(stage.train_steps for stage in stages)
     saved, bound = 1 - updates / recipe.train_steps, 1 - float(np.mean(relative))
     return StagedRecipe(
@@ -92,7 +93,7 @@ def growing(
         stages=stages,
         arithmetic=(
             *_table(stages),
-            f"{updates:,} updates in place of {recipe.train_steps:,} at {size:,}: {saved:.1%} "
+            f"{updates:,} updates in place of {recipe.train_steps:,} at {batch:,}: {saved:.1%} "
             f"fewer; no batch that grows can save more than 1 - mean(rate / peak) = {bound:.1%}",
             *recipe.settings(),
         ),
@@ -101,23 +102,37 @@ def growing(
 
 
 def multiples(np: Any, relative: Any, most: Any) -> Any:
-    """Returns k by step: the largest power of 2 up to 1/relative and up to most; it never falls."""
+    """Returns the factor k of the batch at each step. It never falls.
+
+    Args:
+        np: NumPy.
+        relative: The learning rate at each step, divided by its peak.
+        most: The largest factor at each step.
+
+    Returns:
+        An array of floats: at each step the largest power of 2 up to 1/relative and up to `most`,
+        or that of an earlier step where that is larger.
+    """
     most = np.maximum(most, 1.0)
-    wanted = 1 / np.maximum(relative, 1 / most)
-    k = 2 ** np.floor(np.log2(wanted) + 1e-9)  # a half that is rounded counts
+    inverse_rate = 1 / np.maximum(relative, 1 / most)
+    # The 1e-9 lets a rate that rounding keeps just above a half count as halved.
+    k = 2 ** np.floor(np.log2(inverse_rate) + 1e-9)
     return np.maximum.accumulate(k)
 
 
 def _small(recipe, begin_with) -> list[tuple[int, int]]:
-    """The first steps, in steps of the recipe, of the smaller batches, and of its own at last."""
-    given = {} if begin_with is None else begin_with
-    if not isinstance(given, Mapping):
+    """Returns (first step, batch) of each smaller batch, then of the recipe's own batch.
+
+    Steps are those of the recipe.
+    """
+    batch_ends = {} if begin_with is None else begin_with
+    if not isinstance(batch_ends, Mapping):
         raise TypeError(
             f"begin_with has batches and the parts of all examples at which they end, such as "
             f"{{64: 0.03}}, and not {begin_with!r}."
         )
-    batches = [checks.integer("A batch of begin_with", batch) for batch in given]
-    parts = [checks.number("A part of begin_with", part, "(0, 1)") for part in given.values()]
+    batches = [checks.integer("A batch of begin_with", batch) for batch in batch_ends]
+    parts = [checks.number("A part of begin_with", part, "(0, 1)") for part in batch_ends.values()]
     if [*batches, recipe.batch_size] != sorted({*batches, recipe.batch_size}):
         raise ValueError(
             f"A batch may not shrink: begin_with has {batches}, and then comes "
@@ -140,6 +155,7 @@ def _small(recipe, begin_with) -> list[tuple[int, int]]:
 
 
 def _why_constant(recipe, most) -> str:
+    """Says why no batch can grow."""
     if most < 2 * recipe.batch_size:
         return (
             f"No batch between {recipe.batch_size:,} and {most:,} is twice that of the recipe: "
@@ -153,7 +169,7 @@ def _why_constant(recipe, most) -> str:
 
 
 def _stages(recipe, begins) -> tuple[Recipe, ...]:
-    """A recipe for each batch, from the examples on at which the one before has ended."""
+    """Returns a recipe for each batch, which begins at the examples where the last one ended."""
     stages, begin = [], 0.0
     for i, (_, batch) in enumerate(begins):
         end = begins[i + 1][0] if i + 1 < len(begins) else recipe.train_steps
@@ -165,28 +181,29 @@ def _stages(recipe, begins) -> tuple[Recipe, ...]:
 
 
 def _stage(recipe, batch, k, begin, steps) -> Recipe:
-    """The part of a recipe from one of its steps on, with k times its batch."""
+    """Returns the part of a recipe from its step `begin` on, as `steps` of k times its batch."""
     import numpy as np
 
-    def rate(step):
-        return factor * float(recipe.schedule(schedules).value(np, np.float64(step)))
+    def rate(position):
+        return factor * float(recipe.schedule(schedules).value(np, np.float64(position)))
 
     factor = k if recipe.optimizer == "SGD" else math.sqrt(k)
     warmup = min(steps, max(0, round((recipe.warmup_steps - begin) / k)))
     peak = rate(begin) if begin and not warmup else factor * recipe.learning_rate
-    if warmup == steps:  # it ends within the warmup of the recipe
-        first, part = recipe.initial_learning_rate, (begin + steps * k) / recipe.warmup_steps
-        peak = factor * (first + (recipe.learning_rate - first) * min(1.0, part))
-    continuous = recipe.handover == "continuous"
-    decay_begins = max(begin, recipe.warmup_steps) if warmup and continuous else begin
+    if warmup == steps:  # this stage ends within the warmup of the recipe
+        initial, share = recipe.initial_learning_rate, (begin + steps * k) / recipe.warmup_steps
+        peak = factor * (initial + (recipe.learning_rate - initial) * min(1.0, share))
+    is_continuous = recipe.handover == "continuous"
+    decay_begins = max(begin, recipe.warmup_steps) if warmup and is_continuous else begin
     decay_ends = recipe.train_steps
     if recipe.decay_steps is not None:
-        decay_ends = recipe.decay_steps + (recipe.warmup_steps if continuous else 0)
-    inside: list[int] = []
-    for boundary in (each for each in recipe.boundaries if each > begin):
-        before = inside[-1] if inside else 0  # two never meet: each of them lowers the rate
-        inside.append(max(before + 1, round((boundary - begin) / k)))
-    inside = [each for each in inside if each < steps]
+        decay_ends = recipe.decay_steps + (recipe.warmup_steps if is_continuous else 0)
+    own_boundaries: list[int] = []
+    for boundary in (step for step in recipe.boundaries if step > begin):
+        # Two boundaries never meet, because each of them lowers the rate.
+        previous = own_boundaries[-1] if own_boundaries else 0
+        own_boundaries.append(max(previous + 1, round((boundary - begin) / k)))
+    own_boundaries = [step for step in own_boundaries if step < steps]
     return dataclasses.replace(
         recipe,
         title=f"{recipe.title}, batch {batch:,}",
@@ -196,8 +213,8 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
         train_steps=steps,
         initial_learning_rate=rate(begin) if warmup else 0.0,
         end_learning_rate=factor * recipe.end_learning_rate,
-        decay="constant" if recipe.decay == "multi_step" and not inside else recipe.decay,
-        boundaries=tuple(inside),
+        decay="constant" if recipe.decay == "multi_step" and not own_boundaries else recipe.decay,
+        boundaries=tuple(own_boundaries),
         decay_steps=max(1, math.ceil((decay_ends - decay_begins) / k)),
         arithmetic=(),
         epochs=None,
@@ -206,6 +223,7 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
 
 
 def _table(stages) -> list[str]:
+    """Formats the stages as a table, a line each."""
     import numpy as np
 
     rows: list[Sequence[str]] = [
@@ -213,7 +231,9 @@ def _table(stages) -> list[str]:
     ]
     for stage in stages:
         rate = stage.schedule(schedules).value
-        first, last = (float(rate(np, np.float64(step))) for step in (0, stage.train_steps - 1))
+        first_rate, last_rate = (
+            float(rate(np, np.float64(step))) for step in (0, stage.train_steps - 1)
+        )
         counts = stage.batch_size, stage.train_steps, stage.warmup_steps, stage.examples_seen
-        rows.append((*(f"{count:,}" for count in counts), f"{first:.4g}", f"{last:.4g}"))
+        rows.append((*(f"{count:,}" for count in counts), f"{first_rate:.4g}", f"{last_rate:.4g}"))
     return table(rows, right=range(6))

@@ -1,4 +1,4 @@
-"""Published recipes of BERT-large and of ResNet-50 on ImageNet: one table, a source a row."""
+"""The published recipes of BERT-large and of ResNet-50 on ImageNet, in one table with sources."""
 
 from collections.abc import Callable
 from typing import Any, overload
@@ -7,30 +7,31 @@ from tf_lamb.core import checks
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 from tf_lamb.core.recipes.scaling import by_rule, epochs_to_steps, fit_steps, in_epochs
 
-IMAGENET = 1281167  # training pictures
+IMAGENET = 1281167  # pictures in the training set
 
 
 def _any_batch(name, fields, base, batch_size) -> Recipe:
-    """Makes a recipe by a rule of `scale`, from the run that it begins with."""
+    """Makes a recipe by a rule of `scale`, from the baseline run in `base`."""
     rule, count, *numbers = base
     return by_rule(rule, count, batch_size, *numbers, **fields)
 
 
 def _row(name, rows, batch_size) -> tuple:
-    if (size := checks.integer("batch_size", batch_size)) in rows:
-        return size, *rows[size]
-    known = ", ".join(f"{batch:,}" for batch in rows)
-    raise ValueError(f"{name} has no reference point at batch {size:,}; it has {known}.")
+    """Returns the batch size and its row; raises `ValueError` if there is no such row."""
+    if (batch := checks.integer("batch_size", batch_size)) in rows:
+        return batch, *rows[batch]
+    batches = ", ".join(f"{row_batch:,}" for row_batch in rows)
+    raise ValueError(f"{name} has no reference point at batch {batch:,}; it has {batches}.")
 
 
 def _lars_point(name, fields, rows, batch_size) -> Recipe:
-    """Makes a recipe of a row of MLPerf's ResNet-50, with a reading of the decay steps."""
+    """Makes a recipe from a row of MLPerf's ResNet-50, and says how its decay steps are read."""
     batch, rate, warmup_epochs, momentum, weight_decay, decay_steps, span, target = _row(
         name, rows, batch_size
     )
     warmup_steps = epochs_to_steps(warmup_epochs, IMAGENET, batch)
     decay_epochs = decay_steps * batch / IMAGENET
-    is_whole = decay_epochs >= target - 0.05  # published to one digit
+    is_whole = decay_epochs >= target - 0.05  # epochs are published to one digit
     train_steps = decay_steps + (0 if is_whole else warmup_steps)
     reading = "all of training" if is_whole else "what follows warmup"
     return Recipe(
@@ -49,21 +50,21 @@ def _lars_point(name, fields, rows, batch_size) -> Recipe:
 
 
 def _bert_point(name, fields, rows, batch_size) -> Recipe:
-    """Makes a recipe of a row of MLPerf's BERT, which may start inside its published warmup."""
+    """Makes a recipe from a row of MLPerf's BERT, which may start inside its published warmup."""
     batch, rate, steps, warmup, start, beta_1, beta_2, decay, samples = _row(name, rows, batch_size)
-    first, warming = 0.0, f"warmup = {warmup} steps"
+    initial_rate, warmup_line = 0.0, f"warmup = {warmup} steps"
     if warmup and start:
-        first = rate * -start / warmup
-        warming += (
+        initial_rate = rate * -start / warmup
+        warmup_line += (
             f" from step {start}, so {warmup + start} from step 0, where the rate is {rate:g} "
-            f"x {-start} / {warmup} = {first:.4g}"
+            f"x {-start} / {warmup} = {initial_rate:.4g}"
         )
     numbers = {
-        "batch_size": batch, "learning_rate": rate, "initial_learning_rate": first,
+        "batch_size": batch, "learning_rate": rate, "initial_learning_rate": initial_rate,
         "warmup_steps": warmup + start if warmup else 0, "train_steps": steps,
         "beta_1": beta_1, "beta_2": beta_2, "weight_decay": decay,
         "arithmetic": (
-            f"learning rate = {rate:g}", f"training = {steps:,} steps", warming,
+            f"learning rate = {rate:g}", f"training = {steps:,} steps", warmup_line,
             f"the target took {samples:,} examples",
         ),
     }  # fmt: skip
@@ -71,7 +72,7 @@ def _bert_point(name, fields, rows, batch_size) -> Recipe:
 
 
 def _in_stages(name, fields, rows, batch_size) -> StagedRecipe:
-    """Makes a recipe of the rows of all stages."""
+    """Makes a recipe in stages, one for each row."""
     if batch_size is not None:
         raise ValueError(f"{name} has batches of its own: leave out batch_size={batch_size!r}.")
     stages = tuple(
@@ -80,11 +81,11 @@ def _in_stages(name, fields, rows, batch_size) -> StagedRecipe:
             train_steps=steps,
             arithmetic=(
                 f"learning rate = {rate:g}", f"training = {steps:,} steps",
-                f"warmup = {warmup:,} steps", line,
+                f"warmup = {warmup:,} steps", calculation,
             ),
             **{**fields, "title": f"{fields['title']}, stage {number}"},
         )
-        for number, (batch, length, rate, warmup, steps, line) in enumerate(rows, 1)
+        for number, (batch, length, rate, warmup, steps, calculation) in enumerate(rows, 1)
     )  # fmt: skip
     return StagedRecipe(title=fields["title"], stages=stages, source=fields["source"])
 
@@ -101,20 +102,23 @@ _BERT = {**_LAMB, "model": "BERT", "weight_decay": 0.01, "handover": "drop"}
 _RESNET50 = {"model": "ResNet-50", "label_smoothing": 0.1}
 _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch/LanguageModeling/BERT"
 
-# name -> what makes a recipe of its rows, the fields that all of them share, and the rows
+# Recipe name -> (the function that makes a recipe from the rows, the fields of `Recipe` that all
+# rows share, the rows). `_any_batch` takes the arguments of `by_rule` in place of rows.
 TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
-    # 1,000,000 steps at 512; 3,125 steps of warmup, 1/320 of them there, at every batch.
+    # The baseline has 1,000,000 steps at batch 512, and 1/320 of them are warmup: 3,125 steps, at
+    # every batch.
     "untuned_lamb_bert": (
         _any_batch,
         {
             **_BERT, "title": "Untuned LAMB for BERT-large",
             "source": "You et al., arXiv 1904.00962, the BERT table of untuned LAMB",
-            "examples": None, "epochs": None, "warmup_epochs": None,  # the paper has steps
+            # The paper counts in steps.
+            "examples": None, "epochs": None, "warmup_epochs": None,
         },
         ("legw", epochs_to_steps, 512, 6.25e-4, 1 / 320, 512_000_000, 1),
     ),
-    # github.com/fastalgo/imagenet_resnet50_lamb, github.com/NUS-HPC-AI-Lab/pytorch-lamb. The first
-    # author's own run at 32,768 (76.3% top-1) also decays and adapts the bias of the last layer.
+    # Code: github.com/fastalgo/imagenet_resnet50_lamb, github.com/NUS-HPC-AI-Lab/pytorch-lamb. The
+    # first author's own run at 32,768 (76.3% top-1) also decays and adapts the last layer's bias.
     "untuned_lamb_resnet50": (
         _any_batch,
         {
@@ -123,8 +127,8 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         },
         ("legw", epochs_to_steps, 512, 0.005, 0.3125, IMAGENET, 90),
     ),
-    # The paper's base is 2^2.5 and 10/2^5 epochs of warmup at 1,024. Public code reproduced 512,
-    # 1,024, 4,096 and 8,192: 76.95, 77.06, 77.38 and 77.14% top-1.
+    # The paper's baseline is a rate of 2^2.5 and 10/2^5 epochs of warmup at 1,024. Public code
+    # reproduced 512, 1,024, 4,096 and 8,192: 76.95, 77.06, 77.38 and 77.14% top-1.
     "legw_resnet50_lars": (
         _any_batch,
         {
@@ -134,7 +138,8 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         },
         ("legw", epochs_to_steps, 512, 4.0, 10 / 2**6, IMAGENET, 90),
     ),
-    # Scale and shift of batch norm do not decay; its statistics are of 32 examples at any batch.
+    # The scale and shift of batch normalization do not decay; each of its statistics is taken over
+    # 32 examples, at any batch.
     "linear_resnet50_sgd": (
         _any_batch,
         {
@@ -144,7 +149,8 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         },
         ("linear", fit_steps, 256, 0.1, 5, IMAGENET, 90, (30, 60, 80)),
     ),
-    # mlcommons/logging, mlperf_logging/rcp_checker, rcps_resnet.json; the later of two versions.
+    # From mlcommons/logging, mlperf_logging/rcp_checker, rcps_resnet.json, in the later of its two
+    # versions.
     "mlperf_lars": (
         _lars_point,
         {
@@ -167,7 +173,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
             67840: (24.699, 31, 0.951807, 1e-4, 1133, 424, 85.86),
         },
     ),
-    # The same repository, rcps_bert.json; mlcommons/training, retired_benchmarks/bert.
+    # From rcps_bert.json in the same repository, and mlcommons/training, retired_benchmarks/bert.
     "mlperf_lamb_bert": (
         _bert_point,
         {
@@ -208,7 +214,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         ],
     ),
     # Warmup is published as a share of training. Phase 2 keeps the moments and sets the optimizer's
-    # step back to 0. NVIDIA's TensorFlow code has other batches and adapts every variable.
+    # step back to 0. NVIDIA's TensorFlow code has other batches, and adapts every variable.
     "nvidia_bert": (
         _in_stages,
         {**_BERT, "title": "NVIDIA BERT-large", "power": 0.5, "source": _NVIDIA},
@@ -218,7 +224,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         ],
     ),
 }  # fmt: skip
-# Those whose batches are their own, a batch a stage.
+# The names of the recipes in stages, which fix the batch of each stage.
 IN_STAGES = tuple(name for name, (make, *_) in TABLE.items() if make is _in_stages)
 
 
@@ -239,29 +245,33 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
         "bert_mixed_batch"       65,536 + 32,768   in 8,599 steps: 7,037 at 128 tokens, 1,562 at 512
         "nvidia_bert"            65,536 + 32,768   in 8,601 steps: 7,038 at 128 tokens, 1,563 at 512
 
-    The first four follow a rule of `scale` at any batch, and warn outside of theirs. They train for
-    512,000,000 sequences or 90 epochs; for other data, call `scale` with the numbers of the
-    baseline. A recipe prints its source; this package has run none of them at these sizes.
+    The first four follow a rule of `scale` at any batch, and warn outside of the batches above.
+    They train for 512,000,000 sequences or 90 epochs; for other data, call `scale` with the numbers
+    of the baseline. A recipe prints its source. This package has run none of them at these sizes.
 
-    - Decay of BERT counts from step 0, as in the authors' code: the rate drops when warmup ends.
-      9/10 of the examples are sequences of 128 tokens and the rest of 512.
+    - The decay of BERT counts from step 0, as in the authors' code: the rate drops when warmup
+      ends. 9/10 of the examples are sequences of 128 tokens, and the rest of 512.
     - Untuned LAMB for ResNet-50 has a weight decay of 1.5, because the trust ratio sets the length
       of the update.
     - MLPerf's decay steps sometimes include warmup. They are read as all of training, unless that
       would end before the mean number of epochs of the reference runs.
     - MLPerf's BERT starts from its checkpoint, not from nothing. If the published warmup starts
       before step 0, training starts inside it: for a start at -76, at 76/287 of the peak.
-    - The mixed batch has the linear decay of the paper, and NVIDIA's peaks and warmups: those of
-      the paper are unknown. NVIDIA's rate falls with the square root of the remaining steps.
+    - The mixed batch has the linear decay of the paper, and NVIDIA's peaks and warmups, because
+      those of the paper are unknown. NVIDIA's rate falls with the square root of the remaining
+      steps.
 
     Args:
         name: A name of the table.
-        batch_size: The batch size. Defaults to None, for a recipe in stages.
+        batch_size: The batch size, in examples. Defaults to None, which a recipe in stages needs.
+
+    Returns:
+        A `Recipe`, or a `StagedRecipe` for the last two names.
 
     Raises:
         TypeError: if the batch is not an integer.
-        ValueError: if there is no such name or row, the message lists them; or if warmup would be
-            longer than training.
+        ValueError: if there is no such name or row (the message lists them), if a recipe in stages
+            is given a batch, or if warmup would be longer than training.
 
     Example:
         >>> recipe = published("untuned_lamb_bert", 32768)

@@ -10,6 +10,7 @@ from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import PRESETS
 
+# The fields of a `Recipe` that are arguments of an optimizer.
 ARGUMENTS = (
     "weight_decay", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "beta_1",
     "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient", "global_clipnorm",
@@ -18,7 +19,11 @@ ARGUMENTS = (
 
 
 def check_recipe(value: Any) -> "Recipe | StagedRecipe":
-    """Returns a recipe as it is; raises an error that says what a recipe is for anything else."""
+    """Returns `value` if it is a recipe.
+
+    Raises:
+        TypeError: if it is not; the message says what makes a recipe.
+    """
     if isinstance(value, Recipe | StagedRecipe):
         return value
     raise TypeError(
@@ -29,13 +34,21 @@ def check_recipe(value: Any) -> "Recipe | StagedRecipe":
 
 
 def micro_batches(batch_size: int, most: int) -> int:
-    """Counts the fewest equal micro-batches of `most` examples at most."""
+    """Returns the smallest number of equal micro-batches of at most `most` examples each.
+
+    Args:
+        batch_size: The batch to split, in examples.
+        most: The largest micro-batch, in examples.
+    """
     least = -(-batch_size // most)
     return next(count for count in range(least, batch_size + 1) if batch_size % count == 0)
 
 
 def _constructor_hint(recipe) -> str:
-    """Formats the call that makes the optimizer. For Keras's SGD, weight decay is a penalty."""
+    """Formats the call that makes the optimizer.
+
+    For Keras's SGD, weight decay is a penalty in the layers.
+    """
     if recipe.optimizer in rules.ALL:
         return f"{recipe.optimizer}.from_recipe(...)"
     is_sgd = recipe.optimizer == "SGD"
@@ -43,8 +56,8 @@ def _constructor_hint(recipe) -> str:
     arguments = [(name, value) for name in names if (value := getattr(recipe, name)) is not None]
     if recipe.ema_momentum is not None:
         arguments += [("use_ema", True), ("ema_momentum", recipe.ema_momentum)]
-    given = "".join(f", {name}={_short(value)}" for name, value in arguments)
-    call = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(){given})"
+    keywords = "".join(f", {name}={_short(value)}" for name, value in arguments)
+    call = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(){keywords})"
     if is_sgd and recipe.weight_decay:
         penalty = f"keras.regularizers.L2({recipe.weight_decay / 2:g})"
         return f"{call}, and for its weight decay kernel_regularizer={penalty} in the layers"
@@ -52,14 +65,14 @@ def _constructor_hint(recipe) -> str:
 
 
 class AnyRecipe:
-    """Base class of `Recipe` and `StagedRecipe`: what makes an optimizer and a plot of them."""
+    """Base class of `Recipe` and `StagedRecipe`: their schedule, optimizer arguments and plot."""
 
     def schedule(self: Any, schedules: Any = None) -> Any:
         """Returns the learning-rate schedule, for any optimizer of Keras.
 
         Args:
             schedules: `tf_lamb.keras.schedules` or `tf_lamb.tf_keras.schedules`. Defaults to None:
-                `tf_lamb.schedules`, those of the Keras that `tf.keras` names.
+                `tf_lamb.schedules`, for the Keras that `tf.keras` is.
 
         Example:
             >>> from tf_lamb.core import recipes, schedules
@@ -69,26 +82,32 @@ class AnyRecipe:
         return self._rates(core.provided("schedules") if schedules is None else schedules)
 
     def arguments(self: Any, optimizer: str) -> dict[str, Any]:
-        """Returns the arguments that the recipe sets of an optimizer, "LAMB" say, but the rate.
+        """Returns the arguments of an optimizer that the recipe sets, except the learning rate.
+
+        Args:
+            optimizer: The name of the optimizer, such as "LAMB".
+
+        Returns:
+            Argument name -> value, without those that the recipe leaves at None.
 
         Raises:
             ValueError: if the recipe is for another optimizer, or its stages differ in an argument.
         """
-        found = []
+        dicts = []
         for stage in self.stages:
             if stage.optimizer not in (None, optimizer):
                 raise ValueError(
                     f"{stage.title} is a recipe for {stage.optimizer}, not for {optimizer}: "
                     f"write {_constructor_hint(stage)}."
                 )
-            given = {name: getattr(stage, name) for name in ARGUMENTS}
-            found.append({name: value for name, value in given.items() if value is not None})
-            if found[-1] != found[0]:
+            settings = {name: getattr(stage, name) for name in ARGUMENTS}
+            dicts.append({name: value for name, value in settings.items() if value is not None})
+            if dicts[-1] != dicts[0]:
                 raise ValueError(
                     f"The stages of {self.title} need optimizers of their own: {stage.title} has "
-                    f"{found[-1]}, the first stage {found[0]}. Make one optimizer for each stage."
+                    f"{dicts[-1]}, the first stage {dicts[0]}. Make one optimizer for each stage."
                 )
-        return found[0]
+        return dicts[0]
 
     def plot(self, *others: "AnyRecipe", over: str = "steps", ax: Any = None) -> Any:
         """Draws the learning rate, and that of other recipes in the same figure.
@@ -98,8 +117,12 @@ class AnyRecipe:
 
         Args:
             *others: Recipes to compare with, for example for other batch sizes.
-            over: The horizontal axis: "steps" of the optimizer or "examples" seen.
-            ax: The matplotlib `Axes`, which is returned. Defaults to None: that of a new figure.
+            over: The horizontal axis: "steps" of the optimizer or "examples" seen. Defaults to
+                "steps".
+            ax: The matplotlib `Axes` to draw into. Defaults to None: that of a new figure.
+
+        Returns:
+            The matplotlib `Axes`.
 
         Raises:
             ValueError: if `over` is neither of them.
@@ -121,6 +144,7 @@ class AnyRecipe:
 
 
 def _short(value) -> str:
+    """Formats a value, a float with six digits at most."""
     return str(float(f"{value:.6g}") if isinstance(value, float) else value)
 
 
@@ -142,34 +166,49 @@ class Recipe(AnyRecipe):
                  learning_rate                                        constant
 
     where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop", so that
-    the rate falls when warmup ends. A stage that ends before its decay does has `decay_steps` as
-    the divisor. None means that the source gives no value: the optimizer's default stays.
+    the rate falls when warmup ends. In a stage that ends before its decay does, the divisor is
+    `decay_steps`. A value of None means that the source gives none: the optimizer's default stays.
 
     Attributes:
-        title, source: The name of the recipe, and where its numbers are from.
+        title: The name of the recipe.
         batch_size: Examples in one optimizer step, over all replicas and micro-batches.
-        learning_rate: The peak.
-        warmup_steps: Optimizer steps of linear warmup.
+        learning_rate: The peak of the learning rate.
+        warmup_steps: Optimizer steps of linear warmup; 0 for none.
         train_steps: All optimizer steps, warmup included.
-        arithmetic: The calculation of the numbers above, one line each.
-        optimizer, model: Such as "LAMB"; None is the baseline's own. An empty string is any model.
-        initial_learning_rate: The rate at step 0 if there is warmup.
-        end_learning_rate: The rate at the last step of a polynomial decay.
-        decay: "polynomial", "multi_step" or "constant".
-        power: The power of a polynomial decay.
-        boundaries: The steps at which a multi-step decay multiplies the rate by `decay_rate`.
-        decay_rate: The factor at each boundary.
-        decay_steps: The length of the decay where it goes on after the stage. Defaults to None.
-        handover: "continuous" or "drop", as above.
-        weight_decay, exclude_from_weight_decay, exclude_from_layer_adaptation, beta_1, beta_2,
-        epsilon, momentum, nesterov, trust_coefficient, global_clipnorm, ema_momentum: The
-            optimizer's arguments of that name. `exclude_from_layer_adaptation=None`: as for decay.
-        label_smoothing: Of the loss.
-        batch_norm_span, batch_norm_momentum: Examples that share one statistic of batch
-            normalization, and the momentum of its running averages.
-        sequence_length: In tokens.
-        examples, epochs, warmup_epochs: The size of the training set and the lengths in epochs, if
-            steps were counted in them.
+        arithmetic: The calculation of the numbers above, one line each. Defaults to none.
+        source: Where the numbers are from. Defaults to an empty string.
+        optimizer: The name of the optimizer, such as "LAMB". Defaults to None: that of the
+            baseline.
+        model: The name of the model, such as "BERT". Defaults to an empty string: any model.
+        initial_learning_rate: The rate at step 0 if there is warmup. Defaults to 0.0.
+        end_learning_rate: The rate at the last step of a polynomial decay. Defaults to 0.0.
+        decay: "polynomial", "multi_step" or "constant". Defaults to "polynomial".
+        power: The power of a polynomial decay. Defaults to 1.0, which is linear.
+        boundaries: The steps, counted from 0, at which a multi-step decay multiplies the rate by
+            `decay_rate`. Defaults to none.
+        decay_rate: The factor at each boundary. Defaults to 1.0.
+        decay_steps: The length of the decay, in steps, where it goes on after the stage. Defaults
+            to None: the decay ends with training.
+        handover: "continuous" or "drop", as above. Defaults to "continuous".
+        weight_decay: The optimizer's argument of that name. Defaults to None, like all that follow.
+        exclude_from_weight_decay: The optimizer's argument of that name: patterns of variables.
+        exclude_from_layer_adaptation: The optimizer's argument of that name: patterns of variables.
+            None: the same as for weight decay.
+        beta_1: The optimizer's argument of that name.
+        beta_2: The optimizer's argument of that name.
+        epsilon: The optimizer's argument of that name.
+        momentum: The optimizer's argument of that name.
+        nesterov: The optimizer's argument of that name.
+        trust_coefficient: The optimizer's argument of that name, for LARS.
+        global_clipnorm: The optimizer's argument of that name.
+        label_smoothing: The label smoothing of the loss.
+        batch_norm_span: Examples that share one statistic of batch normalization.
+        batch_norm_momentum: The momentum of the running averages of batch normalization.
+        ema_momentum: The optimizer's argument of that name.
+        sequence_length: The length of a sequence, in tokens.
+        examples: The size of the training set, if steps were counted in epochs.
+        epochs: The length of training in epochs, if steps were counted in them.
+        warmup_epochs: The length of warmup in epochs, if steps were counted in them.
 
     Raises:
         TypeError: if an argument is not a number.
@@ -239,11 +278,11 @@ class Recipe(AnyRecipe):
 
     @property
     def stages(self) -> tuple["Recipe", ...]:
-        """A tuple of this recipe only, as in a `StagedRecipe`."""
+        """A tuple of this recipe only. It makes a `Recipe` read like a `StagedRecipe`."""
         return (self,)
 
     def _rates(self, schedules) -> Any:
-        """Returns the schedule, of the classes of a module of schedules."""
+        """Returns the schedule, made of the classes in the module `schedules`."""
         peak, warmup, handover = self.learning_rate, self.warmup_steps, self.handover
         after: Any
         if self.decay == "multi_step":
@@ -252,8 +291,8 @@ class Recipe(AnyRecipe):
         elif self.decay == "constant" or warmup == self.train_steps:
             after = schedules._Constant(peak)
         else:
-            whole = self.train_steps - (warmup if handover == "continuous" else 0)
-            steps = self.decay_steps or whole
+            steps_to_end = self.train_steps - (warmup if handover == "continuous" else 0)
+            steps = self.decay_steps or steps_to_end
             after = schedules._Polynomial(peak, steps, self.end_learning_rate, self.power)
         if not warmup:
             return after
@@ -262,7 +301,7 @@ class Recipe(AnyRecipe):
 
     @property
     def examples_seen(self) -> int:
-        """Examples in all of training: steps times batch; a smaller last batch counts in full."""
+        """The examples in all of training: steps x batch; a smaller last batch counts in full."""
         return self.train_steps * self.batch_size
 
     def __str__(self):
@@ -275,24 +314,29 @@ class Recipe(AnyRecipe):
         return "\n  ".join([head + length, *lines, f"source: {self.source}"])
 
     def settings(self) -> list[str]:
-        """Returns the lines of the arguments of the optimizer and of the layers."""
+        """Returns the lines that print the arguments of the optimizer and of the layers."""
         lines = []
         if self.weight_decay is not None:
             excluded = " or ".join(
                 f"for {pattern}" if pattern in PRESETS else f"where a name matches {pattern!r}"
                 for pattern in self.exclude_from_weight_decay or ()
             )
-            but = f", but not {excluded}" if excluded else ""
-            lines.append(f"weight decay = {self.weight_decay:g}{but}")
+            exception = f", but not {excluded}" if excluded else ""
+            lines.append(f"weight decay = {self.weight_decay:g}{exception}")
         elif self.optimizer in (None, "SGD"):
             lines.append("weight decay and exclusions: the baseline's, not set by this recipe")
         names = *ARGUMENTS[3:], "label_smoothing", "batch_norm_span", "batch_norm_momentum"
-        given = [f"{n}={_short(getattr(self, n))}" for n in names if getattr(self, n) is not None]
-        if given:
-            lines.append("with " + ", ".join(given))
+        values = [
+            f"{name}={_short(getattr(self, name))}"
+            for name in names
+            if getattr(self, name) is not None
+        ]
+        if values:
+            lines.append("with " + ", ".join(values))
         return lines
 
     def _decay_line(self) -> str:
+        """Formats the decay that follows warmup."""
         if self.decay == "constant":
             return "then constant"
         if self.decay == "multi_step":
@@ -300,8 +344,8 @@ class Recipe(AnyRecipe):
             return f"then x {self.decay_rate:g} at steps {steps}"
         shape = f"polynomial, power {self.power:g}, to {self.end_learning_rate:g}"
         if self.handover == "continuous" or not self.warmup_steps:
-            later = self.warmup_steps + (self.decay_steps or 0)
-            end = self.train_steps if self.decay_steps is None else later
+            decay_end = self.warmup_steps + (self.decay_steps or 0)
+            end = self.train_steps if self.decay_steps is None else decay_end
             return f"then {shape} at step {end:,}"
         return (
             f"then {shape} at step {self.decay_steps or self.train_steps:,}, counted from step 0: "
@@ -314,8 +358,10 @@ class StagedRecipe(AnyRecipe):
     """Recipes for successive stages of training, each counted from its own step 0.
 
     Attributes:
-        title, arithmetic, source: As of a `Recipe`, for all stages.
+        title: The name of the recipe.
         stages: One recipe per stage, in order; iteration over this object yields them.
+        arithmetic: The calculation of the numbers of all stages, one line each. Defaults to none.
+        source: Where the numbers are from. Defaults to an empty string.
     """
 
     title: str
@@ -325,19 +371,25 @@ class StagedRecipe(AnyRecipe):
 
     @property
     def train_steps(self) -> int:
-        """Optimizer steps of all stages."""
+        """The optimizer steps of all stages."""
         return sum(stage.train_steps for stage in self.stages)
 
     @property
     def examples_seen(self) -> int:
-        """Examples in all of training."""
+        """The examples in all of training."""
         return sum(stage.examples_seen for stage in self.stages)
 
     def accumulation(self, micro_batch_size: int) -> dict[int, int]:
-        """Returns the `gradient_accumulation_steps` for micro-batches of so many examples at most.
+        """Returns the `gradient_accumulation_steps` for micro-batches of a largest size.
 
-        The micro-batch of a stage divides its batch, and no stage has fewer of them than the one
-        before.
+        The micro-batch of a stage divides its batch, and no stage has fewer micro-batches than the
+        one before.
+
+        Args:
+            micro_batch_size: The largest micro-batch, in examples.
+
+        Returns:
+            The optimizer step at which a number of micro-batches begins -> that number.
 
         Example:
             >>> from tf_lamb.core.recipes import growing, scale
@@ -357,6 +409,7 @@ class StagedRecipe(AnyRecipe):
         return counts
 
     def _rates(self, schedules) -> Any:
+        """Returns the schedule, made of the classes in the module `schedules`."""
         lengths = [stage.train_steps for stage in self.stages]
         return schedules.Stages(lengths, [stage._rates(schedules) for stage in self.stages])
 
@@ -366,6 +419,6 @@ class StagedRecipe(AnyRecipe):
     def __str__(self):
         sums = " + ".join(f"{stage.train_steps:,}" for stage in self.stages)
         head = [f"{self.title}: {sums} = {self.train_steps:,} steps", *self.arithmetic]
-        whole = "\n  ".join([*head, f"source: {self.source}"])
-        # A stage without a calculation of its own is part of the one above.
-        return "\n".join([whole, *(str(stage) for stage in self.stages if stage.arithmetic)])
+        summary = "\n  ".join([*head, f"source: {self.source}"])
+        # A stage without a calculation of its own is part of the calculation above.
+        return "\n".join([summary, *(str(stage) for stage in self.stages if stage.arithmetic)])

@@ -1,4 +1,4 @@
-"""Rules that scale the learning rate and warmup of a baseline that was tuned at a small batch.
+"""The rules that scale the learning rate and warmup of a baseline tuned at a small batch.
 
 Training has the steps of Keras's `fit`, ceil(examples / batch_size) per epoch; the schedule ends
 with it. Warmup counts examples, and does not depend on that rounding.
@@ -13,7 +13,7 @@ from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.recipes.recipe import Recipe
 
-# rule -> its title, the largest k for which it was shown, its source
+# Rule -> (its title, the largest k = batch / base batch for which it was shown, its source).
 RULES = {
     "sqrt": (
         "Square-root scaling", 64, "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962"
@@ -29,17 +29,43 @@ def nearest(value) -> int:
 
 
 def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
-    """Returns epochs x examples / batch_size, rounded to the nearest step."""
+    """Returns epochs x examples / batch_size, rounded to the nearest step.
+
+    Args:
+        epochs: The length to convert.
+        examples: Examples in an epoch.
+        batch_size: Examples in a step.
+    """
     return nearest(Fraction(float(epochs)) * int(examples) / batch_size)
 
 
 def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
-    """Counts the steps of `fit`, which ends an epoch with a smaller batch of the rest."""
+    """Returns the steps of `fit`, which ends an epoch with a smaller batch.
+
+    Args:
+        epochs: The length to convert.
+        examples: Examples in an epoch.
+        batch_size: Examples in a step, except in the last step of an epoch.
+    """
     return nearest(Fraction(float(epochs)) * math.ceil(Fraction(int(examples), batch_size)))
 
 
 def training(epochs: float, examples: int, batch_size: int, count=epochs_to_steps) -> int:
-    """Checks the arguments and returns the steps of a run in epochs."""
+    """Checks the arguments and returns the steps of a run.
+
+    Warns of a batch that is larger than all examples, where `fit` would train.
+
+    Args:
+        epochs: The length of the run.
+        examples: Examples in an epoch.
+        batch_size: Examples in a step.
+        count: The function from these three to steps: `epochs_to_steps`, the default, or
+            `fit_steps`.
+
+    Raises:
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or the run has no step.
+    """
     checks.number("epochs", epochs, "(0, inf)")
     examples = checks.integer("examples", examples, most=math.inf)
     steps = count(epochs, examples, checks.integer("batch_size", batch_size))
@@ -59,7 +85,15 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
 def in_epochs(
     name: str, epochs: float, examples: int, batch_size: int, count=epochs_to_steps
 ) -> str:
-    """Formats the conversion of epochs to steps in one line."""
+    """Formats the conversion of epochs to steps in one line.
+
+    Args:
+        name: What has this length, such as "warmup".
+        epochs: The length to convert.
+        examples: Examples in an epoch.
+        batch_size: Examples in a step.
+        count: The function that converts: `epochs_to_steps`, the default, or `fit_steps`.
+    """
     part = f"{examples:,} / {batch_size:,}"
     if count is fit_steps and examples % batch_size:
         part = f"ceil({part})"
@@ -80,7 +114,7 @@ def scale(
         "linear"  x k             as many epochs   k = 32, with SGD
         "legw"    x sqrt(k)       x k epochs       k = 64
 
-    LEGW keeps the number of warmup steps; at a large k that is longer than training: then take
+    LEGW keeps the number of warmup steps. At a large k that is longer than training: then take
     "sqrt", and search the rate around its result. Linear scaling warms up from the baseline's rate.
 
     Everything else stays as tuned, in epochs. The recipe does not contain weight decay, exclusions
@@ -88,9 +122,10 @@ def scale(
     and betas.
 
     Args:
-        batch_size: The batch size of training.
-        base_batch_size, base_learning_rate, base_warmup_epochs: Those of the tuned baseline: its
-            batch, its peak rate and its warmup, 0 for none.
+        batch_size: The batch size of training, in examples.
+        base_batch_size: The batch size of the tuned baseline, in examples.
+        base_learning_rate: The peak learning rate of the baseline.
+        base_warmup_epochs: The warmup of the baseline, in epochs; 0 for none.
         examples: The size of the training set.
         epochs: Number of epochs, as in the baseline.
         rule: "sqrt", "linear" or "legw". Defaults to "sqrt".
@@ -99,6 +134,9 @@ def scale(
         power: Power of the polynomial. Defaults to 1.
         handover: "continuous", or "drop" if the baseline's decay counts from step 0. Defaults to
             "continuous".
+
+    Returns:
+        A `Recipe`.
 
     Raises:
         TypeError: if an argument is not a number.
@@ -130,7 +168,25 @@ def by_rule(
     base_learning_rate: float, base_warmup_epochs: float, examples: int, epochs: float,
     decay: str | Iterable[float] = "polynomial", /, **fields: Any,
 ) -> Recipe:  # fmt: skip
-    """Applies a rule; `count` gives the steps of epochs, and `fields` of the recipe win."""
+    """Makes the recipe of a rule.
+
+    Args:
+        rule: A key of `RULES`.
+        count: The function that converts epochs of training to steps: `fit_steps`, or
+            `epochs_to_steps`.
+        batch_size: The batch size of training, in examples.
+        base_batch_size: The batch size of the baseline, in examples.
+        base_learning_rate: The peak learning rate of the baseline.
+        base_warmup_epochs: The warmup of the baseline, in epochs; 0 for none.
+        examples: The size of the training set.
+        epochs: The length of training.
+        decay: The decay, or the epochs at which the rate falls to a tenth.
+        **fields: Fields of the `Recipe`, which replace those of the rule.
+
+    Raises:
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or the decay is not possible.
+    """
     batch_size = checks.integer("batch_size", batch_size)
     train_steps = training(epochs, examples, batch_size, count)
     k = batch_size / checks.integer("base_batch_size", base_batch_size)
@@ -140,41 +196,41 @@ def by_rule(
         of_training = examples, epochs, batch_size, count
         fields["boundaries"] = _boundaries(tuple(decay), warmup_epochs, *of_training)
         decay, fields["decay_rate"] = "multi_step", 0.1
-    title, shown, source = RULES[rule]
-    if not 1 <= k <= shown:
+    title, most_k, source = RULES[rule]
+    if not 1 <= k <= most_k:
         warn(
-            f"{fields.get('title', title)} was shown for batches 1 to {shown} times that of the "
+            f"{fields.get('title', title)} was shown for batches 1 to {most_k} times that of the "
             f"baseline, and {batch_size:,} is {k:g} times {base_batch_size:,}. Check what it gives "
             "before you rely on it."
         )
     factor, printed = math.sqrt(k), f"sqrt({k:g})"
-    optimizer, first, stretched = None, 0.0, []
+    optimizer, initial_rate, warmup_lines = None, 0.0, []
     if rule == "linear":
         factor, printed, optimizer = k, f"{k:g}", "SGD"
-        first = base_rate * min(1.0, k)  # no warmup from above, should the batch be smaller
+        initial_rate = base_rate * min(1.0, k)  # a smaller batch does not start above its peak
     elif rule == "legw":
-        stretched = [f"warmup epochs = {warmup_epochs:g} x {k:g} = {warmup_epochs * k:g}"]
+        warmup_lines = [f"warmup epochs = {warmup_epochs:g} x {k:g} = {warmup_epochs * k:g}"]
         warmup_epochs *= k
     rate = base_rate * factor
-    warming = in_epochs("warmup", warmup_epochs, examples, batch_size)
-    made = {
+    warmup_line = in_epochs("warmup", warmup_epochs, examples, batch_size)
+    settings = {
         "title": title, "optimizer": optimizer, "batch_size": batch_size, "learning_rate": rate,
-        "initial_learning_rate": first, "train_steps": train_steps, "decay": decay,
+        "initial_learning_rate": initial_rate, "train_steps": train_steps, "decay": decay,
         "warmup_steps": epochs_to_steps(warmup_epochs, examples, batch_size),
         "examples": examples, "epochs": epochs, "warmup_epochs": warmup_epochs, "source": source,
         "arithmetic": (
             f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
             f"learning rate = {base_rate:g} x {printed} = {rate:.4g}",
             in_epochs("training", epochs, examples, batch_size, count),
-            *stretched,
-            f"{warming}, from {first:g}" if first else warming,
+            *warmup_lines,
+            f"{warmup_line}, from {initial_rate:g}" if initial_rate else warmup_line,
         ),
     }  # fmt: skip
-    return Recipe(**{**made, **fields})
+    return Recipe(**{**settings, **fields})
 
 
 def _boundaries(decay, warmup_epochs, examples, epochs, batch_size, count) -> tuple[int, ...]:
-    """Returns the steps of the epochs at which the rate falls; raises where it cannot fall."""
+    """Returns the steps at which the rate falls; raises `ValueError` where it cannot fall."""
     if list(decay) != sorted(decay) or not all(0 < epoch < epochs for epoch in decay):
         raise ValueError(
             f"The epochs of decay must rise from above 0 to below the end of training at epoch "
@@ -185,10 +241,10 @@ def _boundaries(decay, warmup_epochs, examples, epochs, batch_size, count) -> tu
             f"The rate would decay at epoch {decay[0]:.3g}, within its warmup of "
             f"{warmup_epochs:g} epochs: warm up for {decay[0]:.3g} at most."
         )
-    *steps, last = (count(epoch, examples, batch_size) for epoch in (*decay, epochs))
+    *steps, train_steps = (count(epoch, examples, batch_size) for epoch in (*decay, epochs))
     if len(set(steps)) < len(steps):
         raise ValueError(
             f"The rate would decay twice at one step, at steps {', '.join(map(str, steps))} "
-            f"of {last}: train longer, or pass fewer epochs of decay."
+            f"of {train_steps}: train longer, or pass fewer epochs of decay."
         )
     return tuple(steps)

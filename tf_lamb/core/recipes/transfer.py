@@ -112,40 +112,40 @@ def transfer(
     """
     optimizer = _known(optimizer)
     batch_size = checks.integer("batch_size", batch_size)
-    old_batch = checks.integer("baseline_batch_size", baseline_batch_size)
-    old_rate = checks.number("learning_rate", learning_rate, "(0, inf)")
+    tuned_batch = checks.integer("baseline_batch_size", baseline_batch_size)
+    tuned_rate = checks.number("learning_rate", learning_rate, "(0, inf)")
     checks.number("warmup_epochs", warmup_epochs, "[0, inf)")
-    old_epochs = epochs if baseline_epochs is None else baseline_epochs
+    tuned_epochs = epochs if baseline_epochs is None else baseline_epochs
     steps = training(epochs, examples, batch_size, fit_steps)
-    old = Run(old_batch, old_rate, training(old_epochs, examples, old_batch, fit_steps))
-    k = batch_size / old_batch
-    factor, rule, source, expected = _of_rate(optimizer, batch_size, old_batch, noise_scale)
-    if (longer := epochs / old_epochs) != 1:
-        factor, rule = factor * longer**-0.3, f"{rule} x {longer:.3g}^-0.3"
-    new = Run(batch_size, old_rate * factor, steps)
-    old_warmup = epochs_to_steps(warmup_epochs, examples, old_batch)
-    warmup, how = _of_warmup(epochs_to_steps(warmup_epochs, examples, batch_size), steps, k)
-    given = {
+    tuned = Run(tuned_batch, tuned_rate, training(tuned_epochs, examples, tuned_batch, fit_steps))
+    k = batch_size / tuned_batch
+    factor, rule, source, expected = _of_rate(optimizer, batch_size, tuned_batch, noise_scale)
+    if (epoch_ratio := epochs / tuned_epochs) != 1:
+        factor, rule = factor * epoch_ratio**-0.3, f"{rule} x {epoch_ratio:.3g}^-0.3"
+    target = Run(batch_size, tuned_rate * factor, steps)
+    tuned_warmup = epochs_to_steps(warmup_epochs, examples, tuned_batch)
+    warmup, warmup_rule = _of_warmup(epochs_to_steps(warmup_epochs, examples, batch_size), steps, k)
+    settings = {
         "beta_2": beta_2, "weight_decay": weight_decay, "ema_momentum": ema_momentum,
         "batch_norm_momentum": batch_norm_momentum,
     }  # fmt: skip
-    moved, rows = _move(given, old, new)
+    moved, rows = _move(settings, tuned, target)
     rows = [
-        ("batch size", old.batch, new.batch, f"k = {k:g}", ""),
-        ("steps", old.steps, new.steps, "ceil(examples / batch) an epoch", "Keras's fit"),
-        ("learning_rate", old.rate, new.rate, rule, source),
-        ("warmup steps", old_warmup, warmup, how, "arXiv 1706.02677"),
+        ("batch size", tuned.batch, target.batch, f"k = {k:g}", ""),
+        ("steps", tuned.steps, target.steps, "ceil(examples / batch) an epoch", "Keras's fit"),
+        ("learning_rate", tuned.rate, target.rate, rule, source),
+        ("warmup steps", tuned_warmup, warmup, warmup_rule, "arXiv 1706.02677"),
         *rows,
     ]
     if k > SHOWN and steps < ENOUGH:
         warn(
             f"Batch {batch_size:,} leaves {_counted(steps)}, at {k:,g} times the baseline's batch "
-            f"of {old_batch:,}. With {LEFT_AT_128[0]} to {LEFT_AT_128[1]} left, at 128 times, this "
+            f"of {tuned_batch:,}. With {LEFT_AT_128[0]} to {LEFT_AT_128[1]} left, at 128 times, this "
             "table kept the result of no optimizer, on five tasks. Take a smaller batch, train "
             "longer, or let the batch grow: recipes.growing."
         )
     return Recipe(
-        title="Transfer", optimizer=optimizer, batch_size=batch_size, learning_rate=new.rate,
+        title="Transfer", optimizer=optimizer, batch_size=batch_size, learning_rate=target.rate,
         warmup_steps=warmup, train_steps=steps, examples=examples, epochs=epochs,
         warmup_epochs=warmup_epochs, source="as in the table",
         arithmetic=(*_table(rows), *_outlook(optimizer, k, steps, expected)), **moved,
@@ -154,8 +154,8 @@ def transfer(
 
 def exponents() -> dict[str, float]:
     """Returns the exponent a of each class of optimizers of which it is known."""
-    own = {name: rule.transfer_exponent for name, rule in rules.ALL.items()}
-    return {name: a for name, a in own.items() if a is not None} | EXPONENTS_OF_KERAS
+    exponent_of_rule = {name: rule.transfer_exponent for name, rule in rules.ALL.items()}
+    return {name: a for name, a in exponent_of_rule.items() if a is not None} | EXPONENTS_OF_KERAS
 
 
 def _known(optimizer):
@@ -175,14 +175,14 @@ def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
     k = batch_size / old_batch
     if noise_scale is not None:
         noise = checks.number("noise_scale", noise_scale, "(0, inf)")
-        fewer = (1 + noise / old_batch) / (1 + noise / batch_size)
+        gain = (1 + noise / old_batch) / (1 + noise / batch_size)
         power = exponents()[optimizer or "LAMB"]
         expected = (
-            f"{fewer:.2g} times fewer steps and {k / fewer:.2g} times the examples to the same "
+            f"{gain:.2g} times fewer steps and {k / gain:.2g} times the examples to the same "
             "loss, to a factor of two"
         )
-        rule = f"x {fewer:.3g}^{power:g}, by the noise scale"
-        return fewer**power, rule, "arXiv 1812.06162", expected
+        rule = f"x {gain:.3g}^{power:g}, by the noise scale"
+        return gain**power, rule, "arXiv 1812.06162", expected
     expected = "more examples to the same loss; NoiseScale estimates how many"
     return math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", expected
 
@@ -202,10 +202,10 @@ def _outlook(optimizer, k, steps, expected) -> list[str]:
     elif optimizer not in (None, *MEASURED):
         lines.append(f"these rules were not measured with {optimizer}")
     if k > KEPT:
-        few, most = LEFT_BEYOND
+        fewest, most = LEFT_BEYOND
         lines += [
             f"seen beyond {KEPT} times the batch, after as many examples:",
-            f"  with {few} to {most} updates left, most runs ended at a higher loss (six tasks)",
+            f"  with {fewest} to {most} updates left, most runs ended at a higher loss (six tasks)",
             f"  with {ENOUGH:,}, LAMB ended 0.4% higher, AdamW level (one task: make large-batch)",
         ]
     return lines
@@ -213,8 +213,8 @@ def _outlook(optimizer, k, steps, expected) -> list[str]:
 
 def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
     """Returns the steps of warmup, and which rule gave them."""
-    least = round(LEAST_WARMUP * steps) if k > 1 else 0
-    warmup = min(max(as_many_epochs, least), int(MOST_WARMUP * steps))
+    shortest = round(LEAST_WARMUP * steps) if k > 1 else 0
+    warmup = min(max(as_many_epochs, shortest), int(MOST_WARMUP * steps))
     if warmup > as_many_epochs:
         return warmup, f"{LEAST_WARMUP:.0%} of training at least"
     if warmup < as_many_epochs:
@@ -227,9 +227,9 @@ def _move(given, old, new) -> tuple[dict[str, Any], list[tuple]]:
     k, moved, rows = new.batch / old.batch, {}, []
     for name, value in given.items():
         if value is not None:
-            bounds, moving, *about = MOVED[name]
-            moved[name] = moving(checks.number(name, value, bounds), k, old, new)
-            rows.append((name, value, moved[name], *about))
+            bounds, new_value, *description = MOVED[name]
+            moved[name] = new_value(checks.number(name, value, bounds), k, old, new)
+            rows.append((name, value, moved[name], *description))
     return moved, rows
 
 
@@ -237,6 +237,6 @@ def _table(rows) -> list[str]:
     """Formats the rows, numbers to the right."""
     head = ("", "baseline", "here", "rule", "source")
     return table(
-        [head, *((name, f"{old:,.6g}", f"{new:,.6g}", *about) for name, old, new, *about in rows)],
+        [head, *((name, f"{old:,.6g}", f"{new:,.6g}", *description) for name, old, new, *description in rows)],
         right=(1, 2),
     )
