@@ -1,9 +1,10 @@
-"""Step to learning rate: frozen dataclasses whose fields are their config, and whose value is pure.
+"""Learning-rate schedules: frozen dataclasses whose fields are their config.
 
     schedule.value(xp, step)        xp: as for the rules; step: a scalar, from 0
 
-A schedule counts optimizer steps, and keeps its last value past its end. Steps that are integers
-are compared and subtracted as such: beyond 2^24 float32 does not hold every one.
+`value` is a pure function from step to learning rate. A schedule counts optimizer steps, and keeps
+its last value past its end. Integer steps are compared and subtracted as integers, because float32
+does not hold every integer above 2^24.
 """
 
 import dataclasses
@@ -15,7 +16,8 @@ from typing import Any
 
 from tf_lamb.core import checks
 
-_RATES = "[0, inf)"
+_RATES = "[0, inf)"  # the interval of learning rates
+# Type of a field -> the function that checks a value, called with the field's name and the value.
 _CHECKS: dict[Any, Callable] = {
     float: functools.partial(checks.number, interval=_RATES),
     int: checks.integer,
@@ -25,9 +27,10 @@ _CHECKS: dict[Any, Callable] = {
 
 
 class Schedule:
-    """Base class of schedules: fields that are checked by their types, and a value.
+    """Base class of schedules, which checks their fields by type.
 
-    What stands inside one is a rate, a schedule of ours, or a function of the step, as Keras's are.
+    A field of type Any is a learning rate, a schedule of this package, or a function of the step,
+    such as a schedule of Keras.
     """
 
     def __post_init__(self):
@@ -44,7 +47,18 @@ class Schedule:
             object.__setattr__(self, field.name, value)
 
     def inside(self, name: str, value: Any) -> Any:
-        """What stands inside, checked; a frontend's base class refuses what it cannot call."""
+        """Checks a learning rate or schedule inside this one, and returns it.
+
+        A frontend's base class refuses what it cannot call.
+
+        Args:
+            name: The name of the field, for the message.
+            value: The value of the field.
+
+        Raises:
+            TypeError: if the value is neither a learning rate nor a schedule.
+            ValueError: if the learning rate is out of range.
+        """
         if isinstance(value, numbers.Real):
             return checks.number(name, value, _RATES)
         if not callable(value) and not hasattr(value, "value"):
@@ -53,23 +67,29 @@ class Schedule:
 
 
 def _at(schedule, xp, step):
-    """The value of a rate, of a schedule of ours, or of the framework's, a function of the step."""
+    """Returns the learning rate at a step, of a rate, a schedule of ours or one of the framework.
+
+    A schedule of the framework is a function of the step.
+    """
     if isinstance(schedule, float):
         return _flat(xp, step, schedule)
     if hasattr(schedule, "value"):
         return schedule.value(xp, step)
     rate = schedule(float_step := xp.true_divide(step, 1))
-    # The framework's may be float32 at a float64 step; NumPy, which has no such, sees to it.
+    # A schedule of the framework may return float32 at a float64 step. NumPy needs no cast.
     return xp.cast(rate, float_step.dtype) if hasattr(xp, "cond") else rate
 
 
 def _flat(xp, step, rate):
-    """The rate as an array like step."""
+    """Returns the rate as an array of the shape of step."""
     return xp.true_divide(0 * step, 1) + rate
 
 
 def _end(schedule):
-    """The step from which a decay, ours or Keras's, keeps its last rate, and that rate; or None."""
+    """Returns (the step from which a decay keeps its last rate, that rate), or None.
+
+    It knows the decays of this package, and `PolynomialDecay` and `CosineDecay` of Keras.
+    """
     if isinstance(schedule, (_Polynomial, _Cosine)):
         return schedule.steps, schedule.end_learning_rate
     kind = type(schedule)
@@ -77,14 +97,14 @@ def _end(schedule):
         return None
     if kind.__name__ == "PolynomialDecay" and not schedule.cycle:
         return schedule.decay_steps, schedule.end_learning_rate
-    if kind.__name__ == "CosineDecay":  # without a target its warmup_steps are of no use
+    if kind.__name__ == "CosineDecay":  # without a target it ignores warmup_steps
         warmup = 0 if schedule.warmup_target is None else schedule.warmup_steps
         return schedule.decay_steps + warmup, schedule.alpha
     return None
 
 
 def zero_from(schedule: Any) -> int | None:
-    """The step from which the rate stays 0; None where it does not, or is not known to."""
+    """Returns the step from which the rate stays 0, or None if it does not or that is unknown."""
     if end := _end(schedule):
         decays = getattr(schedule, "power", 1) > 0
         return end[0] if decays and end[1] == 0 else None
@@ -97,23 +117,23 @@ def zero_from(schedule: Any) -> int | None:
     return None
 
 
-# -- the decays of recipes and of Model Garden's settings; users take Keras's own ------------------
+# -- decays for recipes and Model Garden's settings; users take those of Keras ---------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class _Constant(Schedule):
-    """The same learning rate throughout."""
+    """A constant learning rate."""
 
     learning_rate: float
 
     def value(self, xp: Any, step: Any) -> Any:
-        """The learning rate, as an array like step."""
+        """Returns the learning rate, as an array of the shape of step."""
         return _flat(xp, step, self.learning_rate)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Polynomial(Schedule):
-    """(initial - end) (1 - step/steps)^power + end."""
+    """A polynomial decay: (initial - end) (1 - step/steps)^power + end."""
 
     initial_learning_rate: float
     steps: int
@@ -121,7 +141,7 @@ class _Polynomial(Schedule):
     power: float = 1.0
 
     def value(self, xp: Any, step: Any) -> Any:
-        """The learning rate after this many steps."""
+        """Returns the learning rate at a step."""
         remaining = xp.true_divide(self.steps - xp.minimum(step, self.steps), self.steps)
         fall = remaining if self.power == 1 else remaining**self.power
         return (self.initial_learning_rate - self.end_learning_rate) * fall + self.end_learning_rate
@@ -129,14 +149,14 @@ class _Polynomial(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class _Cosine(Schedule):
-    """(initial - end) (1 + cos(pi step/steps))/2 + end."""
+    """A cosine decay: (initial - end) (1 + cos(pi step/steps))/2 + end."""
 
     initial_learning_rate: float
     steps: int
     end_learning_rate: float = 0.0
 
     def value(self, xp: Any, step: Any) -> Any:
-        """The learning rate after this many steps."""
+        """Returns the learning rate at a step."""
         turn = xp.cos(math.pi * xp.true_divide(xp.minimum(step, self.steps), self.steps))
         span = self.initial_learning_rate - self.end_learning_rate
         return span * (0.5 * (1.0 + turn)) + self.end_learning_rate
@@ -144,7 +164,7 @@ class _Cosine(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class _Exponential(Schedule):
-    """initial rate^(step/steps); with `staircase` the exponent is an integer."""
+    """An exponential decay: initial rate^(step/steps); `staircase` rounds the exponent down."""
 
     initial_learning_rate: float
     steps: int
@@ -152,14 +172,17 @@ class _Exponential(Schedule):
     staircase: bool = False
 
     def value(self, xp: Any, step: Any) -> Any:
-        """The learning rate after this many steps."""
+        """Returns the learning rate at a step."""
         position, length = (step // self.steps, 1) if self.staircase else (step, self.steps)
         return self.initial_learning_rate * self.rate ** xp.true_divide(position, length)
 
 
 @dataclasses.dataclass(frozen=True)
 class _MultiStep(Schedule):
-    """learning_rates[i] from boundaries[i - 1] on; there is one rate more than boundaries."""
+    """A rate that changes at steps: learning_rates[i] from boundaries[i - 1] on.
+
+    There is one learning rate more than boundaries.
+    """
 
     boundaries: tuple[int, ...]
     learning_rates: tuple[float, ...]
@@ -179,7 +202,7 @@ class _MultiStep(Schedule):
         object.__setattr__(self, "learning_rates", tuple(rates))
 
     def value(self, xp: Any, step: Any) -> Any:
-        """The learning rate after this many steps."""
+        """Returns the learning rate at a step."""
         rate = _flat(xp, step, self.learning_rates[0])
         for boundary, next_rate in zip(self.boundaries, self.learning_rates[1:], strict=True):
             rate = xp.where(step >= math.ceil(boundary), _flat(xp, step, next_rate), rate)
@@ -187,21 +210,21 @@ class _MultiStep(Schedule):
 
 
 def _boundary(value):
-    """A step, which may be a fraction as `steps_per_epoch` may be one."""
+    """Checks a step and returns it. It may be a fraction, because `steps_per_epoch` may be one."""
     most, is_number = checks.MOST_STEPS, isinstance(value, numbers.Real)
     if isinstance(value, bool) or not is_number or not abs(value) <= most:
         raise ValueError(f"boundaries must be steps up to {most:,}, but they hold {value!r}.")
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-# -- what users take ------------------------------------------------------------------------------
+# -- schedules for users --------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Warmup(Schedule):
     """A warmup to the first value of another schedule, followed by that schedule.
 
-        kind          at step s of the warmup's S, to the peak p = after(0)
+        kind          rate at step s of the warmup's S steps, to the peak p = after(0)
         linear        start + (p - start) s/S
         polynomial    start + (p - start) (s/S)^power
         exponential   start (p/start)^(s/S)
@@ -210,14 +233,20 @@ class Warmup(Schedule):
     The rate at step S + k equals `after` at step k, bit for bit, also with Keras's own schedules.
 
     Attributes:
-        steps: S, the length of the warmup, which counts no step of `after`.
+        steps: S, the length of the warmup in steps. With handover="continuous" none of them counts
+            as a step of `after`.
         after: The schedule that follows: `PolynomialDecay`, `CosineDecay` or another of Keras, or
-            `Stages`; or a number, a constant rate.
+            `Stages`; or a number, which is a constant rate.
         kind: "linear", "polynomial", "exponential" or "constant". Defaults to "linear".
         power: Power of a polynomial warmup. Defaults to 1.0.
         start: The rate at step 0. Defaults to 0.0.
         handover: "continuous" starts `after` when the warmup ends. "drop" reads it at the absolute
             step, as the code of BERT does: the rate drops then. Defaults to "continuous".
+
+    Raises:
+        TypeError: if a field has the wrong type.
+        ValueError: if a field is out of range, an exponential warmup starts at 0, or a warmup that
+            drops is longer than the decay that follows.
 
     Example:
 
@@ -248,7 +277,12 @@ class Warmup(Schedule):
             )
 
     def value(self, xp: Any, step: Any) -> Any:
-        """The learning rate after this many steps."""
+        """Returns the learning rate at a step.
+
+        Args:
+            xp: The array functions, as for the rules.
+            step: A scalar, the optimizer step, from 0.
+        """
         peak = _at(self.after, xp, 0 * step)
         fraction = xp.true_divide(xp.minimum(step, self.steps), self.steps)
         if self.kind == "exponential":
@@ -267,8 +301,12 @@ class Stages(Schedule):
     """Successive schedules, each counted from its own step 0: allows a new warmup in each stage.
 
     Attributes:
-        lengths: Number of steps of each stage; the last stage does not end.
-        schedules: Of each stage: a `Warmup`, a schedule of Keras, or a number.
+        lengths: The number of steps of each stage; the last stage does not end.
+        schedules: The schedule of each stage: a `Warmup`, a schedule of Keras, or a number.
+
+    Raises:
+        TypeError: if a field is not a list, or holds a value of the wrong type.
+        ValueError: if there are not as many lengths as schedules, or a number is out of range.
 
     Example:
 
@@ -289,14 +327,23 @@ class Stages(Schedule):
                 f"Stages need one length each, but there are {len(self.lengths)} lengths and "
                 f"{len(self.schedules)} schedules."
             )
-        lengths = tuple(checks.integer(f"lengths[{i}]", length) for i, length in enumerate(self.lengths))
+        lengths = tuple(
+            checks.integer(f"lengths[{i}]", length) for i, length in enumerate(self.lengths)
+        )
         object.__setattr__(self, "lengths", lengths)
         checks.integer("The sum of lengths", sum(lengths))
-        checked_schedules = (self.inside(f"schedules[{i}]", schedule) for i, schedule in enumerate(self.schedules))
+        checked_schedules = (
+            self.inside(f"schedules[{i}]", schedule) for i, schedule in enumerate(self.schedules)
+        )
         object.__setattr__(self, "schedules", tuple(checked_schedules))
 
     def value(self, xp: Any, step: Any) -> Any:
-        """The learning rate after this many steps."""
+        """Returns the learning rate at a step.
+
+        Args:
+            xp: The array functions, as for the rules.
+            step: A scalar, the optimizer step, from 0.
+        """
         rate, begin = _at(self.schedules[0], xp, step), 0
         for length, schedule in zip(self.lengths, self.schedules[1:], strict=False):
             begin += length

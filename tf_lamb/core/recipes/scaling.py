@@ -53,7 +53,7 @@ def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
 def training(epochs: float, examples: int, batch_size: int, count=epochs_to_steps) -> int:
     """Checks the arguments and returns the steps of a run.
 
-    Warns of a batch that is larger than all examples, where `fit` would train.
+    With `fit_steps` it warns of a batch that is larger than all examples.
 
     Args:
         epochs: The length of the run.

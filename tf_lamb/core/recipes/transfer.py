@@ -1,4 +1,4 @@
-"""A tuned baseline at another batch size: everything that moves with it."""
+"""The recipe that takes a tuned baseline to another batch size, with all that changes with it."""
 
 import math
 from collections.abc import Callable
@@ -9,32 +9,43 @@ from tf_lamb.core.messages import table, warn
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training
 
-LEAST_BETA_2 = 0.95  # below it losses spike (marin's configurations)
-LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25  # of the training steps; the first at a larger batch
-KEPT = 8  # times the baseline's batch: beyond, every optimizer lost on flights or diamonds
-SHOWN = 32  # times the baseline's batch
-# Updates that were left beyond `KEPT` times the batch, in the registered runs (docs/results.md,
-# docs/language_model.md): most ended above their baseline, and at 128 times none kept its result.
+LEAST_BETA_2 = 0.95  # the smallest beta_2: below it losses spike (marin's configurations)
+# Shares of the training steps: the shortest warmup at a larger batch, and the longest warmup.
+LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25
+KEPT = 8  # times the baseline's batch: above it, every optimizer lost on flights or diamonds
+SHOWN = 32  # times the baseline's batch: above it, with few updates left, `transfer` warns
+# The fewest and the most updates that were left in the registered runs (docs/results.md,
+# docs/language_model.md): above `KEPT` times the batch, where most runs ended above their baseline,
+# and at 128 times, where no run kept its result.
 LEFT_BEYOND, LEFT_AT_128 = (8, 748), (8, 187)
-# Updates that were left at 128 times the batch where little was lost: docs/large_batch.md.
+# The updates that were left at 128 times the batch where little was lost: docs/large_batch.md.
 ENOUGH = 1024
-# The optimizers with which the rules were measured; and what was lost with one, on flights.
+# The optimizers with which the rules were measured.
 MEASURED = ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP")
+# Optimizer -> the line on what was lost with it, on flights.
 LOST = {"LARS": "LARS lost 2 of 3 runs at 8 times the batch, and 3 of 3 at 32 times (flights)"}
-# a of the law with a noise scale; read off tuned rates, where no source has one.
+# Class of Keras -> the exponent a of the law with a noise scale. They are read off tuned rates,
+# because no source has one.
 EXPONENTS_OF_KERAS = {"Adam": 0.75, "AdamW": 0.75, "SGD": 0.75}
 _HALF_LIFE = "half-life in examples"
 
 
 class Run(NamedTuple):
-    """What weight decay and averages ask of a run."""
+    """Holds what the new weight decay and averages depend on.
+
+    Attributes:
+        batch: The batch size, in examples.
+        rate: The peak learning rate.
+        steps: All optimizer steps.
+    """
 
     batch: int
     rate: float
     steps: int
 
 
-# Setting -> its bounds, its new value at k times the batch, the rule and its source.
+# Setting -> (its interval, the function that gives its new value, the rule, the source). The
+# function takes the old value, k, the baseline's `Run` and the new `Run`.
 MOVED: dict[str, tuple[str, Callable[..., float], str, str]] = {
     "beta_2": (
         "[0, 1)", lambda beta, k, old, new: max(beta**k, min(beta, LEAST_BETA_2)),
@@ -60,44 +71,53 @@ def transfer(
     beta_2: float | None = None, ema_momentum: float | None = None,
     batch_norm_momentum: float | None = None, noise_scale: float | None = None,
 ) -> Recipe:  # fmt: skip
-    """Takes a tuned baseline to another batch size: everything that moves with it, in one table.
+    """Takes a tuned baseline to another batch size, and prints all changes in one table.
 
         k                    batch_size / baseline_batch_size
         learning_rate        x sqrt(k); with a noise scale N,
                              x ((1 + N/baseline_batch_size) / (1 + N/batch_size))^a, which saturates
         warmup               as many epochs; a tenth of training at least, a quarter at most
         beta_2               ^k, but 0.95 at least
-        weight_decay         so that learning_rate x weight_decay, summed over training, is kept
+        weight_decay         so that learning_rate x weight_decay, summed over training, stays
         ema_momentum         ^k
         batch_norm_momentum  ^k, but 1 - 6/steps at most
 
     A setting that is not given is not part of the recipe. Epsilon stays: dividing it by sqrt(k), as
     Malladi et al. do, changed nothing that was measured.
 
-    Beyond 8 times the batch the recipe prints how many updates are left and what was seen with how
-    many. With few left no rule helps: beyond 32 times, with fewer than 1,024, a warning says so.
+    Above 8 times the batch the recipe prints how many updates are left, and what was seen with how
+    many. With few left no rule helps: above 32 times, with fewer than 1,024, a warning says so.
 
-    The exponent a is 0.5 for LAMB and LANS and 0.75 for the others, read off the tuned rates of two
-    tasks: a prediction elsewhere, and for Adam, AdamP and SOAP, which have AdamW's.
+    The exponent a is 0.5 for LAMB and LANS and 0.75 for the others. It is read off the tuned rates
+    of two tasks. It is a prediction for other tasks, and for Adam, AdamP and SOAP, which have that
+    of AdamW.
 
     Args:
-        batch_size: The batch size to train with.
-        baseline_batch_size: The batch size of the tuned baseline.
-        learning_rate: Its peak learning rate, tuned for this optimizer.
+        batch_size: The batch size to train with, in examples.
+        baseline_batch_size: The batch size of the tuned baseline, in examples.
+        learning_rate: The baseline's peak learning rate, tuned for this optimizer.
         examples: The size of the training set.
         epochs: Epochs to train.
         optimizer: The name of the optimizer, which sets a. Defaults to None: any, a = 0.5.
-        warmup_epochs: The baseline's warmup. Defaults to 0; at a larger batch there is one all the
-            same: a rate that is higher at once loses more than anything else.
+        warmup_epochs: The baseline's warmup, in epochs. Defaults to 0. A larger batch has a warmup
+            in any case: a rate that is higher at once loses more than anything else.
         baseline_epochs: The baseline's epochs. Defaults to None: `epochs`. For longer training the
             rate falls as the ratio of the epochs to the power -0.3.
-        weight_decay, beta_2, ema_momentum: The baseline's arguments. Default to None.
-        batch_norm_momentum: That of its `BatchNormalization` layers. Defaults to None.
-        noise_scale: As `NoiseScale` reports it late in training. Defaults to None.
+        weight_decay: The baseline's weight decay. Defaults to None.
+        beta_2: The baseline's `beta_2`. Defaults to None.
+        ema_momentum: The baseline's `ema_momentum`, of averaged weights. Defaults to None.
+        batch_norm_momentum: The momentum of the baseline's `BatchNormalization` layers. Defaults to
+            None.
+        noise_scale: The gradient noise scale in examples, as `NoiseScale` reports it late in
+            training. Defaults to None.
+
+    Returns:
+        A `Recipe`.
 
     Raises:
         TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, or nothing would be trained.
+        ValueError: if an argument is out of range, the optimizer is unknown, or nothing would be
+            trained.
 
     Example:
         >>> recipe = transfer(2048, 256, 0.01, examples=60000, epochs=40, beta_2=0.999)
@@ -112,40 +132,40 @@ def transfer(
     """
     optimizer = _known(optimizer)
     batch_size = checks.integer("batch_size", batch_size)
-    tuned_batch = checks.integer("baseline_batch_size", baseline_batch_size)
-    tuned_rate = checks.number("learning_rate", learning_rate, "(0, inf)")
+    old_batch = checks.integer("baseline_batch_size", baseline_batch_size)
+    old_rate = checks.number("learning_rate", learning_rate, "(0, inf)")
     checks.number("warmup_epochs", warmup_epochs, "[0, inf)")
-    tuned_epochs = epochs if baseline_epochs is None else baseline_epochs
+    old_epochs = epochs if baseline_epochs is None else baseline_epochs
     steps = training(epochs, examples, batch_size, fit_steps)
-    tuned = Run(tuned_batch, tuned_rate, training(tuned_epochs, examples, tuned_batch, fit_steps))
-    k = batch_size / tuned_batch
-    factor, rule, source, expected = _of_rate(optimizer, batch_size, tuned_batch, noise_scale)
-    if (epoch_ratio := epochs / tuned_epochs) != 1:
+    old = Run(old_batch, old_rate, training(old_epochs, examples, old_batch, fit_steps))
+    k = batch_size / old_batch
+    factor, rule, source, expected = _of_rate(optimizer, batch_size, old_batch, noise_scale)
+    if (epoch_ratio := epochs / old_epochs) != 1:
         factor, rule = factor * epoch_ratio**-0.3, f"{rule} x {epoch_ratio:.3g}^-0.3"
-    target = Run(batch_size, tuned_rate * factor, steps)
-    tuned_warmup = epochs_to_steps(warmup_epochs, examples, tuned_batch)
+    new = Run(batch_size, old_rate * factor, steps)
+    old_warmup = epochs_to_steps(warmup_epochs, examples, old_batch)
     warmup, warmup_rule = _of_warmup(epochs_to_steps(warmup_epochs, examples, batch_size), steps, k)
     settings = {
         "beta_2": beta_2, "weight_decay": weight_decay, "ema_momentum": ema_momentum,
         "batch_norm_momentum": batch_norm_momentum,
     }  # fmt: skip
-    moved, rows = _move(settings, tuned, target)
+    moved, rows = _move(settings, old, new)
     rows = [
-        ("batch size", tuned.batch, target.batch, f"k = {k:g}", ""),
-        ("steps", tuned.steps, target.steps, "ceil(examples / batch) an epoch", "Keras's fit"),
-        ("learning_rate", tuned.rate, target.rate, rule, source),
-        ("warmup steps", tuned_warmup, warmup, warmup_rule, "arXiv 1706.02677"),
+        ("batch size", old.batch, new.batch, f"k = {k:g}", ""),
+        ("steps", old.steps, new.steps, "ceil(examples / batch) an epoch", "Keras's fit"),
+        ("learning_rate", old.rate, new.rate, rule, source),
+        ("warmup steps", old_warmup, warmup, warmup_rule, "arXiv 1706.02677"),
         *rows,
     ]
     if k > SHOWN and steps < ENOUGH:
         warn(
             f"Batch {batch_size:,} leaves {_counted(steps)}, at {k:,g} times the baseline's batch "
-            f"of {tuned_batch:,}. With {LEFT_AT_128[0]} to {LEFT_AT_128[1]} left, at 128 times, this "
+            f"of {old_batch:,}. With {LEFT_AT_128[0]} to {LEFT_AT_128[1]} left, at 128 times, this "
             "table kept the result of no optimizer, on five tasks. Take a smaller batch, train "
             "longer, or let the batch grow: recipes.growing."
         )
     return Recipe(
-        title="Transfer", optimizer=optimizer, batch_size=batch_size, learning_rate=target.rate,
+        title="Transfer", optimizer=optimizer, batch_size=batch_size, learning_rate=new.rate,
         warmup_steps=warmup, train_steps=steps, examples=examples, epochs=epochs,
         warmup_epochs=warmup_epochs, source="as in the table",
         arithmetic=(*_table(rows), *_outlook(optimizer, k, steps, expected)), **moved,
@@ -153,13 +173,16 @@ def transfer(
 
 
 def exponents() -> dict[str, float]:
-    """Returns the exponent a of each class of optimizers of which it is known."""
+    """Returns optimizer name -> exponent a, for the optimizers whose exponent is known."""
     exponent_of_rule = {name: rule.transfer_exponent for name, rule in rules.ALL.items()}
     return {name: a for name, a in exponent_of_rule.items() if a is not None} | EXPONENTS_OF_KERAS
 
 
 def _known(optimizer):
-    """Returns the name of an optimizer as it is spelled here, in whatever case it is given."""
+    """Returns the optimizer's name as spelled here; raises `ValueError` if it is unknown.
+
+    Upper and lower case count as the same.
+    """
     if isinstance(optimizer, str):
         cases = {name.lower(): name for name in exponents()}
         optimizer = cases.get(optimizer.lower(), optimizer)
@@ -171,7 +194,7 @@ def _known(optimizer):
 
 
 def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
-    """Returns the rate's factor, its rule and source, and what to expect."""
+    """Returns the factor of the rate, its rule, its source, and what to expect."""
     k = batch_size / old_batch
     if noise_scale is not None:
         noise = checks.number("noise_scale", noise_scale, "(0, inf)")
@@ -188,12 +211,12 @@ def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
 
 
 def _counted(steps) -> str:
-    """Formats a number of updates."""
+    """Formats a number of updates, such as `1 update` or `1,024 updates`."""
     return f"{steps:,} update" + "s" * (steps != 1)
 
 
 def _outlook(optimizer, k, steps, expected) -> list[str]:
-    """Returns what to expect at k times the batch, and what was seen with how many updates left."""
+    """Returns the lines on what to expect at k times the batch with so many updates left."""
     if k <= 1:
         return []
     lines = [f"{_counted(steps)} left; expect {expected}"]
@@ -212,7 +235,7 @@ def _outlook(optimizer, k, steps, expected) -> list[str]:
 
 
 def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
-    """Returns the steps of warmup, and which rule gave them."""
+    """Returns the steps of warmup, and the rule that gave them."""
     shortest = round(LEAST_WARMUP * steps) if k > 1 else 0
     warmup = min(max(as_many_epochs, shortest), int(MOST_WARMUP * steps))
     if warmup > as_many_epochs:
@@ -223,7 +246,7 @@ def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
 
 
 def _move(given, old, new) -> tuple[dict[str, Any], list[tuple]]:
-    """Returns the new values of the settings that are given, and their rows of the table."""
+    """Returns the new values of the settings that are not None, and their rows of the table."""
     k, moved, rows = new.batch / old.batch, {}, []
     for name, value in given.items():
         if value is not None:
@@ -234,9 +257,15 @@ def _move(given, old, new) -> tuple[dict[str, Any], list[tuple]]:
 
 
 def _table(rows) -> list[str]:
-    """Formats the rows, numbers to the right."""
+    """Formats the rows as a table, with the numbers aligned to the right."""
     head = ("", "baseline", "here", "rule", "source")
     return table(
-        [head, *((name, f"{old:,.6g}", f"{new:,.6g}", *description) for name, old, new, *description in rows)],
+        [
+            head,
+            *(
+                (name, f"{old:,.6g}", f"{new:,.6g}", *description)
+                for name, old, new, *description in rows
+            ),
+        ],
         right=(1, 2),
     )
