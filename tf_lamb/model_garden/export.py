@@ -66,8 +66,8 @@ def experiment_of(model_dir: str, name: str | None = None):
         )
     if (name := name or model_dirs.read_run(model_dir).get("experiment")) is None:
         raise UserError(f"--model_dir={model_dir} does not say its experiment. Write --experiment")
-    if name not in (known := sorted(parsing.experiments())):
-        raise UserError(unknown("--experiment", name, known))
+    if name not in (experiments := sorted(parsing.experiments())):
+        raise UserError(unknown("--experiment", name, experiments))
     params = exp_factory.get_exp_config(name)
     with named(f"{model_dir}/params.yaml cannot be applied", (KeyError, TypeError, ValueError)):
         params.override(settings, is_strict=False)
@@ -85,14 +85,14 @@ def weights_of(params, model_dir: str, checkpoint: str | None = None) -> str:
     if path is None:
         source = f"--checkpoint={checkpoint}" if checkpoint else f"--model_dir={model_dir}"
         raise UserError(f"{source}: there is no checkpoint. Name a run that has saved one")
-    best = params.trainer.best_checkpoint_export_subdir
+    best_subdir = params.trainer.best_checkpoint_export_subdir
     if params.trainer.optimizer_config.ema is not None and not (
-        best and os.path.basename(os.path.dirname(path)) == os.path.basename(best)
+        best_subdir and os.path.basename(os.path.dirname(path)) == os.path.basename(best_subdir)
     ):
         raise UserError(
             f"{path} holds the weights without their averages, which were evaluated. Export a best "
             "checkpoint, which holds the averages: train with trainer.best_checkpoint_export_subdir"
-            f"=best, and write --checkpoint={os.path.join(model_dir, best or 'best')}"
+            f"=best, and write --checkpoint={os.path.join(model_dir, best_subdir or 'best')}"
         )
     return path
 
@@ -140,23 +140,23 @@ def _of_text(params, task):
     """What Model Garden serves of a text model; raises where it serves nothing of its task."""
     from official.nlp.serving import export_savedmodel
 
-    if (kind := export_savedmodel.lookup_export_module(task)) is None:
+    if (export_class := export_savedmodel.lookup_export_module(task)) is None:
         raise UserError(
             f"Model Garden exports nothing of a {type(task).__name__}. Load the checkpoint with "
             "its model"
         )
-    settings = kind.Params()
+    settings = export_class.Params()
     if hasattr(settings, "inputs_only"):  # else the mask is guessed from the tokens
         settings.inputs_only = False
-    head, heads = getattr(settings, "cls_head_name", None), params.task.model.as_dict()
-    names = [given["name"] for given in heads.get("cls_heads") or ()]
+    head, model_settings = getattr(settings, "cls_head_name", None), params.task.model.as_dict()
+    names = [entry["name"] for entry in model_settings.get("cls_heads") or ()]
     if head and head not in names:
         raise UserError(
             f"Model Garden exports of pretraining what the head {head!r} says, and task.model."
             f"cls_heads has {', '.join(map(repr, names)) or 'none'}. Load the checkpoint with its "
             "model, or fine-tune from it"
         )
-    return kind(params=settings, model=task.build_model())
+    return export_class(params=settings, model=task.build_model())
 
 
 def run(args) -> None:

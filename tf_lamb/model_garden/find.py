@@ -90,8 +90,8 @@ def _pairs(args, name: str) -> list[tuple[int, float]]:
     try:
         return [(int(size), float(value)) for size, value in (text.split(":") for text in texts)]
     except ValueError:
-        given = ",".join(texts)
-        raise UserError(f"--{name}={given}: write pairs, such as 64:4800,1024:300") from None
+        flag_text = ",".join(texts)
+        raise UserError(f"--{name}={flag_text}: write pairs, such as 64:4800,1024:300") from None
 
 
 def _integers(args, name: str) -> list[int]:
@@ -99,8 +99,8 @@ def _integers(args, name: str) -> list[int]:
     try:
         return [int(text) for text in getattr(args, name)]
     except ValueError:
-        given = ",".join(getattr(args, name))
-        raise UserError(f"--{name}={given}: write whole numbers, such as 64,128") from None
+        flag_text = ",".join(getattr(args, name))
+        raise UserError(f"--{name}={flag_text}: write whole numbers, such as 64,128") from None
 
 
 def _steps(args, baseline, train_steps) -> steps.StepCurve:
@@ -147,20 +147,20 @@ def ask(params, args) -> plan.Answer:
             f"task.train_data.global_batch_size={baseline:,} is more than the {examples:,} "
             "examples of task.train_data. Take a smaller batch, or more data"
         )
-    devices, compared = tuple(_integers(args, "devices")) or (replicas,), _integers(args, "batches")
-    seconds, timed = _seconds(args)
-    share = math.ceil(baseline / replicas / batches.micro_batches(params))
-    micro = args.micro_batch_size or max(share, timed)
+    devices, sizes = tuple(_integers(args, "devices")) or (replicas,), _integers(args, "batches")
+    step_time, largest_timed = _seconds(args)
+    replica_share = math.ceil(baseline / replicas / batches.micro_batches(params))
+    micro_batch = args.micro_batch_size or max(replica_share, largest_timed)
     accumulates = params.trainer.optimizer_config.optimizer.type in OPTIMIZERS
-    counted = _steps(args, baseline, params.trainer.train_steps)
+    step_curve = _steps(args, baseline, params.trainer.train_steps)
     try:
         return plan.plan(
-            counted,
-            plan.Machine(seconds, micro, devices, price=args.price),
+            step_curve,
+            plan.Machine(step_time, micro_batch, devices, price=args.price),
             baseline=baseline,
             examples=examples,
-            batches=compared or None,
-            most=None if accumulates else micro * max(devices),
+            batches=sizes or None,
+            most=None if accumulates else micro_batch * max(devices),
             deadline=args.deadline,
         )
     except (TypeError, ValueError) as error:
@@ -182,32 +182,34 @@ def found_at(params, row, args) -> tuple[Stage, Any]:
     from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments import parsing
 
-    own = f"trainer.optimizer_config.optimizer.{params.trainer.optimizer_config.optimizer.type}"
-    more: dict = {"trainer.train_steps": row.steps}
+    optimizer = (
+        f"trainer.optimizer_config.optimizer.{params.trainer.optimizer_config.optimizer.type}"
+    )
+    overrides: dict = {"trainer.train_steps": row.steps}
     if row.accumulation != batches.micro_batches(params):
-        more[f"{own}.gradient_accumulation_steps"] = row.accumulation
+        overrides[f"{optimizer}.gradient_accumulation_steps"] = row.accumulation
     if experiment.measures(params) and row.devices == row.accumulation == 1:
         # One part of a batch has no other to be compared with.
-        more[f"{own}.measure_noise.enabled"] = False
+        overrides[f"{optimizer}.measure_noise.enabled"] = False
     if batches.replicas(params) not in (None, row.devices):
-        more["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": row.devices}
+        overrides["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": row.devices}
     settings = parsing.own(args)
-    for path, value in more.items():
+    for path, value in overrides.items():
         settings = yamls.merged(settings, yamls.nested(path, value))
     override = yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=10**6)
-    found = Stage(
+    stage = Stage(
         args.experiment, list(args.config_file or ()), "...", override.strip(),
         global_batch_size=row.batch, recipe="transfer",
     )  # fmt: skip
     with named("the batch that was found cannot be trained", UserError):
-        parsed, _ = parsing.parse(found)
+        parsed, _ = parsing.parse(stage)
         _check(parsed)
-    return found, parsed
+    return stage, parsed
 
 
 def command(found: Stage) -> str:
     """The command that trains so."""
-    given = {
+    values = {
         "global_batch_size": found.global_batch_size, "recipe": found.recipe,
         "params_override": found.params_override, "mode": "train_and_eval",
         "model_dir": found.model_dir,
@@ -215,19 +217,19 @@ def command(found: Stage) -> str:
     return "python -m tf_lamb.model_garden.train " + shlex.join([
         f"--experiment={found.experiment}",
         *(f"--config_file={file}" for file in found.config_file),
-        *(f"--{name}={value}" for name, value in given.items() if value),
+        *(f"--{name}={value}" for name, value in values.items() if value),
     ])  # fmt: skip
 
 
 def write_config(path: str, found: Stage, params) -> str:
     """Writes the experiment as a YAML; returns the command that takes it, with which it begins."""
-    line = command(Stage(found.experiment, [path], found.model_dir))
+    command_line = command(Stage(found.experiment, [path], found.model_dir))
     with open(path, "x") as file:
         file.write(
             f"# {found.experiment}: the batch that tf_lamb.model_garden.find has found.\n#\n"
         )
-        file.write(f"#   {line}\n\n{yaml.dump(params.as_dict(), sort_keys=False)}")
-    return line
+        file.write(f"#   {command_line}\n\n{yaml.dump(params.as_dict(), sort_keys=False)}")
+    return command_line
 
 
 def run() -> None:
@@ -242,10 +244,10 @@ def run() -> None:
         params, _ = parsing.parse(args)
         answer = ask(params, args)
         print(answer, flush=True)
-        found, fastest = found_at(params, answer.fastest, args)
+        stage, stage_params = found_at(params, answer.fastest, args)
         path = args.write_config
-        line = write_config(path, found, fastest) if path else command(found)
-        print(f"To train with it: {line}")
+        command_line = write_config(path, stage, stage_params) if path else command(stage)
+        print(f"To train with it: {command_line}")
 
 
 def _run(_) -> None:

@@ -77,14 +77,14 @@ def write(
     parts = train_validation_split(sources, validation_fraction)
     vocab = vocab or learn_vocab(parts["train"], vocab_size, do_lower_case)
     facts = {**settings, "sources": list(sources), "vocab_size": len(vocab)}
-    with samples.filled(output_dir, FILES, facts) as partial:
-        (partial / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
+    with samples.filled(output_dir, FILES, facts) as folder:
+        (folder / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
         for part, documents in parts.items():
-            facts[f"{part}_examples"], masked = _write_part(partial, part, documents, settings)
+            facts[f"{part}_examples"], mask_counts = _write_part(folder, part, documents, settings)
         # `masked` is now validation's. Always to answer its commonest token is right that often.
-        token, count = masked.most_common(1)[0]
+        token, count = mask_counts.most_common(1)[0]
         facts["validation_commonest_masked_token"] = vocab[token]
-        facts["validation_commonest_masked_share"] = count / sum(masked.values())
+        facts["validation_commonest_masked_share"] = count / sum(mask_counts.values())
     return facts
 
 
@@ -116,7 +116,7 @@ def _write_part(partial, part, documents, settings):
         tqdm.tqdm(instances, f"{part} examples", disable=None), tokenizer, seq_length, most,
         [f"{partial}/draft"], gzip_compress=False, use_v2_feature_names=True,
     )  # fmt: skip
-    masked: collections.Counter[int] = collections.Counter()
+    mask_counts: collections.Counter[int] = collections.Counter()
     # Model Garden serializes the features of an example in an order that differs between processes.
     with tf.io.TFRecordWriter(f"{partial}/{part}.tfrecord") as writer:
         for record in tf.data.TFRecordDataset(f"{partial}/draft").as_numpy_iterator():
@@ -124,8 +124,10 @@ def _write_part(partial, part, documents, settings):
             writer.write(example.SerializeToString(deterministic=True))
             feature = example.features.feature
             weights = feature["masked_lm_weights"].float_list.value
-            masked.update(itertools.compress(feature["masked_lm_ids"].int64_list.value, weights))
-    return len(instances), masked
+            mask_counts.update(
+                itertools.compress(feature["masked_lm_ids"].int64_list.value, weights)
+            )
+    return len(instances), mask_counts
 
 
 def _read_text(path, what):
@@ -174,7 +176,11 @@ def read_sources(patterns):
 def _sentences(text):
     text = re.sub(r"(?m)^[*=~^-]+$", "", text).strip()  # without the underlines of titles
     paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
-    return [s for paragraph in paragraphs for s in re.split(r"(?<=[.!?]) (?=[A-Z\"(*])", paragraph)]
+    return [
+        sentence
+        for paragraph in paragraphs
+        for sentence in re.split(r"(?<=[.!?]) (?=[A-Z\"(*])", paragraph)
+    ]
 
 
 def train_validation_split(sources, fraction):
@@ -186,11 +192,13 @@ def train_validation_split(sources, fraction):
             "training and validation; put blank lines between documents."
         )
     share = Fraction(str(fraction))
-    held = [math.ceil((i + 1) * share) > math.ceil(i * share) for i in range(len(documents))]
-    held[-1] = held[-1] and not all(held)
+    is_validation = [
+        math.ceil((i + 1) * share) > math.ceil(i * share) for i in range(len(documents))
+    ]
+    is_validation[-1] = is_validation[-1] and not all(is_validation)
     return {
-        "train": [document for i, document in enumerate(documents) if not held[i]],
-        "validation": [document for i, document in enumerate(documents) if held[i]],
+        "train": [document for i, document in enumerate(documents) if not is_validation[i]],
+        "validation": [document for i, document in enumerate(documents) if is_validation[i]],
     }
 
 
@@ -204,13 +212,21 @@ def learn_vocab(documents, vocab_size, do_lower_case):
 
     learner = tokenizers.BertWordPieceTokenizer(lowercase=do_lower_case)
     lines = [line for document in documents for line in document]
-    pieces = learner.pre_tokenizer.pre_tokenize_str
-    words = [w for s in map(learner.normalizer.normalize_str, lines) for w, _ in pieces(s)]
-    counts, inside = collections.Counter("".join(words)), {c for word in words for c in word[1:]}
-    alphabet = sorted(counts, key=lambda c: (-counts[c], c))[:1000]  # the learner's own limit
-    numbered = [*SPECIAL_TOKENS, *(f"##{c}" for c in alphabet if c in inside)]
+    pre_tokenize = learner.pre_tokenizer.pre_tokenize_str
+    words = [
+        token
+        for sentence in map(learner.normalizer.normalize_str, lines)
+        for token, _ in pre_tokenize(sentence)
+    ]
+    counts, inner = (
+        collections.Counter("".join(words)),
+        {char for word in words for char in word[1:]},
+    )
+    # The trainer itself keeps 1,000 characters at most.
+    alphabet = sorted(counts, key=lambda char: (-counts[char], char))[:1000]
+    numbered_tokens = [*SPECIAL_TOKENS, *(f"##{char}" for char in alphabet if char in inner)]
     learner.train_from_iterator(
-        lines, vocab_size=vocab_size, special_tokens=numbered, limit_alphabet=len(alphabet),
+        lines, vocab_size=vocab_size, special_tokens=numbered_tokens, limit_alphabet=len(alphabet),
         initial_alphabet=alphabet, show_progress=False,
     )  # fmt: skip
     ids = learner.get_vocab()

@@ -51,9 +51,9 @@ def write(output_dir):
         "validation_commonest_class": str(label),
         "validation_commonest_class_share": count / len(labels),
     }  # fmt: skip
-    with samples.filled(output_dir, FILES, facts) as partial:
-        _write_part(partial, "train", train, train_labels)
-        _write_part(partial, "validation", validation, labels)
+    with samples.filled(output_dir, FILES, facts) as folder:
+        _write_part(folder, "train", train, train_labels)
+        _write_part(folder, "validation", validation, labels)
     return facts
 
 
@@ -69,8 +69,10 @@ def _write_part(partial, part, pictures, labels):
 
     jpegs = tf.data.Dataset.from_tensor_slices(pictures).map(encode, tf.data.AUTOTUNE)
     with tf.io.TFRecordWriter(f"{partial}/{part}.tfrecord") as writer:
-        seen = tqdm.tqdm(jpegs.as_numpy_iterator(), f"{part} examples", len(labels), disable=None)
-        for jpeg, label in zip(seen, labels, strict=True):
+        progress = tqdm.tqdm(
+            jpegs.as_numpy_iterator(), f"{part} examples", len(labels), disable=None
+        )
+        for jpeg, label in zip(progress, labels, strict=True):
             example = tf.train.Example()
             feature = example.features.feature
             feature["image/encoded"].bytes_list.value.append(jpeg)

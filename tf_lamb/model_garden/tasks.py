@@ -84,7 +84,7 @@ def check_heads(task, evaluating: bool) -> None:
         return
     # seam: tf-models-official 2.20.0, whose loss knows one name, and whose metrics `train_data`.
     setting = "use_next_sentence_label"
-    labeled, both = getattr(task.train_data, setting, False), ("train_data", "validation_data")
+    labeled, parts = getattr(task.train_data, setting, False), ("train_data", "validation_data")
     if evaluating and getattr(task.validation_data, setting, labeled) != labeled:
         raise UserError(
             f"task.train_data.{setting} is {labeled}, and task.validation_data.{setting} is "
@@ -92,11 +92,11 @@ def check_heads(task, evaluating: bool) -> None:
         )
     names = [head.name for head in task.model.cls_heads or ()]
     if labeled and "next_sentence" not in names:
-        without = ",".join(f"task.{part}.{setting}=false" for part in both)
+        overrides = ",".join(f"task.{part}.{setting}=false" for part in parts)
         raise UserError(
             f"task.model.cls_heads has no head named next_sentence, which the labels of the next "
             f"sentence need, but {', '.join(map(repr, names)) or 'none'}. Name one so, or write "
-            f"{without}"
+            f"{overrides}"
         )
 
 
@@ -121,16 +121,16 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             super().initialize(model)
             return
         # Model Garden would leave out the last layer of the next-sentence head.
-        whole = tf.train.Checkpoint(model=model)
-        missing, over = checkpoints.gaps(path, whole, model.variables)
+        checkpoint = tf.train.Checkpoint(model=model)
+        missing, extra = checkpoints.gaps(path, checkpoint, model.variables)
         if missing:
             raise ValueError(checkpoints.lacks(missing))
-        if over:
+        if extra:
             logging.warning(
                 "task.init_checkpoint=%s holds %d variables that this model has not, %s for one: "
-                "they are left out.", path, len(over), over[0]
+                "they are left out.", path, len(extra), extra[0]
             )  # fmt: skip
-        whole.read(path).expect_partial()
+        checkpoint.read(path).expect_partial()
         logging.info("Took over the weights of %s.", path)
 
     def build_inputs(self, params, input_context=None):
@@ -140,13 +140,13 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             return dataset
         check_order(params)
         steps = checkpoints.steps_done(self.logging_dir)
-        seen = steps * self.task_config.train_data.global_batch_size + params.begin_example
+        examples_seen = steps * self.task_config.train_data.global_batch_size + params.begin_example
         # An element of the dataset is the micro-batch of one replica.
-        elements = seen // params.global_batch_size
+        elements = examples_seen // params.global_batch_size
         if input_context is not None:
             elements *= input_context.num_replicas_in_sync // input_context.num_input_pipelines
-        if seen:
-            logging.info("Skipping the batches of %d examples that were seen.", seen)
+        if examples_seen:
+            logging.info("Skipping the batches of %d examples that were seen.", examples_seen)
         return dataset.skip(elements)
 
     def train_step(self, inputs, model, optimizer, metrics):

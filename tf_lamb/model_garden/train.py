@@ -117,10 +117,10 @@ def register() -> None:
     model_garden.register()
     # Gin may import what registers more experiments. Model Garden parses it again, and locks it.
     files, bindings = flags.FLAGS.gin_file or [], flags.FLAGS.gin_params or []
-    kinds = ImportError, LookupError, NameError, OSError, SyntaxError, TypeError, ValueError
+    error_types = ImportError, LookupError, NameError, OSError, SyntaxError, TypeError, ValueError
     for name, source in (("gin_file", files), ("gin_params", bindings)):
-        given = " ".join(f"--{name}={text!r}" for text in source)
-        with named(f"{given} cannot be read", kinds):
+        flag_text = " ".join(f"--{name}={text!r}" for text in source)
+        with named(f"{flag_text} cannot be read", error_types):
             gin.parse_config_files_and_bindings(
                 source if name == "gin_file" else None,
                 source if name == "gin_params" else None,

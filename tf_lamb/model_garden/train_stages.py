@@ -81,13 +81,13 @@ class Stage:
 
 
 def _stages(args) -> list[Stage]:
-    same = "params_override", "tpu", "tf_data_service", "recipe", "per_replica_batch_size"
-    flags = {name: getattr(args, name) for name in same}
+    shared_names = "params_override", "tpu", "tf_data_service", "recipe", "per_replica_batch_size"
+    shared_flags = {name: getattr(args, name) for name in shared_names}
     stages = []
     for i, (text, batch) in enumerate(zip(args.stage, _batches(args), strict=True), 1):
         experiment, _, files = text.partition(":")
         folder = os.path.join(args.model_dir, f"stage_{i}")
-        stage = Stage(experiment, files.split(",") if files else [], folder, **flags)
+        stage = Stage(experiment, files.split(",") if files else [], folder, **shared_flags)
         stages.append(dataclasses.replace(stage, global_batch_size=batch))
     return stages
 
@@ -117,8 +117,8 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     override, _ = _split(parsing.own(stage))
     for path in _BEGINS:  # where the first stage begins
         override = yamls.without(override, path)
-    whole = dataclasses.replace(stage, per_replica_batch_size=None)
-    begun, text = parsing.parse(whole, override)
+    unsplit = dataclasses.replace(stage, per_replica_batch_size=None)
+    begun, text = parsing.parse(unsplit, override)
     experiment.check_optimizer(begun)
     experiment.check_batch(begun)
     examples = count_examples(begun.task.train_data)
@@ -127,8 +127,10 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     of_stage = dataclasses.replace(stage, global_batch_size=None, recipe=None, begun=begun)
     root = os.path.dirname(stage.model_dir)
     stages = [
-        dataclasses.replace(of_stage, settings=each, model_dir=os.path.join(root, f"stage_{i}"))
-        for i, each in enumerate(settings, 1)
+        dataclasses.replace(
+            of_stage, settings=stage_settings, model_dir=os.path.join(root, f"stage_{i}")
+        )
+        for i, stage_settings in enumerate(settings, 1)
     ]
     return stages, "\n".join(filter(None, [text, arithmetic]))
 
@@ -141,15 +143,15 @@ def _split(override: dict) -> tuple[dict, dict]:
 
 def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
     """The part of `--params_override` for a stage, from 0; its settings outrank those for all."""
-    common, named = _split(override)
-    for key, value in named.items():
+    common, single_stages = _split(override)
+    for key, value in single_stages.items():
         if not 1 <= int(key.removeprefix("stage_")) <= count:
             raise UserError(f"--params_override: there is no {key}, only {count} stages")
         if not isinstance(value, dict):
             raise UserError(f"--params_override: {key} takes settings, but it is given {value!r}")
     for path in _BEGINS if i else ():
         common = yamls.without(common, path)
-    return yamls.merged(yamls.merged(common, settings), named.get(f"stage_{i + 1}", {}))
+    return yamls.merged(yamls.merged(common, settings), single_stages.get(f"stage_{i + 1}", {}))
 
 
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
@@ -159,30 +161,33 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     parsed: list = []
-    begin = 0
+    first_update = 0
     for i, stage in enumerate(stages):
         with named(f"stage {i + 1}", UserError):
             override = _of_stage(parsing.own(stage), i, len(stages), stage.settings)
             # A stage that is told where to begin does not go on from the one before.
-            goes_on = i > 0 and yamls.at(override, _BEGINS[0]) is None
-            if goes_on:
-                begins = [stages[i - 1].model_dir, *((True, begin) if keep_moments else ())]
-                for path, value in zip(_BEGINS, begins, strict=False):
+            continues = i > 0 and yamls.at(override, _BEGINS[0]) is None
+            if continues:
+                start_settings = [
+                    stages[i - 1].model_dir,
+                    *((True, first_update) if keep_moments else ()),
+                ]
+                for path, value in zip(_BEGINS, start_settings, strict=False):
                     override = yamls.merged(yamls.nested(path, value), override)
             params, arithmetic = parsing.parse(stage, override, stage.begun)
-            checked = params
-            if goes_on:
+            checked_params = params
+            if continues:
                 model_dirs.check_successor(parsed[-1], params, keep_moments)
                 model_dirs.check_handed_over(parsed[-1], stages[i - 1].model_dir, stage.model_dir)
                 # The checkpoint that it starts from does not have to be there yet.
-                checked = params.replace(task={"init_checkpoint": None})
-                if hasattr(checked.task, "init_optimizer"):
-                    checked.task.init_optimizer = False
-            check_run(checked, mode, stage.model_dir, stage.experiment, seed)
+                checked_params = params.replace(task={"init_checkpoint": None})
+                if hasattr(checked_params.task, "init_optimizer"):
+                    checked_params.task.init_optimizer = False
+            check_run(checked_params, mode, stage.model_dir, stage.experiment, seed)
         parsed.append(params)
         begin_step = getattr(params.trainer.optimizer_config.warmup.get(), "begin_step", 0)
-        left = max(params.trainer.train_steps - checkpoints.steps_done(stage.model_dir), 0)
-        begin = (checkpoints.updates_done(stage.model_dir) or begin_step) + left
+        steps_left = max(params.trainer.train_steps - checkpoints.steps_done(stage.model_dir), 0)
+        first_update = (checkpoints.updates_done(stage.model_dir) or begin_step) + steps_left
         if not model_dirs.is_over(params, stage.model_dir, mode):
             print(
                 f"Stage {i + 1} of {len(stages)}: {stage.experiment}, "
@@ -234,8 +239,8 @@ def _train(args, console) -> bool:
         args.experiment, args.model_dir = stage.experiment, stage.model_dir
         train.run(console, params)
         if not model_dirs.is_over(params, stage.model_dir):
-            done = checkpoints.steps_done(stage.model_dir)
-            sys.exit(f"Stage {i} ended at step {done:,} of {params.trainer.train_steps:,}.")
+            steps_done = checkpoints.steps_done(stage.model_dir)
+            sys.exit(f"Stage {i} ended at step {steps_done:,} of {params.trainer.train_steps:,}.")
         if i < len(stages):
             return True
     print(f"All {len(stages)} stages are trained: {stages[-1].model_dir}", flush=True)

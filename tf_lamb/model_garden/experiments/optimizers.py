@@ -140,11 +140,13 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
         """See base class."""
         with tf.init_scope():  # where an optimizer of Model Garden makes it, if this is its first
             iterations = self.iterations
-        before = tf.identity(iterations)
+        iterations_before = tf.identity(iterations)
         result = self._optimizer.apply_gradients(grads_and_vars, name)
 
         def average(strategy):
-            tf.cond(iterations > before, lambda: self.update_average(strategy), lambda: None)
+            tf.cond(
+                iterations > iterations_before, lambda: self.update_average(strategy), lambda: None
+            )
 
         ema_optimizer.maybe_merge_call(average, tf.distribute.get_strategy())
         return result
@@ -153,8 +155,8 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 def register_optimizers() -> None:
     """Registers each of our optimizers under its own key, in every experiment; and `ema:`."""
     seams.use_averages(ExponentialMovingAverage)
-    made_by = {key: functools.partial(build, cls) for key, cls in OPTIMIZERS.items()}
-    seams.add_optimizers(made_by, SETTINGS)
+    constructors = {key: functools.partial(build, cls) for key, cls in OPTIMIZERS.items()}
+    seams.add_optimizers(constructors, SETTINGS)
 
 
 def register_user_class(key: str, cls: type) -> None:

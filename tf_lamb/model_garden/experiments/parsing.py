@@ -42,16 +42,16 @@ def parse(
     # On a copy: a mistake is found before a recipe builds on it, and a recipe sees the YAML's.
     _override(params.replace(), override, "--params_override")
     tuned = params.replace()
-    text, filled = _filled_in(flags, params, override)
-    _override(params, filled, "--global_batch_size")
-    theirs = train_utils.ExperimentParser(flags)
-    theirs.parse_data_service(theirs.parse_runtime(params))
+    text, filled_settings = _filled_in(flags, params, override)
+    _override(params, filled_settings, "--global_batch_size")
+    parser = train_utils.ExperimentParser(flags)
+    parser.parse_data_service(parser.parse_runtime(params))
     _override(params, override, "--params_override")
-    if not filled and at(override, "trainer.train_steps") is not None:
+    if not filled_settings and at(override, "trainer.train_steps") is not None:
         text += filter(None, [scaling.cut_short(tuned, params)])
-    if most := flags.per_replica_batch_size:
-        text.append(_accumulate(params, most, replicas, override))
-    for path, value in leaves(filled):
+    if largest := flags.per_replica_batch_size:
+        text.append(_accumulate(params, largest, replicas, override))
+    for path, value in leaves(filled_settings):
         if (overridden := at(override, path)) not in (None, value):
             text.append(f"  but {path} = {overridden}, as --params_override has it, not {value}")
     with named("The configuration cannot be read", (KeyError, ValueError, TypeError)):
@@ -137,9 +137,9 @@ def _accumulate(params, most: int, replicas: int | None, override: dict | None =
     with named(flag):
         replicas = replicas or batches.replicas(params)
         if replicas is None:
-            if (given := at(override, path)) is not None:
+            if (value := at(override, path)) is not None:
                 raise ValueError(
-                    f"it stands for {path}, of which --params_override says {given}. Leave one of "
+                    f"it stands for {path}, of which --params_override says {value}. Leave one of "
                     "them out"
                 )
             return (
@@ -195,20 +195,20 @@ def _override(params, settings: dict, source: str) -> None:
 def _misfits(config, settings: dict, path: str) -> Iterator[str]:
     """Says of each setting that the config cannot take what it may have meant."""
     for key, value in settings.items():
-        known = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
-        if key not in known:
-            yield f"there is no {path}{key}. {did_you_mean(key, known)}"
+        known_keys = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
+        if key not in known_keys:
+            yield f"there is no {path}{key}. {did_you_mean(key, known_keys)}"
             continue
         if key == "type" and isinstance(config, oneof.OneOfConfig) and value is not None:
-            types = [name for name in known if name != "type"]
+            types = [name for name in known_keys if name != "type"]
             if value not in types:
                 yield unknown(f"{path}type", value, types)
         # seam: tf-models-official 2.20.0. Where the config holds None or a list, Model Garden
         # takes any key, and the typo ends in a constructor's TypeError.
-        kind, present = config._get_subconfig_type(key), config.__dict__[key]
-        inner = kind() if kind is not base_config.Config else present
+        kind, current = config._get_subconfig_type(key), config.__dict__[key]
+        inner = kind() if kind is not base_config.Config else current
         hint = config._get_annotations().get(key)
-        counts = int in (hint, *typing.get_args(hint)) and float not in typing.get_args(hint)
+        is_integer = int in (hint, *typing.get_args(hint)) and float not in typing.get_args(hint)
         if isinstance(value, list) and not isinstance(inner, int | float):
             entries = [(f"{path}{key}[{i}]", entry) for i, entry in enumerate(value)]
         else:
@@ -216,12 +216,12 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
         for name, entry in entries:
             if isinstance(inner, base_config.Config) and isinstance(entry, dict):
                 # What is there may know more keys than its declared type does.
-                same = isinstance(present, base_config.Config)
-                yield from _misfits(present if same else inner, entry, f"{name}.")
+                is_config = isinstance(current, base_config.Config)
+                yield from _misfits(current if is_config else inner, entry, f"{name}.")
             elif isinstance(inner, base_config.Config) and (entry is not None or key in _NEEDED):
                 yield f"{name} takes settings of its own, but it is given {entry!r}"
             elif isinstance(inner, int | float) and isinstance(entry, str | dict | list):
                 yield f"{name} takes a value such as {inner!r}, but it is given {entry!r}"
-            elif isinstance(entry, float) and counts and not isinstance(inner, float):
+            elif isinstance(entry, float) and is_integer and not isinstance(inner, float):
                 way_out = f". Write {int(entry)}" if entry.is_integer() else ""
                 yield f"{name} is {entry!r}, which is no whole number{way_out}"

@@ -41,7 +41,9 @@ def learning_rate(schedule) -> dict:
     """A schedule of the core as settings: of the learning rate, and of warmup."""
     warmup: dict = {"type": None}
     if isinstance(schedule, schedules.Warmup):
-        fields = {f.name: getattr(schedule, f.name) for f in dataclasses.fields(schedule)}
+        fields = {
+            field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)
+        }
         schedule = fields.pop("after")
         warmup = {"type": "tf_lamb", "tf_lamb": fields}
     kind = _SCHEDULES[type(schedule)]
@@ -50,18 +52,20 @@ def learning_rate(schedule) -> dict:
 
 
 def _plain(fields: dict) -> dict:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
+    }
 
 
 def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
     """Loops and intervals of so many steps, at the shares of training that a trainer has them."""
     share = train_steps / trainer.train_steps
-    every = loop or max(round(trainer.steps_per_loop * share), 1)
-    found = {"steps_per_loop": every}
+    loop_steps = loop or max(round(trainer.steps_per_loop * share), 1)
+    settings = {"steps_per_loop": loop_steps}
     for name in _INTERVALS:
         if (interval := getattr(trainer, name)) > 0:
-            found[name] = max(round(interval * share / every), 1) * every
-    return found
+            settings[name] = max(round(interval * share / loop_steps), 1) * loop_steps
+    return settings
 
 
 def published(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
@@ -76,10 +80,10 @@ def published(name: str, batch_size: int, params, own: dict | None = None) -> tu
             "another, or leave --recipe out to scale what the experiment says of its own batch"
         )
     path, tokens = "task.train_data.seq_length", recipe.sequence_length
-    given = at(own, path) or getattr(params.task.train_data, "seq_length", tokens)
-    if tokens not in (None, given):
+    value = at(own, path) or getattr(params.task.train_data, "seq_length", tokens)
+    if tokens not in (None, value):
         raise ValueError(
-            f"{recipe.title}, trains on sequences of {tokens} tokens, but {path} is {given}. Write "
+            f"{recipe.title}, trains on sequences of {tokens} tokens, but {path} is {value}. Write "
             f"{path}={tokens}, with data of that length, or choose another recipe"
         )
     return str(recipe), settings_of_recipe(recipe)
@@ -91,9 +95,9 @@ def _at(name: str, batch_size: int) -> recipes.Recipe:
         return recipes.published(name, batch_size)
     batches = batches_of_stages(name)
     if batch_size not in batches:
-        known = " and ".join(f"{batch:,}" for batch in batches)
+        sizes = " and ".join(f"{batch:,}" for batch in batches)
         raise ValueError(
-            f"{name} has a batch a stage, {known}, and no stage at {batch_size:,}. Take one of them"
+            f"{name} has a batch a stage, {sizes}, and no stage at {batch_size:,}. Take one of them"
         )
     return recipes.published(name).stages[batches.index(batch_size)]
 
@@ -160,18 +164,18 @@ def grown(params, largest_batch: int, title: str, examples=None) -> tuple[str, l
     with named(f"--largest_batch={largest_batch}"):
         recipe = dataclasses.replace(recipe_of(params, title), examples=examples)
         staged = recipes.growing(recipe, largest_batch)
-    settings, seen = [], 0
+    settings, examples_seen = [], 0
     for stage in staged:
-        settings.append(_settings_of_stage(params, staged, stage, seen))
-        seen += stage.examples_seen
+        settings.append(_settings_of_stage(params, staged, stage, examples_seen))
+        examples_seen += stage.examples_seen
     return str(staged), settings
 
 
 def recipe_of(params, title: str) -> recipes.Recipe:
     """An experiment as a recipe, whose rate at every step is that of its settings."""
     config = params.trainer.optimizer_config
-    found = _falling(config.learning_rate, config.warmup)
-    if not found:
+    fields = _falling(config.learning_rate, config.warmup)
+    if not fields:
         raise UserError(
             f"no batch grows with learning_rate.type={config.learning_rate.type} and warmup.type="
             f"{config.warmup.type}. Write tf_lamb_polynomial or polynomial, or tf_lamb_multi_step "
@@ -183,14 +187,14 @@ def recipe_of(params, title: str) -> recipes.Recipe:
         batch_size=params.task.train_data.global_batch_size,
         train_steps=params.trainer.train_steps,
         optimizer="SGD" if config.optimizer.type in _SGD else config.optimizer.type,
-        **found,
+        **fields,
     )
 
 
 def _falling(decay, warming) -> dict[str, Any] | None:
     """A learning rate and its warmup as a recipe says them; None where it cannot."""
-    found = _decay(decay.type, decay.get())
-    return found and _warmed(found, warming.type, warming.get())
+    fields = _decay(decay.type, decay.get())
+    return fields and _warmed(fields, warming.type, warming.get())
 
 
 def _decay(kind, rate) -> dict[str, Any] | None:
@@ -211,7 +215,7 @@ def _decay(kind, rate) -> dict[str, Any] | None:
         rates, boundaries = rate.values, [step + 1 for step in rate.boundaries]
     else:
         return None
-    factors = [after / before for before, after in itertools.pairwise(rates) if before]
+    factors = [new / old for old, new in itertools.pairwise(rates) if old]
     if not boundaries or len(factors) != len(boundaries) or boundaries[0] < 1:
         return None
     if any(not math.isclose(factor, factors[0], rel_tol=1e-6) for factor in factors):
@@ -237,16 +241,16 @@ def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
     # Model Garden's leads to the rate that decay has by then, whose steps count from 0.
     if kind != "linear" or warmup.warmup_steps >= (boundaries or [decay.get("decay_steps")])[0]:
         return None
-    found = decay | {
+    fields = decay | {
         "warmup_steps": warmup.warmup_steps, "initial_learning_rate": warmup.warmup_learning_rate,
         "handover": "continuous",
     }  # fmt: skip
     if boundaries:
-        return found
+        return fields
     length, end = decay["decay_steps"], decay["end_learning_rate"]
-    left = length - warmup.warmup_steps
-    peak = end + (decay["learning_rate"] - end) * (left / length) ** decay["power"]
-    return found | {"learning_rate": peak, "decay_steps": left}
+    remaining = length - warmup.warmup_steps
+    peak = end + (decay["learning_rate"] - end) * (remaining / length) ** decay["power"]
+    return fields | {"learning_rate": peak, "decay_steps": remaining}
 
 
 def _settings_of_stage(params, staged, stage, seen: int) -> dict:
@@ -260,20 +264,20 @@ def _settings_of_stage(params, staged, stage, seen: int) -> dict:
     train_data = {"global_batch_size": stage.batch_size}
     if hasattr(data, "begin_example"):
         train_data["begin_example"] = data.begin_example + seen
-    times = stage.batch_size / data.global_batch_size
+    factor = stage.batch_size / data.global_batch_size
     trainer = {
         "train_steps": stage.train_steps,
         "optimizer_config": config,
-        **intervals(params.trainer, params.trainer.train_steps / times),
+        **intervals(params.trainer, params.trainer.train_steps / factor),
     }
     return {"task": {"train_data": train_data}, "trainer": trainer}
 
 
 def _updates(staged, examples: int) -> int:
     """The updates of all stages, the first first, until they have seen so many examples."""
-    done = 0
+    updates = 0
     for stage in staged:
         if examples <= stage.examples_seen:
             break
-        examples, done = examples - stage.examples_seen, done + stage.train_steps
-    return done + math.ceil(examples / stage.batch_size)
+        examples, updates = examples - stage.examples_seen, updates + stage.train_steps
+    return updates + math.ceil(examples / stage.batch_size)

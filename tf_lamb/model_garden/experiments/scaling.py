@@ -44,19 +44,19 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
     `params` are the experiment at the batch at which it was tuned. What `--params_override` says,
     `own`, holds, whatever the recipe says. Raises where there is no such recipe for this run.
     """
-    tuned, steps = params.trainer.train_steps, at(own, "trainer.train_steps")
+    tuned_steps, override_steps = params.trainer.train_steps, at(own, "trainer.train_steps")
     if name in PUBLISHED:
         text, settings = published(name, batch_size, params, own)
         train_steps = settings["trainer"]["train_steps"]
-        if steps not in (None, train_steps):
+        if override_steps not in (None, train_steps):
             raise ValueError(
                 f"{name} trains for {train_steps:,} steps, but --params_override says trainer."
-                f"train_steps={steps}. Leave one of them out"
+                f"train_steps={override_steps}. Leave one of them out"
             )
-        stretch = Fraction(train_steps, tuned)
+        stretch = Fraction(train_steps, tuned_steps)
     else:
-        if steps is not None:
-            stretch = Fraction(checks.integer("trainer.train_steps", steps), tuned)
+        if override_steps is not None:
+            stretch = Fraction(checks.integer("trainer.train_steps", override_steps), tuned_steps)
         else:
             checks.integer("batch_size", batch_size)
             stretch = Fraction(params.task.train_data.global_batch_size, batch_size)
@@ -66,10 +66,10 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
     trainer.update(intervals(params.trainer, trainer["train_steps"], loop))
     for path, value in _other_steps(config, stretch):
         text += f"\n  {'.'.join(path)} = {value if isinstance(value, list) else f'{value:,}'} steps"
-        place = trainer["optimizer_config"]
+        section = trainer["optimizer_config"]
         for key in path[:-1]:
-            place = place.setdefault(key, {})
-        place[path[-1]] = value
+            section = section.setdefault(key, {})
+        section[path[-1]] = value
     return text, settings
 
 
@@ -78,8 +78,8 @@ def _other_steps(config, stretch) -> Iterator[tuple[tuple[str, ...], Any]]:
     kind, optimizer = config.optimizer.type, config.optimizer.get()
     adascale = getattr(optimizer, "adascale", None)
     if adascale is not None and (steps := adascale.base_steps):
-        place = "optimizer", kind, "adascale", "base_steps"
-        yield place, max(nearest(steps * stretch), 1)
+        path = "optimizer", kind, "adascale", "base_steps"
+        yield path, max(nearest(steps * stretch), 1)
     if decay := decay_schedule(optimizer):
         for key, steps in _stretched(decay.get(), stretch).items():
             yield ("optimizer", kind, "weight_decay_schedule", decay.type, key), steps
@@ -106,19 +106,26 @@ def _stretched(schedule, stretch, before=0, after=0, has_end=True, offset=None) 
         has_end: whether its steps end a decay; False for those of a period.
         offset: the new one, where it is given.
     """
-    old = getattr(schedule, "offset", 0) or 0
+    old_offset = getattr(schedule, "offset", 0) or 0
     if offset is None:
         # A decay that would begin within the new warmup begins where that ends, and what warmup
         # gives up does not lengthen the offset, before which a rate is above the first one.
-        offset = min(max(nearest((before + old) * stretch) - after, 0), nearest(old * stretch))
-    begin, new_begin = (before + old, after + offset) if has_end else (0, 0)
-    found = _each(schedule, _STEPS, lambda n: max(nearest((n + begin) * stretch) - new_begin, 1))
-    return {**found, "offset": offset} if old else found
+        offset = min(
+            max(nearest((before + old_offset) * stretch) - after, 0), nearest(old_offset * stretch)
+        )
+    begin, new_begin = (before + old_offset, after + offset) if has_end else (0, 0)
+    changes = _each(
+        schedule, _STEPS, lambda step: max(nearest((step + begin) * stretch) - new_begin, 1)
+    )
+    return {**changes, "offset": offset} if old_offset else changes
 
 
 def _each(schedule, names, change) -> dict:
-    found = {key: value for key, value in schedule.as_dict().items() if value and key in names}
-    return {k: [*map(change, v)] if isinstance(v, list) else change(v) for k, v in found.items()}
+    selected = {key: value for key, value in schedule.as_dict().items() if value and key in names}
+    return {
+        name: [*map(change, setting)] if isinstance(setting, list) else change(setting)
+        for name, setting in selected.items()
+    }
 
 
 def _largest(name: str, rate) -> float:
@@ -128,13 +135,15 @@ def _largest(name: str, rate) -> float:
             f"--global_batch_size cannot scale {name}.type={rate.type}, only "
             f"{', '.join(_SCALABLE)} and those of tf_lamb. Write what this batch needs into a YAML"
         )
-    rates = [v for k, v in rate.get().as_dict().items() if k in RATES and v is not None]
+    rates = [
+        value for key, value in rate.get().as_dict().items() if key in RATES and value is not None
+    ]
     if not rates:
         raise ValueError(
             f"trainer.optimizer_config.{name}.{rate.type} names no rate to scale. Write one "
             "into a YAML, because a rate of --params_override holds as it is"
         )
-    return max(max(r) if isinstance(r, list) else r for r in rates)
+    return max(max(entry) if isinstance(entry, list) else entry for entry in rates)
 
 
 def _decay(kind: str, settings: dict) -> Any:
@@ -171,23 +180,23 @@ def peak(kind: str, settings: dict, step: int) -> float | None:
 
     decay, step = _decay(kind, settings), step - (settings.get("offset") or 0)
     # Before its offset a cosine rises to its first rate.
-    later = [each for each in (0, *getattr(decay, "boundaries", ())) if each > step]
-    return decay and float(max(decay.value(np, each) for each in (step, *later)))
+    later_steps = [at_step for at_step in (0, *getattr(decay, "boundaries", ())) if at_step > step]
+    return decay and float(max(decay.value(np, at_step) for at_step in (step, *later_steps)))
 
 
 def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
     """The changes in a decay's settings that give it this rate at a step; its end stays."""
-    found, decay = peak(kind, settings, step), _decay(kind, settings)
-    if found is None or math.isclose(found, rate, rel_tol=1e-9):
+    old_peak, decay = peak(kind, settings, step), _decay(kind, settings)
+    if old_peak is None or math.isclose(old_peak, rate, rel_tol=1e-9):
         return {}
     end = getattr(decay, "end_learning_rate", 0.0)
-    if kind in ("stepwise", "tf_lamb_multi_step") or found == end:
+    if kind in ("stepwise", "tf_lamb_multi_step") or old_peak == end:
         raise ValueError(
-            f"warmup would end at step {step:,} with a learning rate of {found:.4g}, and not of "
+            f"warmup would end at step {step:,} with a learning rate of {old_peak:.4g}, and not of "
             f"{rate:.4g}, because learning_rate.{kind} has fallen by then. Train for longer, or "
             "take a smaller batch"
         )
-    first = end + (rate - end) * (decay.initial_learning_rate - end) / (found - end)
+    first = end + (rate - end) * (decay.initial_learning_rate - end) / (old_peak - end)
     alpha = {"alpha": end / first} if "alpha" in settings else {}
     return {"initial_learning_rate": first, **alpha}
 
@@ -199,16 +208,16 @@ def cut_short(tuned, params) -> str | None:
         tuned: the experiment whose decay ends with its own steps.
         params: the same with other steps.
     """
-    steps, before = params.trainer.train_steps, tuned.trainer.train_steps
+    steps, old_steps = params.trainer.train_steps, tuned.trainer.train_steps
     if _counts_otherwise(params) or not isinstance(steps, int) or steps < 1:
         return None
-    found, end = _rate_at(params, steps), _rate_at(tuned, before)
-    if found is None or end is None or found <= end * 1.001:
+    rate, end = _rate_at(params, steps), _rate_at(tuned, old_steps)
+    if rate is None or end is None or rate <= end * 1.001:
         return None
     batch = params.task.train_data.global_batch_size
     return (
-        f"the learning rate ends at {found:.4g}, and not at {end:.4g}: trainer.train_steps={steps} "
-        f"of --params_override ends training, and not the decay, which is for {before:,} steps. "
+        f"the learning rate ends at {rate:.4g}, and not at {end:.4g}: trainer.train_steps={steps} "
+        f"of --params_override ends training, and not the decay, which is for {old_steps:,} steps. "
         f"Add --global_batch_size={batch} to have the decay end there, too"
     )
 
@@ -263,26 +272,33 @@ class Curve:
         largest, rate = _largest("learning_rate", self.rate), self.rate.get().as_dict()
         if not self.ends_on_decay:
             return largest
-        known = {key: self.said.get(key) if value is None else value for key, value in rate.items()}
-        return peak(self.rate.type, known, self.warmup_steps) or largest
+        settings = {
+            key: self.said.get(key) if value is None else value for key, value in rate.items()
+        }
+        return peak(self.rate.type, settings, self.warmup_steps) or largest
 
     def scaled(self, peak: float, stretch, warmup_steps: int) -> dict:
         """The rate's settings that change: the peak, and the length behind such a warmup."""
         rate, kind = self.rate.get(), self.rate.type
         is_behind = self.kind == "tf_lamb" and self.warmup.handover == "continuous"
-        before, after = (self.warmup_steps, warmup_steps) if is_behind else (0, 0)
-        found = _multiplied(rate, peak / self.peak) | _stretched(
-            rate, stretch, before, after, "exponential" not in kind, self.said.get("offset")
+        old_warmup, new_warmup = (self.warmup_steps, warmup_steps) if is_behind else (0, 0)
+        changes = _multiplied(rate, peak / self.peak) | _stretched(
+            rate,
+            stretch,
+            old_warmup,
+            new_warmup,
+            "exponential" not in kind,
+            self.said.get("offset"),
         )
         if self.ends_on_decay:
-            all_of_it = {**rate.as_dict(), **found, **self.said}
-            found |= with_peak(kind, all_of_it, warmup_steps, peak)
-        return found
+            all_settings = {**rate.as_dict(), **changes, **self.said}
+            changes |= with_peak(kind, all_settings, warmup_steps, peak)
+        return changes
 
     def warmed(self, peak: float, steps: int) -> dict:
         """The warmup's settings for another peak and so many steps."""
-        own = {**self.warmup.as_dict(), **_multiplied(self.warmup, peak / self.peak)}
-        return {"type": self.kind, self.kind: {**own, self.length: steps}}
+        settings = {**self.warmup.as_dict(), **_multiplied(self.warmup, peak / self.peak)}
+        return {"type": self.kind, self.kind: {**settings, self.length: steps}}
 
 
 # -- a rule ---------------------------------------------------------------------------------------
@@ -291,13 +307,15 @@ class Curve:
 def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     """The arithmetic and the settings of a rule: the recipe of the experiment, the curve by it."""
     config, base = params.trainer.optimizer_config, params.task.train_data.global_batch_size
-    said = at(own, f"trainer.optimizer_config.learning_rate.{config.learning_rate.type}") or {}
+    rate_override = (
+        at(own, f"trainer.optimizer_config.learning_rate.{config.learning_rate.type}") or {}
+    )
     kind, warmup = config.warmup.type, config.warmup.get()
     if kind is None and name == TRANSFER:  # which has one at a larger batch in any case
         kind = "tf_lamb"
         warmup = config.warmup.tf_lamb.replace(steps=0, start=0.0, handover="continuous")
-    curve = Curve(config.learning_rate, kind, warmup, said)
-    moving = _moving(config) if name == TRANSFER else {}
+    curve = Curve(config.learning_rate, kind, warmup, rate_override)
+    moved = _moving(config) if name == TRANSFER else {}
     exact = params.trainer.train_steps * stretch
     steps = nearest(exact)
     ratio = f"{params.trainer.train_steps:,} steps x {base:,} / {batch_size:,} ="
@@ -305,44 +323,48 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         raise ValueError(
             f"nothing would be trained: {ratio} {float(exact):.3g} steps. Take a smaller batch"
         )
-    recipe = _recipe(name, batch_size, base, steps, curve, moving)
-    own_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)  # a warmup stays one
-    place = f"warmup.{curve.kind}.{curve.length}"
-    warmup_steps = at(own, f"trainer.optimizer_config.{place}")
-    if warmup_steps is None and (warmup_steps := own_warmup) > steps:
+    recipe = _recipe(name, batch_size, base, steps, curve, moved)
+    new_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)  # a warmup stays one
+    setting = f"warmup.{curve.kind}.{curve.length}"
+    warmup_steps = at(own, f"trainer.optimizer_config.{setting}")
+    if warmup_steps is None and (warmup_steps := new_warmup) > steps:
         raise ValueError(
-            f"{recipe.title}: warmup is longer than training, {own_warmup:,} > {steps:,} "
+            f"{recipe.title}: warmup is longer than training, {new_warmup:,} > {steps:,} "
             "steps. Train for longer, or take a smaller batch"
         )
-    checks.integer(place, warmup_steps, 0)
+    checks.integer(setting, warmup_steps, 0)
 
-    rate = curve.scaled(recipe.learning_rate, stretch, warmup_steps)
-    found = {"learning_rate": {curve.rate.type: rate}, **_moved(config, recipe, moving)}
-    if own_warmup:
-        found["warmup"] = curve.warmed(recipe.learning_rate, own_warmup)
-    is_given = at(own, "trainer.train_steps") is not None
+    rate_settings = curve.scaled(recipe.learning_rate, stretch, warmup_steps)
+    changes = {
+        "learning_rate": {curve.rate.type: rate_settings},
+        **_moved(config, recipe, moved),
+    }
+    if new_warmup:
+        changes["warmup"] = curve.warmed(recipe.learning_rate, new_warmup)
+    is_set = at(own, "trainer.train_steps") is not None
     training = (
-        f"{steps:,} steps, as --params_override has it" if is_given else f"{ratio} {steps:,} steps"
+        f"{steps:,} steps, as --params_override has it" if is_set else f"{ratio} {steps:,} steps"
     )
     arithmetic = recipe.arithmetic if name == TRANSFER else recipe.arithmetic[:2]
-    place, on_the_curve = "initial_learning_rate", []
-    first, now = curve.rate.get().as_dict().get(place), rate.get(place)
-    if now is not None and first not in (None, curve.peak):  # the curve begins above the peak
-        begins = f"{place} = {now:.4g} ({first:g} before)"
-        on_the_curve = [f"peak, where warmup ends = {recipe.learning_rate:.4g}: {begins}"]
+    setting, curve_lines = "initial_learning_rate", []
+    old_first, new_first = curve.rate.get().as_dict().get(setting), rate_settings.get(setting)
+    # The curve may begin above the peak.
+    if new_first is not None and old_first not in (None, curve.peak):
+        start_text = f"{setting} = {new_first:.4g} ({old_first:g} before)"
+        curve_lines = [f"peak, where warmup ends = {recipe.learning_rate:.4g}: {start_text}"]
     lines = [
         f"{recipe.title} from batch {base:,}, at which this experiment was tuned, to "
         f"{batch_size:,}",
         # Nothing is known here of what counts in epochs.
         *(line for line in arithmetic if not line.startswith(("steps ", "warmup "))),
-        *on_the_curve,
+        *curve_lines,
         f"training = {training}",
-        f"warmup = {_warming(name, curve.warmup_steps, own_warmup, base, batch_size)}",
+        f"warmup = {_warming(name, curve.warmup_steps, new_warmup, base, batch_size)}",
         f"source: {recipe.source}",
     ]
     return "\n  ".join(lines), {
         "task": {"train_data": {"global_batch_size": batch_size}},
-        "trainer": {"train_steps": steps, "optimizer_config": found},
+        "trainer": {"train_steps": steps, "optimizer_config": changes},
     }
 
 
@@ -365,35 +387,36 @@ def _recipe(name, batch_size, base, steps, curve: Curve, moving: dict) -> recipe
         # Of a run that is long enough: what a rule says does not depend on the length.
         examples += curve.warmup_steps * max(base, batch_size)
     share = curve.warmup_steps * base / examples
-    of: dict = {"examples": examples, "epochs": 1}
+    length: dict = {"examples": examples, "epochs": 1}
     if name != TRANSFER:
-        return recipes.scale(batch_size, base, curve.peak, share, rule=name, **of)
-    return recipes.transfer(batch_size, base, curve.peak, warmup_epochs=share, **of | moving)
+        return recipes.scale(batch_size, base, curve.peak, share, rule=name, **length)
+    return recipes.transfer(batch_size, base, curve.peak, warmup_epochs=share, **length | moving)
 
 
 def _moving(config) -> dict:
     """The settings that `transfer` moves, of an optimizer that has them."""
-    own = config.optimizer.get().as_dict()
-    decay = own.get("weight_decay_rate", own.get("weight_decay"))  # theirs, or ours
+    optimizer = config.optimizer.get().as_dict()
+    # Model Garden's optimizers call it weight_decay_rate.
+    decay = optimizer.get("weight_decay_rate", optimizer.get("weight_decay"))
     if schedule := decay_schedule(config.optimizer.get()):
         decay = _largest(f"optimizer.{config.optimizer.type}.weight_decay_schedule", schedule)
-    found = {
+    settings = {
         "weight_decay": decay,
-        "beta_2": own.get("beta_2"),
+        "beta_2": optimizer.get("beta_2"),
         "ema_momentum": config.ema.average_decay if config.ema is not None else None,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _moved(config, recipe, moving: dict) -> dict:
     """The same settings as the recipe has them."""
-    own = {name: getattr(recipe, name) for name in moving if name != "ema_momentum"}
-    if "weight_decay" in own and hasattr(config.optimizer.get(), "weight_decay_rate"):
-        own["weight_decay_rate"] = own.pop("weight_decay")
-    elif "weight_decay" in own and (decay := decay_schedule(config.optimizer.get())):
-        factor = own.pop("weight_decay") / moving["weight_decay"]
-        own["weight_decay_schedule"] = {decay.type: _multiplied(decay.get(), factor)}
-    found = {"optimizer": {config.optimizer.type: own}} if own else {}
+    moved = {name: getattr(recipe, name) for name in moving if name != "ema_momentum"}
+    if "weight_decay" in moved and hasattr(config.optimizer.get(), "weight_decay_rate"):
+        moved["weight_decay_rate"] = moved.pop("weight_decay")
+    elif "weight_decay" in moved and (decay := decay_schedule(config.optimizer.get())):
+        factor = moved.pop("weight_decay") / moving["weight_decay"]
+        moved["weight_decay_schedule"] = {decay.type: _multiplied(decay.get(), factor)}
+    settings = {"optimizer": {config.optimizer.type: moved}} if moved else {}
     if "ema_momentum" in moving:
-        found["ema"] = {"average_decay": recipe.ema_momentum}
-    return found
+        settings["ema"] = {"average_decay": recipe.ema_momentum}
+    return settings

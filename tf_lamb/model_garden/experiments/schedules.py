@@ -100,20 +100,20 @@ def steered_rate(optimizer) -> Steered | None:
 
 def jump(before: dict, config, step: float) -> str | None:
     """The line on a rate that jumps where a run goes on from the params.yaml `before`, or None."""
-    parts = {part: yamls.at(before, f"trainer.optimizer_config.{part}") for part in _PARTS}
-    changed = [line for part in _PARTS for line in _changes(part, parts[part], config)]
-    kinds = yamls.at(parts, "learning_rate.type"), config.learning_rate.type
-    if not changed or not step or any(map(is_steered, kinds)):
+    old_parts = {part: yamls.at(before, f"trainer.optimizer_config.{part}") for part in _PARTS}
+    changes = [line for part in _PARTS for line in _changes(part, old_parts[part], config)]
+    kinds = yamls.at(old_parts, "learning_rate.type"), config.learning_rate.type
+    if not changes or not step or any(map(is_steered, kinds)):
         return None
     try:
-        old, new = (_rate_at(each, step) for each in (config.replace(**parts), config))
+        old, new = (_rate_at(version, step) for version in (config.replace(**old_parts), config))
     except (KeyError, TypeError, ValueError):  # of another version of Model Garden
         return None
     if math.isclose(old, new, rel_tol=1e-3):
         return None
     return (
         f"The learning rate jumps from {old:.3g} to {new:.3g} at step {step:,.0f}, because "
-        f"{' and '.join(changed)}"
+        f"{' and '.join(changes)}"
     )
 
 
@@ -122,12 +122,16 @@ _PARTS = "learning_rate", "warmup"
 
 def _changes(part, before, config) -> list[str]:
     """Says of each setting of a part what it was and is, where it changed."""
-    now = getattr(config, part).as_dict()
-    used = {key: value for key, value in now.items() if key in ("type", now.get("type"))}
+    new_settings = getattr(config, part).as_dict()
+    used = {
+        key: value
+        for key, value in new_settings.items()
+        if key in ("type", new_settings.get("type"))
+    }
     return [
-        f"{part}.{path} was {was} and is {value}"
+        f"{part}.{path} was {old_value} and is {value}"
         for path, value in yamls.leaves(used)
-        if (was := yamls.at(before, path)) != value
+        if (old_value := yamls.at(before, path)) != value
     ]
 
 
