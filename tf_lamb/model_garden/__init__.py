@@ -1,6 +1,6 @@
 """The Model Garden frontend: experiments that train with the optimizers of this package.
 
-Nothing is registered by importing it. One call does so:
+Importing it registers nothing. One call does:
 
     import tf_lamb.model_garden
     tf_lamb.model_garden.register()
@@ -13,11 +13,14 @@ from tf_lamb.model_garden.common.errors import require
 
 
 def register() -> None:
-    """Makes our optimizers, schedules, tasks, trainer and experiments known to Model Garden.
+    """Registers our optimizers, schedules, tasks, trainer and experiments with Model Garden.
 
-    Its mains then train with our runner, too, which sees to what an optimizer's settings ask for
-    besides steps: divergence reports, trust ratios, noise, the end of AdaScale. May be called any
-    number of times.
+    Model Garden's mains then train with our runner, too. It does what an optimizer's settings ask
+    for besides steps: divergence reports, trust ratios, noise, the end of AdaScale. It may be
+    called any number of times.
+
+    Raises:
+        ModuleNotFoundError: if Model Garden is not installed.
     """
     require()
     from tf_lamb.model_garden.experiments import optimizers, schedules
@@ -30,7 +33,7 @@ def register() -> None:
 
 
 def register_optimizer(key: str, optimizer: type) -> None:
-    """Makes a class of yours an optimizer of every experiment, under a key of its own.
+    """Registers a class of yours as an optimizer of every experiment.
 
     In a module `my_rules.py`, which the command imports:
 
@@ -45,8 +48,9 @@ def register_optimizer(key: str, optimizer: type) -> None:
         optimizer: A class that `tf_lamb.tf_keras.optimizer_of` made.
 
     Raises:
-        TypeError: for any other class.
-        ValueError: for a key that another optimizer of this package has.
+        ModuleNotFoundError: if Model Garden is not installed.
+        TypeError: if the class is any other.
+        ValueError: if another optimizer of this package has the key.
     """
     require()
     from tf_lamb.model_garden.experiments import optimizers

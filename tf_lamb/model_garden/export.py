@@ -2,18 +2,20 @@
 
     python -m tf_lamb.model_garden.export --model_dir=/tmp/bert_small --export_dir=/tmp/served
 
-The folder of the run says what its model is, and the last whole checkpoint has the weights;
-`--checkpoint` names another one, or its folder. Only inference is exported: no optimizer, no
-dropout, and batch normalization by the statistics of training.
+The folder of the run says what its model is. The weights come from the last complete checkpoint, or
+from the one that `--checkpoint` names, itself or its folder. Only inference is exported: no
+optimizer, no dropout, and batch normalization by the statistics of training.
 
     model = tf.saved_model.load("/tmp/served")
     model.signatures["serving_default"](...)
 
-A classifier of pictures takes `inputs`, whole numbers of 0 to 255 in the shape (batch, height,
-width, 3), which it crops and scales as an evaluation does, and gives `logits` and `probs`. With
-`--input_type=image_bytes` it takes the bytes of JPEGs or PNGs. A BERT takes the `input_word_ids`,
-`input_mask` and `input_type_ids` of its records, in pretraining `masked_lm_positions`, too, and
-gives what Model Garden's own export of its task gives: in pretraining that of the next sentence.
+A classifier of pictures takes `inputs`, integers from 0 to 255 in the shape (batch, height, width,
+3). It crops and scales them as an evaluation does, and returns `logits` and `probs`. With
+`--input_type=image_bytes` it takes the bytes of JPEGs or PNGs.
+
+A BERT takes the `input_word_ids`, `input_mask` and `input_type_ids` of its records, and in
+pretraining `masked_lm_positions`, too. It returns what Model Garden's own export of its task
+returns: in pretraining the output for the next sentence.
 """
 
 import os
@@ -24,6 +26,7 @@ from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 
+# The values of `--input_type`, as Model Garden names them.
 _OF_PICTURES = ("image_tensor", "image_bytes", "tf_example")
 
 
@@ -43,14 +46,14 @@ def define_flags() -> None:
 
 
 def experiment_of(model_dir: str, name: str | None = None):
-    """The experiment that was trained in a folder.
+    """Returns the experiment that was trained in a folder.
 
     Args:
-        model_dir: the folder of the run.
-        name: the name of the experiment; None for the one that the folder says.
+        model_dir: The folder of the run.
+        name: The name of the experiment. Defaults to None: the one that the folder names.
 
     Raises:
-        UserError: where the folder does not say what was trained in it.
+        UserError: if the folder does not say what was trained in it, or the name is unknown.
     """
     from official.core import exp_factory
 
@@ -75,7 +78,16 @@ def experiment_of(model_dir: str, name: str | None = None):
 
 
 def weights_of(params, model_dir: str, checkpoint: str | None = None) -> str:
-    """The checkpoint that is exported; raises `UserError` where there is none, or not of it."""
+    """Returns the path of the checkpoint to export.
+
+    Args:
+        params: The experiment.
+        model_dir: The folder of the run.
+        checkpoint: A checkpoint or its folder. Defaults to None: the last complete one of the run.
+
+    Raises:
+        UserError: if there is no checkpoint, or the run evaluated averages that it does not hold.
+    """
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
     if checkpoint is None:
@@ -101,13 +113,14 @@ def export(params, checkpoint: str, export_dir: str, input_type: str = "image_te
     """Exports the model of an experiment, with the weights of a checkpoint.
 
     Args:
-        params: the experiment.
-        checkpoint: the checkpoint, by its name without an ending.
-        export_dir: the folder of the SavedModel, which is made.
-        input_type: what a classifier of pictures takes, of Model Garden's `export_saved_model`.
+        params: The experiment.
+        checkpoint: The path of the checkpoint, without an ending.
+        export_dir: The folder of the SavedModel, which is made.
+        input_type: The input of a classifier of pictures, as Model Garden's `export_saved_model`
+            names it. Defaults to "image_tensor".
 
     Raises:
-        UserError: where Model Garden has no export for the task, or the weights are of another
+        UserError: if Model Garden has no export for the task, or the weights are those of another
             model.
     """
     from official.core import export_base, task_factory
@@ -123,7 +136,7 @@ def export(params, checkpoint: str, export_dir: str, input_type: str = "image_te
 
 
 def _of_pictures(params, task, input_type):
-    """What Model Garden serves of a classifier of pictures, with the task's own layers."""
+    """Returns Model Garden's export module for a classifier of pictures, with the task's model."""
     from official.vision.serving import image_classification
 
     height, width, *_ = params.task.model.input_size
@@ -137,7 +150,7 @@ def _of_pictures(params, task, input_type):
 
 
 def _of_text(params, task):
-    """What Model Garden serves of a text model; raises where it serves nothing of its task."""
+    """Returns Model Garden's export module for a text model; raises if it has none for the task."""
     from official.nlp.serving import export_savedmodel
 
     if (export_class := export_savedmodel.lookup_export_module(task)) is None:
@@ -146,7 +159,7 @@ def _of_text(params, task):
             "its model"
         )
     settings = export_class.Params()
-    if hasattr(settings, "inputs_only"):  # else the mask is guessed from the tokens
+    if hasattr(settings, "inputs_only"):  # if True, the mask is guessed from the tokens
         settings.inputs_only = False
     head, model_settings = getattr(settings, "cls_head_name", None), params.task.model.as_dict()
     names = [entry["name"] for entry in model_settings.get("cls_heads") or ()]
@@ -160,7 +173,14 @@ def _of_text(params, task):
 
 
 def run(args) -> None:
-    """Exports what the flags say; raises `UserError` where it cannot."""
+    """Exports the model of the run that the flags name.
+
+    Args:
+        args: The flags.
+
+    Raises:
+        UserError: if `--export_dir` exists, or the run cannot be exported.
+    """
     if os.path.exists(args.export_dir):
         raise UserError(f"--export_dir={args.export_dir} exists: name another folder, or delete it")
     train.register()
@@ -171,6 +191,7 @@ def run(args) -> None:
 
 
 def _run(_) -> None:
+    """Runs the command, and reports a `UserError` in one line."""
     with Console(), one_line("export"):
         run(flags.FLAGS)
 

@@ -1,22 +1,22 @@
-"""Finds which batch an experiment wants: how long training takes at each, and what it costs.
+"""Finds the best batch for an experiment: how long training takes at each, and what it costs.
 
     python -m tf_lamb.model_garden.find --experiment=lamb/bert_pretraining \\
         --config_file=bert_small_cpu.yaml --noise_scale=1000 --step_seconds=16:0.05,64:0.12 \\
         --write_config=found.yaml
 
 The experiment as it stands is the tuned baseline: its global batch, and its `trainer.train_steps`.
-Two things are known of it, from runs that you have seen:
+You tell the command two things, from runs that you have made:
 
 *   the steps at another batch: `--runs=64:4800,1024:300`, the steps to the same loss at two batches
     or more, or `--noise_scale=1000`, the gradient noise scale in examples, as a run with
     `measure_noise.enabled=true` read it last;
 *   the seconds of a step on one device at two micro-batches or more, `--step_seconds`: a short
-    `train` without accumulation shows examples a second. The network between devices is not
+    `train` without accumulation shows examples per second. The network between devices is not
     counted.
 
-The command prints a table of the batches, which to take, and the command that trains with it, by
-`--recipe=transfer` over the steps of the table. `--write_config` writes the whole experiment at
-that batch as a YAML, which begins with the command that takes it.
+The command prints a table of the batches, the batch to take, and the command that trains with it,
+by `--recipe=transfer` over the steps of the table. `--write_config` writes the whole experiment at
+that batch as a YAML file. The file begins with the command that uses it.
 """
 
 import math
@@ -34,11 +34,12 @@ from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 from tf_lamb.model_garden.train_stages import Stage
 
+# Flags of `train` that have no effect here, because nothing is trained.
 _OF_TRAINING = ("mode", "model_dir", "seed", "tpu", "tf_data_service")
 
 
 def define_flags() -> None:
-    """The flags of `train` that describe an experiment, and ours."""
+    """Defines the flags of `train` that describe an experiment, and those of this command."""
     train.define_flags(refused=("global_batch_size", "recipe", *_OF_TRAINING))
     flags.DEFINE_list("runs", [], "BATCH:STEPS of runs to the same loss, at two batches or more.")
     flags.DEFINE_float("noise_scale", None, "The gradient noise scale, in examples.")
@@ -56,7 +57,14 @@ def define_flags() -> None:
 
 
 def check_flags(args) -> None:
-    """Raises `UserError` for what is wrong before the experiment is read."""
+    """Checks the flags, before the experiment is read.
+
+    Args:
+        args: The flags.
+
+    Raises:
+        UserError: if a flag has a bad value, has no effect here, or is missing.
+    """
     for name in ("global_batch_size", "recipe"):
         if value := getattr(args, name):
             raise UserError(
@@ -85,7 +93,7 @@ def check_flags(args) -> None:
 
 
 def _pairs(args, name: str) -> list[tuple[int, float]]:
-    """The entries of a flag such as --runs=64:4800,1024:300."""
+    """Returns the pairs in a flag such as --runs=64:4800,1024:300."""
     texts = getattr(args, name)
     try:
         return [(int(size), float(value)) for size, value in (text.split(":") for text in texts)]
@@ -95,7 +103,7 @@ def _pairs(args, name: str) -> list[tuple[int, float]]:
 
 
 def _integers(args, name: str) -> list[int]:
-    """The entries of a flag such as --devices=1,8."""
+    """Returns the integers in a flag such as --devices=1,8."""
     try:
         return [int(text) for text in getattr(args, name)]
     except ValueError:
@@ -104,7 +112,10 @@ def _integers(args, name: str) -> list[int]:
 
 
 def _steps(args, baseline, train_steps) -> steps.StepCurve:
-    """The steps at any batch, through those of the baseline where one scale is known."""
+    """Returns the curve of the steps at any batch, from `--runs` or from `--noise_scale`.
+
+    With a noise scale it goes through the `train_steps` of the baseline.
+    """
     with named("--runs" if args.runs else "--noise_scale"):
         if args.runs:
             return steps.from_runs(_pairs(args, "runs"))
@@ -112,14 +123,25 @@ def _steps(args, baseline, train_steps) -> steps.StepCurve:
 
 
 def _seconds(args) -> tuple[plan.StepTime, int]:
-    """The seconds of a step, and the largest micro-batch that was timed."""
+    """Returns the seconds of a step, and the largest micro-batch that was timed."""
     with named("--step_seconds"):
         sizes, seconds = zip(*_pairs(args, "step_seconds") or [(1, 1.0)], strict=True)
         return plan.fit_time(sizes, seconds), max(sizes)
 
 
 def ask(params, args) -> plan.Answer:
-    """Plans what training takes at each batch, for flags that `check_flags` has seen."""
+    """Plans how long training takes at each batch, and what it costs.
+
+    Args:
+        params: The experiment, the tuned baseline.
+        args: The flags, which `check_flags` has checked.
+
+    Returns:
+        The table of the batches, and which of them to take.
+
+    Raises:
+        UserError: if no rule moves this experiment to another batch, or the plan is not possible.
+    """
     from tf_lamb.model_garden.checks import data, experiment
     from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments import schedules
@@ -168,7 +190,7 @@ def ask(params, args) -> plan.Answer:
 
 
 def _check(params) -> None:
-    """Raises where an experiment cannot be trained."""
+    """Raises `UserError` if the experiment cannot be trained."""
     from tf_lamb.model_garden.checks import experiment
 
     experiment.check_runtime(params, evaluating=True)
@@ -177,7 +199,19 @@ def _check(params) -> None:
 
 
 def found_at(params, row, args) -> tuple[Stage, Any]:
-    """The flags and the experiment at a row of the answer; raises where `train` would refuse it."""
+    """Makes the flags and the experiment for one row of the answer.
+
+    Args:
+        params: The experiment, the tuned baseline.
+        row: A row of the table: its batch, steps, devices and accumulation.
+        args: The flags.
+
+    Returns:
+        The flags of `train` that train at the row's batch, and the experiment that they describe.
+
+    Raises:
+        UserError: if `train` would refuse the experiment.
+    """
     from tf_lamb.model_garden.checks import experiment
     from tf_lamb.model_garden.common import batches
     from tf_lamb.model_garden.experiments import parsing
@@ -189,7 +223,7 @@ def found_at(params, row, args) -> tuple[Stage, Any]:
     if row.accumulation != batches.micro_batches(params):
         overrides[f"{optimizer}.gradient_accumulation_steps"] = row.accumulation
     if experiment.measures(params) and row.devices == row.accumulation == 1:
-        # One part of a batch has no other to be compared with.
+        # The noise is measured by comparing parts of a batch, and here there is one part only.
         overrides[f"{optimizer}.measure_noise.enabled"] = False
     if batches.replicas(params) not in (None, row.devices):
         overrides["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": row.devices}
@@ -208,7 +242,7 @@ def found_at(params, row, args) -> tuple[Stage, Any]:
 
 
 def command(found: Stage) -> str:
-    """The command that trains so."""
+    """Returns the command line of `train` for the flags in `found`."""
     values = {
         "global_batch_size": found.global_batch_size, "recipe": found.recipe,
         "params_override": found.params_override, "mode": "train_and_eval",
@@ -222,7 +256,16 @@ def command(found: Stage) -> str:
 
 
 def write_config(path: str, found: Stage, params) -> str:
-    """Writes the experiment as a YAML; returns the command that takes it, with which it begins."""
+    """Writes the experiment as a YAML file, which begins with the command that uses it.
+
+    Args:
+        path: The file to write, which must not exist.
+        found: The flags of `train` for the batch that was found.
+        params: The experiment at that batch.
+
+    Returns:
+        The command.
+    """
     command_line = command(Stage(found.experiment, [path], found.model_dir))
     with open(path, "x") as file:
         file.write(
@@ -233,11 +276,12 @@ def write_config(path: str, found: Stage, params) -> str:
 
 
 def run() -> None:
-    """Asks what the flags say, prints the answer, and the command that trains so."""
+    """Plans the batches that the flags name; prints the table and the command that trains."""
     args = flags.FLAGS
     with one_line("find"):
         check_flags(args)
-        yamls.read_files(args.config_file)  # before TensorFlow is imported, which takes seconds
+        # A missing file is reported before TensorFlow is imported, which takes seconds.
+        yamls.read_files(args.config_file)
         train.register()
         from tf_lamb.model_garden.experiments import parsing
 
@@ -251,6 +295,7 @@ def run() -> None:
 
 
 def _run(_) -> None:
+    """Runs the command with its console."""
     with Console():
         run()
 

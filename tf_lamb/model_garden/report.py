@@ -2,8 +2,8 @@
 
     python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
 
-Training also ends with it. The picture is report.png in that folder: loss, learning rate and, if
-they were observed, noise scale and trust ratios over the steps.
+Training also ends with this report. The picture is report.png in that folder. It shows the loss,
+the learning rate and, if they were observed, noise scale and trust ratios over the steps.
 """
 
 from absl import app, flags
@@ -13,6 +13,7 @@ from tf_lamb.model_garden.common.errors import begin, one_line
 
 
 def _run(_) -> None:
+    """Prints the report of the folder, or one line if there is no such run."""
     with Console(), one_line("report", FileNotFoundError):
         from tf_lamb.model_garden.folders.report import report
 

@@ -2,8 +2,9 @@
 
     python -m tf_lamb.model_garden.sample_data --output_dir=DIR [--input=a.txt,b.txt] [...]
 
-Without `--input` the text is the English manual in every CPython (`pydoc_data.topics`). Nothing is
-downloaded. Model Garden's own `create_pretraining_data` makes the examples.
+Without `--input` the text is the English manual that comes with every CPython
+(`pydoc_data.topics`). Nothing is downloaded. Model Garden's own `create_pretraining_data` makes the
+examples.
 """
 
 import collections
@@ -32,28 +33,31 @@ def write(
 ):  # fmt: skip
     """Writes `vocab.txt`, `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
 
-    The same text and settings give the same bytes. A second call finds them and writes nothing.
+    The same text and settings give the same bytes. A second call finds the files and writes
+    nothing. The flags of the command take their help from the lines below.
 
     Args:
-      output_dir: local folder to write to, made if missing.
-      input: text files or globs, comma-separated (in Python also a list), with one sentence a line
-        and a blank line between documents. Default: Python's own manual.
-      vocab_file: a BERT vocabulary, one token a line, say of the checkpoint that training begins
-        with. Default: one is learned from the training documents.
-      vocab_size: tokens of a vocabulary that is learned, at most; a short text gives fewer.
-      do_lower_case: whether text becomes lower case without accents, as uncased models have it.
-      seq_length: tokens an example, padding included.
-      max_predictions_per_seq: masked tokens an example, at most.
-      dupe_factor: passes over the text, each with other masks.
-      seed: of the masks, the sentence pairs and the order.
-      validation_fraction: share of the documents that is kept for validation, evenly spread.
+        output_dir: local folder to write to, made if missing.
+        input: text files or globs, comma-separated (in Python also a list), with one sentence per
+            line and a blank line between documents. Default: Python's own manual.
+        vocab_file: a BERT vocabulary with one token per line, for example that of the checkpoint
+            that training begins with. Default: one is learned from the training documents.
+        vocab_size: the largest number of tokens in a learned vocabulary; a short text gives fewer.
+        do_lower_case: whether text becomes lower case without accents, as for uncased models.
+        seq_length: tokens per example, padding included.
+        max_predictions_per_seq: the largest number of masked tokens per example.
+        dupe_factor: passes over the text, each with other masks.
+        seed: seed of the masks, the sentence pairs and the order.
+        validation_fraction: share of the documents kept for validation, evenly spread.
 
     Returns:
-      The facts in `data.json`, as a dict.
+        The facts in `data.json`, as a dict.
 
     Raises:
-      ValueError, OSError: for input that cannot be used, before anything is written.
-      ModuleNotFoundError: where Model Garden is not installed.
+        TypeError: if a number is not an integer.
+        ValueError: if an argument or the input cannot be used, before anything is written.
+        OSError: if a file is missing, or the folder has other data.
+        ModuleNotFoundError: if Model Garden is not installed.
     """
     require()
     checks.integer("seq_length", seq_length, 8)
@@ -81,7 +85,8 @@ def write(
         (folder / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
         for part, documents in parts.items():
             facts[f"{part}_examples"], mask_counts = _write_part(folder, part, documents, settings)
-        # `masked` is now validation's. Always to answer its commonest token is right that often.
+        # `mask_counts` is now that of validation. The share is the accuracy of a model that always
+        # predicts the commonest masked token.
         token, count = mask_counts.most_common(1)[0]
         facts["validation_commonest_masked_token"] = vocab[token]
         facts["validation_commonest_masked_share"] = count / sum(mask_counts.values())
@@ -89,15 +94,20 @@ def write(
 
 
 def _sha256(value):
-    """The hash of anything that JSON can hold."""
+    """Returns the SHA-256 hash of a value that JSON can hold, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _write_part(partial, part, documents, settings):
-    """Writes the TFRecord of one part; returns (examples, {token id: how often it is masked})."""
+    """Writes the TFRecord of one part, "train" or "validation".
+
+    Returns (number of examples, token id -> how often it is masked).
+    """
     import tensorflow as tf
     import tqdm
-    from official.nlp.data import create_pretraining_data as garden  # defines absl flags
+    from official.nlp.data import (
+        create_pretraining_data as garden,
+    )  # this import defines absl flags
 
     (partial / "text").write_text("\n\n".join(map("\n".join, documents)), encoding="utf-8")
     tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", settings["do_lower_case"])
@@ -105,7 +115,7 @@ def _write_part(partial, part, documents, settings):
     instances = garden.create_training_instances(
         [f"{partial}/text"], tokenizer, garden.get_processor_text_fn(False, False), seq_length,
         settings["dupe_factor"], rng=random.Random(settings["seed"]), max_predictions_per_seq=most,
-        short_seq_prob=0.1, masked_lm_prob=0.15,  # BERT's
+        short_seq_prob=0.1, masked_lm_prob=0.15,  # as for BERT
     )  # fmt: skip
     if not instances:
         raise ValueError(
@@ -131,6 +141,7 @@ def _write_part(partial, part, documents, settings):
 
 
 def _read_text(path, what):
+    """Returns the UTF-8 text of a file; raises an error that begins with `what` if it cannot."""
     try:
         return pathlib.Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -140,8 +151,13 @@ def _read_text(path, what):
 
 
 def read_vocab(path):
-    """Returns the tokens of a BERT vocabulary file, in the order of their ids."""
-    # One token a line, the line number is its id: as Model Garden's load_vocab reads it.
+    """Returns the tokens of a BERT vocabulary file, in the order of their ids.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not UTF-8 text, or lacks a special token.
+    """
+    # As Model Garden's load_vocab reads it: one token per line, and the line number is its id.
     vocab = [line.strip() for line in _read_text(path, "vocab_file").rstrip().split("\n")]
     missing = ", ".join(token for token in SPECIAL_TOKENS if token not in vocab)
     if missing:
@@ -153,7 +169,19 @@ def read_vocab(path):
 
 
 def read_sources(patterns):
-    """Returns {source: its documents}, a document being a list of sentences."""
+    """Reads the documents of the text.
+
+    Args:
+        patterns: Text files or globs, as one string with commas or as a list; None for Python's own
+            manual.
+
+    Returns:
+        Source -> documents. A document is a list of sentences.
+
+    Raises:
+        FileNotFoundError: if a pattern matches no file.
+        ValueError: if a file is not UTF-8 text.
+    """
     if patterns is None:
         from pydoc_data import topics
 
@@ -174,7 +202,8 @@ def read_sources(patterns):
 
 
 def _sentences(text):
-    text = re.sub(r"(?m)^[*=~^-]+$", "", text).strip()  # without the underlines of titles
+    """Splits a page of Python's manual into sentences."""
+    text = re.sub(r"(?m)^[*=~^-]+$", "", text).strip()  # removes the underlines of titles
     paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
     return [
         sentence
@@ -184,7 +213,18 @@ def _sentences(text):
 
 
 def train_validation_split(sources, fraction):
-    """Returns the documents of each part: 0, 1/fraction, 2/fraction, ... are for validation."""
+    """Splits the documents: numbers 0, 1/fraction, 2/fraction, ... are for validation.
+
+    Args:
+        sources: Source -> documents.
+        fraction: The share of the documents that is for validation.
+
+    Returns:
+        The documents of "train" and of "validation".
+
+    Raises:
+        ValueError: if there are fewer than two documents.
+    """
     documents = [document for source in sources.values() for document in source]
     if len(documents) < 2:
         raise ValueError(
@@ -206,7 +246,16 @@ def learn_vocab(documents, vocab_size, do_lower_case):
     """Learns a WordPiece vocabulary, the same one in every process.
 
     The trainer numbers single characters in an order that differs between processes, and breaks
-    ties by those numbers. Special tokens are numbered before that.
+    ties by those numbers. Special tokens are numbered before them, in the order in which they are
+    passed. The characters inside words are therefore passed as special tokens.
+
+    Args:
+        documents: The documents, as lists of sentences.
+        vocab_size: The largest number of tokens.
+        do_lower_case: Whether text becomes lower case without accents.
+
+    Returns:
+        The tokens in the order of their ids.
     """
     import tokenizers
 

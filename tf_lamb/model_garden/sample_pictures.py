@@ -11,24 +11,26 @@ from tf_lamb.core import messages
 from tf_lamb.model_garden.folders import samples
 
 FILES = ("train.tfrecord", "validation.tfrecord", "data.json")
-SIZE = 32  # pixels of height and of width, to which the digits are enlarged
-SPLIT = {"validation_fraction": 0.2, "seed": 12345}  # the fraction is of each class
+SIZE = 32  # pixels: the height and the width to which the digits are enlarged
+# The share of each class that is for validation, and the seed of the split.
+SPLIT = {"validation_fraction": 0.2, "seed": 12345}
 
 
 def write(output_dir):
     """Writes `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
 
-    They are always the same bytes. A second call finds them and writes nothing.
+    The files are always the same, byte for byte. A second call finds them and writes nothing. The
+    flag of the command takes its help from the line below.
 
     Args:
-      output_dir: local folder to write to, made if missing.
+        output_dir: local folder to write to, made if missing.
 
     Returns:
-      The facts in `data.json`, as a dict.
+        The facts in `data.json`, as a dict.
 
     Raises:
-      OSError: where the folder has other data.
-      ModuleNotFoundError: where a package that it reads or writes with is not installed.
+        OSError: if the folder has other data.
+        ModuleNotFoundError: if a package that it reads or writes with is not installed.
     """
     room = "tf_lamb.model_garden.sample_pictures"
     messages.require_installed(room, "tensorflow", "tqdm", "sklearn", extra="model-garden")
@@ -43,7 +45,7 @@ def write(output_dir):
         pictures, digits.target, test_size=SPLIT["validation_fraction"],
         random_state=SPLIT["seed"], stratify=digits.target,
     )  # fmt: skip
-    # Always to answer the commonest class is right that often.
+    # The share is the accuracy of a model that always predicts the commonest class.
     label, count = collections.Counter(map(int, labels)).most_common(1)[0]
     facts = {
         **settings, "num_classes": len(digits.target_names),
@@ -58,12 +60,13 @@ def write(output_dir):
 
 
 def _write_part(partial, part, pictures, labels):
+    """Writes the TFRecord of one part, "train" or "validation", with JPEGs and their labels."""
     import tensorflow as tf
     import tqdm
 
     def encode(picture):
         picture = tf.cast(tf.round(tf.image.resize(picture, (SIZE, SIZE))), tf.uint8)
-        # Chroma at half the resolution would lose more than the quality says.
+        # Color at half the resolution would lose more than a quality of 100 suggests.
         picture = tf.image.grayscale_to_rgb(picture)
         return tf.io.encode_jpeg(picture, quality=100, chroma_downsampling=False)
 

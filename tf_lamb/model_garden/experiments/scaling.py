@@ -315,7 +315,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         kind = "tf_lamb"
         warmup = config.warmup.tf_lamb.replace(steps=0, start=0.0, handover="continuous")
     curve = Curve(config.learning_rate, kind, warmup, rate_override)
-    moved = _moving(config) if name == TRANSFER else {}
+    transferred = _moving(config) if name == TRANSFER else {}
     exact = params.trainer.train_steps * stretch
     steps = nearest(exact)
     ratio = f"{params.trainer.train_steps:,} steps x {base:,} / {batch_size:,} ="
@@ -323,7 +323,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
         raise ValueError(
             f"nothing would be trained: {ratio} {float(exact):.3g} steps. Take a smaller batch"
         )
-    recipe = _recipe(name, batch_size, base, steps, curve, moved)
+    recipe = _recipe(name, batch_size, base, steps, curve, transferred)
     new_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)  # a warmup stays one
     setting = f"warmup.{curve.kind}.{curve.length}"
     warmup_steps = at(own, f"trainer.optimizer_config.{setting}")
@@ -337,7 +337,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     rate_settings = curve.scaled(recipe.learning_rate, stretch, warmup_steps)
     changes = {
         "learning_rate": {curve.rate.type: rate_settings},
-        **_moved(config, recipe, moved),
+        **_moved(config, recipe, transferred),
     }
     if new_warmup:
         changes["warmup"] = curve.warmed(recipe.learning_rate, new_warmup)
