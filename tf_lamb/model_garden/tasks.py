@@ -1,7 +1,7 @@
-"""Model Garden's tasks, with what large batches add to them.
+"""Model Garden's tasks, with additions for large batches.
 
-Its masked-LM task with loss scaling and with an order of data that survives, and its image
-classification with batch normalization by groups.
+The masked-LM task has loss scaling, and an order of data that survives a restart. The image
+classification task has batch normalization by groups.
 """
 
 import dataclasses
@@ -24,14 +24,16 @@ from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 @dataclasses.dataclass
 class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
-    """Model Garden's pretraining data, and two fields more.
+    """Model Garden's pretraining data config, with two more fields.
 
     Attributes:
-        resume_in_order: whether a run that goes on from a checkpoint goes on with the batch after
-            the last one that the checkpoint has seen, rather than with the first. Needs `seed`.
-            The batches before are read and thrown away: half a second for a thousand small ones,
-            much late in a long run. Keep `global_batch_size` and the number of replicas.
-        begin_example: the example that it begins with, behind those that earlier stages have seen.
+        resume_in_order: Whether a run that resumes from a checkpoint continues with the batch after
+            the last one that the checkpoint has seen, rather than with the first. Needs `seed`. The
+            earlier batches are read and thrown away: half a second for a thousand small ones, but
+            much time late in a long run. Keep `global_batch_size` and the number of replicas.
+            Defaults to False.
+        begin_example: The number of examples that earlier stages have seen, which are skipped with
+            `resume_in_order`. Defaults to 0.
     """
 
     resume_in_order: bool = False
@@ -43,11 +45,14 @@ class MaskedLMConfig(masked_lm.MaskedLMConfig):
     """Model Garden's masked-LM config, with gradients that are averaged over replicas.
 
     Attributes:
-        scale_loss: false gives Model Garden's own train step, which sums the gradients over the
-            replicas and leaves float16 without loss scaling.
-        init_optimizer: whether a run that starts from `init_checkpoint` takes over the optimizer
-            as well: its slots and, so that bias correction stays right, its steps. The learning
-            rate reads those steps: have it begin at `warmup.tf_lamb.begin_step`.
+        scale_loss: Whether the loss is scaled and gradients are averaged. False gives Model
+            Garden's own train step, which sums the gradients over the replicas and leaves float16
+            without loss scaling. Defaults to True.
+        init_optimizer: Whether a run that starts from `init_checkpoint` takes over the optimizer as
+            well: its slots and, so that bias correction stays right, its steps. The learning rate
+            reads those steps: have it begin at `warmup.tf_lamb.begin_step`. Defaults to False.
+        train_data: The training data, a `PretrainDataConfig`.
+        validation_data: The validation data, a `PretrainDataConfig`.
     """
 
     scale_loss: bool = True
@@ -63,7 +68,14 @@ _of_our_data(pretrain_dataloader.BertPretrainDataLoader)
 
 
 def check_order(data) -> None:
-    """Raises where `resume_in_order` cannot be kept with this data config."""
+    """Checks that `resume_in_order` can be kept with this data config.
+
+    Args:
+        data: The config of the training data.
+
+    Raises:
+        UserError: if the order of the data is not fixed.
+    """
     if not getattr(data, "resume_in_order", False):
         return
     if data.seed is None or data.deterministic is False:
@@ -79,10 +91,19 @@ def check_order(data) -> None:
 
 
 def check_heads(task, evaluating: bool) -> None:
-    """Raises where a masked-LM task has no head for its labels, or evaluates without them."""
+    """Checks that a masked-LM task has a head for its labels, and evaluates with the same labels.
+
+    Args:
+        task: The config of the task; one of another kind is not checked.
+        evaluating: Whether the run evaluates.
+
+    Raises:
+        UserError: if the head is missing, or training and validation data differ.
+    """
     if not isinstance(task, masked_lm.MaskedLMConfig):
         return
-    # seam: tf-models-official 2.20.0, whose loss knows one name, and whose metrics `train_data`.
+    # seam: tf-models-official 2.20.0, whose loss knows one head name, and whose metrics read
+    # `train_data`.
     setting = "use_next_sentence_label"
     labeled, parts = getattr(task.train_data, setting, False), ("train_data", "validation_data")
     if evaluating and getattr(task.validation_data, setting, labeled) != labeled:
@@ -102,18 +123,25 @@ def check_heads(task, evaluating: bool) -> None:
 
 @task_factory.register_task_cls(MaskedLMConfig)
 class MaskedLMTask(masked_lm.MaskedLMTask):
-    """Model Garden's masked-LM task in all but its train step and where its data begins."""
+    """Model Garden's masked-LM task, with its own train step and its own start of the data."""
 
     def build_model(self, params=None):
-        """See base class; the heads have their weights before the first step."""
+        """See base class; the heads also get their weights here, before the first step."""
         model = super().build_model(params)
-        # Model Garden leaves them to the first step, where each replica is a thread, and those
-        # draw from Python's own random numbers: no seed would hold.
+        # Model Garden makes the weights of the heads in the first step, where each replica is a
+        # thread. The threads draw from Python's own random numbers, so no seed would hold.
         model(model.inputs)
         return model
 
     def initialize(self, model):
-        """See base class; of a trainer's checkpoint, every weight is taken over, or none."""
+        """See base class; takes over every weight of a trainer's checkpoint, or raises.
+
+        Args:
+            model: The model.
+
+        Raises:
+            ValueError: if the checkpoint lacks a variable of the model.
+        """
         path = self.task_config.init_checkpoint
         path = path and model_dirs.checkpoint_in(path)
         names = [name for name, _ in tf.train.list_variables(path)] if path else []
@@ -134,14 +162,25 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         logging.info("Took over the weights of %s.", path)
 
     def build_inputs(self, params, input_context=None):
-        """See base class; goes on after the batches that the checkpoint has seen."""
+        """See base class; skips the batches that the checkpoint has seen.
+
+        Args:
+            params: The data config.
+            input_context: The `tf.distribute.InputContext`. Defaults to None.
+
+        Returns:
+            The dataset.
+
+        Raises:
+            UserError: if `resume_in_order` cannot be kept.
+        """
         dataset = super().build_inputs(params, input_context)
         if not (params.is_training and getattr(params, "resume_in_order", False)):
             return dataset
         check_order(params)
         steps = checkpoints.steps_done(self.logging_dir)
         examples_seen = steps * self.task_config.train_data.global_batch_size + params.begin_example
-        # An element of the dataset is the micro-batch of one replica.
+        # One element of the dataset is a micro-batch for one replica.
         elements = examples_seen // params.global_batch_size
         if input_context is not None:
             elements *= input_context.num_replicas_in_sync // input_context.num_input_pipelines
@@ -150,11 +189,21 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         return dataset.skip(elements)
 
     def train_step(self, inputs, model, optimizer, metrics):
-        """See base class; float16 gradients are loss-scaled, and replicas are averaged."""
+        """See base class; scales the loss in float16, and averages gradients over replicas.
+
+        Args:
+            inputs: A batch of one replica.
+            model: The model.
+            optimizer: The optimizer.
+            metrics: The metrics to update.
+
+        Returns:
+            Name -> value of the loss and the metrics.
+        """
         if not self.task_config.scale_loss:
             return super().train_step(inputs, model, optimizer, metrics)
         # seam: tf-models-official 2.20.0. The step of the base task does both, but calls
-        # `build_losses` without the metrics that this task's losses want.
+        # `build_losses` without the metrics that the losses of this task need.
         task = types.SimpleNamespace(
             loss=self.loss,
             build_losses=functools.partial(self.build_losses, metrics=metrics),
@@ -168,13 +217,14 @@ seams.add_export(MaskedLMTask)
 
 @dataclasses.dataclass
 class ImageClassificationConfig(image_configs.ImageClassificationTask):
-    """Model Garden's image classification config, and two fields more.
+    """Model Garden's image classification config, with two more fields.
 
     Attributes:
-        init_optimizer: as of `MaskedLMConfig`.
-        ghost_batch_size: examples that batch normalization takes together, as
-            `tf_lamb.tf_keras.GhostBatchNormalization` documents; divides what a replica sees at
-            once. None leaves Model Garden's own, over all that a replica sees.
+        init_optimizer: The same as in `MaskedLMConfig`. Defaults to False.
+        ghost_batch_size: The number of examples that batch normalization takes together, as
+            `tf_lamb.tf_keras.GhostBatchNormalization` documents. It divides the examples that a
+            replica sees at once. Defaults to None: Model Garden's batch normalization, over all
+            examples that a replica sees at once.
     """
 
     init_optimizer: bool = False
@@ -183,10 +233,10 @@ class ImageClassificationConfig(image_configs.ImageClassificationTask):
 
 @task_factory.register_task_cls(ImageClassificationConfig)
 class ImageClassificationTask(image_classification.ImageClassificationTask):
-    """Model Garden's image classification task in all but its batch normalization."""
+    """Model Garden's image classification task, with batch normalization by groups."""
 
     def build_model(self):
-        """See base class; normalizes by groups where that was asked for."""
+        """See base class; normalizes by groups if `ghost_batch_size` is set."""
         model = super().build_model()
         if (size := self.task_config.ghost_batch_size) is not None:
             tf_lamb.tf_keras.replace_batch_normalization(model, size)
@@ -194,7 +244,15 @@ class ImageClassificationTask(image_classification.ImageClassificationTask):
 
 
 def check_groups(params, examples: int) -> None:
-    """Raises where a replica's examples cannot be normalized by groups."""
+    """Checks that the examples of a replica can be normalized by groups.
+
+    Args:
+        params: The experiment.
+        examples: The examples that a replica sees at once.
+
+    Raises:
+        UserError: if they cannot.
+    """
     size = getattr(params.task, "ghost_batch_size", None)
     if size is None:
         return

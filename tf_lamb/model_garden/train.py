@@ -10,8 +10,8 @@ The flags are those of `official.nlp.train`, and all of its experiments run here
     intervals. The default recipe, LEGW, scales the experiment's own settings; for
     `lamb/bert_pretraining` and the ResNets this gives the published tables;
 *   `--per_replica_batch_size` limits the examples on a replica; the run accumulates the rest;
-*   a detectable mistake is reported in one line before anything is written;
-*   `--seed` starts two runs from the same weights;
+*   a mistake that can be detected is reported in one line, before anything is written;
+*   two runs with the same `--seed` start from the same weights;
 *   `--gin_params='import MODULE'` imports a module that registers more experiments, as in Model
     Garden's own mains;
 *   a run resumes from the last complete checkpoint, also under `multi_worker_mirrored`;
@@ -19,8 +19,8 @@ The flags are those of `official.nlp.train`, and all of its experiments run here
     the model folder, or with `--verbosity=1` to the console;
 *   it ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
 
-To stop a run, type Ctrl-C; to resume it, give the same command again. A missed evaluation is then
-made first.
+To stop a run, type Ctrl-C; to resume it, give the same command again. An evaluation that was missed
+is then made first.
 """
 
 import sys
@@ -33,6 +33,7 @@ from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import begin, named, one_line
 
+# The experiments of this package, which `--help` names.
 OURS = (
     "lamb/bert_pretraining",
     "lamb/bert_pretraining_phase2",
@@ -40,7 +41,7 @@ OURS = (
     "lars/resnet_imagenet",
 )
 
-
+# The flags that `--help` lists.
 _LISTED = (
     "experiment", "config_file", "mode", "model_dir", "params_override", "seed",
     "global_batch_size", "recipe", "per_replica_batch_size", "tpu", "tf_data_service",
@@ -52,7 +53,7 @@ def define_flags(refused: Container[str] = ()) -> None:
     """Defines Model Garden's flags and ours, none of them required yet.
 
     Args:
-        refused: flags that the command refuses, and that `--help` does not list.
+        refused: Flags that the command refuses, and that `--help` does not list. Defaults to none.
     """
     from official.common import flags as model_garden_flags
 
@@ -86,19 +87,28 @@ def define_flags(refused: Container[str] = ()) -> None:
     for name in _LISTED:
         if name in refused:
             continue
-        # --help lists what the command's own module defined, or what is called its own.
+        # --help lists the flags that the command's own module defined, or that are registered for
+        # it as key flags.
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
 def read(args, replicas: int | None = None):
-    """Reads the experiment that the flags describe, and prints what the batch flags stand for.
+    """Reads the experiment that the flags describe, and prints the arithmetic of the batch flags.
 
     Args:
-        args: the flags.
-        replicas: of the run, where its settings do not say how many there are.
+        args: The flags.
+        replicas: The number of replicas of the run, if its settings do not say it. Defaults to
+            None.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        UserError: if a flag, a file or a setting is wrong.
     """
     check_flags(args)
-    yamls.read_files(args.config_file)  # before TensorFlow is imported, which takes seconds
+    # A missing file is reported before TensorFlow is imported, which takes seconds.
+    yamls.read_files(args.config_file)
     register()
     from tf_lamb.model_garden.experiments import parsing
 
@@ -109,13 +119,18 @@ def read(args, replicas: int | None = None):
 
 
 def register() -> None:
-    """Makes all experiments known that the flags can name."""
+    """Registers all experiments that the flags can name.
+
+    Raises:
+        UserError: if Gin cannot read its files or bindings.
+    """
     import gin
 
     from tf_lamb import model_garden
 
     model_garden.register()
-    # Gin may import what registers more experiments. Model Garden parses it again, and locks it.
+    # A Gin file may import a module that registers more experiments. Model Garden parses the files
+    # again, and locks Gin.
     files, bindings = flags.FLAGS.gin_file or [], flags.FLAGS.gin_params or []
     error_types = ImportError, LookupError, NameError, OSError, SyntaxError, TypeError, ValueError
     for name, source in (("gin_file", files), ("gin_params", bindings)):
@@ -129,13 +144,19 @@ def register() -> None:
 
 
 def run(console, params) -> None:
-    """Trains and evaluates an experiment as the flags say; see `running.run`."""
+    """Trains and evaluates an experiment as the flags say; see `running.run`.
+
+    Args:
+        console: The `Console` of the command.
+        params: The experiment.
+    """
     from tf_lamb.model_garden.running.run import run
 
     run(console, params, flags.FLAGS)
 
 
 def _run(_) -> None:
+    """Runs the command, and reports a `UserError` in one line."""
     with Console() as console, one_line("train"):
         run(console, read(flags.FLAGS))
 

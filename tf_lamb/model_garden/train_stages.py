@@ -15,13 +15,14 @@ to that stage only, and the start of training (`task.init_checkpoint`) to the fi
 
     reset   (default) the moments are zero, and bias correction starts with step 1.
     keep    the moments and the optimizer's steps come from the previous stage, and bias correction
-            continues; so do the averages of the weights. The learning rate starts again in both
-            cases, and so does a `weight_decay_schedule`.
+            continues; so do the averages of the weights.
 
-`--recipe` of a recipe in stages, `bert_mixed_batch` or `nvidia_bert`, gives every stage its batch,
-rate and steps. NVIDIA keeps the moments: `--recipe=nvidia_bert --moments=keep`.
+The learning rate starts again in both cases, and so does a `weight_decay_schedule`.
 
-`--largest_batch` makes stages of a single experiment, whose batch grows up to it:
+`--recipe` with a recipe in stages, `bert_mixed_batch` or `nvidia_bert`, gives every stage its
+batch, rate and steps. NVIDIA keeps the moments: `--recipe=nvidia_bert --moments=keep`.
+
+`--largest_batch` makes stages of a single experiment, whose batch grows up to that number:
 
     python -m tf_lamb.model_garden.train_stages --mode=train_and_eval --model_dir=/tmp/bert \\
         --stage=lamb/bert_pretraining:bert_small_cpu.yaml --largest_batch=128
@@ -29,13 +30,13 @@ rate and steps. NVIDIA keeps the moments: `--recipe=nvidia_bert --moments=keep`.
 The batch doubles where the learning rate has halved, as `tf_lamb.recipes.growing` documents, and
 the command prints batches, steps and the saving. The optimizer is kept from stage to stage. The
 rate falls by `polynomial` or `tf_lamb_polynomial`, or by one factor at all boundaries of `stepwise`
-or `tf_lamb_multi_step`, after a linear warmup or none. What grows is the experiment after
-`--global_batch_size`, `--recipe` and `--params_override`; `stage_2` there is the first larger
+or `tf_lamb_multi_step`, after a linear warmup or none. `--global_batch_size`, `--recipe` and
+`--params_override` apply before the batch grows; `stage_2` in the overrides is the first larger
 batch. `--per_replica_batch_size` adds micro-batches. Checkpoints and evaluations come after the
-same number of examples, and with `resume_in_order` a stage goes on with the next example.
+same number of examples, and with `resume_in_order` a stage continues with the next example.
 
 To resume a stopped run, in any stage, give the same command again. A stage cannot be lengthened
-once the next one has begun, which would see nothing of it.
+once the next one has begun, because the next one would not see the added steps.
 """
 
 import dataclasses
@@ -52,7 +53,8 @@ from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 
-# Where a stage begins: those behind the first one where the stage before has ended.
+# The settings that say where a stage begins. All stages but the first begin where the one before
+# has ended.
 _BEGINS = (
     "task.init_checkpoint",
     "task.init_optimizer",
@@ -62,7 +64,21 @@ _BEGINS = (
 
 @dataclasses.dataclass
 class Stage:
-    """The flags of `tf_lamb.model_garden.train` for one stage."""
+    """Holds the flags of `tf_lamb.model_garden.train` for one stage.
+
+    Attributes:
+        experiment: The name of the experiment.
+        config_file: Its config files.
+        model_dir: The folder of the stage.
+        params_override: The overrides. Defaults to an empty string.
+        tpu: The flag of that name. Defaults to None.
+        tf_data_service: The flag of that name. Defaults to None.
+        global_batch_size: The flag of that name. Defaults to None.
+        recipe: The flag of that name. Defaults to None.
+        per_replica_batch_size: The flag of that name. Defaults to None.
+        begun: With a batch that grows, the experiment before it grows. Defaults to None.
+        settings: With a batch that grows, the settings of this stage. Defaults to none.
+    """
 
     experiment: str
     config_file: list[str]
@@ -73,14 +89,16 @@ class Stage:
     global_batch_size: int | None = None
     recipe: str | None = None
     per_replica_batch_size: int | None = None
-    begun: Any = None  # of a batch that grows: what grows
-    settings: dict = dataclasses.field(default_factory=dict)  # what this stage makes of it
+    begun: Any = None
+    settings: dict = dataclasses.field(default_factory=dict)
 
-    def __contains__(self, flag):  # asked by Model Garden
+    def __contains__(self, flag):
+        # Model Garden asks which flags there are.
         return hasattr(self, flag)
 
 
 def _stages(args) -> list[Stage]:
+    """Returns the stages that the flags describe."""
     shared_names = "params_override", "tpu", "tf_data_service", "recipe", "per_replica_batch_size"
     shared_flags = {name: getattr(args, name) for name in shared_names}
     stages = []
@@ -93,7 +111,7 @@ def _stages(args) -> list[Stage]:
 
 
 def _batches(args) -> list[int | None]:
-    """The batch of every stage: that of the flag, or its own of a recipe that has stages."""
+    """Returns the batch of every stage: that of the flag, or that of a recipe in stages."""
     from tf_lamb.model_garden.experiments.recipes import batches_of_stages
 
     count, batches = len(args.stage), batches_of_stages(args.recipe)
@@ -109,13 +127,25 @@ def _batches(args) -> list[int | None]:
 
 
 def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
-    """The stages of one experiment with a batch that grows, and the arithmetic."""
+    """Makes the stages of one experiment with a batch that grows.
+
+    Args:
+        stage: The flags of the experiment, with the folder of the first stage.
+        largest_batch: The largest batch, in examples.
+
+    Returns:
+        The stages, and the arithmetic to print.
+
+    Raises:
+        UserError: if the experiment cannot be trained, or its batch cannot grow.
+    """
     from tf_lamb.model_garden.checks import experiment
     from tf_lamb.model_garden.checks.data import count_examples
     from tf_lamb.model_garden.experiments import parsing, recipes
 
     override, _ = _split(parsing.own(stage))
-    for path in _BEGINS:  # where the first stage begins
+    # These settings are for the first stage only, and `prepare` applies them.
+    for path in _BEGINS:
         override = yamls.without(override, path)
     unsplit = dataclasses.replace(stage, per_replica_batch_size=None)
     begun, text = parsing.parse(unsplit, override)
@@ -123,7 +153,7 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     experiment.check_batch(begun)
     examples = count_examples(begun.task.train_data)
     arithmetic, settings = recipes.grown(begun, largest_batch, stage.experiment, examples)
-    # What flags say of the batch is in `begun`.
+    # `begun` already has the batch and the recipe of the flags.
     of_stage = dataclasses.replace(stage, global_batch_size=None, recipe=None, begun=begun)
     root = os.path.dirname(stage.model_dir)
     stages = [
@@ -136,13 +166,16 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
 
 
 def _split(override: dict) -> tuple[dict, dict]:
-    """The part of `--params_override` for every stage, and that for single stages."""
+    """Splits `--params_override` into the part for every stage and the parts for single stages."""
     single = {key: value for key, value in override.items() if re.fullmatch(r"stage_\d+", str(key))}
     return {key: value for key, value in override.items() if key not in single}, single
 
 
 def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
-    """The part of `--params_override` for a stage, from 0; its settings outrank those for all."""
+    """Returns the part of `--params_override` for stage i, counted from 0.
+
+    The settings of the stage win over those for all stages.
+    """
     common, single_stages = _split(override)
     for key, value in single_stages.items():
         if not 1 <= int(key.removeprefix("stage_")) <= count:
@@ -155,7 +188,20 @@ def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
 
 
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
-    """The experiments of all stages, each of which begins where the one before ends."""
+    """Parses and checks the experiments of all stages; each begins where the one before ends.
+
+    Args:
+        stages: The flags of the stages.
+        keep_moments: Whether a stage takes over the optimizer of the stage before.
+        mode: The `--mode` of the command. Defaults to "train".
+        seed: The `--seed` of the command. Defaults to None.
+
+    Returns:
+        The experiment of each stage.
+
+    Raises:
+        UserError: if a stage cannot be trained, or cannot follow the one before.
+    """
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
@@ -165,7 +211,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     for i, stage in enumerate(stages):
         with named(f"stage {i + 1}", UserError):
             override = _of_stage(parsing.own(stage), i, len(stages), stage.settings)
-            # A stage that is told where to begin does not go on from the one before.
+            # A stage whose settings name a checkpoint does not start from the stage before.
             continues = i > 0 and yamls.at(override, _BEGINS[0]) is None
             if continues:
                 start_settings = [
@@ -179,7 +225,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
             if continues:
                 model_dirs.check_successor(parsed[-1], params, keep_moments)
                 model_dirs.check_handed_over(parsed[-1], stages[i - 1].model_dir, stage.model_dir)
-                # The checkpoint that it starts from does not have to be there yet.
+                # The checkpoint that the stage starts from does not have to exist yet.
                 checked_params = params.replace(task={"init_checkpoint": None})
                 if hasattr(checked_params.task, "init_optimizer"):
                     checked_params.task.init_optimizer = False
@@ -199,7 +245,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
 
 
 def _train(args, console) -> bool:
-    """Trains the next stage; returns whether there are more of them."""
+    """Trains the next stage; returns whether another stage follows."""
     check_flags(args)
     if "train" not in args.mode:
         raise UserError(
@@ -222,7 +268,7 @@ def _train(args, console) -> bool:
     stages = _stages(args)
     for i, stage in enumerate(stages, 1):
         with named(f"stage {i}", UserError):
-            yamls.read_files(stage.config_file)  # before TensorFlow is imported
+            yamls.read_files(stage.config_file)  # reports a missing file before a slow import
     train.register()
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
@@ -248,10 +294,11 @@ def _train(args, console) -> bool:
 
 
 def _run(_) -> None:
+    """Trains the next stage, and starts the command again if another stage follows."""
     with Console() as console, one_line("train_stages"):
         has_more = _train(flags.FLAGS, console)
     if has_more:
-        # A new process for the next stage: a strategy and its devices are made once only.
+        # The next stage needs a new process, because a process makes its devices once only.
         module = "tf_lamb.model_garden.train_stages"
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
