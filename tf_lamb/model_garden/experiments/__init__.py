@@ -1,1 +1,1 @@
-"""Our experiments, and what their settings may be made of."""
+"""The experiments of this package, and the optimizers, schedules and recipes in their settings."""

@@ -1,6 +1,6 @@
-"""Our experiments, which an import registers: Model Garden's, with published recipes."""
+"""Registers, on import, Model Garden's experiments with published recipes."""
 
-from official.common import registry_imports  # noqa: F401  (registers those)
+from official.common import registry_imports  # noqa: F401  (registers Model Garden's experiments)
 from official.core import exp_factory
 from official.modeling import optimization
 
@@ -10,7 +10,7 @@ from tf_lamb.model_garden.tasks import ImageClassificationConfig, MaskedLMConfig
 
 
 def _trained_by(recipe: recipes.Recipe, stock: str):
-    """A stock experiment with the optimizer, the schedule and the steps of a recipe."""
+    """Returns a stock experiment with the optimizer, the schedule and the steps of a recipe."""
     experiment = exp_factory.get_exp_config(stock)
     experiment.trainer.override(intervals(experiment.trainer, recipe.train_steps))
     experiment.trainer.optimizer_config = optimization.OptimizationConfig()
@@ -19,28 +19,30 @@ def _trained_by(recipe: recipes.Recipe, stock: str):
 
 
 def _bert(recipe: recipes.Recipe):
+    """Returns `bert/pretraining` by a recipe, with our task."""
     experiment = _trained_by(recipe, "bert/pretraining")
     experiment.task = MaskedLMConfig(experiment.task.as_dict())
-    experiment.task.scale_loss = True  # the stock default, false, came along
+    experiment.task.scale_loss = True  # as_dict() copied the stock default, False
     return experiment
 
 
 def _resnet(recipe: recipes.Recipe):
+    """Returns `resnet_imagenet` by a recipe, with our task."""
     experiment = _trained_by(recipe, "resnet_imagenet")
     experiment.task = ImageClassificationConfig(experiment.task.as_dict())
-    experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays
+    experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays the weights
     return experiment
 
 
 @exp_factory.register_config_factory("lamb/bert_pretraining")
 def lamb_bert_pretraining():
-    """`bert/pretraining` with untuned LAMB, at the paper's smallest batch: 512."""
+    """Returns `bert/pretraining` with untuned LAMB, at the paper's smallest batch: 512."""
     return _bert(recipes.published("untuned_lamb_bert", 512))
 
 
 @exp_factory.register_config_factory("lamb/bert_pretraining_phase2")
 def lamb_bert_pretraining_phase2():
-    """`bert/pretraining` as the second stage of mixed-batch BERT: 32,768 at 512 tokens.
+    """Returns `bert/pretraining` as the second stage of mixed-batch BERT: 32,768 at 512 tokens.
 
     Name the first stage's folder in `task.init_checkpoint`.
     """
@@ -49,11 +51,11 @@ def lamb_bert_pretraining_phase2():
 
 @exp_factory.register_config_factory("lamb/resnet_imagenet")
 def lamb_resnet_imagenet():
-    """`resnet_imagenet` with untuned LAMB, at the paper's smallest batch: 512."""
+    """Returns `resnet_imagenet` with untuned LAMB, at the paper's smallest batch: 512."""
     return _resnet(recipes.published("untuned_lamb_resnet50", 512))
 
 
 @exp_factory.register_config_factory("lars/resnet_imagenet")
 def lars_resnet_imagenet():
-    """`resnet_imagenet` with LARS by LEGW, at the smallest batch that was reproduced: 512."""
+    """Returns `resnet_imagenet` with LARS by LEGW, at the smallest reproduced batch: 512."""
     return _resnet(recipes.published("legw_resnet50_lars", 512))

@@ -1,4 +1,4 @@
-"""The optimizers as Model Garden sees them: their arguments as settings, each under its key."""
+"""The optimizers in Model Garden: a key for each, and its arguments as settings."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
 
 class _InOrder(base_config.Config):
-    """A dict in its own order: of several patterns the first that matches counts."""
+    """A dict that keeps its order, because the first matching pattern counts."""
 
     def _override(self, override_dict, is_strict=True):
         # seam: tf-models-official 2.20.0, which sorts the keys.
@@ -32,20 +32,22 @@ _MeasureNoise = settings_of(tf_lamb.tf_keras.MeasureNoise, "inner", "name", enab
 
 @dataclasses.dataclass
 class _Config(optimizer_config.BaseOptimizerConfig):
-    """The settings of every optimizer besides its arguments.
+    """Holds the settings of every optimizer besides its arguments.
 
-    `learning_rate` is not among those: it comes from `optimizer_config.learning_rate`.
+    `learning_rate` is not an argument here: it comes from `optimizer_config.learning_rate`.
 
     Attributes:
-        weight_decay_schedule: what `weight_decay` follows instead of being a number: a choice as
-            `optimizer_config.learning_rate` is one, off without a type.
-        adascale: the arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, off without a
-            scale; and `base_steps`, the steps that the base batch took, at which training ends if
-            `train_steps` does not end it before. None leaves it to those alone.
-        measure_noise: the arguments of `tf_lamb.tf_keras.MeasureNoise`, off unless `enabled`.
-        trust_ratios_every: steps from one reading of the trust ratios to the next; None for none.
-        divergence_report: whether a run that has diverged ends, before it saves a checkpoint, with
-            a report of `tf_lamb.tf_keras.StopOnDivergence`.
+        weight_decay_schedule: The schedule that `weight_decay` follows in place of a number. It is
+            a choice, like `optimizer_config.learning_rate`. Without a type it is off.
+        adascale: The arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, and
+            `base_steps`: the steps that the base batch took, at which training ends if
+            `train_steps` does not end it before. With `base_steps=None`, `train_steps` alone ends
+            it. Without a scale AdaScale is off.
+        measure_noise: The arguments of `tf_lamb.tf_keras.MeasureNoise`, off unless `enabled`.
+        trust_ratios_every: Steps from one reading of the trust ratios to the next. Defaults to
+            None: no readings.
+        divergence_report: Whether a run that has diverged ends, before it saves a checkpoint, with
+            a report of `tf_lamb.tf_keras.StopOnDivergence`. Defaults to True.
     """
 
     weight_decay_schedule: optimization_config.LrConfig = dataclasses.field(
@@ -65,14 +67,19 @@ class _Config(optimizer_config.BaseOptimizerConfig):
         super()._set(k, v)
 
 
+# Key -> optimizer class.
 OPTIMIZERS = {f"tf_{name.lower()}": getattr(tf_lamb.tf_keras, name) for name in rules.OURS}
 
 
 def _settings(cls):
-    """The arguments of an optimizer as settings; Keras 3 alone has a `loss_scale_factor`."""
+    """Returns the arguments of an optimizer as settings.
+
+    `loss_scale_factor` is left out, because only Keras 3 has it.
+    """
     return settings_of(cls, "learning_rate", "loss_scale_factor", base=_Config)
 
 
+# Key -> class of settings.
 SETTINGS = {key: _settings(cls) for key, cls in OPTIMIZERS.items()}
 
 
@@ -80,7 +87,26 @@ def build(
     cls, learning_rate=0.001, adascale=None, measure_noise=None, trust_ratios_every=None,
     divergence_report=False, weight_decay_schedule=None, **arguments,
 ):  # fmt: skip
-    """An optimizer of ours, with what wraps it; the runner sees to the rest."""
+    """Makes an optimizer of ours, with its wrapper; the runner applies the other settings.
+
+    Args:
+        cls: The class of the optimizer.
+        learning_rate: The learning rate or its schedule. Defaults to 0.001.
+        adascale: The settings of `AdaScale`, off without a scale. Defaults to None.
+        measure_noise: The settings of `MeasureNoise`, off unless `enabled`. Defaults to None.
+        trust_ratios_every: Steps between two readings of the trust ratios. Defaults to None: none.
+        divergence_report: Whether the optimizer observes its trust ratios, if it has them, for the
+            report. Defaults to False.
+        weight_decay_schedule: The choice of a schedule of weight decay. Defaults to None.
+        **arguments: The arguments of the class.
+
+    Returns:
+        The optimizer, inside `AdaScale` or `MeasureNoise` if one of them is on.
+
+    Raises:
+        ValueError: if `use_ema` keeps averages that Model Garden never uses, or the weight decay
+            cannot follow the schedule.
+    """
     if arguments.get("use_ema") and not arguments.get("ema_overwrite_frequency"):
         decay = arguments.get("ema_momentum", 0.99)
         raise ValueError(
@@ -94,11 +120,11 @@ def build(
         )
     optimizer = cls(learning_rate, **arguments)
     if trust_ratios_every is not None:
-        optimizer.observe_trust_ratios()  # refuses one that has none
+        optimizer.observe_trust_ratios()  # raises for an optimizer that has no trust ratios
     if divergence_report:
         starts_to_observe(optimizer)
     adascale, measure_noise = dict(adascale or {}), dict(measure_noise or {})
-    adascale.pop("base_steps", None)  # the runner's
+    adascale.pop("base_steps", None)  # a setting of the runner
     is_measured = measure_noise.pop("enabled", False)
     if adascale.get("scale") is not None:
         return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)
@@ -106,7 +132,7 @@ def build(
 
 
 def _falling(choice: dict, weight_decay, learning_rate):
-    """The schedule that weight decay follows, in the place of a number."""
+    """Returns the schedule that weight decay follows in place of a number."""
     if weight_decay:
         raise ValueError(
             f"weight_decay_schedule.type={choice['type']} takes the place of weight_decay, which "
@@ -118,18 +144,21 @@ def _falling(choice: dict, weight_decay, learning_rate):
             f"weight_decay_schedule.type={kind} is no schedule. Write a number as weight_decay"
         )
     schedule = optimizer_factory.LR_CLS[kind](**choice[kind])
-    if isinstance(learning_rate, schedules.Stages):  # the rate's `warmup.tf_lamb.begin_step`
+    if isinstance(learning_rate, schedules.Stages):  # made by `warmup.tf_lamb.begin_step`
         schedule = schedules.Stages(learning_rate.lengths, (0.0, schedule))
-    # A check before training is made in a graph, where no decay can be read.
+    # A check before training makes the optimizer in a graph, where no decay can be read.
     return schedule if tf.executing_eagerly() else 0.0
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
-    """Model Garden's averages, which wait at a micro-batch and at a step that is skipped."""
+    """Model Garden's averages of the weights, which micro-batches and skipped steps do not move."""
 
     @property
     def learning_rate(self):
-        """The inner optimizer's learning rate, of any kind; the base class knows old ones alone."""
+        """The learning rate of the inner optimizer, of either generation.
+
+        The base class knows legacy optimizers only.
+        """
         return self._optimizer.learning_rate
 
     @learning_rate.setter
@@ -137,8 +166,18 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
         self._optimizer.learning_rate = learning_rate
 
     def apply_gradients(self, grads_and_vars, name=None):
-        """See base class."""
-        with tf.init_scope():  # where an optimizer of Model Garden makes it, if this is its first
+        """See base class; averages only if the step count has risen.
+
+        Args:
+            grads_and_vars: Pairs of a gradient and a variable.
+            name: The name of the operation. Defaults to None.
+
+        Returns:
+            The result of the inner optimizer.
+        """
+        # Model Garden's optimizers make `iterations` when it is first read, which must be outside
+        # the graph.
+        with tf.init_scope():
             iterations = self.iterations
         iterations_before = tf.identity(iterations)
         result = self._optimizer.apply_gradients(grads_and_vars, name)
@@ -153,14 +192,23 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 
 
 def register_optimizers() -> None:
-    """Registers each of our optimizers under its own key, in every experiment; and `ema:`."""
+    """Registers each of our optimizers under its key, in every experiment, and our averages."""
     seams.use_averages(ExponentialMovingAverage)
     constructors = {key: functools.partial(build, cls) for key, cls in OPTIMIZERS.items()}
     seams.add_optimizers(constructors, SETTINGS)
 
 
 def register_user_class(key: str, cls: type) -> None:
-    """Adds a class of optimizers that a user has made; `tf_lamb.model_garden` documents it."""
+    """Adds a class of optimizers that a user has made, for `tf_lamb.model_garden`.
+
+    Args:
+        key: The `type` of the optimizer in settings.
+        cls: A class that `tf_lamb.tf_keras.optimizer_of` made.
+
+    Raises:
+        TypeError: if the class is any other.
+        ValueError: if another optimizer of this package has the key.
+    """
     if not (isinstance(cls, type) and issubclass(cls, LayerwiseOptimizer)):
         raise TypeError(
             f"{cls!r:.80} is no class that tf_lamb.tf_keras.optimizer_of made: the Model Garden "

@@ -1,7 +1,7 @@
-"""Parsing of flags to an experiment, with one sentence for whatever cannot be read.
+"""Parsing of flags to an experiment, with one sentence for each mistake.
 
-It is parsed once: Model Garden's main is handed what is parsed here. Its own parser says of a
-misspelt key which class lacks it, and of a missing file where in its own code it was opened.
+The flags are parsed once, and Model Garden's main receives the result. Its own parser would name
+the class that lacks a misspelt key, and the line of its own code that opened a missing file.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tf_lamb.model_garden.common.yamls import at, leaves, nested
 from tf_lamb.model_garden.experiments import scaling
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
-# The parts without which there is no experiment; others may be null.
+# The parts that every experiment needs; other parts may be null.
 _NEEDED = (
     "runtime", "task", "trainer", "model", "optimizer_config", "optimizer", "learning_rate",
     "warmup",
@@ -31,15 +31,29 @@ def parse(
     begun: config_definitions.ExperimentConfig | None = None,
     replicas: int | None = None,
 ) -> tuple[config_definitions.ExperimentConfig, str]:
-    """The experiment that flags describe, and the arithmetic of its batch, to be printed.
+    """Parses the flags to an experiment.
 
-    `--params_override`, or `override`, wins, and a recipe follows it. A flag that contradicts it is
-    refused. `begun` stands in the place of the experiment that flags and files name. `replicas` are
-    those of the run, where its settings do not say how many there are.
+    `--params_override` wins over files and recipes, and a recipe follows it. A flag that
+    contradicts it is refused.
+
+    Args:
+        flags: The flags.
+        override: The settings to use in place of `--params_override`. Defaults to None.
+        begun: The experiment to use in place of the one that flags and files name. Defaults to
+            None.
+        replicas: The number of replicas of the run, if its settings do not say it. Defaults to
+            None.
+
+    Returns:
+        The experiment, and the arithmetic of its batch to print.
+
+    Raises:
+        UserError: if a flag, a file or a setting is wrong.
     """
     params = _named(flags) if begun is None else begun.replace()
     override = own(flags) if override is None else override
-    # On a copy: a mistake is found before a recipe builds on it, and a recipe sees the YAML's.
+    # The overrides are tried on a copy. A mistake is found before a recipe builds on it, and the
+    # recipe still sees the settings of the YAML files.
     _override(params.replace(), override, "--params_override")
     tuned = params.replace()
     text, filled_settings = _filled_in(flags, params, override)
@@ -61,7 +75,7 @@ def parse(
 
 
 def _named(flags) -> config_definitions.ExperimentConfig:
-    """The experiment of `--experiment`, with the settings of its files."""
+    """Returns the experiment of `--experiment`, with the settings of its files."""
     names = sorted(experiments())
     if flags.experiment not in names:
         raise UserError(unknown("--experiment", flags.experiment, names))
@@ -72,7 +86,7 @@ def _named(flags) -> config_definitions.ExperimentConfig:
 
 
 def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
-    """The arithmetic of `--global_batch_size`, and the settings that it stands for."""
+    """Returns the lines of arithmetic of `--global_batch_size`, and the settings that it sets."""
     if not (batch := flags.global_batch_size):
         if flags.recipe:
             raise UserError(
@@ -88,7 +102,7 @@ def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
 
 
 def _check_one(flag: str, path: str, value: int, override: dict) -> None:
-    """Raises where `--params_override` says otherwise what a flag says."""
+    """Raises `UserError` if `--params_override` contradicts a flag."""
     if (overridden := at(override, path)) not in (None, value):
         raise UserError(
             f"{flag} makes {path} {value}, but --params_override says {overridden}. Leave one of "
@@ -97,25 +111,25 @@ def _check_one(flag: str, path: str, value: int, override: dict) -> None:
 
 
 def _types(settings: dict) -> dict:
-    """The choices that settings make: of an optimizer, a learning rate, a warmup."""
+    """Returns only the `type` entries of nested settings: of optimizer, learning rate, warmup."""
     inner = {key: _types(value) for key, value in settings.items() if isinstance(value, dict)}
     chosen = {"type": settings["type"]} if isinstance(settings.get("type"), str) else {}
     return {key: value for key, value in inner.items() if value} | chosen
 
 
 def accumulated(params, most: int, replicas: int):
-    """Gives an experiment with the micro-batches that `--per_replica_batch_size` stands for.
+    """Returns an experiment with the micro-batches of `--per_replica_batch_size`.
 
     Args:
-        params: the experiment, of `parse`.
-        most: the most examples that a replica holds at once.
-        replicas: of the run, which a TPU tells only once it is there.
+        params: The experiment, as `parse` returns it.
+        most: The largest number of examples that a replica holds at once.
+        replicas: The number of replicas of the run, which a TPU tells only once it runs.
 
     Returns:
-        The experiment, and the arithmetic, to be printed.
+        The experiment, and the arithmetic to print.
 
     Raises:
-        UserError: where the batch cannot be dealt out to these replicas.
+        UserError: if the batch cannot be split over these replicas.
     """
     params = params.replace()
     line = _accumulate(params, most, replicas)
@@ -124,7 +138,7 @@ def accumulated(params, most: int, replicas: int):
 
 
 def _accumulate(params, most: int, replicas: int | None, override: dict | None = None) -> str:
-    """Sets the micro-batches of which no replica sees more examples at once; their arithmetic."""
+    """Sets the micro-batches of at most `most` examples on a replica; returns the arithmetic."""
     flag = f"--per_replica_batch_size={most}"
     kind = params.trainer.optimizer_config.optimizer.type
     if kind not in OPTIMIZERS:
@@ -163,7 +177,15 @@ def _accumulate(params, most: int, replicas: int | None, override: dict | None =
 
 
 def experiments(collection=None, prefix="") -> Iterator[str]:
-    """The names of all experiments that are registered."""
+    """Yields the names of all registered experiments.
+
+    Args:
+        collection: A part of the registry. Defaults to None: the whole registry.
+        prefix: The beginning of the names in this part. Defaults to an empty string.
+
+    Yields:
+        The name of an experiment.
+    """
     # seam: tf-models-official 2.20.0. The registry has no public listing.
     collection = exp_factory._REGISTERED_CONFIGS if collection is None else collection
     for name, entry in collection.items():
@@ -174,10 +196,11 @@ def experiments(collection=None, prefix="") -> Iterator[str]:
 
 
 def own(flags) -> dict:
-    """The settings of `--params_override`."""
+    """Returns the settings of `--params_override`; raises `UserError` if it cannot be read."""
     if not (text := flags.params_override):
         return {}
-    with contextlib.suppress(ValueError):  # else JSON, YAML or the name of a file
+    # Text that is not in this form is JSON, YAML or the name of a file.
+    with contextlib.suppress(ValueError):
         text = params_dict.nested_csv_str_to_json_str(text)
     if tf.io.gfile.exists(text):
         return yamls.read_file(text)
@@ -185,6 +208,7 @@ def own(flags) -> dict:
 
 
 def _override(params, settings: dict, source: str) -> None:
+    """Overrides settings of an experiment; raises `UserError`, which begins with the source."""
     for complaint in _misfits(params, settings, ""):
         raise UserError(f"{source}: {complaint}")
     kinds = KeyError, ValueError, TypeError, AttributeError
@@ -193,7 +217,7 @@ def _override(params, settings: dict, source: str) -> None:
 
 
 def _misfits(config, settings: dict, path: str) -> Iterator[str]:
-    """Says of each setting that the config cannot take what it may have meant."""
+    """Yields a sentence for each setting that the config cannot take, with a suggestion."""
     for key, value in settings.items():
         known_keys = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
         if key not in known_keys:
@@ -204,7 +228,7 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
             if value not in types:
                 yield unknown(f"{path}type", value, types)
         # seam: tf-models-official 2.20.0. Where the config holds None or a list, Model Garden
-        # takes any key, and the typo ends in a constructor's TypeError.
+        # takes any key, and a typo ends in a TypeError of a constructor.
         kind, current = config._get_subconfig_type(key), config.__dict__[key]
         inner = kind() if kind is not base_config.Config else current
         hint = config._get_annotations().get(key)
@@ -215,7 +239,7 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
             entries = [(f"{path}{key}", value)]
         for name, entry in entries:
             if isinstance(inner, base_config.Config) and isinstance(entry, dict):
-                # What is there may know more keys than its declared type does.
+                # The present value may know more keys than the declared type.
                 is_config = isinstance(current, base_config.Config)
                 yield from _misfits(current if is_config else inner, entry, f"{name}.")
             elif isinstance(inner, base_config.Config) and (entry is not None or key in _NEEDED):

@@ -1,15 +1,15 @@
-"""Learning rates as Model Garden sees them: one class of settings a schedule of ours, and its key.
+"""The learning rates in Model Garden: a key and a class of settings for each of our schedules.
 
     learning_rate: {type: tf_lamb_polynomial, tf_lamb_polynomial: {...}}
     warmup:        {type: tf_lamb, tf_lamb: {steps: 3125, handover: drop}}
 
 `warmup: tf_lamb` stands in front of any learning rate, ours or Model Garden's own. Settings are the
-arguments of the schedule, which documents them. To leave a number that has no default out of a
-YAML is an error before training.
+arguments of the schedule, which documents them. A YAML that leaves out a number without a default
+is refused before training.
 
-The warmup has one setting more: `begin_step`, the optimizer's step at which the schedule begins:
-0, unless the optimizer comes with the steps of an earlier stage (`task.init_optimizer`), where
-there need be no warmup (`steps: 0`).
+The warmup has one more setting: `begin_step`, the optimizer's step at which the schedule begins. It
+is 0, unless the optimizer comes with the steps of an earlier stage (`task.init_optimizer`). In that
+case there need be no warmup (`steps: 0`).
 """
 
 import dataclasses
@@ -27,7 +27,18 @@ from tf_lamb.tf_keras import schedules
 
 
 def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[base_config.Config]:
-    """The arguments of a class as settings, without some, with more; None if without a default."""
+    """Makes a class of settings from the arguments of a class.
+
+    Args:
+        cls: The class whose arguments become settings. The default of an argument without a default
+            is None.
+        *without: Arguments to leave out.
+        base: The base class of the settings.
+        **more: More settings, with their defaults.
+
+    Returns:
+        A dataclass.
+    """
     arguments = {
         name: None if argument.default is argument.empty else argument.default
         for name, argument in inspect.signature(cls).parameters.items()
@@ -38,12 +49,19 @@ def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[bas
 
 
 def warmup(after, steps, begin_step=0, **arguments):
-    """Our warmup in front of a schedule, or of the plain number that a constant rate is."""
+    """Makes our warmup in front of a schedule.
+
+    Args:
+        after: The schedule that follows, or a number, which is a constant rate.
+        steps: Steps of warmup; 0 for none.
+        begin_step: The optimizer's step at which the schedule begins. Defaults to 0.
+        **arguments: More arguments of `Warmup`.
+    """
     schedule = schedules.Warmup(steps, after, **arguments) if steps != 0 else after
     return schedules.Stages((begin_step, 1), (0.0, schedule)) if begin_step else schedule
 
 
-# Key -> what is made of the settings.
+# Key -> the schedule that is made of the settings.
 _LEARNING_RATES = {
     "tf_lamb_constant": schedules._Constant,
     "tf_lamb_polynomial": schedules._Polynomial,
@@ -51,47 +69,64 @@ _LEARNING_RATES = {
     "tf_lamb_exponential": schedules._Exponential,
     "tf_lamb_multi_step": schedules._MultiStep,
 }
+# Key -> class of settings, of the learning rates and of the warmup.
 _RATES = {key: settings_of(cls) for key, cls in _LEARNING_RATES.items()}
 _WARMUPS = {"tf_lamb": settings_of(schedules.Warmup, "after", begin_step=0)}
 
 
 def register_schedules() -> None:
-    """Registers each of our schedules under its own key, in every experiment."""
+    """Registers each of our schedules under its key, in every experiment."""
     seams.add_learning_rates(_LEARNING_RATES, _RATES)
     seams.add_warmups({"tf_lamb": warmup}, _WARMUPS)
 
 
 class Steered(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Base of a rate that an action moves between loops; `seams.add_learning_rates` adds it.
+    """Base class of a rate that an action changes between loops.
+
+    `seams.add_learning_rates` registers a subclass.
 
     Attributes:
-        is_watched: whether the action is there, which says so: without it the rate would rise on.
+        is_watched: Whether the action runs. The action sets it; without the action the rate would
+            go on rising. Defaults to False.
     """
 
     is_watched = False
 
     @classmethod
     def check(cls, params) -> None:
-        """Raises `UserError`, before training, where an experiment cannot have this rate."""
+        """Checks, before training, that an experiment can have this rate.
+
+        Args:
+            params: The experiment.
+
+        Raises:
+            UserError: if it cannot.
+        """
 
     def action(self, optimizer, model_dir: str, writes: bool):
-        """The action, which is called with the output of each loop.
+        """Returns the action, which is called with the output of each loop.
 
-        It keeps its state in a folder, which one process `writes`, and all of them read. The runner
-        calls its `resume()` when a checkpoint is restored, and prints its `advice()` at the end.
+        The runner calls its `resume()` when a checkpoint is restored, and prints its `advice()` at
+        the end.
+
+        Args:
+            optimizer: The optimizer that has this rate.
+            model_dir: The folder in which the action keeps its state. All processes read it.
+            writes: Whether this process is the one that writes the state.
         """
         raise NotImplementedError
 
 
 def is_steered(kind) -> bool:
-    """Whether a type of learning rate is one of these."""
+    """Returns whether a type of learning rate is a `Steered` one."""
     made_by = optimizer_factory.LR_CLS.get(kind)
     return isinstance(made_by, type) and issubclass(made_by, Steered)
 
 
 def steered_rate(optimizer) -> Steered | None:
-    """The steered rate inside an optimizer and what may wrap it; None where it has another."""
-    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging, and either generation.
+    """Returns the steered rate of an optimizer, which may be wrapped; None if its rate is another."""
+    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging wraps the optimizer in
+    # `_optimizer`, and the two generations of optimizers keep the rate in different attributes.
     optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))
     rate = getattr(optimizer, "_learning_rate", None)
     rate = optimizer.learning_rate if rate is None else rate
@@ -99,7 +134,13 @@ def steered_rate(optimizer) -> Steered | None:
 
 
 def jump(before: dict, config, step: float) -> str | None:
-    """The line on a rate that jumps where a run goes on from the params.yaml `before`, or None."""
+    """Returns a line on the learning rate if it jumps where a run resumes, or None.
+
+    Args:
+        before: The settings in params.yaml, from before the run stopped.
+        config: The `optimizer_config` of the run now.
+        step: The optimizer step at which the run resumes.
+    """
     old_parts = {part: yamls.at(before, f"trainer.optimizer_config.{part}") for part in _PARTS}
     changes = [line for part in _PARTS for line in _changes(part, old_parts[part], config)]
     kinds = yamls.at(old_parts, "learning_rate.type"), config.learning_rate.type
@@ -107,7 +148,7 @@ def jump(before: dict, config, step: float) -> str | None:
         return None
     try:
         old, new = (_rate_at(version, step) for version in (config.replace(**old_parts), config))
-    except (KeyError, TypeError, ValueError):  # of another version of Model Garden
+    except (KeyError, TypeError, ValueError):  # another version of Model Garden wrote the settings
         return None
     if math.isclose(old, new, rel_tol=1e-3):
         return None
@@ -117,11 +158,12 @@ def jump(before: dict, config, step: float) -> str | None:
     )
 
 
+# The parts of `optimizer_config` that make the learning rate.
 _PARTS = "learning_rate", "warmup"
 
 
 def _changes(part, before, config) -> list[str]:
-    """Says of each setting of a part what it was and is, where it changed."""
+    """Returns a line for each setting of a part that changed, with its old and its new value."""
     new_settings = getattr(config, part).as_dict()
     used = {
         key: value
@@ -136,5 +178,6 @@ def _changes(part, before, config) -> list[str]:
 
 
 def _rate_at(config, step) -> float:
+    """Returns the learning rate at a step."""
     rate = OptimizerFactory(config).build_learning_rate()
     return float(rate(step) if callable(rate) else rate)
