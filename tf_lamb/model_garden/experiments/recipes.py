@@ -1,4 +1,4 @@
-"""A recipe as nested settings of an experiment, and an experiment as a recipe that may grow."""
+"""Conversion of a recipe to settings of an experiment, and of an experiment to a recipe."""
 
 import dataclasses
 import itertools
@@ -10,19 +10,23 @@ from tf_lamb.core.recipes.published import IN_STAGES
 from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.common.yamls import at
 
+# Optimizer of a published recipe -> its key in Model Garden.
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
+# The optimizers whose rate grows with the batch, and not with its square root.
 _SGD = ("sgd", "sgd_experimental", "tf_sgdp")
+# Class of a schedule -> its key in Model Garden.
 _SCHEDULES = {
     schedules._Constant: "tf_lamb_constant",
     schedules._Polynomial: "tf_lamb_polynomial",
     schedules._MultiStep: "tf_lamb_multi_step",
 }
+# The settings of a trainer that are intervals, in steps.
 _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 
 def settings_of_recipe(recipe: recipes.Recipe) -> dict:
-    """All that a recipe says, as settings."""
-    optimizer = recipe.optimizer or ""  # a published one names its own
+    """Returns everything in a recipe as nested settings of an experiment."""
+    optimizer = recipe.optimizer or ""  # a published recipe names its optimizer
     kind, arguments = _OPTIMIZERS[optimizer], recipe.arguments(optimizer)
     task: dict = {"train_data": {"global_batch_size": recipe.batch_size}}
     if recipe.label_smoothing is not None:
@@ -38,7 +42,7 @@ def settings_of_recipe(recipe: recipes.Recipe) -> dict:
 
 
 def learning_rate(schedule) -> dict:
-    """A schedule of the core as settings: of the learning rate, and of warmup."""
+    """Returns a schedule of the core as settings, of the learning rate and of warmup."""
     warmup: dict = {"type": None}
     if isinstance(schedule, schedules.Warmup):
         fields = {
@@ -52,13 +56,20 @@ def learning_rate(schedule) -> dict:
 
 
 def _plain(fields: dict) -> dict:
+    """Returns the fields with lists in place of tuples."""
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
     }
 
 
 def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
-    """Loops and intervals of so many steps, at the shares of training that a trainer has them."""
+    """Returns the loop and the intervals of a run of other length, as the same shares of training.
+
+    Args:
+        trainer: The trainer config with its `train_steps`, loop and intervals.
+        train_steps: The steps of the new run.
+        loop: Its `steps_per_loop`. Defaults to None: the same share of training.
+    """
     share = train_steps / trainer.train_steps
     loop_steps = loop or max(round(trainer.steps_per_loop * share), 1)
     settings = {"steps_per_loop": loop_steps}
@@ -69,9 +80,16 @@ def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
 
 
 def published(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
-    """The printed form and the settings of a published recipe, which has to be for this model.
+    """Returns the text and the settings of a published recipe.
 
-    One in stages gives the stage of this batch. `own` is what `--params_override` says.
+    Args:
+        name: The name of the recipe. A recipe in stages gives the stage with this batch.
+        batch_size: The batch size, in examples.
+        params: The experiment.
+        own: The settings of `--params_override`. Defaults to None.
+
+    Raises:
+        ValueError: if the recipe has no such batch, or is for another model or sequence length.
     """
     recipe, model = _at(name, batch_size), model_of(params)
     if recipe.model != model:
@@ -90,7 +108,7 @@ def published(name: str, batch_size: int, params, own: dict | None = None) -> tu
 
 
 def _at(name: str, batch_size: int) -> recipes.Recipe:
-    """A published recipe at a batch."""
+    """Returns a published recipe at a batch; raises `ValueError` if no stage has that batch."""
     if name not in IN_STAGES:
         return recipes.published(name, batch_size)
     batches = batches_of_stages(name)
@@ -103,18 +121,18 @@ def _at(name: str, batch_size: int) -> recipes.Recipe:
 
 
 def batches_of_stages(name: str | None) -> list[int]:
-    """The batch of every stage of a published recipe; none of one without stages."""
+    """Returns the batch of every stage of a published recipe; an empty list if it has no stages."""
     return [stage.batch_size for stage in recipes.published(name)] if name in IN_STAGES else []
 
 
 def decay_schedule(optimizer) -> Any:
-    """The choice of a schedule that weight decay follows; None where it follows none."""
+    """Returns the choice of a schedule that weight decay follows; None if it follows none."""
     schedule = getattr(optimizer, "weight_decay_schedule", None)
     return schedule if schedule is not None and schedule.type else None
 
 
 def model_of(params) -> str:
-    """The name of the model that an experiment trains, as recipes spell it."""
+    """Returns the name of the model that an experiment trains, as recipes spell it."""
     from official.nlp.tasks import masked_lm
     from official.vision.configs import image_classification
 
@@ -131,11 +149,22 @@ def model_of(params) -> str:
 
 
 def grown(params, largest_batch: int, title: str, examples=None) -> tuple[str, list[dict]]:
-    """The arithmetic of a batch that grows by `recipes.growing`, and the settings of each stage.
+    """Lets the batch of an experiment grow by `recipes.growing`.
 
-    Intervals keep their examples, averages of the weights begin with the same example, and data
-    that resume in order go on from stage to stage. `examples` are those of the training data, where
-    they are known.
+    Intervals keep their number of examples, averages of the weights begin at the same example, and
+    data that resume in order continue from stage to stage.
+
+    Args:
+        params: The experiment.
+        largest_batch: The largest batch, in examples.
+        title: The name of the experiment, for the text.
+        examples: The number of examples in the training data. Defaults to None: unknown.
+
+    Returns:
+        The arithmetic to print, and the settings of each stage.
+
+    Raises:
+        UserError: if the batch of this experiment cannot grow.
     """
     batch = params.task.train_data.global_batch_size
     if largest_batch < 2 * batch:
@@ -172,7 +201,15 @@ def grown(params, largest_batch: int, title: str, examples=None) -> tuple[str, l
 
 
 def recipe_of(params, title: str) -> recipes.Recipe:
-    """An experiment as a recipe, whose rate at every step is that of its settings."""
+    """Returns an experiment as a recipe with the same learning rate at every step.
+
+    Args:
+        params: The experiment.
+        title: The title of the recipe.
+
+    Raises:
+        UserError: if no recipe has such a learning rate.
+    """
     config = params.trainer.optimizer_config
     fields = _falling(config.learning_rate, config.warmup)
     if not fields:
@@ -192,13 +229,13 @@ def recipe_of(params, title: str) -> recipes.Recipe:
 
 
 def _falling(decay, warming) -> dict[str, Any] | None:
-    """A learning rate and its warmup as a recipe says them; None where it cannot."""
+    """Returns a learning rate and its warmup as fields of a recipe; None if no recipe has them."""
     fields = _decay(decay.type, decay.get())
     return fields and _warmed(fields, warming.type, warming.get())
 
 
 def _decay(kind, rate) -> dict[str, Any] | None:
-    """A learning rate without warmup."""
+    """Returns a learning rate without warmup as fields of a recipe; None if no recipe has it."""
     if any(getattr(rate, key, 0) for key in ("offset", "cycle")):
         return None
     lengths = {"polynomial": "decay_steps", "tf_lamb_polynomial": "steps"}
@@ -211,7 +248,7 @@ def _decay(kind, rate) -> dict[str, Any] | None:
         }
     if kind == "tf_lamb_multi_step":
         rates, boundaries = rate.learning_rates, [math.ceil(step) for step in rate.boundaries]
-    elif kind == "stepwise":  # Keras's, whose boundary has the rate before
+    elif kind == "stepwise":  # in that of Keras, the step at a boundary still has the earlier rate
         rates, boundaries = rate.values, [step + 1 for step in rate.boundaries]
     else:
         return None
@@ -227,7 +264,7 @@ def _decay(kind, rate) -> dict[str, Any] | None:
 
 
 def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
-    """The same with warmup; None where a recipe has no such warmup."""
+    """Adds a warmup to the fields of a recipe; returns None if no recipe has such a warmup."""
     if kind is None:
         return decay | {"warmup_steps": 0}
     boundaries = decay.get("boundaries")
@@ -238,7 +275,8 @@ def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
             "warmup_steps": warmup.steps, "initial_learning_rate": warmup.start,
             "handover": warmup.handover,
         }  # fmt: skip
-    # Model Garden's leads to the rate that decay has by then, whose steps count from 0.
+    # Model Garden's warmup leads to the rate that the decay has when it ends, and the steps of the
+    # decay count from 0.
     if kind != "linear" or warmup.warmup_steps >= (boundaries or [decay.get("decay_steps")])[0]:
         return None
     fields = decay | {
@@ -254,9 +292,9 @@ def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
 
 
 def _settings_of_stage(params, staged, stage, seen: int) -> dict:
-    """A stage of a recipe, after so many examples, as settings of the experiment."""
+    """Returns a stage of a recipe, which begins after `seen` examples, as settings."""
     config = learning_rate(stage.schedule(schedules))
-    if not stage.warmup_steps:  # it says where the schedule begins, too
+    if not stage.warmup_steps:  # the warmup setting also says where the schedule begins
         config["warmup"] = {"type": "tf_lamb", "tf_lamb": {"steps": 0}}
     ema, data = params.trainer.optimizer_config.ema, params.task.train_data
     if ema is not None and ema.start_step > 0:
@@ -274,7 +312,7 @@ def _settings_of_stage(params, staged, stage, seen: int) -> dict:
 
 
 def _updates(staged, examples: int) -> int:
-    """The updates of all stages, the first first, until they have seen so many examples."""
+    """Returns the number of updates, from the first stage on, that see so many examples."""
     updates = 0
     for stage in staged:
         if examples <= stage.examples_seen:

@@ -1,12 +1,15 @@
-"""What `--global_batch_size` does: the settings of an experiment at another batch, by a recipe.
+"""The settings of an experiment at another batch, for `--global_batch_size` and `--recipe`.
 
 The whole curve of the learning rate is multiplied by one factor and stretched over the new number
-of steps; warmup has a length of its own. Model Garden's own warmups lead to the rate that the decay
-has when they end, for both count from step 0: of `polynomial` over 400 steps, 9/10 of its first
-rate after 40. There the factor is that of the rate where they end. What `--params_override` says of
-the number of steps or the length of warmup, the curve follows.
+of steps; warmup has a length of its own.
 
-No rate is asked of TensorFlow: a multi-worker strategy must be the first to touch a device.
+Model Garden's own warmups lead to the rate that the decay has when they end, because both count
+from step 0: with `polynomial` over 400 steps, to 9/10 of its first rate after 40. The factor then
+applies to the rate at the end of warmup. The curve follows the number of steps and the length of
+warmup in `--params_override`.
+
+Learning rates are computed without TensorFlow, because a multi-worker strategy must be the first to
+touch a device.
 """
 
 import dataclasses
@@ -21,28 +24,38 @@ from tf_lamb.core.recipes.scaling import nearest
 from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.experiments.recipes import decay_schedule, intervals, published
 
-# Those that were published for one model, and are given by the batch alone; one in stages by the
-# batch of a stage.
+# The published recipes, each for one model. The batch alone determines the settings; for a recipe
+# in stages it is the batch of a stage.
 PUBLISHED = (
     "untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lars",
     "mlperf_lamb_bert", *IN_STAGES,
 )  # fmt: skip
-DEFAULT, TRANSFER = "legw", "transfer"
-RECIPES = (DEFAULT, "sqrt", TRANSFER, *PUBLISHED)
+DEFAULT, TRANSFER = "legw", "transfer"  # the recipe without --recipe, and that of `transfer`
+RECIPES = (DEFAULT, "sqrt", TRANSFER, *PUBLISHED)  # the values of --recipe
 
+# The settings of a schedule that are learning rates.
 RATES = {
     "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",
     "start", "warmup_learning_rate",
 }  # fmt: skip
-_STEPS = {"steps", "decay_steps", "boundaries"}  # and `offset`, from which on these count
+# The settings of a schedule that are steps. They count from the step `offset`, if there is one.
+_STEPS = {"steps", "decay_steps", "boundaries"}
+# The schedules of Model Garden whose rates can be scaled.
 _SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
 
 
 def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
-    """The arithmetic and the settings of a recipe for an experiment at this batch.
+    """Returns the arithmetic and the settings of a recipe for an experiment at a batch.
 
-    `params` are the experiment at the batch at which it was tuned. What `--params_override` says,
-    `own`, holds, whatever the recipe says. Raises where there is no such recipe for this run.
+    Args:
+        name: One of `RECIPES`.
+        batch_size: The new batch size, in examples.
+        params: The experiment at the batch at which it was tuned.
+        own: The settings of `--params_override`, which win over the recipe. Defaults to None.
+
+    Raises:
+        TypeError: if a number is not an integer.
+        ValueError: if the recipe does not fit this experiment or this batch.
     """
     tuned_steps, override_steps = params.trainer.train_steps, at(own, "trainer.train_steps")
     if name in PUBLISHED:
@@ -74,7 +87,7 @@ def fill_in(name: str, batch_size: int, params, own: dict | None = None) -> tupl
 
 
 def _other_steps(config, stretch) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Paths and values of what is counted in steps, too, besides the learning rate."""
+    """Yields path and new value of the other settings that count steps, besides the rate's."""
     kind, optimizer = config.optimizer.type, config.optimizer.get()
     adascale = getattr(optimizer, "adascale", None)
     if adascale is not None and (steps := adascale.base_steps):
@@ -91,25 +104,25 @@ def _other_steps(config, stretch) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _multiplied(schedule, factor) -> dict:
-    """The settings of a schedule that are rates, multiplied."""
+    """Returns the settings of a schedule that are rates, multiplied by a factor."""
     return _each(schedule, RATES, lambda rate: rate * factor)
 
 
 def _stretched(schedule, stretch, before=0, after=0, has_end=True, offset=None) -> dict:
-    """The settings that are steps, stretched to the same shares of the run.
+    """Returns the settings of a schedule that are steps, stretched to the same shares of the run.
 
     Args:
-        schedule: its settings.
-        stretch: the new number of steps over the old one.
-        before: the steps of a warmup that this schedule counts from.
-        after: those of the new warmup.
-        has_end: whether its steps end a decay; False for those of a period.
-        offset: the new one, where it is given.
+        schedule: The settings of the schedule.
+        stretch: The new number of steps of the run, divided by the old one.
+        before: The steps of the old warmup, if the schedule counts from its end. Defaults to 0.
+        after: The steps of the new warmup, if the schedule counts from its end. Defaults to 0.
+        has_end: Whether the steps are where a decay ends, rather than a period. Defaults to True.
+        offset: The new offset. Defaults to None: the old one, stretched.
     """
     old_offset = getattr(schedule, "offset", 0) or 0
     if offset is None:
-        # A decay that would begin within the new warmup begins where that ends, and what warmup
-        # gives up does not lengthen the offset, before which a rate is above the first one.
+        # A decay that would begin within the new warmup begins where that warmup ends. A shorter
+        # warmup does not lengthen the offset, because a rate before its offset is above the first.
         offset = min(
             max(nearest((before + old_offset) * stretch) - after, 0), nearest(old_offset * stretch)
         )
@@ -121,6 +134,7 @@ def _stretched(schedule, stretch, before=0, after=0, has_end=True, offset=None) 
 
 
 def _each(schedule, names, change) -> dict:
+    """Applies a function to the settings with these names, and to each entry of a list."""
     selected = {key: value for key, value in schedule.as_dict().items() if value and key in names}
     return {
         name: [*map(change, setting)] if isinstance(setting, list) else change(setting)
@@ -129,7 +143,10 @@ def _each(schedule, names, change) -> dict:
 
 
 def _largest(name: str, rate) -> float:
-    """The largest rate that the settings of a schedule name; it stands under this name."""
+    """Returns the largest rate in the settings of a schedule; raises `ValueError` if none scales.
+
+    `name` is the place of the schedule in `optimizer_config`, for the message.
+    """
     if rate.type not in _SCALABLE and not str(rate.type).startswith("tf_lamb_"):
         raise ValueError(
             f"--global_batch_size cannot scale {name}.type={rate.type}, only "
@@ -147,10 +164,13 @@ def _largest(name: str, rate) -> float:
 
 
 def _decay(kind: str, settings: dict) -> Any:
-    """A decay of the settings, ours or Model Garden's own, as the core has it; None without one."""
+    """Returns the core's schedule for the settings of a decay, ours or Model Garden's own.
+
+    Returns None for a constant rate, a decay that rises again, and settings that are invalid.
+    """
     first: Any = settings.get("initial_learning_rate")
     try:
-        if kind == "stepwise":  # Keras's falls after its boundary
+        if kind == "stepwise":  # in that of Keras, the rate falls one step after the boundary
             boundaries = tuple(step + 1 for step in settings["boundaries"])
             return schedules._MultiStep(boundaries, settings["values"])
         if kind == "tf_lamb_multi_step":
@@ -162,30 +182,45 @@ def _decay(kind: str, settings: dict) -> Any:
             return schedules._Exponential(first, length, min(rate, 1.0), staircase)
         end = first * (settings["alpha"] or 0.0) if kind == "cosine" else None
         end = settings["end_learning_rate"] if end is None else end
-        if first < end or settings.get("cycle"):  # it rises again
+        if first < end or settings.get("cycle"):  # the rate rises again
             return None
         if kind.endswith("cosine"):
             return schedules._Cosine(first, length, end)
         return schedules._Polynomial(first, length, end, settings["power"])
-    except (KeyError, TypeError, ValueError):  # a constant, or what the checks refuse
+    except (KeyError, TypeError, ValueError):  # a constant rate, or settings that the checks refuse
         return None
 
 
 def peak(kind: str, settings: dict, step: int) -> float | None:
-    """The largest rate of a decay from a step on; None where it is not known, or rises again.
+    """Returns the largest rate of a decay from a step on; None if it is unknown, or rises again.
 
-    The step counts from the beginning of training, and not from the end of warmup.
+    Args:
+        kind: The type of the decay.
+        settings: Its settings.
+        step: The step, counted from the beginning of training and not from the end of warmup.
     """
     import numpy as np
 
     decay, step = _decay(kind, settings), step - (settings.get("offset") or 0)
-    # Before its offset a cosine rises to its first rate.
+    # Before its offset a cosine rises to its first rate, so step 0 of the decay counts, too.
     later_steps = [at_step for at_step in (0, *getattr(decay, "boundaries", ())) if at_step > step]
     return decay and float(max(decay.value(np, at_step) for at_step in (step, *later_steps)))
 
 
 def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
-    """The changes in a decay's settings that give it this rate at a step; its end stays."""
+    """Returns the changes in the settings of a decay that give it a rate at a step.
+
+    Its last rate stays.
+
+    Args:
+        kind: The type of the decay.
+        settings: Its settings.
+        step: The step at which warmup ends, counted from the beginning of training.
+        rate: The largest rate from that step on.
+
+    Raises:
+        ValueError: if the decay has fallen too far by that step.
+    """
     old_peak, decay = peak(kind, settings, step), _decay(kind, settings)
     if old_peak is None or math.isclose(old_peak, rate, rel_tol=1e-9):
         return {}
@@ -202,11 +237,11 @@ def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
 
 
 def cut_short(tuned, params) -> str | None:
-    """Says where a run of fewer steps leaves the learning rate; None where it comes to its end.
+    """Says at which learning rate a run with fewer steps ends; None if its decay comes to its end.
 
     Args:
-        tuned: the experiment whose decay ends with its own steps.
-        params: the same with other steps.
+        tuned: The experiment whose decay ends with its own steps.
+        params: The same experiment with other steps.
     """
     steps, old_steps = params.trainer.train_steps, tuned.trainer.train_steps
     if _counts_otherwise(params) or not isinstance(steps, int) or steps < 1:
@@ -223,13 +258,13 @@ def cut_short(tuned, params) -> str | None:
 
 
 def _counts_otherwise(params) -> bool:
-    """Whether a step of the run is no step of its schedule."""
+    """Returns whether the schedule counts other steps than the run, as with AdaScale."""
     adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
     return getattr(adascale, "scale", None) is not None
 
 
 def _rate_at(params, step: int) -> float | None:
-    """The learning rate behind warmup; None where it is not known."""
+    """Returns the learning rate at a step after warmup; None if it is unknown."""
     import numpy as np
 
     config = params.trainer.optimizer_config
@@ -244,31 +279,38 @@ def _rate_at(params, step: int) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A learning rate over the steps, with the warmup that leads to it."""
+    """A learning rate over the steps, with the warmup that leads to it.
 
-    rate: Any  # the choice of a learning rate
-    kind: str | None  # the type of the warmup; None without one
-    warmup: Any  # its settings
-    said: dict  # what `--params_override` says of the rate: it holds as it is
+    Attributes:
+        rate: The choice of a learning rate: its type and its settings.
+        kind: The type of the warmup; None without one.
+        warmup: The settings of the warmup.
+        said: The settings of the learning rate in `--params_override`, which stay as they are.
+    """
+
+    rate: Any
+    kind: str | None
+    warmup: Any
+    said: dict
 
     @property
     def length(self) -> str:
-        """The setting that has the steps of warmup."""
+        """The name of the setting for the steps of warmup."""
         return "steps" if self.kind == "tf_lamb" else "warmup_steps"
 
     @property
     def warmup_steps(self) -> int:
-        """The steps of warmup; 0 without one."""
+        """The steps of warmup; 0 if there is none."""
         return getattr(self.warmup, self.length, None) or 0
 
     @property
     def ends_on_decay(self) -> bool:
-        """Whether warmup rises to what is left of the decay by then, as Model Garden's own do."""
+        """Whether warmup rises to the rate of the decay at its end, as Model Garden's own does."""
         return self.warmup is not None and self.kind != "tf_lamb"
 
     @property
     def peak(self) -> float:
-        """The rate where warmup ends."""
+        """The learning rate where warmup ends."""
         largest, rate = _largest("learning_rate", self.rate), self.rate.get().as_dict()
         if not self.ends_on_decay:
             return largest
@@ -278,7 +320,16 @@ class Curve:
         return peak(self.rate.type, settings, self.warmup_steps) or largest
 
     def scaled(self, peak: float, stretch, warmup_steps: int) -> dict:
-        """The rate's settings that change: the peak, and the length behind such a warmup."""
+        """Returns the settings of the learning rate that change.
+
+        Args:
+            peak: The new rate where warmup ends.
+            stretch: The new number of steps of the run, divided by the old one.
+            warmup_steps: The new steps of warmup.
+
+        Raises:
+            ValueError: if no settings of the decay give the peak at the end of warmup.
+        """
         rate, kind = self.rate.get(), self.rate.type
         is_behind = self.kind == "tf_lamb" and self.warmup.handover == "continuous"
         old_warmup, new_warmup = (self.warmup_steps, warmup_steps) if is_behind else (0, 0)
@@ -296,7 +347,12 @@ class Curve:
         return changes
 
     def warmed(self, peak: float, steps: int) -> dict:
-        """The warmup's settings for another peak and so many steps."""
+        """Returns the settings of the warmup for a new peak.
+
+        Args:
+            peak: The new rate where warmup ends.
+            steps: The new steps of warmup.
+        """
         settings = {**self.warmup.as_dict(), **_multiplied(self.warmup, peak / self.peak)}
         return {"type": self.kind, self.kind: {**settings, self.length: steps}}
 
@@ -305,13 +361,13 @@ class Curve:
 
 
 def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
-    """The arithmetic and the settings of a rule: the recipe of the experiment, the curve by it."""
+    """Returns the arithmetic and the settings of a rule at another batch."""
     config, base = params.trainer.optimizer_config, params.task.train_data.global_batch_size
     rate_override = (
         at(own, f"trainer.optimizer_config.learning_rate.{config.learning_rate.type}") or {}
     )
     kind, warmup = config.warmup.type, config.warmup.get()
-    if kind is None and name == TRANSFER:  # which has one at a larger batch in any case
+    if kind is None and name == TRANSFER:  # `transfer` adds a warmup at a larger batch
         kind = "tf_lamb"
         warmup = config.warmup.tf_lamb.replace(steps=0, start=0.0, handover="continuous")
     curve = Curve(config.learning_rate, kind, warmup, rate_override)
@@ -324,7 +380,8 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
             f"nothing would be trained: {ratio} {float(exact):.3g} steps. Take a smaller batch"
         )
     recipe = _recipe(name, batch_size, base, steps, curve, transferred)
-    new_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)  # a warmup stays one
+    # A warmup that would round to 0 steps keeps one.
+    new_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)
     setting = f"warmup.{curve.kind}.{curve.length}"
     warmup_steps = at(own, f"trainer.optimizer_config.{setting}")
     if warmup_steps is None and (warmup_steps := new_warmup) > steps:
@@ -355,7 +412,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
     lines = [
         f"{recipe.title} from batch {base:,}, at which this experiment was tuned, to "
         f"{batch_size:,}",
-        # Nothing is known here of what counts in epochs.
+        # The recipe counts in epochs, which are unknown here: `_recipe` passes one epoch.
         *(line for line in arithmetic if not line.startswith(("steps ", "warmup "))),
         *curve_lines,
         f"training = {training}",
@@ -369,7 +426,7 @@ def _scaled(name, batch_size, params, own, stretch) -> tuple[str, dict]:
 
 
 def _warming(name, before, after, tuned, batch_size) -> str:
-    """Says what became of the steps of a warmup."""
+    """Returns the text on the new and the old steps of warmup."""
     as_many_examples = nearest(Fraction(before * tuned, batch_size))
     if after == before:
         return f"{before:,} steps, as before"
@@ -381,10 +438,10 @@ def _warming(name, before, after, tuned, batch_size) -> str:
 
 
 def _recipe(name, batch_size, base, steps, curve: Curve, moving: dict) -> recipes.Recipe:
-    """The rule's recipe for another batch than the base, over so many steps."""
+    """Returns the recipe of a rule for another batch than the base, over so many steps."""
     examples = steps * batch_size
-    if name != TRANSFER:  # which cuts a warmup to its share of training
-        # Of a run that is long enough: what a rule says does not depend on the length.
+    if name != TRANSFER:  # `transfer` itself cuts a warmup to a share of training
+        # The run is made long enough for its warmup: the factors of a rule do not depend on length.
         examples += curve.warmup_steps * max(base, batch_size)
     share = curve.warmup_steps * base / examples
     length: dict = {"examples": examples, "epochs": 1}
@@ -394,7 +451,7 @@ def _recipe(name, batch_size, base, steps, curve: Curve, moving: dict) -> recipe
 
 
 def _moving(config) -> dict:
-    """The settings that `transfer` moves, of an optimizer that has them."""
+    """Returns the settings of the optimizer that `transfer` moves, without those it lacks."""
     optimizer = config.optimizer.get().as_dict()
     # Model Garden's optimizers call it weight_decay_rate.
     decay = optimizer.get("weight_decay_rate", optimizer.get("weight_decay"))
@@ -409,7 +466,7 @@ def _moving(config) -> dict:
 
 
 def _moved(config, recipe, moving: dict) -> dict:
-    """The same settings as the recipe has them."""
+    """Returns the settings of `moving` with the values of the recipe, as nested settings."""
     moved = {name: getattr(recipe, name) for name in moving if name != "ema_momentum"}
     if "weight_decay" in moved and hasattr(config.optimizer.get(), "weight_decay_rate"):
         moved["weight_decay_rate"] = moved.pop("weight_decay")

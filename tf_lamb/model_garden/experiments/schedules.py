@@ -124,7 +124,7 @@ def is_steered(kind) -> bool:
 
 
 def steered_rate(optimizer) -> Steered | None:
-    """Returns the steered rate of an optimizer, which may be wrapped; None if its rate is another."""
+    """Returns the steered rate of an optimizer, inside its wrappers; None if it has none."""
     # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging wraps the optimizer in
     # `_optimizer`, and the two generations of optimizers keep the rate in different attributes.
     optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))
