@@ -105,9 +105,7 @@ def _write_part(partial, part, documents, settings):
     """
     import tensorflow as tf
     import tqdm
-    from official.nlp.data import (
-        create_pretraining_data as garden,
-    )  # this import defines absl flags
+    from official.nlp.data import create_pretraining_data as garden  # it defines absl flags
 
     (partial / "text").write_text("\n\n".join(map("\n".join, documents)), encoding="utf-8")
     tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", settings["do_lower_case"])

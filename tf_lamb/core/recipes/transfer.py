@@ -71,7 +71,7 @@ def transfer(
     beta_2: float | None = None, ema_momentum: float | None = None,
     batch_norm_momentum: float | None = None, noise_scale: float | None = None,
 ) -> Recipe:  # fmt: skip
-    """Takes a tuned baseline to another batch size, and prints all changes in one table.
+    """Takes a tuned baseline to another batch size, with all changes in one table.
 
         k                    batch_size / baseline_batch_size
         learning_rate        x sqrt(k); with a noise scale N,

@@ -61,6 +61,7 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     divergence_report: bool = True
 
     def _set(self, k, v):
+        # A dict for an argument, such as patterns, keeps its order.
         is_argument = self._get_subconfig_type(k) is base_config.Config
         if is_argument and isinstance(v, dict) and not self.__dict__.get(k):
             v = _InOrder(v)

@@ -30,7 +30,7 @@ PUBLISHED = (
     "untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lars",
     "mlperf_lamb_bert", *IN_STAGES,
 )  # fmt: skip
-DEFAULT, TRANSFER = "legw", "transfer"  # the recipe without --recipe, and that of `transfer`
+DEFAULT, TRANSFER = "legw", "transfer"  # the default of --recipe, and the name of `transfer`
 RECIPES = (DEFAULT, "sqrt", TRANSFER, *PUBLISHED)  # the values of --recipe
 
 # The settings of a schedule that are learning rates.

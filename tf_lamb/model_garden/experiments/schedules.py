@@ -113,6 +113,9 @@ class Steered(tf_keras.optimizers.schedules.LearningRateSchedule):
             optimizer: The optimizer that has this rate.
             model_dir: The folder in which the action keeps its state. All processes read it.
             writes: Whether this process is the one that writes the state.
+
+        Raises:
+            NotImplementedError: in this base class.
         """
         raise NotImplementedError
 
