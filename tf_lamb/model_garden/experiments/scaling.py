@@ -210,7 +210,7 @@ def peak(kind: str, settings: dict, step: int) -> float | None:
 def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
     """Returns the changes in the settings of a decay that give it a rate at a step.
 
-    Its last rate stays.
+    The end rate of the decay stays.
 
     Args:
         kind: The type of the decay.
