@@ -1,18 +1,18 @@
-"""One update rule a file, each a pure function of arrays that takes the array namespace first.
+"""Holds the update rules, one a file; each is a pure function of arrays.
 
     rule(xp, g, w, *slots, lr, t, decay, adapt, axes, **hyperparameters) -> w, *slots
 
-    xp     `numpy`, `keras.ops` or `tf_lamb.tensorflow.namespace`
-    g, w   gradient and weight; slots that are not told otherwise have their shape
-    lr, t  scalars; t counts from 1
+    xp     the array namespace: `numpy`, `keras.ops` or `tf_lamb.tensorflow.namespace`
+    g, w   gradient and weight; slots have their shape unless a rule says otherwise
+    lr, t  scalars: the learning rate and the number of the step, which counts from 1
     decay  a Python float; an array where it follows a schedule, or where a layer's variables differ
     adapt  whether the layer has a trust ratio, may be projected, or is a matrix; a Python bool
     axes   the axes of a norm where each slice along the others is a layer; None is all of them
 
-A rule never sees a name, a regex, a dtype or a device, and returns the new w and slots. One with a
-trust ratio takes `observe`, too (`shared.trust_ratio`).
+A rule never sees a name, a regex, a dtype or a device. It returns the new w and the new slots. A
+rule with a trust ratio takes `observe`, too (`shared.trust_ratio`).
 
-`RULE`, beside each rule, declares all that optimizers, recipes and searches are told of it.
+`RULE`, beside each rule, declares all that optimizers, recipes and searches need to know of it.
 """
 
 from tf_lamb.core.rules.adamp import RULE as _ADAMP
@@ -37,11 +37,11 @@ __all__ = [
     "norm", "project", "root", "sgdp", "soap", "trust_ratio",
 ]  # fmt: skip
 
-# What the rules of users are made of, as `tf_lamb.rules`.
+# The parts that users build rules of their own from; `tf_lamb.rules` exports them.
 PARTS = ("decayed", "estimate", "norm", "project", "root", "trust_ratio")
-# Class of optimizers -> its rule.
+# The name of an optimizer class -> its rule.
 OURS: dict[str, Rule] = {
     "LAMB": _LAMB, "LANS": _LANS, "LARS": _LARS, "Muon": _MUON, "SOAP": _SOAP, "AdamP": _ADAMP,
     "SGDP": _SGDP,
 }  # fmt: skip
-ALL = dict(OURS)  # `optimizer_of` adds those of users
+ALL = dict(OURS)  # `optimizer_of` adds the rules of users

@@ -1,4 +1,4 @@
-"""AdamP: Adam that does not lengthen scale-invariant weights."""
+"""The rule AdamP: Adam that does not lengthen scale-invariant weights."""
 
 from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import debias, decayed, project, root
@@ -13,7 +13,7 @@ def adamp(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None,
     beta_1=0.9, beta_2=0.999, epsilon=1e-8, delta=0.1, wd_ratio=0.1, nesterov=False,
 ):  # fmt: skip
-    """One AdamP step.
+    """Takes one AdamP step.
 
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) g^2
@@ -22,7 +22,21 @@ def adamp(
         w <- w (1 - lr decay rho)
         w <- w - lr/(1 - b1^t) u
 
-    `axes` are those within a channel; None is all but the last.
+    Args:
+        xp: The array namespace.
+        g, w: The gradient and the weight, of one shape.
+        m, v: The moments, shaped as the weight; zeros at first.
+        lr: The learning rate, a scalar.
+        t: The number of the step, from 1; a scalar.
+        decay: The weight decay: a float, or an array.
+        adapt: Whether the update may be projected.
+        axes: The axes within a channel; None is all but the last.
+        beta_1, beta_2, epsilon: b1, b2 and eps.
+        delta, wd_ratio: The threshold, and the factor of the decay, of `project`.
+        nesterov: Whether u is Nesterov's, as above.
+
+    Returns:
+        The new w, m and v.
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """

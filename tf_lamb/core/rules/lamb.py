@@ -1,4 +1,4 @@
-"""LAMB: layer-wise adaptive moments for large batches."""
+"""The rule LAMB: layer-wise adaptive moments for large batches."""
 
 import dataclasses
 
@@ -8,7 +8,12 @@ from tf_lamb.core.rules.shared import Interval, decayed, estimate, root, trust_r
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """The bounds of the norm of the weights, which are phi's, and of the trust ratio."""
+    """Holds the bounds of LAMB's trust ratio and of its numerator.
+
+    Attributes:
+        weight_norm: The least and the greatest phi(|w|); None is no bounds.
+        trust_ratio: The least and the greatest trust ratio; None is no bounds.
+    """
 
     weight_norm: Interval = None
     trust_ratio: Interval = None
@@ -25,7 +30,7 @@ def lamb(
     beta_1=0.9, beta_2=0.999, epsilon=1e-6, bias_correction=True, weight_decay_mode="update",
     bounds=Bounds(),
 ):  # fmt: skip
-    """One LAMB step.
+    """Takes one LAMB step.
 
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) g^2
@@ -35,13 +40,26 @@ def lamb(
     phi(|w|)/|u| is 1 where either norm is 0, and 1 throughout if not `adapt`.
 
     Args:
-        bias_correction: False, as in version 3 of the paper, makes both divisors 1 - b^t 1.
-        weight_decay_mode: "update" as above; "decoupled": w <- w - lr decay w before all else, with
-            the ratio of what remains (`keras.optimizers.Lamb`).
-        bounds: see `trust_ratio`.
+        xp: The array namespace.
+        g, w: The gradient and the weight, of one shape.
+        m, v: The moments, shaped as the weight; zeros at first.
+        lr: The learning rate, a scalar.
+        t: The number of the step, from 1; a scalar.
+        decay: The weight decay: a float, or an array.
+        adapt: Whether the layer has a trust ratio.
+        axes: The axes of a norm; None is all.
+        observe: None, or a function that `trust_ratio` calls.
+        beta_1, beta_2, epsilon: b1, b2 and eps.
+        bias_correction: False makes both divisors 1 - b^t 1, as in version 3 of the paper.
+        weight_decay_mode: "update" is as above. "decoupled" decays first, w <- w - lr decay w, and
+            the ratio is that of what remains (`keras.optimizers.Lamb`).
+        bounds: The bounds of phi and of the ratio, see `trust_ratio`.
 
-    Source: You et al., arXiv:1904.00962v5, Algorithm 2; phi is the identity in the authors'
-    code. Beyond the paper: the cases in which the ratio is 1, and what is marked above.
+    Returns:
+        The new w, m and v.
+
+    Source: You et al., arXiv:1904.00962v5, Algorithm 2; phi is the identity in the authors' code.
+    Beyond the paper are the cases in which the ratio is 1, and what the arguments above say.
     """
     if weight_decay_mode == "decoupled":
         w = decayed(w, decay, -lr * w)
@@ -59,7 +77,22 @@ def lamb(
 
 
 def adamw(xp, g, w, m, v, *, lr, t, decay, beta_1, beta_2, epsilon):
-    """One AdamW step, of what a rule for matrices leaves: LAMB's, decoupled and without a ratio."""
+    """Takes one AdamW step, for variables that a rule for matrices leaves aside.
+
+    The step is LAMB's with decoupled decay and without a trust ratio.
+
+    Args:
+        xp: The array namespace.
+        g, w: The gradient and the weight, of one shape.
+        m, v: The moments, shaped as the weight; zeros at first.
+        lr: The learning rate, a scalar.
+        t: The number of the step, from 1; a scalar.
+        decay: The weight decay: a float, or an array.
+        beta_1, beta_2, epsilon: As for `lamb`.
+
+    Returns:
+        The new w, m and v.
+    """
     return lamb(
         xp, g, w, m, v, lr=lr, t=t, decay=decay, adapt=False,
         beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay_mode="decoupled",

@@ -1,4 +1,4 @@
-"""LANS: LAMB on normalized gradients, with a trust ratio for each part of its Nesterov step."""
+"""The rule LANS: LAMB on normalized gradients, with two trust ratios in a Nesterov step."""
 
 from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import decayed, estimate, norm, root, trust_ratio
@@ -10,7 +10,7 @@ def lans(
     xp, g, w, m, v, *, lr, t, decay, adapt, axes=None, observe=None,
     beta_1=0.9, beta_2=0.999, epsilon=1e-6,
 ):  # fmt: skip
-    """One LANS step.
+    """Takes one LANS step.
 
         g  <- g / (|g| + eps)
         m  <- b1 m + (1 - b1) g
@@ -20,24 +20,39 @@ def lans(
         ug  = g / d + decay w
         w  <- w - lr (b1 |w|/|um| um + (1 - b1) |w|/|ug| ug)
 
-    A gradient of norm 0 stays; each of the two ratios is 1 where one of its norms is 0, and 1
-    throughout if not `adapt`. What is observed is the ratio of um.
+    A gradient of norm 0 stays. Each of the two ratios is 1 where one of its norms is 0, and 1
+    throughout if not `adapt`.
 
-    Source: Zheng et al., arXiv:2006.13484, Algorithm 2, as the authors' kernel has it by
-    default; the cases of 0 are the kernel's.
+    Args:
+        xp: The array namespace.
+        g, w: The gradient and the weight, of one shape.
+        m, v: The moments, shaped as the weight; zeros at first.
+        lr: The learning rate, a scalar.
+        t: The number of the step, from 1; a scalar.
+        decay: The weight decay: a float, or an array.
+        adapt: Whether the layer has trust ratios.
+        axes: The axes of a norm; None is all.
+        observe: None, or a function that `trust_ratio` calls for the ratio of um alone.
+        beta_1, beta_2, epsilon: b1, b2 and eps.
+
+    Returns:
+        The new w, m and v.
+
+    Source: Zheng et al., arXiv:2006.13484, Algorithm 2, as the authors' kernel computes it by
+    default; the cases of norm 0 are the kernel's.
     """
-    length = norm(xp, g, axes)
-    g = g / xp.where(length > 0, length + epsilon, 1.0)
+    g_norm = norm(xp, g, axes)
+    g = g / xp.where(g_norm > 0, g_norm + epsilon, 1.0)
 
     m = beta_1 * m + (1 - beta_1) * g
     v = beta_2 * v + (1 - beta_2) * xp.square(g)
     d = root(xp, estimate(xp, v, beta_2, t)) + epsilon
     um, ug = decayed(estimate(xp, m, beta_1, t) / d, decay, w), decayed(g / d, decay, w)
-    of_momentum, of_gradient = (
-        trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=shown)
-        for u, shown in ((um, observe), (ug, None))
+    momentum_ratio, gradient_ratio = (
+        trust_ratio(xp, w, u, adapt=adapt, axes=axes, observe=observer)
+        for u, observer in ((um, observe), (ug, None))
     )
-    return w - lr * (beta_1 * of_momentum * um + (1 - beta_1) * of_gradient * ug), m, v
+    return w - lr * (beta_1 * momentum_ratio * um + (1 - beta_1) * gradient_ratio * ug), m, v
 
 
 RULE = Rule(lans, ("m", "v"), HYPER, start_rate=0.01, transfer_exponent=0.5, takes_gain=False)

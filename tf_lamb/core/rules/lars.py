@@ -1,4 +1,4 @@
-"""LARS: layer-wise adaptive rate scaling, in each form that goes by its name."""
+"""The rule LARS: layer-wise adaptive rate scaling, in each form that goes by its name."""
 
 import dataclasses
 
@@ -8,7 +8,13 @@ from tf_lamb.core.rules.shared import Interval, decayed, differ, norm, safe_rati
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What goes by the name of LARS, as `lars` documents it."""
+    """Selects one of the forms that go by the name of LARS; `lars` has their equations.
+
+    Attributes:
+        momentum: Where lr and the ratio stand: "inside" the velocity, "outside" or "mixed".
+        denominator: That of the ratio: "sum_of_norms", "norm_of_sum" or "norm_of_update".
+        clip: Whether the ratio has LARC's clip mode.
+    """
 
     momentum: str = "inside"
     denominator: str = "sum_of_norms"
@@ -17,7 +23,11 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """The bounds of the trust ratio."""
+    """Holds the bounds of LARS's trust ratio.
+
+    Attributes:
+        trust_ratio: The least and the greatest trust ratio; None is no bounds.
+    """
 
     trust_ratio: Interval = None
 
@@ -33,7 +43,7 @@ def lars(
     momentum=0.9, nesterov=False, trust_coefficient=0.001, epsilon=0.0, form=Form(),
     bounds=Bounds(),
 ):  # fmt: skip
-    """One LARS step.
+    """Takes one LARS step.
 
         d  = g + decay w
         r  = eta |w| / (|g| + decay |w| + eps)
@@ -43,17 +53,30 @@ def lars(
     r is 1 where |w| or |g| is 0, and 1 throughout if not `adapt`.
 
     Args:
+        xp: The array namespace.
+        g, w: The gradient and the weight, of one shape.
+        v: The velocity, shaped as the weight; zeros at first.
+        lr: The learning rate, a scalar.
+        t: The number of the step, which this rule does not use.
+        decay: The weight decay: a float, or an array.
+        adapt: Whether the layer has a trust ratio.
+        axes: The axes of a norm; None is all.
+        observe: None, or a function that is called with |w|, the denominator, r, and whether the
+            clip mode or a bound has changed r.
         momentum, trust_coefficient, epsilon: mu, eta and eps.
-        nesterov: w moves by mu v plus what entered v, instead of by v.
-        form: its `momentum` is where lr and r stand. "inside" the velocity, as above; "outside":
+        nesterov: Whether w moves by mu v plus what entered v, instead of by v.
+        form: Its `momentum` is where lr and r stand. "inside" the velocity, as above; "outside":
             v <- mu v + d, w <- w - lr r v; "mixed": v <- mu v + r d, w <- w - lr v.
             Its `denominator` is that of r. "sum_of_norms" as above; "norm_of_sum": |d|;
             "norm_of_update": |v|, or what w moves by, which only "outside" knows in time.
             Its `clip` is LARC's clip mode: r <- min(r/lr, 1).
-        bounds, observe: of r, as for `trust_ratio`.
+        bounds: The bounds of r, as for `trust_ratio`.
+
+    Returns:
+        The new w and v.
 
     Source: You, Gitman and Ginsburg, arXiv:1708.03888; the forms are those of Model Garden, of the
-    TPU reference, of MLPerf and of LARC. Beyond the paper: the cases in which the ratio is 1.
+    TPU reference, of MLPerf and of LARC. The paper does not have the cases in which the ratio is 1.
     """
     d = decayed(g, decay, w)
 
@@ -61,32 +84,34 @@ def lars(
         if not adapt:
             return within(xp, 1.0, bounds.trust_ratio)
         w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
-        bottom = u_norm + epsilon
+        denominator = u_norm + epsilon
         if form.denominator == "sum_of_norms":
-            joint = bool(getattr(decay, "shape", ()))  # a layer of variables that differ in it
-            bottom = bottom + (norm(xp, decay * w, axes) if joint else decay * w_norm)
-        r = safe_ratio(xp, trust_coefficient * w_norm, bottom)
+            decays_differ = bool(getattr(decay, "shape", ()))  # within a joined layer
+            denominator = denominator + (
+                norm(xp, decay * w, axes) if decays_differ else decay * w_norm
+            )
+        r = safe_ratio(xp, trust_coefficient * w_norm, denominator)
         if form.clip:
             r = r / lr
-        free = xp.where((w_norm > 0) & (u_norm > 0), r, 1.0)
-        held = xp.where(free > 1.0, 1.0, free) if form.clip else free
-        r = within(xp, held, bounds.trust_ratio)
+        unbounded = xp.where((w_norm > 0) & (u_norm > 0), r, 1.0)
+        clipped = xp.where(unbounded > 1.0, 1.0, unbounded) if form.clip else unbounded
+        r = within(xp, clipped, bounds.trust_ratio)
         if observe:
-            observe(w_norm, bottom, r, differ(free, r))
+            observe(w_norm, denominator, r, differ(unbounded, r))
         return r
 
-    # What d is multiplied by before it enters the velocity, and the velocity after.
-    before, after = 1.0, lr
+    # d is multiplied by the first before it enters the velocity, and w moves by the second times v.
+    d_factor, v_factor = 1.0, lr
     if form.denominator != "norm_of_update":
         r = ratio(d if form.denominator == "norm_of_sum" else g)
-        forms = {"inside": (lr * r, 1.0), "outside": (1.0, lr * r), "mixed": (r, lr)}
-        before, after = forms[form.momentum]
-    s = before * d
+        factors = {"inside": (lr * r, 1.0), "outside": (1.0, lr * r), "mixed": (r, lr)}
+        d_factor, v_factor = factors[form.momentum]
+    s = d_factor * d
     v = momentum * v + s
     u = s + momentum * v if nesterov else v
     if form.denominator == "norm_of_update":
-        after = lr * ratio(u)
-    return w - after * u, v
+        v_factor = lr * ratio(u)
+    return w - v_factor * u, v
 
 
 RULE = Rule(lars, ("v",), HYPER, start_rate=1.0, transfer_exponent=0.75)

@@ -1,4 +1,4 @@
-"""Muon: momentum orthogonalized for matrices, and AdamW for all that is none."""
+"""The rule Muon: orthogonalized momentum for matrices, and AdamW for all other variables."""
 
 import dataclasses
 
@@ -13,7 +13,13 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What goes by the name of Muon, as `muon` documents it."""
+    """Selects one of the forms that go by the name of Muon; `muon` has their equations.
+
+    Attributes:
+        newton_schulz_steps: The number of steps that orthogonalize the update.
+        update_scale: "rms" or "shape", the scale s of the update.
+        fallback_lr_scale: The learning rate of AdamW for all that is no matrix, in units of lr.
+    """
 
     newton_schulz_steps: int = 5
     update_scale: str = "rms"
@@ -31,7 +37,9 @@ def muon(
     momentum=0.95, nesterov=True, form=Form(), beta_1=0.9, beta_2=0.999, epsilon=1e-8,
     product_dtype=None,
 ):  # fmt: skip
-    """One Muon step. Of a matrix (`adapt`), rows in and columns out:
+    """Takes one Muon step.
+
+    A matrix (`adapt`), with inputs as rows and outputs as columns, steps as follows:
 
         m <- mu m + g
         u  = g + mu m                                  u = m without nesterov
@@ -39,19 +47,34 @@ def muon(
         w <- w - lr s O - lr decay w
 
     with s = 0.2 sqrt(max(rows, columns)) for the `update_scale` "rms", and for "shape"
-    sqrt(max(1, columns/rows)). Of all else, a step of AdamW at the rate `fallback_lr_scale` lr.
+    sqrt(max(1, columns/rows)). Any other variable takes a step of AdamW at the rate
+    `fallback_lr_scale` lr.
 
     Args:
-        v: the second moment, of what is no matrix.
-        form: the `newton_schulz_steps`, and the scales above.
-        beta_1, beta_2, epsilon: of AdamW.
-        product_dtype: see `orthogonalized`.
+        xp: The array namespace.
+        g, w: The gradient and the weight, of one shape.
+        m: The momentum, or AdamW's first moment, shaped as the weight; zeros at first.
+        v: AdamW's second moment; None for a matrix.
+        lr: The learning rate, a scalar.
+        t: The number of the step, from 1; a scalar.
+        decay: The weight decay: a float, or an array.
+        adapt: Whether the variable is a matrix.
+        axes: The axes of a norm, which this rule does not use.
+        momentum: mu.
+        nesterov: Whether u is Nesterov's, as above.
+        form: The `newton_schulz_steps`, and the scales above.
+        beta_1, beta_2, epsilon: Those of AdamW.
+        product_dtype: See `orthogonalized`.
 
     Yields:
-        What orthogonalizes u: for matrices of one shape it is done at once (`core/stacks.py`).
+        `orthogonalized`, (u,) and its settings: matrices of one shape are orthogonalized at once
+        (`core/stacks.py`).
 
-    Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, of which
-    "shape" is the scale; Liu et al., arXiv:2502.16982, of which "rms" is, and the decay.
+    Returns:
+        The new w and m; of AdamW the new v, too.
+
+    Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, which has
+    the scale "shape"; Liu et al., arXiv:2502.16982, which has the scale "rms", and the decay.
     """
     if not adapt:
         return adamw(
@@ -70,17 +93,24 @@ def muon(
 
 
 def orthogonalized(xp, u, steps, product_dtype=None):
-    """In a list the matrix with the singular vectors of u, and singular values about 1; or a stack.
+    """Computes a matrix with the singular vectors of u, and singular values about 1.
 
-    X <- u / (|u| + 1e-7)
-    A  = X X'
-    X <- a X + (b A + c A A) X          as often as there are steps
+        X <- u / (|u| + 1e-7)
+        A  = X X'
+        X <- a X + (b A + c A A) X          as often as there are steps
 
-    X and A are in the `product_dtype`; the norm never is.
+    Args:
+        xp: The array namespace.
+        u: A matrix, or a stack of matrices.
+        steps: The number of iterations.
+        product_dtype: The dtype of X and A; None is that of u. The norm is always in that of u.
+
+    Returns:
+        A list with the one result, in the shape and dtype of u.
     """
     (x,) = in_dtype(xp, product_dtype, u / (norm(xp, u, axes=(-2, -1)) + 1e-7))
     tall = u.shape[-2] > u.shape[-1]
-    if tall:  # the product X X' is then the smaller one
+    if tall:  # X X' is smaller with fewer rows than columns
         x = transposed(xp, x)
     for _ in range(steps):
         a = x @ transposed(xp, x)
@@ -96,5 +126,5 @@ RULE = Rule(
     start_rate=0.01,
     transfer_exponent=0.75,
     takes_gain=False,
-    gains_by_dealing=True,  # one result to gather for fifteen products
+    gains_by_dealing=True,  # one result to gather pays for fifteen products
 )

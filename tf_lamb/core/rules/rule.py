@@ -1,4 +1,4 @@
-"""What optimizers, recipes and searches are told of a rule, in one declaration beside it."""
+"""The declaration of a rule, from which optimizers, recipes and searches know it."""
 
 import dataclasses
 import inspect
@@ -8,22 +8,22 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """An update rule, and what follows from it elsewhere.
+    """Holds an update rule, and what follows from it elsewhere.
 
     Attributes:
         step: The mathematics, `step(xp, g, w, *slots, lr, t, decay, adapt, axes, ...)`, as
             `tf_lamb.core.rules` describes it.
-        slots: The names of the arrays that are kept of each variable, in the order of `step`.
+        slots: The names of the arrays that are stored for each variable, in the order of `step`.
         hyper: Hyper-parameter -> kind, each an argument of the optimizer. A kind is what
             `core.checks.hyperparameter` takes: `float`, "[0, 1)", `bool`, a dataclass, ...
         start_rate: The learning rate at which a search begins.
         transfer_exponent: a of `recipes.transfer` with a noise scale; None where it is not known.
-        takes_gain: Whether AdaScale's gain means anything; not where the length of a gradient is
-            nothing.
-        gains_by_xla: Whether XLA makes the update faster on TensorFlow, on one device; not where
-            the update is decompositions of matrices.
-        gains_by_dealing: Whether matrices are dealt out to devices that keep all state; every rule
-            gains where devices keep shares.
+        takes_gain: Whether AdaScale's gain means anything. It does not where the rule ignores the
+            length of a gradient.
+        gains_by_xla: Whether XLA makes the update faster on TensorFlow, on one device. It does not
+            where the update consists of decompositions of matrices.
+        gains_by_dealing: Whether it pays to deal matrices out to devices that each keep all state.
+            Where devices keep shares of the state, it pays for every rule.
     """
 
     step: Callable
@@ -37,10 +37,10 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """The name of the function, by which saved state knows its rule."""
+        """The name of the function, by which saved state refers to its rule."""
         return self.step.__name__
 
     @property
     def has_ratio(self) -> bool:
-        """Whether it has a trust ratio, and shows it: whether it takes `observe`."""
+        """Whether the rule has a trust ratio and reports it: whether it takes `observe`."""
         return "observe" in inspect.signature(self.step).parameters

@@ -1,4 +1,4 @@
-"""SGDP: SGD with momentum that does not lengthen scale-invariant weights."""
+"""The rule SGDP: SGD with momentum that does not lengthen scale-invariant weights."""
 
 from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import decayed, project
@@ -10,7 +10,7 @@ def sgdp(
     xp, g, w, v, *, lr, t, decay, adapt, axes=None,
     momentum=0.9, nesterov=False, epsilon=1e-8, delta=0.1, wd_ratio=0.1,
 ):  # fmt: skip
-    """One SGDP step.
+    """Takes one SGDP step.
 
         v <- mu v + g
         u  = v                                         nesterov: g + mu v
@@ -18,7 +18,21 @@ def sgdp(
         w <- w (1 - lr decay rho/(1 - mu))
         w <- w - lr u
 
-    `axes` are those within a channel; None is all but the last.
+    Args:
+        xp: The array namespace.
+        g, w: The gradient and the weight, of one shape.
+        v: The velocity, shaped as the weight; zeros at first.
+        lr: The learning rate, a scalar.
+        t: The number of the step, which this rule does not use.
+        decay: The weight decay: a float, or an array.
+        adapt: Whether the update may be projected.
+        axes: The axes within a channel; None is all but the last.
+        momentum: mu.
+        nesterov: Whether u is Nesterov's, as above.
+        epsilon, delta, wd_ratio: Those of `project`.
+
+    Returns:
+        The new w and v.
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """

@@ -1,6 +1,6 @@
 """The parts that rules share: norms, trust ratios, moments without bias, AdamP's projection.
 
-A layer is whatever the rule is given; with `axes`, each slice along the other axes is one.
+A layer is the array that the rule is given; with `axes`, each slice along the other axes is one.
 """
 
 import math
@@ -12,27 +12,42 @@ Interval = tuple[float, float] | None  # the smallest and the largest value
 
 
 def norm(xp: Any, x: Any, axes: Axes = None) -> Any:
-    """Returns the Euclidean norm of x, flattened to a vector; over `axes` alone if they are given.
+    """Returns the Euclidean norm of x, flattened to a vector.
 
-    In float32 it is 0 for elements below 1e-23 and infinite beyond 1e19, for there squares are.
+    In float32 it is 0 where all elements are below 1e-23, and infinite for elements beyond 1e19,
+    since their squares are.
+
+    Args:
+        xp: The array namespace.
+        x: The array.
+        axes: The axes to sum over, which stay with length 1; None sums over all, to a scalar.
     """
     squares = xp.sum(xp.square(x), axis=axes, keepdims=axes is not None)
     positive = squares > 0
-    # Not `root`, which would add to the norm of what is small. The inner `where` keeps the
-    # derivative at 0 finite.
+    # `root` would add to a small norm. The inner `where` keeps the derivative at 0 finite.
     return xp.where(positive, xp.sqrt(xp.where(positive, squares, 1.0)), squares)
 
 
 def root(xp: Any, x: Any) -> Any:
     """Returns the square root, with a finite derivative at 0.
 
-    A gradient through the step is then not NaN. At 0 it is 3e-19, far below any epsilon.
+    A gradient through the step is then not NaN. At 0 the root is 3e-19, far below any epsilon.
+
+    Args:
+        xp: The array namespace.
+        x: The array, not below 0.
     """
     return xp.sqrt(x + 1e-37)
 
 
 def within(xp, x, bounds):
-    """x, no smaller than the first bound and no larger than the second; None is no bounds."""
+    """Returns x, no smaller than the first bound and no larger than the second.
+
+    Args:
+        xp: The array namespace.
+        x: A Python float or an array.
+        bounds: The smallest and the largest value; None leaves x as it is.
+    """
     if bounds is None:
         return x
     low, high = bounds
@@ -43,15 +58,26 @@ def within(xp, x, bounds):
 
 
 def at_least(xp, x, low):
-    """The larger of x and a number, in the dtype of x; NaN stays.
+    """Returns the larger of x and a number, in the dtype of x; NaN stays.
 
     Keras's `maximum` and `matmul` give float32 for float64 on torch (3.15.1).
+
+    Args:
+        xp: The array namespace.
+        x: The array.
+        low: The number.
     """
     return xp.where(x < low, low * xp.ones_like(x), x)
 
 
 def safe_ratio(xp, top, bottom, otherwise=1.0):
-    """top / bottom where both are above 0, and `otherwise` elsewhere; no branch holds a NaN."""
+    """Returns top / bottom where both are above 0; no branch holds a NaN.
+
+    Args:
+        xp: The array namespace.
+        top, bottom: The arrays, of one shape.
+        otherwise: The value where either is not above 0.
+    """
     positive = (top > 0) & (bottom > 0)
     return xp.where(positive, top / xp.where(positive, bottom, 1.0), otherwise)
 
@@ -62,63 +88,113 @@ def trust_ratio(
 ) -> Any:  # fmt: skip
     """Returns phi(|w|) / |u|, with phi the identity between its bounds.
 
-    It is 1 where either norm is 0 and, without `adapt`, throughout; the bounds of the ratio hold
-    then, too.
+    The ratio is 1 where either norm is 0 and, without `adapt`, throughout. The bounds of the ratio
+    hold in these cases, too.
 
     Args:
-        bounds: None, or those of |w| and of the ratio, as `lamb` has them.
-        observe: None, or called with |w|, |u|, the ratio and whether a bound made it another.
+        xp: The array namespace.
+        w: The weight.
+        u: The update, of the same shape.
+        adapt: Whether the layer has a trust ratio.
+        axes: The axes of a norm; None is all.
+        bounds: None, or the bounds of |w| and of the ratio: an object as `lamb.Bounds`.
+        observe: None, or a function that is called with |w|, |u|, the ratio, and whether a bound
+            has changed it.
     """
-    of_norm, of_ratio = (bounds.weight_norm, bounds.trust_ratio) if bounds else (None, None)
+    norm_bounds, ratio_bounds = (bounds.weight_norm, bounds.trust_ratio) if bounds else (None, None)
     if not adapt:
-        return within(xp, 1.0, of_ratio)
+        return within(xp, 1.0, ratio_bounds)
     w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
-    phi = within(xp, w_norm, of_norm)
-    free = safe_ratio(xp, phi, u_norm)
-    if of_norm:  # phi may be bounded up from 0
-        free = xp.where(w_norm > 0, free, 1.0)
-    ratio = within(xp, free, of_ratio)
+    phi = within(xp, w_norm, norm_bounds)
+    unbounded = safe_ratio(xp, phi, u_norm)
+    if norm_bounds:  # phi may be bounded up from 0
+        unbounded = xp.where(w_norm > 0, unbounded, 1.0)
+    ratio = within(xp, unbounded, ratio_bounds)
     if observe:
-        observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(free, ratio))
+        observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(unbounded, ratio))
     return ratio
 
 
 def differ(x, y):
-    """True where one is larger than the other; never where one is NaN, which no bound has made."""
+    """Returns True where one is larger than the other.
+
+    It is never True where one is NaN, which no bound makes.
+
+    Args:
+        x, y: The arrays.
+    """
     return (x < y) | (x > y)
 
 
 def decayed(x: Any, decay: Any, w: Any) -> Any:
-    """Returns x + decay w; where decay is the number 0, x itself, and no product is computed."""
+    """Returns x + decay w; where decay is the number 0, x itself, without a product.
+
+    Args:
+        x: The array that the decay is added to.
+        decay: The weight decay: a float, or an array.
+        w: The weight.
+    """
     return x if isinstance(decay, float) and decay == 0 else x + decay * w
 
 
 def branch(xp, due, yes, no):
-    """What yes() or no() returns, of which a program runs the one that is due."""
+    """Returns the result of yes() or of no(); a program runs only the one that is due.
+
+    Args:
+        xp: The array namespace.
+        due: A boolean scalar: True for yes(), False for no().
+        yes, no: Functions without arguments that return arrays of the same shapes.
+    """
     if hasattr(xp, "cond"):
         return xp.cond(due, yes, no)
-    return yes() if due else no()  # NumPy knows
+    return yes() if due else no()  # NumPy has the value at once
 
 
 def precise(xp, x, y):
-    """x @ y with all digits of float32, of which matrix units drop half and more by default."""
+    """Returns x @ y with all digits of float32, of which matrix units drop half or more by default.
+
+    Args:
+        xp: The array namespace.
+        x, y: Matrices, or stacks of matrices.
+    """
     return xp.precise(x, y) if hasattr(xp, "precise") else x @ y
 
 
 def in_dtype(xp, dtype, *arrays):
-    """The arrays in a dtype; as they are where it is theirs, or None."""
+    """Returns a list of the arrays, cast to a dtype.
+
+    Args:
+        xp: The array namespace.
+        dtype: The dtype; None, or that of an array, leaves it as it is.
+        *arrays: The arrays.
+    """
     return [x if dtype in (None, x.dtype) else xp.cast(x, dtype) for x in arrays]
 
 
 def debias(xp, beta, t):
-    """1 - beta^t, to the last digit: of the subtraction float32 has five at t = 1, beta = 0.999."""
+    """Returns 1 - beta^t with all digits.
+
+    In float32 the subtraction has five at t = 1, beta = 0.999.
+
+    Args:
+        xp: The array namespace.
+        beta: The decay rate of a moment, a float.
+        t: The number of the step, from 1; a scalar.
+    """
     if beta == 0:
         return 1.0
     return -xp.expm1(t * math.log(beta))
 
 
 def estimate(xp: Any, moment: Any, beta: float, t: Any) -> Any:
-    """Returns a moment as an estimate of what it averages, moment/(1 - beta^t)."""
+    """Returns the unbiased estimate of the average that a moment is: moment/(1 - beta^t).
+
+    Args:
+        xp: The array namespace.
+        moment: The moment.
+        beta: Its decay rate.
+        t: The number of the step, from 1; a scalar.
+    """
     return moment * (1.0 / debias(xp, beta, t))  # one division, not one for each element
 
 
@@ -133,17 +209,29 @@ def project(
             if c < delta / sqrt(row length):  n = w/(|w| + eps);  return u - n <n, u>, wd_ratio
         return u, 1
 
-    A gradient that is orthogonal to its weight is the sign of scale invariance. `axes` are those
-    within a channel; None is all but the last, for Keras keeps output channels last.
+    A gradient that is orthogonal to its weight is the sign of scale invariance.
+
+    Args:
+        xp: The array namespace.
+        w, g, u: The weight, the gradient and the update, of one shape.
+        adapt: Whether the update may be projected.
+        axes: The axes within a channel; None is all but the last, since Keras keeps output channels
+            last.
+        delta: The threshold of c, in units of 1 / sqrt(row length).
+        wd_ratio: The decay's share where u is projected.
+        epsilon: eps.
+
+    Returns:
+        The update, and the share as a scalar.
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """
-    whole = tuple(range(len(w.shape)))
-    if not adapt or len(whole) < 2:
+    all_axes = tuple(range(len(w.shape)))
+    if not adapt or len(all_axes) < 2:
         return u, 1.0
-    one = xp.ones_like(xp.sum(w))  # of the dtype of w
+    one = xp.ones_like(xp.sum(w))  # in the dtype of w
     projected, shrink, pending = u, one, one > 0
-    for view in (axes or whole[:-1], whole):
+    for view in (axes or all_axes[:-1], all_axes):
         n = w / (norm(xp, w, view) + epsilon)
         row_length = math.prod(w.shape[axis] for axis in view)
         invariant = pending & (_largest_cosine(xp, w, g, view, epsilon) < delta / row_length**0.5)
@@ -155,6 +243,7 @@ def project(
 
 
 def _largest_cosine(xp, x, y, axes, epsilon):
+    """Returns the largest |cos(x, y)| of the slices, in which `axes` lie."""
     inner = xp.abs(xp.sum(x * y, axis=axes, keepdims=True))
-    x_norm, y_norm = (at_least(xp, norm(xp, each, axes), epsilon) for each in (x, y))
+    x_norm, y_norm = (at_least(xp, norm(xp, array, axes), epsilon) for array in (x, y))
     return xp.max(inner / (x_norm * y_norm))

@@ -1,4 +1,4 @@
-"""SOAP: Adam in the eigenbasis of a matrix's two factors, and AdamW for all that is no matrix."""
+"""The rule SOAP: Adam in the eigenbasis of a matrix's two factors, and AdamW for the rest."""
 
 import dataclasses
 import math
@@ -11,7 +11,12 @@ from tf_lamb.core.stacks import transposed
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How bases come about, as `soap` documents it."""
+    """Selects how the bases are computed; `soap` has the equations.
+
+    Attributes:
+        one_sided: Whether the shorter side alone has a basis.
+        renewal: The decomposition of a renewal: "cholesky", or "qr", which None stands for.
+    """
 
     one_sided: bool = False
     renewal: str | None = None
@@ -28,7 +33,9 @@ def soap(
     beta_1=0.95, beta_2=0.95, epsilon=1e-8, precondition_frequency=10, max_precond_dim=10_000,
     form=Form(), product_dtype=None,
 ):  # fmt: skip
-    """One SOAP step. Of a matrix (`adapt`), rows in and columns out:
+    """Takes one SOAP step.
+
+    A matrix (`adapt`), with inputs as rows and outputs as columns, steps as follows:
 
         m  <- b1 m + (1 - b1) g
         v  <- b2 v + (1 - b2) (QL' g QR)^2
@@ -38,45 +45,58 @@ def soap(
         L  <- b2 L + (1 - b2) g g'
         R  <- b2 R + (1 - b2) g' g
 
-    in its own step s. In every f-th QL and QR are renewed, see `renewed`. In step 0 all else waits:
-    L and R begin, and QL and QR are their eigenvectors. Of all that is no matrix, a step of AdamW.
+    in its own step s. In every f-th step QL and QR are renewed, see `renewed`. In step 0 everything
+    else waits: L and R begin, and QL and QR are their eigenvectors. Any other variable takes a step
+    of AdamW.
 
     Args:
-        state: of a matrix L, QL, R and QR, or those of one side; how many renewals left its bases
-            as they were; and s. Zeros at first.
-        t: of what is no matrix. A matrix that rests in every other step might never meet an f-th
-            t, so it counts its own steps.
-        precondition_frequency: f.
-        max_precond_dim: see `sides_of`.
-        form: whether the shorter side alone has a basis; and the `renewal`, "cholesky" or, as for
+        xp: The array namespace.
+        g, w: The gradient and the weight, of one shape.
+        m, v: The moments, shaped as the weight; zeros at first.
+        *state: For a matrix L, QL, R and QR, or those of one side; then the number of renewals that
+            left a basis as it was; then s. Zeros at first. Empty for any other variable.
+        lr: The learning rate, a scalar.
+        t: The number of the step, from 1, for variables that are no matrix. A matrix that rests in
+            every other step might never meet an f-th t, so it counts its own steps.
+        decay: The weight decay: a float, or an array.
+        adapt: Whether the variable is a matrix.
+        axes: The axes of a norm, which this rule does not use.
+        beta_1, beta_2, epsilon: b1, b2 and eps.
+        precondition_frequency: f, in steps.
+        max_precond_dim: See `sides_of`.
+        form: Whether the shorter side alone has a basis; and the `renewal`, "cholesky" or, as for
             None, "qr".
-        product_dtype: of the products, but for a renewal's; None is that of the arrays.
+        product_dtype: The dtype of the products, except those of a renewal; None is that of the
+            arrays.
 
     Yields:
-        Products and renewals, which are worked out at once for matrices of one shape
-        (`core/stacks.py`).
+        Products and renewals, each as a function, its arrays and its settings; they are computed at
+        once for matrices of one shape (`core/stacks.py`).
 
-    Source: Vyas et al., arXiv:2409.11321, and the authors' code for what comes when; it keeps m in
-    the basis, which is the same. There AdamW waits for a step, too.
+    Returns:
+        The new w, m, v and state.
+
+    Source: Vyas et al., arXiv:2409.11321, and the authors' code for the order of the parts. That
+    code keeps m in the basis, which is the same, and its AdamW waits for a step, too.
     """
     if not adapt:
         return adamw(
             xp, g, w, m, v, lr=lr, t=t, decay=decay, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon
         )
-    *pairs, kept, s = state
+    *pairs, n_failed, s = state
     factors, bases = pairs[::2], pairs[1::2]
     sides = sides_of(w.shape, max_precond_dim, form.one_sided)
-    of = {"sides": tuple(sides)}
-    multiplied = of | {"product_dtype": product_dtype}
+    settings = {"sides": tuple(sides)}
+    product_settings = settings | {"product_dtype": product_dtype}
 
     begins = xp.equal(s, 0)
     n = xp.where(begins, xp.ones_like(s), s)
     c = debias(xp, beta_2, n) ** 0.5 / debias(xp, beta_1, n)
     new_m = xp.where(begins, m, beta_1 * m + (1 - beta_1) * g)
-    g_inside, m_inside, *squares = yield products, (g, new_m, *bases), multiplied
+    g_inside, m_inside, *squares = yield products, (g, new_m, *bases), product_settings
     new_v = xp.where(begins, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
-    inside = m_inside / (root(xp, new_v) + epsilon)
-    (u,) = yield out_of_bases, (inside, *bases), multiplied
+    u_inside = m_inside / (root(xp, new_v) + epsilon)
+    (u,) = yield out_of_bases, (u_inside, *bases), product_settings
     new_w = w - lr * c * u
     new_w = xp.where(begins, w, decayed(new_w, decay, -lr * new_w))
 
@@ -86,28 +106,33 @@ def soap(
     ]
     phase = _phase(w.shape) if form.renewal == "cholesky" else 0
     due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(begins)
-    new_v, new_kept, *bases = yield (
-        renewed, (new_v, kept, begins, due, *factors, *bases), of | {"renewal": form.renewal}
-    )  # fmt: skip
-    stays = begins & (new_kept > kept)
-    pairs = [each for pair in zip(factors, bases, strict=True) for each in pair]
+    new_v, new_n_failed, *bases = yield (
+        renewed,
+        (new_v, n_failed, begins, due, *factors, *bases),
+        settings | {"renewal": form.renewal},
+    )
+    stays = begins & (new_n_failed > n_failed)
+    pairs = [array for pair in zip(factors, bases, strict=True) for array in pair]
     new_s = xp.where(stays, s, _after(xp, s, precondition_frequency))
-    return new_w, new_m, new_v, *pairs, new_kept, new_s
+    return new_w, new_m, new_v, *pairs, new_n_failed, new_s
 
 
 def _after(xp, s, f):
-    """The step after s. Before 2^24, where float32 counts no further, about 2^23 are taken off.
+    """Returns the step after s; before 2^24 it takes about 2^23 off, as float32 counts no further.
 
-    They are a multiple of f, so renewals come when they would, and 1 - b^s is 1 there.
+    That is a multiple of f, so renewals come when they would have, and 1 - b^s is 1 there.
     """
     period = float(f * max(1, 2**23 // f))
     return xp.where(s + 1 >= 2.0**24 - 1024, s + 1 - period, s + 1)
 
 
 def sides_of(shape, max_precond_dim, one_sided):
-    """The axes of a matrix that have a factor: those of up to `max_precond_dim`; 0 is its rows.
+    """Returns the axes of a matrix that have a factor; 0 is its rows, 1 its columns.
 
-    The shorter alone if `one_sided`.
+    Args:
+        shape: The shape of the matrix.
+        max_precond_dim: The largest length of an axis that has a factor.
+        one_sided: Whether the shorter axis alone may have one.
     """
     if one_sided:
         shorter = int(shape[1] < shape[0])
@@ -116,35 +141,58 @@ def sides_of(shape, max_precond_dim, one_sided):
 
 
 def _phase(shape):
-    """By how many steps a shape is renewed before others, so that no step pays for all.
+    """Returns how many steps a shape is renewed before others, so that no step pays for all shapes.
 
-    Sides that differ by the root of 2 or more have another whole number here.
+    Sides that differ by a factor of the root of 2 or more have another whole number here.
     """
     rows, columns = (round(2 * math.log2(n)) for n in shape)
     return rows + 3 * columns
 
 
-# -- of a matrix, or of each of a stack -----------------------------------------------------------
+# -- for a matrix, or for each matrix of a stack --------------------------------------------------
 
 
 def products(xp, g, m, *bases, sides, product_dtype):
-    """QL' g QR and QL' m QR, then g g' and g' g; or with the basis and the square of one side."""
+    """Computes QL' g QR and QL' m QR, then g g' and g' g.
+
+    Args:
+        xp: The array namespace.
+        g, m: The gradient and the momentum.
+        *bases: QL and QR, or the basis of one side; its square alone is then computed.
+        sides: The axes that have a basis, from `sides_of`.
+        product_dtype: The dtype of the products; None is that of the arrays.
+
+    Returns:
+        A list of the products, in the dtype of g.
+    """
     dtype = g.dtype
     g, m, *bases = in_dtype(xp, product_dtype, g, m, *bases)
-    turned = transposed(xp, g)
-    squares = [g @ turned if side == 0 else turned @ g for side in sides]
-    made = _into_bases(xp, g, bases, sides), _into_bases(xp, m, bases, sides), *squares
-    return in_dtype(xp, dtype, *made)
+    g_transposed = transposed(xp, g)
+    squares = [g @ g_transposed if side == 0 else g_transposed @ g for side in sides]
+    results = _into_bases(xp, g, bases, sides), _into_bases(xp, m, bases, sides), *squares
+    return in_dtype(xp, dtype, *results)
 
 
 def _into_bases(xp, x, bases, sides):
+    """Returns QL' x QR, or the product with the basis of one side."""
     for side, basis in zip(sides, bases, strict=True):
         x = transposed(xp, basis) @ x if side == 0 else x @ basis
     return x
 
 
 def out_of_bases(xp, x, *bases, sides, product_dtype):
-    """QL x QR', or with the basis of one side."""
+    """Computes QL x QR', or the product with the basis of one side.
+
+    Args:
+        xp: The array namespace.
+        x: A matrix in the bases.
+        *bases: QL and QR, or the basis of one side.
+        sides: The axes that have a basis, from `sides_of`.
+        product_dtype: The dtype of the products; None is that of the arrays.
+
+    Returns:
+        A list with the one product, in the dtype of x.
+    """
     dtype = x.dtype
     x, *bases = in_dtype(xp, product_dtype, x, *bases)
     for side, basis in zip(sides, bases, strict=True):
@@ -153,25 +201,41 @@ def out_of_bases(xp, x, *bases, sides, product_dtype):
 
 
 def renewed(xp, v, kept, begins, due, *state, sides, renewal):
-    """The new v, count and bases, of the factors and bases in `state`. Of L, and of R likewise:
+    """Computes the new v, count and bases. For L, and for R likewise:
 
         order QL's columns, and v's rows with them, by diag(QL' L QL), the largest first
         QL <- the Q of the QR decomposition of L QL
 
-    where it is `due`, one power iteration; the eigenvectors of L, the largest first, where it
-    `begins`. A basis that does not come out finite and orthogonal stays as it was, and counts.
+    where it is `due`, which is one power iteration; the eigenvectors of L, the largest first, where
+    it `begins`. A basis that does not come out finite and orthogonal stays as it was, and is
+    counted.
+
+    Args:
+        xp: The array namespace.
+        v: The second moment, in the bases.
+        kept: The number of renewals that left a basis as it was.
+        begins: Whether this is the first step of the matrix.
+        due: Whether the bases are to be renewed.
+        *state: The factors, then their bases.
+        sides: The axes that have a basis, from `sides_of`.
+        renewal: "cholesky", or else QR.
+
+    Returns:
+        A list of v, the count and the bases.
     """
     factors, bases = state[: len(sides)], state[len(sides) :]
     old = [v, kept, *bases]
 
     def begin():
-        # A decomposition of what is not finite is an error on TensorFlow.
-        known = [xp.where(xp.isfinite(each), each, xp.zeros_like(each)) for each in factors]
-        made = [xp.linalg.eigh(-each)[1] for each in known]
-        return _taken(xp, begins, [v, *made], *old)
+        # TensorFlow raises for a decomposition of a matrix that is not finite.
+        finite_factors = [
+            xp.where(xp.isfinite(matrix), matrix, xp.zeros_like(matrix)) for matrix in factors
+        ]
+        new_bases = [xp.linalg.eigh(-matrix)[1] for matrix in finite_factors]
+        return _taken(xp, begins, [v, *new_bases], *old)
 
     def renew():
-        ordered, made = v, []
+        ordered, new_bases = v, []
         for side, factor, basis in zip(sides, factors, bases, strict=True):
             image = factor @ basis
             order = xp.argsort(-xp.sum(basis * image, axis=-2))
@@ -180,27 +244,28 @@ def renewed(xp, v, kept, begins, due, *state, sides, renewal):
             if renewal == "cholesky":
                 mean = _mean_eigenvalue(xp, factor)
                 image = image / xp.where(mean > 0, mean, 1.0) + 1e-4 * basis
-            made.append(_orthonormal(xp, xp.take_along_axis(image, across, -1), renewal))
-        return _taken(xp, due, [ordered, *made], *old)
+            new_bases.append(_orthonormal(xp, xp.take_along_axis(image, across, -1), renewal))
+        return _taken(xp, due, [ordered, *new_bases], *old)
 
     v, kept, *bases = old = branch(xp, xp.any(begins), begin, lambda: old)
     return branch(xp, xp.any(due), renew, lambda: old)
 
 
 def _mean_eigenvalue(xp, factor):
+    """Returns the mean of the diagonal; its two axes stay, with length 1."""
     n = factor.shape[-1]
     return xp.sum(factor * xp.eye(n, dtype=factor.dtype), axis=(-2, -1), keepdims=True) / n
 
 
 def _orthonormal(xp, a, renewal):
-    """An orthonormal basis of the first i columns of a, for every i.
+    """Returns an orthonormal basis of the first i columns of a, for every i.
 
-    By shifted Cholesky QR in four passes, of columns of length 1:
+    The method "cholesky" is shifted Cholesky QR in four passes, on columns of length 1:
 
         A <- A C'^-1,    C C' = A'A, in the first pass A'A + 3e-7 n, in the second A'A + 1e-5
 
-    Products and solutions of triangles are all it takes, where Householder's decomposition takes a
-    column after the other.
+    It takes nothing but products and solutions of triangles, whereas Householder's decomposition
+    works on one column after the other.
 
     Source: Fukaya et al., arXiv:1809.11085.
     """
@@ -218,24 +283,29 @@ def _orthonormal(xp, a, renewal):
 
 
 def _taken(xp, when, new, old_v, kept, *old_bases):
-    """v, the count and the bases: new ones where they are due and right, else the old ones.
+    """Returns v, the count and the bases: new ones where they are due and valid, else the old ones.
 
-    No column has a sum below 0, for a decomposition leaves signs open.
+    The sum of a column is never below 0, since a decomposition leaves signs open.
     """
     v, *bases = new
-    right = when
+    is_valid = when
     for basis in bases:
-        off = precise(xp, transposed(xp, basis), basis) - xp.eye(basis.shape[-1], dtype=basis.dtype)
-        # Each by itself: a maximum of many on a CPU of JAX (0.10.2) forgets a NaN.
-        right = right & xp.all(xp.abs(off) < 1e-4, axis=(-2, -1))
+        deviation = precise(xp, transposed(xp, basis), basis) - xp.eye(
+            basis.shape[-1], dtype=basis.dtype
+        )
+        # Elements are compared one by one: JAX's maximum of many on a CPU (0.10.2) forgets a NaN.
+        is_valid = is_valid & xp.all(xp.abs(deviation) < 1e-4, axis=(-2, -1))
 
-    takes = xp.reshape(right, (*right.shape, 1, 1))
-    taken = [xp.where(takes, v, old_v), xp.where(when & xp.logical_not(right), kept + 1, kept)]
-    for basis, before in zip(bases, old_bases, strict=True):
+    is_taken = xp.reshape(is_valid, (*is_valid.shape, 1, 1))
+    chosen = [
+        xp.where(is_taken, v, old_v),
+        xp.where(when & xp.logical_not(is_valid), kept + 1, kept),
+    ]
+    for basis, old_basis in zip(bases, old_bases, strict=True):
         sums = xp.sum(basis, axis=-2, keepdims=True)
         sign = xp.where(sums < 0, -xp.ones_like(sums), xp.ones_like(sums))
-        taken.append(xp.where(takes, basis * sign, before))
-    return taken
+        chosen.append(xp.where(is_taken, basis * sign, old_basis))
+    return chosen
 
 
 RULE = Rule(
