@@ -1,8 +1,8 @@
 """Large-batch training for TensorFlow and Keras.
 
 `tf_lamb.LAMB` is an optimizer of the Keras that `tf.keras` names: Keras 3, or `tf_keras` where
-`TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` and `tf_lamb.tf_keras.LAMB` say it outright.
-This import loads no framework: nothing is loaded until it is used. Where Keras or tf_keras is
+`TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` and `tf_lamb.tf_keras.LAMB` name one of the two.
+This import loads no framework: a framework is loaded when it is used. Where Keras or tf_keras is
 loaded already, `load_model` knows our classes from now on; else write `import tf_lamb.keras`, or
 `import tf_lamb.tf_keras`, before it.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tf_lamb import core
 
-if TYPE_CHECKING:  # what `__getattr__` gives, for editors and type checkers
+if TYPE_CHECKING:  # the names that `__getattr__` finds, for editors and type checkers
     from tf_lamb import keras, model_garden, tensorflow, tf_keras
     from tf_lamb.core import recipes, rules
     from tf_lamb.keras import (
@@ -56,42 +56,44 @@ __all__ = [
     "replace_batch_normalization", "rules", "schedules", "tensorflow", "tf_keras",
 ]  # fmt: skip
 _ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
-# Names that one Keras has and the other has not.
+# Names that only one of the two frontends has -> that frontend.
 _OF_KERAS_3 = dict.fromkeys(("per_replica",), "keras")
 
 
-if not TYPE_CHECKING:  # a type checker is to know a name that is not there
+if not TYPE_CHECKING:  # so that a type checker reports a name that does not exist
 
     def __getattr__(name: str):
+        """Loads the module or the frontend that has the name; raises AttributeError for any other name."""
         if name in _ROOMS:
             return importlib.import_module(f"tf_lamb.{name}")
         if name in ("recipes", "rules"):
             return importlib.import_module(f"tf_lamb.core.{name}")
         if name in __all__:
-            room = importlib.import_module("tf_lamb.api.frontends").keras_of_tensorflow()
-            return getattr(importlib.import_module(f"tf_lamb.{room}"), name)
+            frontend = importlib.import_module("tf_lamb.api.frontends").keras_of_tensorflow()
+            return getattr(importlib.import_module(f"tf_lamb.{frontend}"), name)
         if name in _OF_KERAS_3:
             raise AttributeError(
                 f"{name} is Keras 3's alone: write tf_lamb.{_OF_KERAS_3[name]}.{name}."
             )
-        alike = [own for own in __all__ if own.lower() == name.lower()]
-        near = alike or difflib.get_close_matches(name, __all__, 1)
-        hint = f". Did you mean {near[0]!r}?" if near else ""
+        case_variants = [candidate for candidate in __all__ if candidate.lower() == name.lower()]
+        suggestions = case_variants or difflib.get_close_matches(name, __all__, 1)
+        hint = f". Did you mean {suggestions[0]!r}?" if suggestions else ""
         raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}{hint}")
 
 
-# What a recipe of core needs of the rest of the package, loaded when it is used.
+# Recipes of core use these other parts of the package, which are loaded when they are used.
 core.provide(
-    schedules=lambda: sys.modules[__name__].schedules,  # of the Keras that `tf.keras` names
+    schedules=lambda: sys.modules[__name__].schedules,  # those of the Keras that `tf.keras` names
     plots=lambda: importlib.import_module("tf_lamb.api.plots"),
 )
 
 
 def __dir__():
+    """Lists the names of the package, those that are not loaded yet included."""
     return sorted([*globals(), *__all__])
 
 
 for _framework in ("keras", "tf_keras"):
     if _framework in sys.modules:
-        with contextlib.suppress(ImportError):  # Keras without a backend says so, when it is used
+        with contextlib.suppress(ImportError):  # Keras without a backend raises when it is used
             importlib.import_module(f"tf_lamb.{_framework}")

@@ -1,4 +1,4 @@
-"""The Keras 3 frontend: optimizers on TensorFlow, JAX or torch."""
+"""The Keras 3 frontend: optimizers, layers, callbacks and searches on TensorFlow, JAX or torch."""
 
 from tf_lamb.core.messages import needed
 
@@ -40,7 +40,7 @@ from tf_lamb.keras.family import (
 from tf_lamb.keras.layers import GhostBatchNormalization
 from tf_lamb.keras.replicas import per_replica as per_replica
 
-# What both Kerases have; `per_replica` is of this one alone.
+# The names of both frontends; `per_replica` exists in this one alone.
 __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",

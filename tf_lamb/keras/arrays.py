@@ -1,4 +1,7 @@
-"""Arrays as rules see them: `keras.ops`, with branches, decompositions and bits of our own."""
+"""The array namespace of rules on Keras 3: `keras.ops`, and what it lacks.
+
+Beside the names of `keras.ops` stand branches, decompositions and bit casts of our own.
+"""
 
 import contextlib
 import functools
@@ -12,43 +15,60 @@ from tf_lamb.api.variables import value_of
 
 
 def compute_dtype(dtype):
-    """Rules compute, and slots are kept, in float32; in float64 for float64 variables."""
+    """Returns the dtype of rules and slots: float64 for float64 variables, else float32."""
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
 def native(variable):
-    """The variable that an update works on: TensorFlow's own for a Keras variable on TensorFlow."""
+    """Returns the variable that an update works on.
+
+    For a Keras variable on TensorFlow that is TensorFlow's own; any other stays, None included.
+    """
     if variable is None or keras.backend.backend() != "tensorflow":
         return variable
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def to_numpy(array):
-    """Works as `keras.ops.convert_to_numpy`, which does what NumPy 2 deprecates on torch."""
+    """Converts an array to NumPy, as `keras.ops.convert_to_numpy` does.
+
+    On torch it avoids the call that NumPy 2 deprecates.
+    """
     return value_of(array) if keras.backend.backend() == "torch" else ops.convert_to_numpy(array)
 
 
 def dense(gradient, variable):
-    """The gradient as a tensor in the shape of its variable, an embedding's, too."""
+    """Returns a gradient as a dense tensor in the shape of its variable.
+
+    Args:
+        gradient: The gradient; that of an embedding may be sparse.
+        variable: Its variable.
+    """
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow.update import dense
 
-        return dense(gradient, variable)  # `ops` leaves `IndexedSlices` as they are
+        return dense(gradient, variable)  # `ops` does not convert `IndexedSlices`
     return ops.convert_to_tensor(gradient, sparse=False)
 
 
 def cond(condition, yes, no):
-    """Works as `keras.ops.cond`; where the condition is known, only its branch runs."""
-    if (due := concrete_bool(condition)) is None:
+    """Works as `keras.ops.cond`; where the condition has a value, only its branch runs.
+
+    Args:
+        condition: A boolean scalar.
+        yes, no: Functions without arguments that return arrays of the same shapes.
+    """
+    if (value := concrete_bool(condition)) is None:
         return ops.cond(condition, yes, no)
-    return yes() if due else no()
+    return yes() if value else no()
 
 
 def concrete_bool(condition):
-    """True or False where the condition has a value by now; None in a program that is traced.
+    """Returns True or False where the condition has a value by now; None while a program is traced.
 
-    A branch of JAX is compiled anew for each pair of functions: an eager loop would do so, and keep
-    what it compiled, in every step. TensorFlow sees to that by itself.
+    JAX compiles a branch anew for each pair of functions. An eager loop would do so in every step,
+    and would keep all that it compiled. TensorFlow sees to that by itself, so None is returned
+    there.
     """
     if keras.backend.backend() == "tensorflow":
         return None
@@ -61,9 +81,13 @@ def concrete_bool(condition):
 
 
 def bitcast(array, dtype):
-    """The same bits in another dtype of the same size, on JAX and torch.
+    """Returns the same bits in another dtype of the same size, on JAX and torch.
 
-    Seam: Keras 3.15.1. `ops.view` would do it, which older versions have not.
+    Seam: Keras 3.15.1. `ops.view` would do it, but older versions do not have it.
+
+    Args:
+        array: The array.
+        dtype: The name of the dtype.
     """
     array = ops.convert_to_tensor(array)
     if keras.backend.backend() == "jax":
@@ -76,11 +100,11 @@ def bitcast(array, dtype):
 
 
 def _eigh(x):
-    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix.
+    """Computes the eigenvalues, ascending, and the eigenvectors of a symmetric matrix.
 
-    On a TPU by Jacobi's method: the TPU's compiler takes 5 seconds for it where a side is 1,024 and
-    7 where it is 4,096, and had not finished JAX's default for 768 after 100 (jax 0.10.2).
-    TensorFlow has no other method there. JAX before 0.8.1 has the default alone.
+    On a TPU it uses Jacobi's method: the TPU's compiler takes 5 seconds for it where a side is
+    1,024 and 7 where it is 4,096, and had not finished JAX's default for 768 after 100 (jax
+    0.10.2). TensorFlow has no other method there. JAX before 0.8.1 has the default alone.
     """
     if keras.backend.backend() == "jax":
         from jax.lax import linalg, platform_dependent
@@ -93,7 +117,10 @@ def _eigh(x):
 
 
 def _cholesky(x):
-    """The lower factor; where there is none, what is no factor: `keras.ops.cholesky` raises."""
+    """Computes the lower factor; where there is none, the result is no factor.
+
+    `keras.ops.cholesky` raises there.
+    """
     if keras.backend.backend() == "jax":
         import jax.numpy as jnp
 
@@ -104,9 +131,9 @@ def _cholesky(x):
 
 
 def uncast():
-    """A context in which torch casts nothing by itself, as it does inside of `torch.autocast`.
+    """Returns a context in which torch casts nothing by itself, unlike inside `torch.autocast`.
 
-    There it would take products in half precision, whatever the dtype of the matrices is.
+    There it would compute products in half precision, whatever the dtype of the matrices is.
     """
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()
@@ -116,7 +143,11 @@ def uncast():
 
 
 def precise(x, y):
-    """x @ y with all digits of float32."""
+    """Computes x @ y with all digits of float32.
+
+    Args:
+        x, y: Matrices, or stacks of matrices.
+    """
     if keras.backend.backend() == "jax":
         import jax.numpy as jnp
 

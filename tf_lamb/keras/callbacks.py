@@ -1,4 +1,7 @@
-"""The callbacks of Keras 3: the framework-independent half of each, before its base class."""
+"""The callbacks for Keras 3.
+
+Each joins the framework-independent half with Keras's base class.
+"""
 
 import contextlib
 import math
@@ -14,19 +17,23 @@ from tf_lamb.keras import processes, seams
 
 
 class BetweenBatches(keras.callbacks.Callback):
-    """Tells how many steps lie between two calls."""
+    """A callback that knows how many steps lie between two calls."""
 
     def _batches_a_call(self):
+        """Returns the number of steps between two calls."""
         return self.model.steps_per_execution
 
 
 class _Observing:
-    """Stands before a callback that has the optimizer observe its trust ratios."""
+    """A mixin, before the class of a callback that has the optimizer observe its trust ratios."""
 
     def _find(self, model):
-        """See base class; what wraps the optimizer does not save what it shows."""
+        """Finds the optimizer as the base class does; no wrapper of it will save what it observes.
+
+        On JAX the observed ratios are among the variables, which a wrapper lists as its own.
+        """
         optimizer, wrapper = super()._find(model), model.optimizer
-        while wrapper is not optimizer and keras.backend.backend() == "jax":  # among the variables
+        while wrapper is not optimizer and keras.backend.backend() == "jax":
             seams.hide_shown(optimizer, wrapper)
             wrapper = wrapper.inner_optimizer
         return optimizer
@@ -58,7 +65,7 @@ class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
         if keras.backend.backend() != "tensorflow":
             import tensorflow as tf
 
-            # Else TensorFlow takes the memory of the GPU on which another backend trains.
+            # Otherwise TensorFlow takes the memory of the GPU on which another backend trains.
             with contextlib.suppress(RuntimeError):
                 tf.config.set_visible_devices([], "GPU")
         return self._check_directory()(directory, optimizer)
@@ -72,10 +79,16 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)
 
     def on_train_begin(self, logs=None):
-        """Restores the weights, the optimizer's state and the epoch, if there is a backup."""
-        done = self._epochs_done()
-        processes.agree("fit with BackupAndRestore", lambda: self._facts(done))
-        if not done:
+        """Restores the weights, the optimizer's state and the epoch, if there is a backup.
+
+        Raises:
+            ValueError: If the backup cannot be read or belongs to another model or optimizer; if
+                the model has no weights yet; or, in every process, if processes differ in what they
+                resume.
+        """
+        saved_epochs = self._epochs_done()
+        processes.agree("fit with BackupAndRestore", lambda: self._facts(saved_epochs))
+        if not saved_epochs:
             return
         model, optimizer = self.model, self.model.optimizer
         if not model.built:
@@ -87,21 +100,22 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
                 # Keras would only warn, and begin with new moments.
                 warnings.filterwarnings("error", message="Skipping variable loading")
                 with seams.lora_unmerged(model):
-                    model.load_weights(self._path(done[-1]))
+                    model.load_weights(self._path(saved_epochs[-1]))
         except (OSError, ValueError, KeyError, UserWarning) as error:
             raise self._refusal(error) from error
-        begin_at(model, done[-1])  # as the base class does
+        begin_at(model, saved_epochs[-1])  # as the base class does
 
     def on_epoch_end(self, epoch, logs=None):
-        """Backs up; of several processes, the first one does."""
+        """Writes a backup; with several processes, the first one writes it."""
         with processes.gathered([*self.model.variables, *self.model.optimizer.variables]):
             processes.by_chief(lambda: self._back_up(epoch))
 
     def on_train_end(self, logs=None):
-        """Removes the backup, if that is to be."""
+        """Removes the backup, if `delete_checkpoint` asks for it."""
         processes.by_chief(super().on_train_end)
 
     def _back_up(self, epoch):
+        """Writes the backup of an epoch, then removes earlier ones; a kill leaves one complete."""
         os.makedirs(self.backup_dir, exist_ok=True)
         temporary = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
         try:
@@ -110,29 +124,34 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
                 self.model.save_weights(temporary, overwrite=True)
         except BaseException:
             if os.path.exists(temporary):
-                os.remove(temporary)  # on a disk that is full, of all
+                os.remove(temporary)  # a full disk needs the room most
             raise
         os.replace(temporary, self._path(epoch + 1))
-        for before in self._epochs_done()[:-1]:
-            os.remove(self._path(before))
+        for earlier_epoch in self._epochs_done()[:-1]:
+            os.remove(self._path(earlier_epoch))
 
     def _make_room(self, path):
-        """Raises where the disk is full: HDF5 might end the process instead."""
+        """Raises OSError where the disk is full; HDF5 might end the process instead."""
         variables = [*self.model.variables, *self.model.optimizer.variables]
-        sizes = (math.prod(v.shape) * (8 if "64" in v.dtype else 4) + 4096 for v in variables)
+        sizes = (
+            math.prod(variable.shape) * (8 if "64" in variable.dtype else 4) + 4096
+            for variable in variables
+        )
         with open(path, "wb") as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, sum(sizes))
 
     def _facts(self, done):
-        told = {name: repr(self.params.get(name)) for name in ("epochs", "steps")}
-        return {**told, "the last epoch in the folder that they share": str(done[-1:])}
+        """Returns name -> text of what all processes must have in common."""
+        fit_arguments = {name: repr(self.params.get(name)) for name in ("epochs", "steps")}
+        return {**fit_arguments, "the last epoch in the folder that they share": str(done[-1:])}
 
     def _path(self, epochs):
+        """Returns the path of the backup that was written after so many epochs."""
         return os.path.join(self.backup_dir, f"{_BEFORE}{epochs}{_AFTER}")
 
     def _epochs_done(self):
-        """The epochs of the folder's backups; several if a kill came before one was removed."""
+        """Returns the epochs of the folder's backups; a kill may have left more than one."""
         names = os.listdir(self.backup_dir) if os.path.isdir(self.backup_dir) else []
         epochs = (name.removeprefix(_BEFORE).removesuffix(_AFTER) for name in names)
         return sorted(int(epoch) for epoch in epochs if epoch.isdecimal())

@@ -1,9 +1,11 @@
-"""What the API needs of Keras 3.
+"""Registers what the API needs of Keras 3.
 
-Seams (3.15.1): `Lamb._momentums`, `_velocities`, `_trainable_variables`, its state by variable;
-`Muon.momentums`, `adam_velocities`, which of a matrix are None; of both, `_iterations`, which
-counts micro-batches, `_accumulated_gradients`, `_model_variables_moving_average`, and
-`_distribution_strategy`, whose replicas each add up gradients of their own.
+Seams (3.15.1), into the optimizers that `migrate` reads:
+    `Lamb._momentums`, `_velocities`, `_trainable_variables`: its state, by variable.
+    `Muon.momentums`, `adam_velocities`: its state; the latter are None for matrices.
+    `_iterations`, which counts micro-batches, `_accumulated_gradients`,
+        `_model_variables_moving_average`, and `_distribution_strategy`, whose replicas each add up
+        gradients of their own: of both.
 """
 
 import keras
@@ -19,6 +21,7 @@ from tf_lamb.keras import arrays, family, layers, processes, schedules, seams, s
 
 
 def _devices(model):
+    """Returns how many devices share a step of the model; raises for several processes."""
     if (count := len(processes.members())) > 1:
         raise ValueError(SEVERAL.format(count))
     if sharding.is_distributed():
@@ -28,7 +31,7 @@ def _devices(model):
 
 
 def _fed(model, batches, first):
-    """On TensorFlow as a dataset."""
+    """Returns the batches in the form that `fit` reads: on TensorFlow a dataset."""
     if keras.backend.backend() != "tensorflow":
         return batches if isinstance(first, tuple) else seams.bare(batches)
     from tf_lamb.tensorflow import feeding
@@ -38,19 +41,21 @@ def _fed(model, batches, first):
 
 
 def _tensor(array):
+    """Returns a NumPy array as a tensor, except one of strings or objects."""
     return array if array.dtype.kind in "OSU" else keras.ops.convert_to_tensor(array)
 
 
 def _on_batch(method, batch):
-    """Calls the method of a model with what its steps are given by `fit`."""
-    if keras.backend.backend() == "torch":  # where Keras would hand them arrays of NumPy's
+    """Calls a method of a model with a batch as `fit` hands it over; returns its logs."""
+    if keras.backend.backend() == "torch":  # Keras would hand NumPy arrays to the step
         batch = mapped(_tensor, batch)
     with seams.parts_may_lack():
         return method(*batch, return_dict=True)
 
 
 def _state_of(source):
-    Muon = getattr(keras.optimizers, "Muon", ())  # not in every Keras 3
+    """Returns the `Source` of one of Keras's own optimizers, or None for any other object."""
+    Muon = getattr(keras.optimizers, "Muon", ())  # old versions of Keras 3 lack it
     if not isinstance(source, (keras.optimizers.Lamb, Muon)):
         return None
     peer = peers.KERAS_MUON if isinstance(source, Muon) else peers.KERAS_LAMB
@@ -63,59 +68,59 @@ def _state_of(source):
             "tf_lamb.Muon. Nothing was changed."
         )
     config = source.get_config()
-    kept, scalars = _kept_by(source, peer, config)
-    known = {id(variable) for of_slot in kept.values() for variable in of_slot}
-    known |= {id(source._iterations), id(source._learning_rate)}
-    if config["use_ema"]:  # it averages at micro-batches, of which an update has several
+    slot_variables, scalars = _kept_by(source, peer, config)
+    used_ids = {id(variable) for variables in slot_variables.values() for variable in variables}
+    used_ids |= {id(source._iterations), id(source._learning_rate)}
+    if config["use_ema"]:  # Keras averages at every micro-batch of an update
         config["ema_momentum"] **= config["gradient_accumulation_steps"] or 1
-    # It has no list to show, and without decay there was nothing to exclude from.
-    more = {} if config["weight_decay"] or config.get("adam_weight_decay") else {"unsaid": ()}
+    # Keras has no public list of exclusions; without decay there was nothing to exclude from.
+    excluded = {} if config["weight_decay"] or config.get("adam_weight_decay") else {"unsaid": ()}
     return Source.of_peer(
         peer,
         step_of(source),
-        _slots(source, peer, kept, scalars),
+        _slots(source, peer, slot_variables, scalars),
         config,
         beyond=source.get_config(),
         scalars=scalars,
-        others=tuple(v.path for v in source.variables if id(v) not in known),
-        **more,
+        others=tuple(v.path for v in source.variables if id(v) not in used_ids),
+        **excluded,
     )
 
 
 def _kept_by(source, peer, config):
-    """Name of a slot -> that of each variable, or None; and what there is once, by name."""
+    """Returns slot -> its variables, None for a variable without one; and scalar name -> array."""
     is_muon = peer is peers.KERAS_MUON
-    kept = {
+    slot_variables = {
         "momentum": source.momentums if is_muon else source._momentums,
         "velocity": source.adam_velocities if is_muon else source._velocities,
     }
     scalars = {}
     if steps := config["gradient_accumulation_steps"]:
-        kept[of_micro_steps("accumulator", steps)] = source._accumulated_gradients
-        waiting = as_int(source._iterations) % steps
-        scalars[of_micro_steps("micro_step", steps)] = numpy_of(waiting)
+        slot_variables[of_micro_steps("accumulator", steps)] = source._accumulated_gradients
+        micro_step = as_int(source._iterations) % steps
+        scalars[of_micro_steps("micro_step", steps)] = numpy_of(micro_step)
     if config["use_ema"]:
-        kept["average"] = source._model_variables_moving_average
-        # Until its first update is done, each average is begun anew with the weights.
+        slot_variables["average"] = source._model_variables_moving_average
+        # Until the first update is done, Keras begins each average anew with the weights.
         scalars["has_averages"] = numpy_of(min(step_of(source), 1))
-    return kept, scalars
+    return slot_variables, scalars
 
 
 def _slots(source, peer, kept, scalars):
-    """Variable -> slot -> array, without sums that are none and averages that wait."""
+    """Returns variable -> slot -> array, without sums and averages that have not begun."""
     is_begun = {name.partition("_of_")[0]: value.any() for name, value in scalars.items()}
     slots: dict[str, dict] = {name: {} for name in names_of(source._trainable_variables)}
-    for slot, of_slot in kept.items():
-        sums = slot.startswith("accumulator")
-        if is_begun.get("micro_step" if sums else f"has_{slot}s", True):
-            for name, variable in zip(slots, of_slot, strict=True):
+    for slot, variables in kept.items():
+        is_sum = slot.startswith("accumulator")
+        if is_begun.get("micro_step" if is_sum else f"has_{slot}s", True):
+            for name, variable in zip(slots, variables, strict=True):
                 if variable is not None:
-                    slots[name][slot] = _total(source, variable) if sums else numpy_of(variable)
+                    slots[name][slot] = _total(source, variable) if is_sum else numpy_of(variable)
     return slots
 
 
 def _total(source, accumulator):
-    """What an accumulator has on all replicas."""
+    """Returns the sum of an accumulator over all replicas."""
     if keras.backend.backend() != "tensorflow":
         return numpy_of(accumulator)
     copies = source._distribution_strategy.experimental_local_results(arrays.native(accumulator))
@@ -123,6 +128,7 @@ def _total(source, accumulator):
 
 
 def _checkpoints():
+    """Returns the module that reads files, which loads TensorFlow."""
     from tf_lamb.tensorflow import checkpoints
 
     return checkpoints

@@ -1,12 +1,12 @@
 """The seams into Keras 3, and what differs between its versions and backends.
 
-Seams into Keras 3 (3.12.0 to 3.15.1); the rest of the room uses what is here, and these:
+Seams into Keras 3 (3.12.0 to 3.15.1); the rest of this package uses what is here, and these:
     `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
         once an optimizer step; Keras clips before, and averages at every micro-step.
-    `variables`, with those of a wrapper: what a step on JAX is handed, and what is saved.
+    `variables`, with those of a wrapper: what Keras hands to a step on JAX, and what it saves.
     `_model_variables_moving_average`: Keras's `build` makes it; `SwapEMAWeights` reads it.
-    `_overwrite_variables_directly_with_gradients`: before Keras comes to constraints; what it would
-        overwrite, `apply` has split off by then.
+    `_overwrite_variables_directly_with_gradients`: Keras calls it before constraints; `apply` has
+        split off by then what it would overwrite.
     `Variable._value`: None while `fit` on JAX has the array, which a step donates.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
     `_distribution_strategy`, `_accumulated_gradients`, `_variables`, `_trainable_variables`: used
@@ -23,41 +23,44 @@ from tf_lamb.keras import arrays, sharding
 from tf_lamb.keras.arrays import native as native
 
 Layer = keras.layers.Layer
-key_of = id  # by which the variables of a model are known
+key_of = id  # a function: variable of a model -> the key by which it is known
 
 
 def is_variable(item):
-    """Whether it is a variable, which a layer may have."""
+    """Returns whether an attribute of a layer is a variable."""
     return isinstance(item, keras.Variable)
 
 
 def has_listed_layers(layer):
-    """Whether hosts know its layers by their order: Sequential's and Functional's."""
+    """Returns whether Keras knows a model's layers by their order: Sequential and Functional."""
     return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
 
 
 def unfrozen(variables):
-    """Those whose layers are not frozen now."""
-    return [v for v in variables if v.trainable]
+    """Returns the variables whose layers are not frozen now."""
+    return [variable for variable in variables if variable.trainable]
 
 
 def split_accumulators(optimizer):
-    """Gives each replica a part of a built optimizer's sums; the first is the sum so far."""
-    sums = optimizer._storage.accumulators
-    for i, old in enumerate(sums):
+    """Gives each replica an accumulator of its own in a built optimizer.
+
+    The first replica takes over the sum so far, the others begin with zeros.
+    """
+    accumulators = optimizer._storage.accumulators
+    for i, accumulator in enumerate(accumulators):
         variable = optimizer._trainable_variables[i]
-        if is_overwritten(variable):  # what is largest of all replicas is one value
+        if is_overwritten(variable):  # the largest value of all replicas is a single one
             continue
-        new = optimizer.add_variable_from_reference(variable, "gradient_accumulator")
-        rest = ops.zeros((new.shape[0] - 1, *old.shape), old.dtype)
-        new.assign(ops.concatenate([ops.convert_to_tensor(old)[None], rest]))
-        sums[i] = new
-        every = optimizer._variables
-        every[next(at for at, v in enumerate(every) if v is old)] = every.pop()
+        parts = optimizer.add_variable_from_reference(variable, "gradient_accumulator")
+        zeros = ops.zeros((parts.shape[0] - 1, *accumulator.shape), accumulator.dtype)
+        parts.assign(ops.concatenate([ops.convert_to_tensor(accumulator)[None], zeros]))
+        accumulators[i] = parts
+        variables = optimizer._variables
+        variables[next(j for j, v in enumerate(variables) if v is accumulator)] = variables.pop()
 
 
 def in_strategy(build):
-    """Has `build` run inside the strategy that the optimizer was made under, from anywhere."""
+    """Makes `build` run, from anywhere, inside the strategy that the optimizer was made under."""
     if keras.backend.backend() != "tensorflow":
         return build
 
@@ -75,12 +78,17 @@ def in_strategy(build):
 
 
 def put(variable, value):
-    """Gives a variable the value of another, in an array of its own: JAX would donate one twice."""
+    """Gives a variable a value, as an array of its own, since JAX would donate a shared one twice.
+
+    Args:
+        variable: The variable to assign to.
+        value: Another variable, or an array.
+    """
     variable.assign(ops.copy(ops.cast(value, variable.dtype)))
 
 
 def is_deleted(variable):
-    """Whether a failed JAX step has donated this variable's buffer."""
+    """Returns whether a failed JAX step has donated this variable's buffer."""
     value = variable._value
     return value is None or (hasattr(value, "is_deleted") and value.is_deleted())
 
@@ -88,8 +96,11 @@ def is_deleted(variable):
 def check_model(optimizer):
     """Raises where `fit` trains another model than the optimizer was built for.
 
-    Keras hands over values alone. It has taken the arrays of the model and of the optimizer by
-    then, but those of another model are still there.
+    Keras hands over values alone. By then it has taken the arrays of the model and of the
+    optimizer, but those of another model are still there.
+
+    Raises:
+        ValueError: If a variable that the optimizer was built for still has its array.
     """
     if not is_deleted(optimizer._iterations):
         return
@@ -105,7 +116,7 @@ def check_model(optimizer):
 
 
 def has_accelerator():
-    """Whether steps run on something else than a CPU."""
+    """Returns whether steps run on something else than a CPU."""
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow import namespace
 
@@ -120,11 +131,20 @@ def has_accelerator():
 
 
 def refuse(skipped, finite, refusal, paths):
-    """Raises where a step runs, if it was skipped, with the paths of what is not finite."""
+    """Raises FloatingPointError, when a step runs, if it was skipped.
+
+    Args:
+        skipped: Whether the step was skipped, a boolean scalar.
+        finite: Whether each gradient is finite, a boolean vector.
+        refusal: The beginning of the message, which the paths of the other gradients complete.
+        paths: The paths of the variables, in the order of `finite`.
+    """
 
     def check(skipped, finite):
         if skipped:
-            nonfinite = (path for path, each in zip(paths, finite, strict=True) if not each)
+            nonfinite = (
+                path for path, is_finite in zip(paths, finite, strict=True) if not is_finite
+            )
             raise FloatingPointError(f"{refusal}{', '.join(nonfinite)}.")
 
     if arrays.concrete_bool(skipped) is None:
@@ -135,34 +155,40 @@ def refuse(skipped, finite, refusal, paths):
         check(*map(arrays.to_numpy, (skipped, finite)))
 
 
-# -- what every frontend's `host` has, besides `put` -----------------------------------------------
+# -- functions that every frontend's `host` has, besides `put` -------------------------------------
 
 
 def which_are_finite(variables):
-    """By variable, whether every element is finite; waits for the device."""
-    return arrays.to_numpy(ops.stack([ops.all(ops.isfinite(v)) for v in variables]))
+    """Returns, for each variable, whether every element is finite; waits for the device."""
+    return arrays.to_numpy(ops.stack([ops.all(ops.isfinite(variable)) for variable in variables]))
 
 
 def array_of(variable):
-    """What a variable holds here, in NumPy; None where no one can say."""
+    """Returns the value that a variable has here, in NumPy; None where no one can say."""
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow.update import array_of
 
         return array_of(arrays.native(variable))
     value = variable.value
-    if hasattr(value, "addressable_data"):  # a part, where other processes have the rest
+    if hasattr(value, "addressable_data"):  # other processes have the other parts
         value = value.addressable_data(0)
     return arrays.to_numpy(value)
 
 
 def fetch(vectors):
-    """The vectors as lists, in one transfer."""
+    """Reads vectors as lists of floats, in one transfer."""
     return arrays.to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 
 
 def initial(variable, initializer):
-    """The value that a variable begins with."""
+    """Returns the value that a variable begins with.
+
+    Args:
+        variable: The variable, for its shape and dtype.
+        initializer: The name of an initializer, as Keras has them.
+    """
     return keras.initializers.get(initializer)(variable.shape, variable.dtype)
 
 
-fit = sharding.fitting  # a variable, its `Part`, a value of another shape -> the value, or None
+# Fits a saved value of another shape: variable, its `Part`, value -> the new value, or None.
+fit = sharding.fitting

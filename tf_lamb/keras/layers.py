@@ -1,4 +1,7 @@
-"""The layers for Keras 3: the framework-independent half of each, then Keras's own class."""
+"""The layers for Keras 3.
+
+Each joins the framework-independent half with Keras's own class.
+"""
 
 import keras
 from keras import ops
@@ -7,16 +10,21 @@ from tf_lamb.api import batch_norm
 
 
 class Normalization(keras.layers.BatchNormalization):
+    """Batch normalization of Keras 3, with what the framework-independent half calls."""
+
     _xp = ops
     _named = staticmethod(keras.name_scope)
 
     def _trains(self, training):
+        """Returns whether a call normalizes by the statistics of its batch."""
         return bool(training) and self.trainable
 
     def _wide(self, inputs):
+        """Returns the inputs in float32, or in a wider dtype that they have."""
         return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
 
     def _assign(self, variable, value):
+        """Gives a variable its new value."""
         variable.assign(value)
 
 

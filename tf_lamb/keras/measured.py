@@ -1,9 +1,11 @@
 """MeasureNoise and AdaScale in Keras 3: an optimizer that wraps another.
 
 Seams into Keras 3 (3.12.0 to 3.15.1), used as its own optimizers use them: `_variables`,
-`_trainable_variables`, `_iterations`, `_accumulated_gradients`, `_get_variable_index`, and of the
-inner optimizer `_all_reduce_sum_gradients`, for gradients reach it summed, `_learning_rate`, in the
-place of which AdaScale has a schedule that reads it, and Adam's second moments, `_velocities`.
+`_trainable_variables`, `_iterations`, `_accumulated_gradients` and `_get_variable_index`.
+
+Seams into the inner optimizer: `_all_reduce_sum_gradients`, because gradients reach it summed;
+`_learning_rate`, in the place of which AdaScale puts a schedule that reads it; and Adam's second
+moments, `_velocities`.
 """
 
 import contextlib
@@ -23,17 +25,17 @@ class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule): ...
 
 
 class MeasuringOptimizer(keras.optimizers.Optimizer):
-    """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
+    """Owns the variables of the measurements; the inner optimizer does everything else."""
 
     _xp = ops
     _host = host
-    _replicas = 1  # whose gradients are measured; on JAX `per_replica` stacks them
+    _replicas = 1  # the number that are measured apart; on JAX `per_replica` stacks their gradients
     _cond = staticmethod(arrays.cond)
     _dense = staticmethod(arrays.dense)
     _wraps = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
     _serialize = staticmethod(keras.saving.serialize_keras_object)
     _deserialize = staticmethod(keras.saving.deserialize_keras_object)
-    # Of AdaScale:
+    # AdaScale alone uses these three.
     _stands_around = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _adaptive = _ADAPTIVE
     _schedules = keras.optimizers.schedules.LearningRateSchedule
@@ -45,13 +47,26 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
     _lookup_dependency = saved.lookup_dependency
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """As in Keras; a second model, of which only values come, is refused."""
+        """Steps as in Keras, but refuses a second model, of which it sees values alone.
+
+        Args:
+            optimizer_variables: The values of the optimizer's variables.
+            grads: The gradients.
+            trainable_variables: The values of the weights.
+
+        Returns:
+            The new values of the weights, and of the optimizer's variables.
+
+        Raises:
+            ValueError: If `fit` trains another model than the optimizer was built for.
+        """
         host.check_model(self)
-        if not (self.built or trainable_variables):  # all is frozen; a build of nothing is none
+        if not (self.built or trainable_variables):  # all is frozen, and nothing can be built
             return trainable_variables, optimizer_variables
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def _wrap(self, inner, name):
+        """Takes over an inner optimizer, to which gradients come summed over replicas."""
         seams.install()
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner
@@ -61,11 +76,16 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
             seams.leave_sums(inner)
 
     def _take_rate(self, inner):
+        """Puts AdaScale's schedule in the place of the inner optimizer's rate."""
         use_rate(inner, _Rate(self, inner._learning_rate))
 
     @host.in_strategy
     def build(self, variables):
-        """Builds the inner optimizer, too; refuses where a step has only one part."""
+        """Builds the inner optimizer, too.
+
+        Raises:
+            ValueError: If a step has only one part, which has nothing to compare with.
+        """
         if self.built or not variables:
             return
         processes.agree_on(self, variables)
@@ -80,6 +100,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         saved.set_weights_of_files(self)
 
     def _add(self, name, shape, dtype, initializer):
+        """Adds a variable of the state; of squares, each replica may have its own to add up."""
         scope: contextlib.AbstractContextManager = contextlib.nullcontext()
         if self._gathers and name == "squares":
             from tf_lamb.tensorflow import replicas
@@ -89,36 +110,45 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
             return self.add_variable(shape, initializer, dtype=dtype, name=name)
 
     def apply(self, grads, trainable_variables=None):
-        """Measures the gradients, and hands their sum over replicas to the inner optimizer."""
+        """Measures the gradients, and hands their sum over replicas to the inner optimizer.
+
+        Args:
+            grads: The gradients; None for a variable without one.
+            trainable_variables: Their variables; None for those of the build.
+        """
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(list(trainable_variables))
         variables = list(trainable_variables or self._trainable_variables)
         self._check_variables_are_known(variables)
-        overwriting, others = overwritten.split(grads, variables)
-        pairs = [*zip(*self._filter_empty_gradients(*others), strict=True)]
+        overwriting, trained = overwritten.split(grads, variables)
+        pairs = [*zip(*self._filter_empty_gradients(*trained), strict=True)]
 
         def apply(pairs):
-            # What is overwritten is no gradient: the inner optimizer gets it as it comes.
+            # The next value of an overwritten variable is no gradient, and goes on unmeasured.
             self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting, strict=True)))
 
         self.step(pairs, apply, host.unfrozen(self._trainable_variables))
 
     def _sums(self, pairs):
+        """Returns the pairs with gradients that are summed over replicas."""
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":
             return pairs
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
         return list(reduce(self.inner_optimizer, pairs))
 
     def _position(self, variable):
+        """Returns the position of a variable among those of the build."""
         return self._get_variable_index(variable)
 
     def _accumulated(self, position):
+        """Returns the sum of the earlier micro-batches' gradients."""
         variable = self._trainable_variables[position]
         inner = self.inner_optimizer
         return inner._accumulated_gradients[inner._get_variable_index(variable)]
 
     def _squared_norm(self, gradient):
+        """Returns |g|^2 in float32."""
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 
@@ -126,6 +156,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
     def _sum_over_replicas(self, squares):
+        """Returns the sum of the replicas' squares; the squares where there is one replica."""
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":
             return squares
         from tf_lamb.tensorflow import replicas
@@ -133,10 +164,12 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         return replicas.sum_over_replicas(squares)
 
     def _summed(self, gradients):
+        """Returns the sums of gradients that `per_replica` has stacked; any others as they are."""
         is_per_replica = self._replicas > 1 and keras.backend.backend() == "jax"
         return [ops.sum(g, axis=0) for g in gradients] if is_per_replica else gradients
 
     def _assign(self, variables, values):
+        """Assigns the values to the variables, on every replica."""
         if keras.backend.backend() != "tensorflow":
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(ops.cast(value, variable.dtype))

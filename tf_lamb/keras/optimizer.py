@@ -1,4 +1,4 @@
-"""The base class of every optimizer for Keras 3: all that it asks of one, but the rule.
+"""The base class of every optimizer for Keras 3, except for the rule.
 
 Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
@@ -32,14 +32,14 @@ from tf_lamb.keras import (
 
 
 class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
-    """Keras's base class, put right, and what an update takes from it and gives back."""
+    """Joins `Layerwise` with Keras's base class, corrects the latter, and runs updates for both."""
 
     _xp = ops
     _host = host
     _schedules = schedules
     _counts = "int32"
-    _shares = None  # how `shard_update` lays out what accompanies variables
-    _replicas = 1  # whose gradients are not summed yet, on JAX
+    _shares = None  # the layouts of slots under `shard_update`, a `sharding.Shares`
+    _replicas = 1  # on JAX, the number whose gradients come stacked instead of summed
 
     def __init__(self, learning_rate, **arguments):
         seams.install()
@@ -56,7 +56,11 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     @host.in_strategy
     def build(self, variables):
-        """Makes the slots and the plan; warns of a pattern that matches no variable."""
+        """Makes the slots and the plan; warns of a pattern that matches no variable.
+
+        Raises:
+            ValueError: If the optimizer is built for other variables.
+        """
         if not variables:
             return
         if self.built:
@@ -73,16 +77,32 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         saved.set_weights_of_files(self)
 
     def _make_accumulators(self, variables):
-        return self._accumulated_gradients  # which Keras has made
+        """Returns the accumulators, which Keras has made."""
+        return self._accumulated_gradients
 
     def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
-        """Adds one as in Keras, but a half-precision variable's slots are float32."""
+        """Adds a variable as Keras does, but slots of a half-precision variable are float32.
+
+        Args:
+            shape: The shape of the variable.
+            initializer: The name of an initializer, or an initializer.
+            dtype: The dtype; None is Keras's default.
+            **kwargs: Passed on to Keras.
+        """
         if dtype is not None and keras.backend.is_float_dtype(dtype):
             dtype = arrays.compute_dtype(dtype)
         return super().add_variable(shape, initializer, dtype, **kwargs)
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
-        """As in Keras, but on TensorFlow each replica has gradients of its own to add up."""
+        """Adds a variable like another one, as Keras does.
+
+        On TensorFlow each replica has accumulators of its own.
+
+        Args:
+            reference_variable: The variable that gives the shape, the dtype and the place.
+            name: The name of the new variable.
+            initializer: Ignored: the new variable begins with zeros.
+        """
         scope: contextlib.AbstractContextManager = contextlib.nullcontext()
         adds_up = name == "gradient_accumulator" and not is_overwritten(reference_variable)
         if adds_up and keras.backend.backend() == "tensorflow":
@@ -94,10 +114,18 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             return self.add_variable_like(reference_variable, name, dtype)
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable of that dtype where another lives; in its shape, laid out like it."""
+        """Adds a variable of a dtype where another one lives.
+
+        Args:
+            variable: The other variable; the new one has its layout.
+            name: The name of the new variable, to which the path of the other is prefixed.
+            dtype: The dtype.
+            shape: The shape; None is that of the other.
+            initial: The name of an initializer.
+        """
         layout = getattr(variable, "_layout", None)
         if is_overwritten(variable):
-            pass  # it has nothing but the largest of the micro-batches, whole on each device
+            pass  # it stores the largest of the micro-batches alone, whole on each device
         elif self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
             shape = (self._replicas, *variable.shape)
             layout = sharding.per_replica_layout(variable)
@@ -115,6 +143,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             return super().add_variable(shape, initial, dtype, layout=layout, name=name)
 
     def _make_update(self):
+        """Returns the update of the backend."""
         arguments = self._for_update() | {"assign": self.assign}
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
@@ -122,51 +151,65 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             jit_compile, gains = self._settings.jit_compile, self.rule.gains_by_xla
             return Update(jit_compile=jit_compile, gains=gains, **arguments)
         is_shared = self._shares is not None
-        # A stack of matrices that are split over devices in several ways would be gathered.
+        # XLA would gather a stack of matrices that are split over devices in several ways.
         may_stack = not sharding.is_split(self._trainable_variables)
         deals = may_stack and sharding.devices() > 1 and (is_shared or self.rule.gains_by_dealing)
         arguments["stacks"] = may_stack and (deals or (arguments["stacks"] and not is_shared))
         return update.Update(is_shared=is_shared, deals=deals, **arguments)
 
     def update_step(self, gradient, variable, learning_rate):
-        """One step of the rule for one variable."""
+        """Takes one step of the rule for one variable.
+
+        Args:
+            gradient: The gradient.
+            variable: The variable.
+            learning_rate: The learning rate, a scalar.
+        """
         (layer,), state = self._work([variable])
         scalars = self._scalars()._replace(lr=factor(ops, learning_rate))
         self._update.step_layer(layer, [gradient], state, scalars)
 
     def apply(self, grads, trainable_variables=None):
-        """See base class; a step that is taken overwrites what float8 layers have marked for it."""
-        given = trainable_variables
-        variables = self._trainable_variables if given is None else list(given)
+        """Applies gradients as the base class does.
+
+        A step that is taken also overwrites the scales and histories of float8 layers.
+
+        Args:
+            grads: The gradients; None for a variable without one.
+            trainable_variables: Their variables; None for those of the build.
+        """
+        passed = trainable_variables
+        variables = self._trainable_variables if passed is None else list(passed)
         if len(grads) != len(variables) or not any(map(is_overwritten, variables)):
-            return super().apply(grads, given)
+            return super().apply(grads, passed)
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(variables)
         self._check_variables_are_known(variables)
-        overwriting, others = overwritten.split(grads, variables)
+        overwriting, trained = overwritten.split(grads, variables)
         due, step = self._is_update(), self._iterations + 0
-        if any(gradient is not None for gradient in others[0]):
-            super().apply(*others)
+        if any(gradient is not None for gradient in trained[0]):
+            super().apply(*trained)
         else:
             self._backend_apply_gradients([], [])
             self._iterations.assign_add(1)
         overwritten.overwrite(self, overwriting, due, self._iterations > step)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        """Leaves out what is frozen, before its constraint; `apply` overwrites."""
+        """Drops frozen variables, before Keras applies constraints; `apply` overwrites."""
         pairs = self.without_frozen(list(zip(grads, vars, strict=True)))
         return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
     def _backend_apply_gradients(self, grads, trainable_variables):
+        """Runs the update on the gradients that Keras hands over, and on those that are missing."""
         pairs = zip(grads, trainable_variables, strict=True)
         gradients = [ops.cast(arrays.dense(g, v), arrays.compute_dtype(v.dtype)) for g, v in pairs]
         unfrozen = host.unfrozen(self._trainable_variables)
         missing = self.without_gradient(trainable_variables, unfrozen)
-        sums = (self._storage.accumulators[self._index_of(v)] for v in missing)
-        gradients += [ops.zeros(each.shape, each.dtype) for each in sums]
+        accumulators = (self._storage.accumulators[self._index_of(v)] for v in missing)
+        gradients += [ops.zeros(total.shape, total.dtype) for total in accumulators]
         if self._settings.shard_update and not self._shares:
-            sharding.data_axis(f"shard_update=True of {self.name}")  # says why it cannot be
+            sharding.data_axis(f"shard_update=True of {self.name}")  # raises, with the reason
         trained = [*trainable_variables, *missing]
         if not trained:
             self._count(trained, TAKEN)
@@ -174,22 +217,22 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         plan, state = self._work(trained, missing)
         if keras.backend.backend() == "tensorflow":
             gradients = self._aggregated(gradients, state.accumulators)
-        run = functools.partial(
+        apply_update = functools.partial(
             self._update, plan, state, self._scalars, functools.partial(self._count, trained)
         )
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
-            strategy, meet = tf.distribute.get_strategy(), tf.__internal__.distribute.interim
-            meet.maybe_merge_call(run, strategy, tuple(gradients))
+            strategy, interim = tf.distribute.get_strategy(), tf.__internal__.distribute.interim
+            interim.maybe_merge_call(apply_update, strategy, tuple(gradients))
         else:
-            with arrays.uncast():  # in `torch.autocast` its products would be in half precision
-                run(gradients)
+            with arrays.uncast():  # `torch.autocast` would take products in half precision
+                apply_update(gradients)
         for variable in (v for v in missing if v.constraint is not None):
-            variable.assign(variable.constraint(variable))  # `apply` sees to the others
+            variable.assign(variable.constraint(variable))  # Keras's `apply` constrains the others
 
     def _aggregated(self, gradients, accumulators):
-        """The sums over replicas on TensorFlow; none where the accumulators have taken them."""
+        """Returns the sums over replicas, on TensorFlow; none where accumulators have them."""
         if self.gradient_accumulation_steps:
             if not self.gradients_are_gathered:
                 self.gather(gradients, accumulators)
@@ -200,16 +243,20 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         return [gradient for gradient, _ in pairs]
 
     def _add_iterations(self, stepped):
+        """Counts an optimizer step where `stepped` is true; Keras itself adds 1 in any case."""
         iterations = arrays.native(self._iterations)
-        iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))  # Keras adds 1, always
+        iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))
 
     def _averaged(self, variables):
-        """The positions whose averages move with these: of all that is trainable, as in Keras."""
+        """Returns the positions of the variables whose averages move in a step.
+
+        As in Keras these are all that are trainable, and the variables of the step.
+        """
         frozen = self._storage.plan.frozen
-        every = enumerate(self._trainable_variables)
-        others = {i for i, v in every if v.trainable and i not in frozen}
-        # torch's compiler takes an iterator that `union` is given for empty (torch 2.13).
-        return others | {self._get_variable_index(v) for v in variables}
+        positions = enumerate(self._trainable_variables)
+        trainable = {i for i, v in positions if v.trainable and i not in frozen}
+        # A set, not an iterator: torch's compiler (2.13) takes an iterator in `union` for empty.
+        return trainable | {self._get_variable_index(v) for v in variables}
 
     @property
     def _widest(self):
@@ -218,14 +265,16 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         return "float64" if "float64" in dtypes else "float32"
 
     def finalize_variable_values(self, var_list):
-        """See base class; a step of `fit` on JAX that has failed leaves nothing to finish."""
+        """Ends a training as the base class does, unless a step of `fit` on JAX has failed."""
         if not host.is_deleted(self._iterations):
             super().finalize_variable_values(var_list)
 
     def _rate_in_config(self):
+        """Returns the learning rate as Keras's config has it."""
         return keras.optimizers.Optimizer.get_config(self)["learning_rate"]
 
     def _vector_like(self, variable, name):
+        """Returns a new vector of `UNSEEN` that lives where a variable does."""
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.summaries import vector_like
 
@@ -234,6 +283,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
 
     def _index_of(self, variable):
+        """Returns the position of a variable among those of the build."""
         return self._get_variable_index(variable)
 
     save_own_variables = saved.save_own_variables
@@ -242,21 +292,22 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     _trackable_children = saved.trackable_children
     _lookup_dependency = saved.lookup_dependency
 
-    # -- what Keras does otherwise -----------------------------------------------------------------
+    # -- members that differ from Keras's ----------------------------------------------------------
 
     _hides_shown = False
 
     @property
     def variables(self):
-        """As in Keras; followed by what is on show."""
-        own = super().variables
+        """Keras's list of variables; on JAX the observed trust ratios follow."""
+        keras_variables = super().variables
         if self._hides_shown or not self._storage or keras.backend.backend() != "jax":
-            return own  # a step on JAX alone can leave only what it was handed
-        return [*own, *self._storage.vectors()]
+            return keras_variables
+        # A step on JAX can change only the variables that it is handed.
+        return [*keras_variables, *self._storage.vectors()]
 
     @contextlib.contextmanager
     def without_shown(self):
-        """Inside it, what is on show is not among the variables: for whatever saves them."""
+        """Leaves observed trust ratios out of `variables` in a `with` block that saves them."""
         self._hides_shown = True
         try:
             yield
@@ -264,16 +315,29 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             self._hides_shown = False
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """As in Keras; a second model, of which only values come, is refused."""
+        """Steps as in Keras, but refuses a second model, of which it sees values alone.
+
+        Args:
+            optimizer_variables: The values of the optimizer's variables.
+            grads: The gradients.
+            trainable_variables: The values of the weights.
+
+        Returns:
+            The new values of the weights, and of the optimizer's variables.
+
+        Raises:
+            ValueError: If `fit` trains another model than the optimizer was built for.
+        """
         host.check_model(self)
-        if not (self.built or trainable_variables):  # all is frozen; a build of nothing is none
+        if not (self.built or trainable_variables):  # all is frozen, and nothing can be built
             return trainable_variables, optimizer_variables
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     @property
     def _model_variables_moving_average(self):
-        """The averages that Keras's `SwapEMAWeights` swaps in: none before the first update."""
-        averages = self._moving_averages  # first: TensorFlow asks for it in a graph, in the build
+        """The averages that Keras's `SwapEMAWeights` swaps in; none before the first update."""
+        # Read first: TensorFlow asks for this property in a graph, during the build.
+        averages = self._moving_averages
         if not named.has_averages(self):
             return []
         for average, variable in zip(averages, self._trainable_variables, strict=True):
@@ -298,7 +362,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     @property
     def iterations(self):
-        """Optimizer steps, not micro-steps as in Keras."""
+        """The number of optimizer steps; Keras's counts micro-steps."""
         return self._iterations
 
     @iterations.setter
@@ -306,30 +370,38 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         self._iterations = variable
 
     def _clip_gradients(self, grads):
-        """No-op: the update clips, once replicas are summed."""
+        """Returns the gradients: the update clips them, once replicas are summed."""
         return grads
 
     def clip_aggregated(self, gradients):
         """Clips the aggregated gradients as Keras does, in their own precision."""
-        most = self.global_clipnorm
-        if not most:
+        max_norm = self.global_clipnorm
+        if not max_norm:
             return super()._clip_gradients(gradients)
         # seam: Keras 3.15.1. The `minimum` in its own function is float32 on torch.
         norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
-        scale = most * within(ops, 1.0 / norm, (0.0, 1.0 / most)) + (norm - norm)
+        scale = max_norm * within(ops, 1.0 / norm, (0.0, 1.0 / max_norm)) + (norm - norm)
         return [gradient * scale for gradient in gradients]
 
     def _apply_weight_decay(self, variables):
-        """No-op: the rule applies weight decay."""
+        """Does nothing: the rule applies weight decay."""
 
     def _get_current_learning_rate(self):
-        # Schedules read optimizer steps; Keras gives them micro-steps.
+        """Returns the learning rate of the next step."""
+        # Schedules count optimizer steps here; Keras gives them micro-steps.
         if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             return self._learning_rate(self.iterations)
         return super()._get_current_learning_rate()
 
     def gather(self, gradients, accumulators):
-        """Has each replica add up gradients of its own; at an update accumulators get the sums."""
+        """Adds gradients to the accumulators of their replica.
+
+        At an update the accumulators get the sums over replicas.
+
+        Args:
+            gradients: The gradients of this replica.
+            accumulators: Their accumulators.
+        """
         from tf_lamb.tensorflow import replicas
 
         strategy, accumulators = self._distribution_strategy, list(map(arrays.native, accumulators))

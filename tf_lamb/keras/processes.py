@@ -1,4 +1,4 @@
-"""Several processes that train one model: what they must have in common, and what each has in part.
+"""Compares several processes that train one model, and gathers what each has in part.
 
 Only JAX has them. They talk through the store of JAX's coordination service, not by collectives:
 those hang, or end the process, where one process sends what the others do not expect.
@@ -16,40 +16,47 @@ import keras
 from tf_lamb.api.variables import names_of
 from tf_lamb.keras import seams, sharding
 
-PATIENCE = 600  # seconds, for a process that reads and writes what the others wait for
+PATIENCE = 600  # seconds that the others wait for a process, which may have to read and write
 _rounds = itertools.count()
 
 
 def members():
-    """The numbers of the processes whose devices are in the mesh."""
+    """Returns the numbers of the processes whose devices are in the mesh."""
     if not sharding.is_distributed():
         return [0]
     import jax
 
-    if jax.process_count() == 1:  # whatever the mesh says, which may be one to compile for
+    if jax.process_count() == 1:  # even if the mesh is one to compile for
         return [0]
     mesh = keras.distribution.distribution().device_mesh.backend_mesh
     return sorted({device.process_index for device in mesh.devices.flat})
 
 
 def by_chief(act):
-    """Gives all processes the first one's result, or its error; none goes on before it has acted.
+    """Gives all processes the result or error of the first one; none goes on before it has acted.
 
-    It acts as if alone: with a distribution Keras's saving makes variables, where all must come.
+    The first process acts as if alone: with a distribution, Keras's saving makes variables, which
+    all processes would have to make together.
+
+    Args:
+        act: A function without arguments, whose result JSON can hold.
+
+    Raises:
+        RuntimeError: In the other processes, if the first one fails or does not come in time.
     """
-    if len(chosen := members()) == 1:
+    if len(process_ids := members()) == 1:
         return act()
     import jax
 
     store, key = _store(), f"tf_lamb/{next(_rounds)}"
-    if jax.process_index() != chosen[0]:
-        answers = json.loads(_read(store, key, 2 * PATIENCE))
-        if answers["error"]:
+    if jax.process_index() != process_ids[0]:
+        answer = json.loads(_read(store, key, 2 * PATIENCE))
+        if answer["error"]:
             raise RuntimeError(
-                f"Process {chosen[0]}, which acts for all, failed: {answers['error']}"
+                f"Process {process_ids[0]}, which acts for all, failed: {answer['error']}"
             )
-        return answers["result"]
-    spread = keras.distribution.distribution()
+        return answer["result"]
+    distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
         result = act()
@@ -57,28 +64,39 @@ def by_chief(act):
         store.key_value_set(key, json.dumps({"error": repr(error)}))
         raise
     finally:
-        keras.distribution.set_distribution(spread)
+        keras.distribution.set_distribution(distribution)
     store.key_value_set(key, json.dumps({"error": None, "result": result}))
     return result
 
 
 def agree(what, facts):
-    """Raises in every process where they differ in the facts that they tell, name -> text.
+    """Raises, in every process, where the processes differ in the facts that they state.
 
-    Where there is one process, `facts` is not called. A process that does not come is a difference.
+    A process that does not come counts as a difference.
+
+    Args:
+        what: What is compared, for the message.
+        facts: Returns name -> text. It is not called where there is one process.
+
+    Raises:
+        ValueError: If the processes differ.
+        RuntimeError: If a process does not come within `PATIENCE`.
     """
-    if len(chosen := members()) == 1:
+    if len(process_ids := members()) == 1:
         return
     import jax
 
     store, key = _store(), f"tf_lamb/{next(_rounds)}"
     store.key_value_set(f"{key}/{jax.process_index()}", json.dumps({"": what, **facts()}))
 
-    def compared():
-        answers = {i: json.loads(_read(store, f"{key}/{i}", PATIENCE)) for i in chosen}
-        return _difference(answers)
+    def compare():
+        facts_by_process = {
+            process_id: json.loads(_read(store, f"{key}/{process_id}", PATIENCE))
+            for process_id in process_ids
+        }
+        return _difference(facts_by_process)
 
-    if difference := by_chief(compared):
+    if difference := by_chief(compare):
         raise ValueError(
             f"The processes differ in {what}: {difference}. Start the same program with the same "
             "arguments in all of them, and give each as many examples as the others."
@@ -86,20 +104,25 @@ def agree(what, facts):
 
 
 def _difference(texts):
-    """Describes a difference, or None; `texts` is process -> name -> text."""
-    (first, ours), *others = texts.items()
-    for other, theirs in others:
-        for name in {**ours, **theirs}:
-            one, two = ours.get(name, "not there"), theirs.get(name, "not there")
-            if one != two:
-                return f"{name or 'it'} is {one} in process {first}, {two} in process {other}"
+    """Describes the first difference, or returns None; `texts` is process -> name -> text."""
+    (first, first_texts), *other_items = texts.items()
+    for other_id, other_texts in other_items:
+        for name in {**first_texts, **other_texts}:
+            left, right = (
+                first_texts.get(name, "not there"),
+                other_texts.get(name, "not there"),
+            )
+            if left != right:
+                return f"{name or 'it'} is {left} in process {first}, {right} in process {other_id}"
     return None
 
 
 def _store():
+    """Returns the store through which the processes talk."""
     from jax._src import distributed
 
-    if (store := distributed.global_state.client) is None:  # a TPU's runtime knows its hosts
+    # A TPU's runtime knows its hosts: JAX may run on several of them without this client.
+    if (store := distributed.global_state.client) is None:
         raise RuntimeError(
             "There are several processes that cannot talk to each other: call keras.distribution."
             "initialize() in each of them, before anything else asks JAX for its devices."
@@ -108,6 +131,7 @@ def _store():
 
 
 def _read(store, key, seconds):
+    """Returns the text under a key, which another process writes; waits for it."""
     import jax
 
     try:
@@ -119,14 +143,21 @@ def _read(store, key, seconds):
         ) from error
 
 
-# -- what is compared ------------------------------------------------------------------------------
+# -- the facts that are compared -------------------------------------------------------------------
 
 
 def agree_on(optimizer, variables):
-    """Raises where processes build another optimizer, or begin with other weights.
+    """Raises where processes build different optimizers, or begin with different weights.
 
-    From here on each epoch's first batch is compared, too: of different sizes, the processes would
-    wait for each other for ever.
+    From here on the first batch of each epoch is compared, too: with batches of different sizes,
+    the processes would wait for each other for ever.
+
+    Args:
+        optimizer: The optimizer that is built.
+        variables: Its variables.
+
+    Raises:
+        ValueError: If the processes differ.
     """
     agree(f"the optimizer {optimizer.name}", lambda: _facts(optimizer, variables))
     # Nothing else of `fit` is called with a batch before the devices of all processes need it.
@@ -136,17 +167,20 @@ def agree_on(optimizer, variables):
 
 
 def _comparing(get_data_layout):
-    def compared(shape):
+    """Returns `get_data_layout`, after a comparison of the shape that it is asked for."""
+
+    def get_compared_layout(shape):
         agree("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})
         return get_data_layout(shape)
 
-    return compared
+    return get_compared_layout
 
 
 def _facts(optimizer, variables):
+    """Returns name -> text: the mesh, the config, and each variable with a checksum."""
     mesh = keras.distribution.distribution().device_mesh
     texts = {"the mesh": f"{list(mesh.axis_names)} of {list(mesh.shape)}"}
-    with contextlib.suppress(NotImplementedError):  # a schedule that has no config, as AdaScale's
+    with contextlib.suppress(NotImplementedError):  # a schedule such as AdaScale's has no config
         texts |= {name: repr(value) for name, value in optimizer.get_config().items()}
     for name, variable in zip(names_of(variables), variables, strict=True):
         content = "in parts"
@@ -156,12 +190,15 @@ def _facts(optimizer, variables):
     return texts
 
 
-# -- what is in parts ------------------------------------------------------------------------------
+# -- arrays in parts -------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def gathered(variables):
-    """Inside it, variables of which other processes have parts can be read; all must come here."""
+    """Makes variables readable, in a `with` block, of which other processes have parts.
+
+    All processes must enter the block.
+    """
     parts = []
     try:
         if len(members()) > 1:
@@ -169,7 +206,7 @@ def gathered(variables):
 
             for variable in variables:
                 array = variable.value
-                if not getattr(array, "is_fully_replicated", True):  # NumPy's is gathered already
+                if not getattr(array, "is_fully_replicated", True):  # an array of NumPy is whole
                     parts.append((variable, array))
                     seams.put_array(variable, process_allgather(array, tiled=True))
         yield

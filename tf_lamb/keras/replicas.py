@@ -1,4 +1,4 @@
-"""Gradients of each replica apart, in Keras's own `fit` on JAX.
+"""Computes the gradients of each replica apart, in Keras's own `fit` on JAX.
 
 Keras gives XLA the loss of the whole batch, and XLA sums its gradient over the devices, for every
 micro-batch. Here each device of the data axis takes the gradient of its own part.
@@ -19,12 +19,16 @@ from tf_lamb.keras import host, seams, sharding
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
-GOLDEN_RATIO = 0x9E3779B9  # of 2^32: seeds that lie far apart
+GOLDEN_RATIO = 0x9E3779B9  # 2^32 over the golden ratio: its multiples, as seeds, lie far apart
 
 
 def seed_states(model):
-    """The ids of the variables that are states of random generators."""
-    return {id(g.state) for layer in model._flatten_layers() for g in layer._seed_generators}
+    """Returns the ids of the variables that are states of random generators."""
+    return {
+        id(generator.state)
+        for layer in model._flatten_layers()
+        for generator in layer._seed_generators
+    }
 
 
 def per_replica(model: keras.Model) -> keras.Model:
@@ -78,7 +82,7 @@ def per_replica(model: keras.Model) -> keras.Model:
             "tf_lamb, or leave per_replica() out."
         )
     measuring = unwrapped(model.optimizer, MeasuringOptimizer)
-    if measuring._replicas != replicas:  # else a second compile has left it in force
+    if measuring._replicas != replicas:  # a second compile leaves it as it was
         if measuring.built and (measuring is not inner or inner._replicas > 1):
             raise ValueError(
                 f"{measuring.name} is built, for {measuring._replicas} replicas: call "
@@ -92,18 +96,18 @@ def per_replica(model: keras.Model) -> keras.Model:
 
 
 def is_per_replica(model):
-    """Whether `per_replica` has been called on the model."""
+    """Returns whether `per_replica` has been called on the model."""
     return getattr(vars(model).get("train_step"), "__func__", None) is _train_step
 
 
 def _train_step(model, state, data):
-    """Keras's, with the gradients of each replica."""
-    weights, others, optimizer_variables, metrics = state
+    """Steps as Keras's `train_step` does, with the gradients of each replica."""
+    weights, non_trainable, optimizer_variables, metrics = state
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    loss, predictions, others, metrics, gradients = per_replica_gradients(
-        model, weights, others, optimizer_variables, metrics, (x, y, sample_weight)
+    loss, predictions, non_trainable, metrics, gradients = per_replica_gradients(
+        model, weights, non_trainable, optimizer_variables, metrics, (x, y, sample_weight)
     )
-    # Not refused: an error in here would lose the weights, which Keras has taken by now.
+    # A warning, since an error in here would lose the weights, which Keras has taken by now.
     if getattr(unwrapped(model.optimizer, MeasuringOptimizer), "_replicas", 1) == 1:
         if sharding.data_axis("per_replica()")[2] > 1 and not _is_lent(model):
             warn(
@@ -111,24 +115,38 @@ def _train_step(model, state, data):
                 "gradients are summed in every micro-batch. Call per_replica(model) again."
             )
         gradients = [
-            g if is_overwritten(v) else keras.ops.sum(g, axis=0)
-            for g, v in zip(gradients, model.trainable_variables, strict=True)
+            gradient if is_overwritten(variable) else keras.ops.sum(gradient, axis=0)
+            for gradient, variable in zip(gradients, model.trainable_variables, strict=True)
         ]
     weights, optimizer_variables = model.optimizer.stateless_apply(
         optimizer_variables, gradients, weights
     )
     logs, metrics = model._update_metrics_variables(metrics, loss, x, y, predictions, sample_weight)
-    return logs, (weights, others, optimizer_variables, metrics)
+    return logs, (weights, non_trainable, optimizer_variables, metrics)
 
 
 def _is_lent(model):
-    """Whether the optimizer has another's place without a `compile`, as `find_rate` has it."""
+    """Returns whether an optimizer stands in for the compiled one, as under `find_rate`."""
     compiled = model._compile_config.config["optimizer"]
     return getattr(unwrapped(compiled, MeasuringOptimizer), "_replicas", 1) > 1
 
 
 def per_replica_gradients(model, weights, others, optimizer_variables, metrics, data):
-    """Loss, predictions, updated variables, and of each replica i of n the gradient g_i/n."""
+    """Computes, for each replica i of n, the gradient g_i/n of its part of the batch.
+
+    Args:
+        model: The compiled model.
+        weights, others, optimizer_variables, metrics: The values of the variables of the model,
+            others being those that are not trainable.
+        data: Inputs, targets and sample weights, of the whole batch.
+
+    Returns:
+        The loss, the predictions, the new values of the other variables and of the metrics, and the
+        gradients, with the replicas along a first axis.
+
+    Raises:
+        ValueError: If the devices do not divide the batch.
+    """
     import jax
 
     distribution, axis, n = sharding.data_axis("per_replica()")
@@ -139,7 +157,7 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
                 f"`fit` a batch_size that {n} divides, and leave out a last one that is smaller."
             )
     seeds = seed_states(model)
-    is_set = [is_overwritten(v) for v in model.trainable_variables]  # by its layer
+    is_overwriting = [is_overwritten(v) for v in model.trainable_variables]  # by its layer
     is_seed = [id(v) in seeds for v in model.non_trainable_variables]
 
     def replica(weights, others, optimizer_variables, metrics, data):
@@ -155,7 +173,7 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
         ]
         gradients = [
             jax.lax.pmax(g, axis) if own else g[None] / n
-            for g, own in zip(gradients, is_set, strict=True)
+            for g, own in zip(gradients, is_overwriting, strict=True)
         ]
         return jax.lax.pmean(loss, axis), predictions, others, metrics, gradients
 
@@ -166,30 +184,40 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
         in_specs=(replicated,) * 4 + (split,),
         out_specs=(
             replicated, split, replicated, replicated,
-            [replicated if own else split for own in is_set],
+            [replicated if own else split for own in is_overwriting],
         ),
     )(weights, others, optimizer_variables, metrics, data)  # fmt: skip
 
 
 def gradient(model, axis, weights, others, optimizer_variables, metrics, data):
-    """One replica's, as `jax.value_and_grad` gives it; what the loss's metrics add, of all."""
+    """Computes the loss and the gradient of one replica; the loss's metrics add up over replicas.
+
+    Args:
+        model: The compiled model.
+        axis: The name of the data axis.
+        weights, others, optimizer_variables, metrics: The values of the variables of the model.
+        data: Inputs, targets and sample weights of the part of the batch.
+
+    Returns:
+        The pair that `jax.value_and_grad` returns.
+    """
     import jax
 
-    taken = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
-    (scaled, (loss, predictions, others, updated)), gradients = taken(
+    value_and_gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
+    (scaled, (loss, predictions, others, updated)), gradients = value_and_gradient(
         weights, others, metrics, *data, training=True, optimizer_variables=optimizer_variables
     )
-    parts = getattr(model._compile_loss, "metrics", ())
-    of_loss = {id(v) for metric in parts for v in metric.variables}
+    loss_metrics = getattr(model._compile_loss, "metrics", ())
+    loss_variables = {id(v) for metric in loss_metrics for v in metric.variables}
     metrics = [
-        old + jax.lax.psum(new - old, axis) if id(v) in of_loss else old  # they are sums
+        old + jax.lax.psum(new - old, axis) if id(v) in loss_variables else old  # metrics are sums
         for v, old, new in zip(model.metrics_variables, metrics, updated, strict=True)
     ]
     return (scaled, (loss, predictions, others, metrics)), gradients
 
 
 def _mean(value, axis):
-    """The mean of all replicas; of integers, which count what all of them do, one's own."""
+    """Returns the mean over replicas; an integer, which counts what all of them do, stays."""
     import jax
 
     return jax.lax.pmean(value, axis) if keras.backend.is_float_dtype(value.dtype) else value

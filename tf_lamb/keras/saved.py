@@ -1,4 +1,4 @@
-"""Saving and loading in Keras 3: its own files, HDF5, and TensorFlow's checkpoints.
+"""Saves and loads optimizers of Keras 3: in Keras's files, in HDF5, in TensorFlow's checkpoints.
 
 Seams into Keras 3 (3.12.0 to 3.15.1):
     `save_own_variables`, `load_own_variables`: what an error in them says reaches the user.
@@ -18,7 +18,10 @@ from tf_lamb.keras import arrays, host, processes
 
 
 def outside_of_any_graph():
-    """`fit` may build the optimizer while TensorFlow traces the step."""
+    """Returns a context outside of the graph that is being traced.
+
+    `fit` may build the optimizer while TensorFlow traces the step.
+    """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -27,20 +30,34 @@ def outside_of_any_graph():
 
 
 def _read(entry):
-    return entry[()]  # of HDF5, too
+    """Returns the array of an entry, which may be one of HDF5."""
+    return entry[()]
 
 
-# -- methods of both bases: state is known by name, not by its position ----------------------------
+# -- methods of both base classes: state is known by name, not by its position ---------------------
 
 
 def save_own_variables(self, store):
-    """By name; what is on show is not saved, what is in parts is gathered."""
+    """Saves the state by name, without observed trust ratios; gathers variables that lie in parts.
+
+    Args:
+        self: The optimizer.
+        store: The mapping to write to.
+    """
     with processes.gathered(self.variables):
         named.save(self._named_state(), store, arrays.to_numpy)
 
 
 def load_own_variables(self, store):
-    """By name; raises where what was saved is the state of something else."""
+    """Loads the state by name.
+
+    Args:
+        self: The optimizer.
+        store: The mapping to read from.
+
+    Raises:
+        ValueError: If the saved state is that of something else.
+    """
     state = self._named_state()
     for variable, value in named.load(self.name, state, store, _read, host.fit, host.initial):
         variable.assign(value)
@@ -48,7 +65,13 @@ def load_own_variables(self, store):
 
 
 def trackable_children(self, save_type="checkpoint", **kwargs):
-    """By name, for TensorFlow's checkpoints."""
+    """Returns the edges of the optimizer in TensorFlow's checkpoints, by name.
+
+    Args:
+        self: The optimizer.
+        save_type: "checkpoint" or "savedmodel".
+        **kwargs: Passed on to Keras.
+    """
     from tf_lamb.tensorflow import tracking
 
     children = keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
@@ -56,7 +79,13 @@ def trackable_children(self, save_type="checkpoint", **kwargs):
 
 
 def lookup_dependency(self, name, cached_dependencies=None):
-    """The object at an edge of a checkpoint; by the layout of the model, where one is saved."""
+    """Returns the object at an edge of a checkpoint, by the layout of the model where one is saved.
+
+    Args:
+        self: The optimizer.
+        name: The name of the edge.
+        cached_dependencies: Passed on to Keras.
+    """
     from tf_lamb.tensorflow import tracking
 
     lookup = keras.optimizers.Optimizer._lookup_dependency
@@ -64,9 +93,17 @@ def lookup_dependency(self, name, cached_dependencies=None):
 
 
 def set_weights(self, weights):
-    """As in Keras, and before the optimizer is built, too; of another's variables a copy."""
+    """Sets the weights as Keras does, and before the build, too, which then takes them.
+
+    Args:
+        self: The optimizer.
+        weights: The arrays, or the variables of another optimizer, which are copied.
+
+    Raises:
+        ValueError: If their number is not that of the variables.
+    """
     if not self.built:
-        # HDF5 has no bfloat16, and gives its bits as two bytes of nothing.
+        # HDF5 has no bfloat16, and returns its bits as two bytes without a type.
         values = [weight[()] for weight in weights]
         self._early_weights = tuple(
             value.view("bfloat16") if value.dtype == "V2" else value for value in values
@@ -79,10 +116,10 @@ def set_weights(self, weights):
 
 
 def set_weights_of_files(optimizer):
-    """At the end of a build: what files have held for what is there now."""
-    if early := getattr(optimizer, "_early_weights", ()):
+    """Sets, at the end of a build, what files have held for the new variables."""
+    if weights := getattr(optimizer, "_early_weights", ()):
         with outside_of_any_graph():
-            optimizer.set_weights(early)
+            optimizer.set_weights(weights)
         optimizer._early_weights = ()
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow import tracking

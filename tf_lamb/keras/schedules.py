@@ -1,4 +1,7 @@
-"""Learning rate schedules for Keras 3: those of `tf_lamb.core.schedules`, as its class."""
+"""Learning rate schedules for Keras 3.
+
+Each joins one of `tf_lamb.core.schedules` with Keras's class.
+"""
 
 import keras
 from keras import ops
@@ -14,6 +17,8 @@ def _registered(cls):
 
 
 class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
+    """The base class of the schedules: Keras's class, and what `Schedule` needs of Keras 3."""
+
     _host = keras.optimizers.schedules.LearningRateSchedule
     _xp = ops
     _floatx = staticmethod(keras.config.floatx)
@@ -29,7 +34,7 @@ class Warmup(schedules.Warmup, _Schedule): ...
 class Stages(schedules.Stages, _Schedule): ...
 
 
-# Of recipes, and of Model Garden's settings; users take Keras's own.
+# Recipes and Model Garden's settings make those below; users take Keras's own.
 @_registered
 class _Constant(schedules._Constant, _Schedule): ...
 

@@ -1,7 +1,7 @@
-"""What is replaced of Keras 3, or of a user's objects of it; nothing else does so.
+"""Replaces parts of Keras 3, and of a user's objects of it; no other module does so.
 
-The first optimizer of ours that is made calls `install`. All else is of one object, and named where
-it is called; what both Kerases share is in `api/seams.py`.
+The first optimizer of ours that is made calls `install`. Every other function changes one object,
+and is called where that is named; `api/seams.py` has the replacements for both Kerases.
 """
 
 import contextlib
@@ -22,25 +22,31 @@ from tf_lamb.keras import arrays, host, sharding
 
 @functools.cache
 def install():
-    """Changes `LossScaleOptimizer` around ours, once; others are as ever (Keras 3.12.0 to 3.15.1).
+    """Changes `LossScaleOptimizer` around ours, once; around others it works as ever.
 
-    By itself the wrapper drops a call, under accumulation a micro-batch, whose gradients are not
-    finite, and nobody inside learns of it. Here every call goes through: the optimizer inside skips
-    the update and counts it, and the scale moves by what became of the update.
+    By itself the wrapper drops a call whose gradients are not finite, under accumulation a
+    micro-batch, and the optimizer inside does not learn of it. Here every call goes through: the
+    optimizer inside skips the update and counts it, and the scale moves by what became of the
+    update.
 
-    `build`, `apply`, `stateless_apply`, `dynamic_scale`, `step_counter`: with `stateless_apply` of
-        Keras's base class, which calls `apply`.
-    `save_own_variables`, `load_own_variables`: it saves and loads what is inside with its own, by
-        position, before ours can refuse them. Its own are the first in files of before.
-    `set_weights`: of HDF5's weights it sets its own alone.
+    Of the wrapper (Keras 3.12.0 to 3.15.1), these are replaced or used:
 
-    `_setattr_hook` of models: what `compile` sets as the optimizer is not told whose variables it
-        trains, and notes it here. A patch of `compile` itself would come too late for the first
-        optimizer, which is made while its arguments are evaluated.
+    `build`, `apply`, `stateless_apply`, `dynamic_scale`, `step_counter`. `stateless_apply` becomes
+    that of Keras's base class, which calls `apply`.
 
-    Of `MultiOptimizer` (Keras 3.15.1) `__init__` and `build`, after which it knows its parts, and
-        `Variable._path` of theirs: with one name for two of ours, two variables have one path, and
-        `get_state_tree` refuses the model.
+    `save_own_variables`, `load_own_variables`. Keras's save and load the optimizer inside with the
+    wrapper's own variables, by position, before ours can refuse them. In earlier files the
+    wrapper's own are the first.
+
+    `set_weights`. Keras's sets the wrapper's own alone of the weights in HDF5.
+
+    `_setattr_hook` of models notes the model that `compile` gives an optimizer to, so that the
+    optimizer knows whose variables it trains. A patch of `compile` itself would come too late for
+    the first optimizer, which is made while its arguments are evaluated.
+
+    `MultiOptimizer` (Keras 3.15.1) knows its parts after `__init__` and `build`, which then rename
+    parts, by `Variable._path`. If two of ours had one name, two variables would have one path, and
+    `get_state_tree` would refuse the model.
     """
     keras.Model._setattr_hook = _noting_model(keras.Model._setattr_hook)
     wrapper = keras.optimizers.LossScaleOptimizer
@@ -51,39 +57,45 @@ def install():
     }
     files = {"save_own_variables": _save, "load_own_variables": _load, "set_weights": _set_weights}
     kinds: list = [(Layerwise, stepping), ((Layerwise, MeasureNoise), files)]
-    for kind, own in kinds:
-        for name, method in own.items():
+    for kind, methods in kinds:
+        for name, method in methods.items():
             setattr(wrapper, name, named.where_inside(kind, method, getattr(wrapper, name)))
-    if multi := getattr(keras.optimizers, "MultiOptimizer", None):  # of Keras 3.15
+    if multi_optimizer := getattr(keras.optimizers, "MultiOptimizer", None):  # Keras 3.15 has it
         for name in ("__init__", "build"):
-            setattr(multi, name, _then_names_apart(getattr(multi, name)))
+            setattr(multi_optimizer, name, _then_names_apart(getattr(multi_optimizer, name)))
 
 
 def _then_names_apart(method):
+    """Returns the method of `MultiOptimizer`, after which its parts have different names."""
+
     @functools.wraps(method)
     def wrapped(multi, *arguments, **named_arguments):
         method(multi, *arguments, **named_arguments)
-        taken: set = set()
+        used_names: set = set()
         for optimizer in multi.optimizers:
             if isinstance(optimizer, (Layerwise, MeasureNoise)):
-                _rename(optimizer, taken)
-            taken.add(optimizer.name)
+                _rename(optimizer, used_names)
+            used_names.add(optimizer.name)
 
     return wrapped
 
 
 def _rename(optimizer, taken):
-    """Gives one whose name is taken a number, as Keras's have by default; in its paths, too."""
-    before = optimizer.name
-    names = (f"{before}_{i}" if i else before for i in itertools.count())
+    """Gives an optimizer whose name is taken a number, as Keras does by default; in paths, too."""
+    old_name = optimizer.name
+    names = (f"{old_name}_{i}" if i else old_name for i in itertools.count())
     optimizer.name = next(name for name in names if name not in taken)
-    if optimizer.name != before:
+    if optimizer.name != old_name:
         for variable in optimizer.variables:
             parts = variable.path.split("/")
-            variable._path = "/".join(optimizer.name if p == before else p for p in parts)
+            variable._path = "/".join(
+                optimizer.name if part == old_name else part for part in parts
+            )
 
 
 def _noting_model(setattr_hook):
+    """Returns the hook, which also notes the model of an optimizer."""
+
     def method(model, name, value):
         if name == "optimizer":
             layout.note_model(value, model)
@@ -93,6 +105,8 @@ def _noting_model(setattr_hook):
 
 
 def _built_by(build):
+    """Returns the `build` of the wrapper, which also has the optimizer inside move the scale."""
+
     def method(wrapper, variables):
         unwrapped(wrapper)._follow_loss_scale(
             functools.partial(_move, wrapper), lambda: wrapper.dynamic_scale
@@ -103,6 +117,8 @@ def _built_by(build):
 
 
 def _checked(stateless_apply):
+    """Returns `stateless_apply`, which first refuses another model than that of the build."""
+
     def method(wrapper, *arguments):
         host.check_model(wrapper.inner_optimizer)
         return stateless_apply(wrapper, *arguments)
@@ -111,14 +127,15 @@ def _checked(stateless_apply):
 
 
 def _apply(wrapper, grads, trainable_variables=None):
+    """Replaces `apply` of the wrapper: divides gradients by the scale, and hands all on."""
     if not wrapper.built:
         with keras.name_scope(wrapper.name):
             wrapper.build(trainable_variables)
     scale = ops.convert_to_tensor(wrapper.dynamic_scale)
     variables = trainable_variables or wrapper._trainable_variables
     unscaled = [
-        g if g is None or is_overwritten(v) else ops.divide(g, scale)
-        for g, v in zip(grads, variables, strict=True)
+        gradient if gradient is None or is_overwritten(variable) else ops.divide(gradient, scale)
+        for gradient, variable in zip(grads, variables, strict=True)
     ]
     wrapper.inner_optimizer.apply(unscaled, trainable_variables)
 
@@ -126,58 +143,83 @@ def _apply(wrapper, grads, trainable_variables=None):
 def _move(wrapper, due, overflowed):
     """Halves the scale where an update is due and overflows; doubles it after many that do not."""
     scale, steps = map(arrays.native, (wrapper.dynamic_scale, wrapper.step_counter))
-    now, taken = map(ops.convert_to_tensor, (scale, steps))
-    grows = ~overflowed & (taken >= wrapper.dynamic_growth_steps - 1)
-    steps.assign(ops.where(due, ops.where(overflowed | grows, 0, taken + 1), taken))
+    old_scale, old_steps = map(ops.convert_to_tensor, (scale, steps))
+    grows = ~overflowed & (old_steps >= wrapper.dynamic_growth_steps - 1)
+    steps.assign(ops.where(due, ops.where(overflowed | grows, 0, old_steps + 1), old_steps))
     factor = ops.where(overflowed, 0.5, ops.where(grows, 2.0, 1.0))
-    scale.assign(ops.where(due, now * ops.cast(factor, now.dtype), now))
+    scale.assign(ops.where(due, old_scale * ops.cast(factor, old_scale.dtype), old_scale))
 
 
-_SCALE = ("step_counter", "dynamic_scale")  # what a loss scale is; the learning rate is not its own
+# The variables of a loss scale; its learning rate is that of the optimizer inside.
+_SCALE = ("step_counter", "dynamic_scale")
 
 
 def _save(wrapper, store):
+    """Replaces `save_own_variables` of the wrapper: saves the scale alone, by name."""
     if wrapper.built:
         for name in _SCALE:
             store[name] = arrays.to_numpy(getattr(wrapper, name))
 
 
 def _load(wrapper, store):
+    """Replaces `load_own_variables` of the wrapper: loads the scale alone."""
     if not wrapper.built:
         return
-    own, keys = wrapper._variables, list(store.keys())
+    variables, keys = wrapper._variables, list(store.keys())
     for name in _SCALE:
         variable = getattr(wrapper, name)
-        if name not in keys:  # of before, with all that is inside; 4 are of what was not built
-            name = str(next(i for i, each in enumerate(own) if each is variable))
-        if name in _SCALE or len(keys) > len(own):
-            variable.assign(store[name][()])  # of HDF5, too
+        # Earlier files have all variables by position; 4 are those of a wrapper before its build.
+        if name not in keys:
+            name = str(next(i for i, candidate in enumerate(variables) if candidate is variable))
+        if name in _SCALE or len(keys) > len(variables):
+            variable.assign(store[name][()])  # `[()]` reads an entry of HDF5
 
 
 def _set_weights(wrapper, weights):
+    """Replaces `set_weights` of the wrapper: hands the optimizer inside its part."""
     keras.optimizers.Optimizer.set_weights(wrapper, weights)
     wrapper.inner_optimizer.set_weights(weights[len(wrapper._variables) :])
 
 
 def leave_sums(optimizer):
-    """Has one of Keras's, 3.12.0 to 3.15.1, not sum gradients: `_all_reduce_sum_gradients`."""
+    """Makes one of Keras's own optimizers leave gradients unsummed.
+
+    Seam (Keras 3.12.0 to 3.15.1): `_all_reduce_sum_gradients`.
+    """
     optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
 
 
 def use_train_step(model, train_step):
-    """Trains a model with a function as its `train_step`, on JAX (Keras 3.15.1)."""
+    """Trains a model with a function as its `train_step`, on JAX (Keras 3.15.1).
+
+    Args:
+        model: The model.
+        train_step: The function, which takes the model first.
+    """
     model.train_step = types.MethodType(train_step, model)
 
 
 def use_data_layout(distribution, get_data_layout):
-    """Has `fit` ask a function for the layout of each epoch's first batch (Keras 3.15.1)."""
+    """Makes `fit` ask a function for the layout of each epoch's first batch (Keras 3.15.1).
+
+    Args:
+        distribution: The distribution in force.
+        get_data_layout: The function: shape of the batch -> layout.
+    """
     distribution.get_data_layout = get_data_layout
 
 
 def hide_shown(optimizer, wrapper):
-    """Has what wraps an optimizer not save what is on show, which it lists (Keras 3.15.1)."""
+    """Keeps a wrapper from saving the observed trust ratios of its optimizer (Keras 3.15.1).
 
-    def without(method):
+    They are among the variables that it lists.
+
+    Args:
+        optimizer: The optimizer.
+        wrapper: What wraps it.
+    """
+
+    def without_shown(method):
         def wrapped(store):
             with optimizer.without_shown():
                 method(store)
@@ -186,16 +228,18 @@ def hide_shown(optimizer, wrapper):
 
     for name in ("save_own_variables", "load_own_variables"):
         if name not in vars(wrapper):
-            setattr(wrapper, name, without(getattr(wrapper, name)))
+            setattr(wrapper, name, without_shown(getattr(wrapper, name)))
 
 
 @contextlib.contextmanager
 def lora_unmerged(model):
-    """Inside it, layers with LoRA are saved as they are: Keras would merge what goes on training.
+    """Saves layers with LoRA as they are, in a `with` block; Keras would merge them.
 
-    Of Keras 3.15.1: `_flatten_layers`; `save_own_variables` of a layer may be set on it.
+    What is merged would not go on training as before.
+
+    Seams (Keras 3.15.1): `_flatten_layers`; `save_own_variables` of a layer may be set on it.
     """
-    layers = [each for each in model._flatten_layers() if getattr(each, "lora_enabled", False)]
+    layers = [part for part in model._flatten_layers() if getattr(part, "lora_enabled", False)]
     methods = keras.layers.Layer.save_own_variables, keras.layers.Layer.load_own_variables
     for layer, method in itertools.product(layers, methods):
         setattr(layer, method.__name__, functools.partial(method, layer))
@@ -208,10 +252,10 @@ def lora_unmerged(model):
 
 @contextlib.contextmanager
 def parts_may_lack():
-    """Inside it, `test_on_batch` takes a batch without weights or targets under a distribution.
+    """Lets `test_on_batch` take a batch without weights or targets under a distribution.
 
-    By `_distribute_data` of its JAX backend, Keras 3.12.0 asks what is None for its shape; 3.15.1
-    does not.
+    It does so in a `with` block. `_distribute_data` of the JAX backend of Keras 3.12.0 asks None
+    for its shape; that of 3.15.1 does not.
     """
     if keras.backend.backend() != "jax" or not sharding.is_distributed():
         yield
@@ -220,13 +264,13 @@ def parts_may_lack():
 
     distribute = trainer._distribute_data
 
-    def distribute_given(data, layouts=None):
+    def distribute_present(data, layouts=None):
         if layouts is not None:
             return distribute(data, layouts)
-        given = whole(data)
-        return (*distribute(given), *(None for _ in data[len(given) :]))
+        present = whole(data)
+        return (*distribute(present), *(None for _ in data[len(present) :]))
 
-    trainer._distribute_data = distribute_given
+    trainer._distribute_data = distribute_present
     try:
         yield
     finally:
@@ -234,15 +278,25 @@ def parts_may_lack():
 
 
 def put_array(variable, array):
-    """Has a variable hold another array, past what an assignment checks: `_value`, Keras 3.15.1."""
+    """Makes a variable hold another array, past the checks of an assignment.
+
+    Seam (Keras 3.15.1): `_value`.
+
+    Args:
+        variable: The variable.
+        array: The array.
+    """
     variable._value = array
 
 
 def bare(batches):
-    """What `fit` reads inputs alone from: Keras's adapter, which has tuples (3.12.0 to 3.15.1)."""
+    """Returns the adapter that `fit` reads inputs alone from (Keras 3.12.0 to 3.15.1).
+
+    Keras's own adapter makes tuples, which are undone here.
+    """
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
-    adapter = GeneratorDataAdapter((each,) for each in batches)
+    adapter = GeneratorDataAdapter((inputs,) for inputs in batches)
     tuples = adapter.generator
-    adapter.generator = lambda: (each for (each,) in tuples())
+    adapter.generator = lambda: (inputs for (inputs,) in tuples())
     return adapter

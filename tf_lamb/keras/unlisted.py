@@ -1,4 +1,7 @@
-"""What a model of Keras 3 holds beside its variables: variables of TensorFlow, buffers of torch."""
+"""Finds what a model of Keras 3 holds beside its variables.
+
+These are variables of TensorFlow, and buffers of torch.
+"""
 
 import keras
 from keras import ops
@@ -8,11 +11,19 @@ from tf_lamb.keras import arrays
 
 
 class Buffer:
-    """A buffer of a torch module, with what a search asks of a variable."""
+    """Holds a buffer of a torch module, with what a search asks of a variable.
+
+    Args:
+        module: The module.
+        name: The name of the buffer in it.
+
+    Attributes:
+        identity: What tells the buffer from every other.
+    """
 
     def __init__(self, module, name):
         self._module, self._name = module, name
-        self.identity = id(module), name  # the module may put another tensor in its place
+        self.identity = id(module), name  # by name, as the module may replace the tensor
 
     @property
     def value(self):
@@ -20,7 +31,7 @@ class Buffer:
         return self._module.get_buffer(self._name)
 
     def assign(self, value):
-        """Gives it this value, in place: others may hold the tensor, too."""
+        """Gives the buffer a value, in place, since others may hold the tensor, too."""
         import torch
 
         with torch.no_grad():
@@ -28,7 +39,7 @@ class Buffer:
 
 
 def unlisted(model):
-    """What has values that training may change, and that Keras lists nowhere."""
+    """Returns whatever has values that training may change, and that Keras lists nowhere."""
     # seam: Keras 3.15.1. No public walk reaches layers inside of layers.
     layers = model._flatten_layers()
     if keras.backend.backend() == "tensorflow":
@@ -36,12 +47,14 @@ def unlisted(model):
 
         from tf_lamb.tensorflow.unlisted import variables_below
 
-        listed = {id(arrays.native(v)) for v in model.variables}
+        listed = {id(arrays.native(variable)) for variable in model.variables}
         # TensorFlow does not look into the dicts and lists in which Keras tracks its variables.
-        held = leaves([_containers(layer) for layer in layers])
-        inside = (each for each in held if isinstance(each, tf.Variable))
-        every = {id(v): v for v in (*variables_below(model), *inside)}
-        return [v for key, v in every.items() if key not in listed]
+        contained = leaves([_containers(layer) for layer in layers])
+        contained_variables = (leaf for leaf in contained if isinstance(leaf, tf.Variable))
+        variables_by_id = {
+            id(variable): variable for variable in (*variables_below(model), *contained_variables)
+        }
+        return [variable for key, variable in variables_by_id.items() if key not in listed]
     if keras.backend.backend() == "torch":
         modules = {id(module): module for layer in layers for module in layer.modules()}
         return [
@@ -54,5 +67,5 @@ def unlisted(model):
 
 
 def _containers(layer):
-    """The dicts, lists and tuples among the attributes of a layer."""
-    return [each for each in vars(layer).values() if isinstance(each, (dict, list, tuple))]
+    """Returns the dicts, lists and tuples among the attributes of a layer."""
+    return [value for value in vars(layer).values() if isinstance(value, (dict, list, tuple))]

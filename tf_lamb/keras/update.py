@@ -1,6 +1,6 @@
-"""The update in `keras.ops`, of all variables at once: what JAX compiles and torch runs.
+"""The update of all variables at once, in `keras.ops`: JAX compiles it, and torch runs it.
 
-On TensorFlow, `tf_lamb.tensorflow.update` stands in its place.
+On TensorFlow, `tf_lamb.tensorflow.update` takes its place.
 """
 
 import dataclasses
@@ -18,16 +18,32 @@ from tf_lamb.keras import arrays, host, sharding
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Whether new values are taken: selected, for into a branch XLA would copy the old ones."""
+    """Says whether new values are taken.
 
-    due: Any = None  # a scalar; None where they are taken in any case
+    They are selected, since XLA would copy the old ones into a branch.
+
+    Attributes:
+        due: A boolean scalar; None where new values are taken in any case.
+    """
+
+    due: Any = None
 
     def of(self, new, old):
-        """The new value if it is due, else the old one."""
+        """Returns the new value if it is due, else the old one.
+
+        Args:
+            new: The new value.
+            old: The old value, an array or a variable.
+        """
         return new if self.due is None else ops.where(self.due, new, ops.convert_to_tensor(old))
 
     def assign(self, variable, value):
-        """Gives a variable its new value if it is due."""
+        """Assigns the new value to a variable if it is due.
+
+        Args:
+            variable: The variable.
+            value: The new value.
+        """
         variable.assign(self.of(value, variable.value))
 
     def __and__(self, due):
@@ -39,10 +55,15 @@ ALWAYS = Choice()
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Update(step.Update):
-    """Applies one rule to many variables."""
+    """Applies one rule to many variables.
 
-    is_shared: bool = False  # each device works on its share of the variables
-    deals: bool = False  # each device works on some of them
+    Attributes:
+        is_shared: Whether each device works on its share of every variable.
+        deals: Whether each device works on some of the stacked matrices.
+    """
+
+    is_shared: bool = False
+    deals: bool = False
 
     # In the order in which they run:
     #   __call__          reads the scalars, adds the micro-batch up, and counts at the end
@@ -53,52 +74,60 @@ class Update(step.Update):
     #   _step             is that rule's.
 
     def __call__(self, plan, state, scalars, count, gradients):
-        """See base class."""
+        """Takes one micro-step, see the base class.
+
+        Args:
+            plan: The layers.
+            state: The `State` of the update.
+            scalars: A function that returns the `Scalars`.
+            count: A function that takes what became of the step; its result is returned.
+            gradients: The gradients, in the order of the state.
+        """
         scalars = scalars()
-        take = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
+        take_step = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
         if self.is_shared:
-            made = zip(gradients, state.stored, strict=True)
-            gradients = [self._made_whole(g, each.weight) for g, each in made]
+            pairs = zip(gradients, state.stored, strict=True)
+            gradients = [self._made_whole(g, stored.weight) for g, stored in pairs]
         if state.accumulators:
             totals = self._accumulate(gradients, state, scalars.is_update)
-            none = ops.zeros((len(gradients),), "bool"), ops.full((), False, "bool")
-            apply = functools.partial(take, totals)
-            finite, spike = self._within(scalars.is_update, apply, state, none)
+            no_step = ops.zeros((len(gradients),), "bool"), ops.full((), False, "bool")
+            apply = functools.partial(take_step, totals)
+            finite, spike = self._within(scalars.is_update, apply, state, no_step)
         else:
-            finite, spike = take(gradients)
+            finite, spike = take_step(gradients)
         if not state.skipped:
             return count(TAKEN)
         skipped = scalars.is_update & ~ops.all(finite)
         self._skip(skipped, finite, state, scalars, paths_of(plan))
-        became = ops.where(skipped, NONFINITE, TAKEN)
+        outcome = ops.where(skipped, NONFINITE, TAKEN)
         if not state.spikes:
-            return count(became)
+            return count(outcome)
         counter = state.spikes[1]
         counter.assign_add(ops.cast(spike, counter.dtype))
-        return count(ops.where(spike, SPIKE, became))
+        return count(ops.where(spike, SPIKE, outcome))
 
     @staticmethod
     def _made_whole(gradient, weight):
-        """The gradient, laid out as its weight before its share is taken.
+        """Returns the gradient, laid out as its weight before its share is taken.
 
-        If XLA is told of the share alone, it may make the gradient in shares, too, and keep whole
-        what that is made of: the gradient of a vocabulary's logits, say.
+        If XLA is told of the share alone, it may compute the gradient in shares, too, and keep
+        whole what that is computed from: the gradient of a vocabulary's logits, for instance.
         """
         is_per_replica = len(gradient.shape) > len(weight.shape)
         return gradient if is_per_replica else sharding.like(weight, gradient)
 
     @staticmethod
     def _accumulate(gradients, state, is_update):
-        """The sums of the micro-batches so far; all accumulators begin anew after an update."""
+        """Returns the sums of the micro-batches so far; an update clears all accumulators."""
         totals = [a + g for a, g in zip(state.accumulators, gradients, strict=True)]
-        others = [each.value for each in state.dropped]
-        every = zip([*state.accumulators, *state.dropped], [*totals, *others], strict=True)
-        for accumulator, total in every:
+        dropped_totals = [dropped.value for dropped in state.dropped]
+        pairs = zip([*state.accumulators, *state.dropped], [*totals, *dropped_totals], strict=True)
+        for accumulator, total in pairs:
             accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
         return totals
 
     def _apply_if_finite(self, plan, gradients, *, state, scalars):
-        """One step; returns which gradients are finite, and whether their norm is a spike."""
+        """Takes one step; returns which gradients are finite, and whether their norm is a spike."""
         gradients = [
             self._aggregated(g, stored, scalars)
             for g, stored in zip(gradients, state.stored, strict=True)
@@ -112,20 +141,20 @@ class Update(step.Update):
         if state.spikes:
             spike = due & self._watch(gradients, state.spikes[0])
             due = due & ~spike
-        known = arrays.concrete_bool(due)
-        if known is not False:
-            self._apply(plan, gradients, state, scalars, ALWAYS if known else Choice(due))
+        known_due = arrays.concrete_bool(due)
+        if known_due is not False:
+            self._apply(plan, gradients, state, scalars, ALWAYS if known_due else Choice(due))
         return finite, spike
 
     def _watch(self, gradients, window):
-        """Whether the norm is a spike; it enters the window."""
-        norm, before = spikes.norm_of(ops, gradients), ops.convert_to_tensor(window)
-        spike, kept = spikes.watched(ops, before, norm, deviations=self.deviations)
-        window.assign(kept)
+        """Returns whether the norm is a spike; the norm enters the window."""
+        norm, old_window = spikes.norm_of(ops, gradients), ops.convert_to_tensor(window)
+        spike, new_window = spikes.watched(ops, old_window, norm, deviations=self.deviations)
+        window.assign(new_window)
         return spike
 
     def _aggregated(self, gradient, stored, scalars):
-        """The mean over micro-batches, the sum over replicas: each device's share of it."""
+        """Returns a gradient's mean over micro-batches, summed over replicas, in shares."""
         if len(gradient.shape) > len(stored.weight.shape):
             gradient = ops.sum(gradient, axis=0)
         if self.accumulation_steps:
@@ -133,35 +162,35 @@ class Update(step.Update):
         return self._share(gradient, stored)
 
     def _share(self, array, stored):
-        """The share of an array like the weight that a device works on."""
+        """Returns the share, which a device works on, of an array like the weight."""
         return self._like(stored.slots[0], array) if stored.slots else array
 
     def _like(self, variable, array):
-        """The array, laid out as the variable is."""
+        """Returns the array; laid out as the variable is, where devices have shares."""
         return sharding.like(variable, array) if self.is_shared else array
 
     def _changed_by(self, state):
-        """All that a step changes, but for the counts."""
-        stored = [v for each in state.stored for v in (each.weight, *each.slots, each.master)]
+        """Returns all variables that a step changes, except for counters."""
+        stored = [v for entry in state.stored for v in (entry.weight, *entry.slots, entry.master)]
         averages = [average for average, _ in state.averages]
-        vectors = [vector for own in state.observed for vector in own]
-        every = [*stored, *averages, *vectors, *state.spikes[:1]]
-        return list({id(v): v for v in every if v is not None}.values())
+        vectors = [vector for observed in state.observed for vector in observed]
+        variables = [*stored, *averages, *vectors, *state.spikes[:1]]
+        return list({id(v): v for v in variables if v is not None}.values())
 
     def _within(self, due, apply, state, otherwise):
         """Takes the step if it is due, in a branch of the program where one is being traced.
 
         Returns:
-            What the step returns, or what stands for it.
+            The result of the step, or `otherwise` in its place.
         """
-        if (known := arrays.concrete_bool(due)) is not None:
-            return apply() if known else otherwise
+        if (known_due := arrays.concrete_bool(due)) is not None:
+            return apply() if known_due else otherwise
         variables = self._changed_by(state)
 
-        def stepped():  # as values: a branch on JAX assigns to no variable
+        def stepped():  # returns values, since a branch on JAX assigns to no variable
             with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
                 result = apply()
-            # Laid out in here: what is gathered behind the branch is gathered where none is due.
+            # Laid out inside the branch: behind it, XLA would gather where no step is due, too.
             values = (self._like(v, scope.get_current_value(v)) for v in variables)
             return result, list(values)
 
@@ -171,6 +200,7 @@ class Update(step.Update):
         return result
 
     def _skip(self, skipped, finite, state, scalars, paths):
+        """Counts a skipped step, and raises where steps are refused."""
         (count,) = state.skipped
         count.assign_add(ops.cast(skipped, count.dtype))
         if self.refusal:
@@ -178,47 +208,57 @@ class Update(step.Update):
             host.refuse(refused, finite, self.refusal, paths)
 
     def _apply(self, plan, gradients, state, scalars, choice):
+        """Clips, runs the rule of each layer, and moves the averages."""
         gradients = self.clip(gradients)
         steps = [
             self._step(layer, [gradients[i] for i in layer.members], state, scalars, choice)
             for layer in plan
         ]
         dealt = functools.partial(sharding.dealt, is_shared=self.is_shared) if self.deals else None
-        for own in [steps] if self.stacks else [[each] for each in steps]:
-            stacks.together(arrays, own, dealt)
+        for group in [steps] if self.stacks else [[step_of_layer] for step_of_layer in steps]:
+            stacks.together(arrays, group, dealt)
         for average, stored in state.averages:
             self._average(average, stored, scalars, choice)
 
     def _average(self, average, stored, scalars, choice):
-        own = stored._replace(weight=self._like(average, stored.weight))
-        new = step.averaged(ops, average, own, scalars.ema_momentum, arrays.bitcast)
+        """Moves an average; overwrites the weight and its master where that is due."""
+        updated = stored._replace(weight=self._like(average, stored.weight))
+        new = step.averaged(ops, average, updated, scalars.ema_momentum, arrays.bitcast)
         choice.assign(average, new)
-        for each in stored.copies:
-            own = ops.where(scalars.ema_overwrites, ops.cast(average, each.dtype), each.value)
-            choice.assign(each, own)
+        for copy in stored.copies:
+            updated = ops.where(scalars.ema_overwrites, ops.cast(average, copy.dtype), copy.value)
+            choice.assign(copy, updated)
 
     def step_layer(self, layer, gradients, state, scalars):
-        """One step of the rule for one layer, whose gradients these are; on any backend."""
+        """Takes one step of the rule for one layer, on any backend.
+
+        Args:
+            layer: The layer.
+            gradients: The gradients of its variables.
+            state: The `State`, in the order of the layer.
+            scalars: The `Scalars`.
+        """
         with arrays.uncast():
             stacks.alone(arrays, self._step(layer, gradients, state, scalars, ALWAYS))
 
     def _step(self, layer, gradients, state, scalars, choice):
+        """Runs the rule for one layer, as a generator that `stacks.together` runs."""
         stored, observed = state.of(layer)
         present = step.present_in(ops, layer, gradients)
         if layer.may_rest:
             choice &= ops.any(ops.stack(present))
         # A device works on its share of each weight; slots are stored as such shares.
-        at_hand = [each._replace(weight=self._share(each.weight, each)) for each in stored]
+        shares = [entry._replace(weight=self._share(entry.weight, entry)) for entry in stored]
         new = yield from step.step(
-            arrays, self.rule, layer.treatments, gradients, at_hand,
+            arrays, self.rule, layer.treatments, gradients, shares,
             lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=arrays.bitcast,
             decay=scalars.decay,
             observe=step.recorder(ops, observed, choice.assign), present=present,
         )  # fmt: skip
-        for old, own, each in zip(stored, at_hand, new, strict=True):
-            kept = step.chosen(choice.of, each, own)
-            # Gathered as late as can be, when it is chosen.
-            weight = self._share(kept.weight, old)
+        for old, share, entry in zip(stored, shares, new, strict=True):
+            chosen = step.chosen(choice.of, entry, share)
+            # The weight is gathered as late as possible, after the choice.
+            weight = self._share(chosen.weight, old)
             if self.is_shared:
                 weight = sharding.all_gathered(old.weight, weight, scalars.lr)
-            step.assign(self.assign, old, kept._replace(weight=weight))
+            step.assign(self.assign, old, chosen._replace(weight=weight))
