@@ -63,7 +63,7 @@ _OF_KERAS_3 = dict.fromkeys(("per_replica",), "keras")
 if not TYPE_CHECKING:  # so that a type checker reports a name that does not exist
 
     def __getattr__(name: str):
-        """Loads the module or the frontend that has the name; raises AttributeError for any other name."""
+        """Loads the module or frontend that has a name; raises AttributeError for any other."""
         if name in _ROOMS:
             return importlib.import_module(f"tf_lamb.{name}")
         if name in ("recipes", "rules"):

@@ -1,1 +1,1 @@
-"""The parts that both TensorFlow frontends share: the compiled update of many variables."""
+"""The parts that all frontends on TensorFlow share, such as the compiled update."""

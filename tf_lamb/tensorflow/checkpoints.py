@@ -16,26 +16,32 @@ import h5py
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.peers import Source
 
-_NUMBERS = ("f", "V")  # kinds of NumPy; bfloat16 is a V
+_NUMBERS = ("f", "V")  # the kinds of NumPy dtypes of slots; bfloat16 is a V
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
 def read(path, paths, weights) -> Source:
-    """The source that a path leads to, with the weights of the model if they are wanted.
+    """Returns the optimizer in a file as a `Source`, with the model's weights if they are wanted.
 
     Args:
-        path: of an HDF5 file, of a checkpoint (its prefix, or one of its files), of a folder with
-            checkpoints, or of a SavedModel's folder.
-        paths: of the variables that are wanted; of several optimizers, theirs is taken.
+        path: That of an HDF5 file, of a checkpoint (its prefix, or one of its files), of a folder
+            with checkpoints, or of a SavedModel's folder.
+        paths: The paths of the variables that are wanted. If a file has several optimizers, the one
+            with the most of them is taken.
+        weights: Whether to read the weights of the model.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it cannot be read, or holds no slots.
     """
     path = _FILE_OF_CHECKPOINT.sub("", os.fspath(path))
     if os.path.isfile(path):
         return _read_hdf5(path, weights)
-    import tensorflow as tf  # here, so that HDF5 can be read without it
+    import tensorflow as tf  # imported here, so that HDF5 can be read without it
 
     prefix = path
-    if os.path.isdir(path):  # of checkpoints, or else a SavedModel's
+    if os.path.isdir(path):  # a folder of checkpoints, or else of a SavedModel
         prefix = tf.train.latest_checkpoint(path) or os.path.join(path, "variables", "variables")
     if not os.path.exists(prefix + ".index"):
         raise FileNotFoundError(
@@ -46,12 +52,13 @@ def read(path, paths, weights) -> Source:
 
 
 def optimizer_config(path):
-    """The serialized optimizer in an HDF5 file."""
+    """Returns the serialized optimizer in an HDF5 file; raises ValueError where there is none."""
     with _opened(os.fspath(path)) as file:
         return _optimizer_config(file, path)
 
 
 def _no_slots(origin, why):
+    """Returns the error for a file without slots."""
     return ValueError(
         f"{origin} holds no slots of an optimizer: {why} Save "
         "tf.train.Checkpoint(model=model, optimizer=optimizer), or the compiled model as .h5, "
@@ -60,7 +67,7 @@ def _no_slots(origin, why):
 
 
 def _without_slots(origin, nodes):
-    """The error for a checkpoint without slots, by what its optimizer is."""
+    """Returns the error for a checkpoint without slots, by the kind of its optimizer."""
     names = {child.local_name for node in nodes for child in node.children}
     if "_iterations" not in names and "iterations" not in names:
         return _no_slots(
@@ -75,6 +82,7 @@ def _without_slots(origin, nodes):
 
 
 def _broken(origin, error):
+    """Returns the error for a damaged file."""
     return ValueError(
         f"{origin} cannot be read; it is cut short or damaged: {error} Copy it again, or take an "
         "earlier one. Nothing was changed."
@@ -82,6 +90,7 @@ def _broken(origin, error):
 
 
 def _read_checkpoint(tf, prefix, paths, weights):
+    """Returns the `Source` of a checkpoint."""
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
     origin = f"the checkpoint {prefix!r}"
@@ -126,40 +135,44 @@ def _read_checkpoint(tf, prefix, paths, weights):
 
 
 def _averages(node):
-    """Whether it is Model Garden's ExponentialMovingAverage, which wraps what steps."""
+    """Returns whether a node is Model Garden's ExponentialMovingAverage, which wraps what steps."""
     return any(child.local_name == "ema_base_optimizer" for child in node.children)
 
 
 def _key(node):
+    """Returns the key of a node's value in the checkpoint; None if it has none."""
     return next((a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
 
 
 def _slot_keys(optimizer, nodes, keys):
-    """Variable -> slot -> key in the checkpoint, of the keys that are there."""
+    """Returns variable -> slot -> key in the checkpoint, for the keys that it has."""
     table: dict = {}
     for slot in optimizer.slot_variables:
         variable = nodes[slot.original_variable_node_id].attributes[0].full_name
-        own = table.setdefault(variable, {})
-        if slot.slot_name in own:
+        variable_slots = table.setdefault(variable, {})
+        if slot.slot_name in variable_slots:
             raise ValueError(
                 f"Two variables of the checkpoint are named {variable!r}: they cannot be told "
                 "apart. Give each layer a name of its own before saving. Nothing was changed."
             )
         if (key := _key(nodes[slot.slot_variable_node_id])) in keys:
-            own[slot.slot_name] = key
+            variable_slots[slot.slot_name] = key
     return table
 
 
 def _weights(reader, nodes, optimizers, keys):
-    """Everything that is neither a slot nor a part of an optimizer."""
-    other = {s.slot_variable_node_id for node in optimizers for s in node.slot_variables}
-    other |= {child.node_id for node in optimizers for child in node.children}
-    variables = [n for i, n in enumerate(nodes) if i not in other and _key(n) in keys]
+    """Returns name -> array for all variables that are neither slots nor parts of an optimizer."""
+    optimizer_ids = {
+        slot.slot_variable_node_id for node in optimizers for slot in node.slot_variables
+    }
+    optimizer_ids |= {child.node_id for node in optimizers for child in node.children}
+    variables = [n for i, n in enumerate(nodes) if i not in optimizer_ids and _key(n) in keys]
     return {node.attributes[0].full_name: reader.get_tensor(_key(node)) for node in variables}
 
 
 @contextlib.contextmanager
 def _opened(path):
+    """Opens an HDF5 file in a `with` block, whose errors of reading become that of damage."""
     if zipfile.is_zipfile(path):
         raise _no_slots(
             f"the file {path!r}",
@@ -174,47 +187,53 @@ def _opened(path):
 
 
 def _optimizer_config(file, path):
+    """Returns the serialized optimizer of an open file."""
     if "training_config" not in file.attrs:
         raise _no_slots(f"the HDF5 file {path!r}", "the model was not compiled when it was saved.")
     try:
         config = json.loads(file.attrs["training_config"])["optimizer_config"]
         if isinstance(config["config"], dict):
             return config
-        why = f"its optimizer has the arguments {config['config']!r}"
+        reason = f"its optimizer has the arguments {config['config']!r}"
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        why = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
     raise ValueError(
-        f"The training_config of the HDF5 file {path!r} is none that Keras writes ({why}). Save "
+        f"The training_config of the HDF5 file {path!r} is none that Keras writes ({reason}). Save "
         "the compiled model again where it was trained. Nothing was changed."
     )
 
 
 def _read_hdf5(path, weights):
+    """Returns the `Source` of an HDF5 file."""
     origin = f"the HDF5 file {path!r}"
     with _opened(path) as file:
         config = _optimizer_config(file, path)["config"]
-        named = _named(file["optimizer_weights"]) if "optimizer_weights" in file else {}
+        arrays = _named(file["optimizer_weights"]) if "optimizer_weights" in file else {}
         layers = file["model_weights"].values() if weights else ()
         model_weights = {name: value for layer in layers for name, value in _named(layer).items()}
-    name, step, slots = peers.legacy_slots(named)
+    name, step, slots = peers.legacy_slots(arrays)
     if not slots:
         raise _no_slots(origin, "it was saved without an optimizer, or by one that keeps others.")
     source_config = peers.NO_CLIPPING | config
-    bare = {name.rpartition(":")[0]: value for name, value in model_weights.items()}
-    return _source(origin, name, step, slots, source_config, bare if weights else None)
+    weights_by_path = {name.rpartition(":")[0]: value for name, value in model_weights.items()}
+    return _source(origin, name, step, slots, source_config, weights_by_path if weights else None)
 
 
 def _named(group):
-    """The arrays of a group by name; a name without its array is left out."""
-    # "weight_names", or "weight_names0", "weight_names1", ...
-    numbers = (key.removeprefix("weight_names") for key in group.attrs if "weight_names" in key)
-    pieces = sorted((n for n in numbers if not n or n.isdecimal()), key=lambda n: int(n or 0))
-    names = [name for piece in pieces for name in group.attrs[f"weight_names{piece}"]]
+    """Returns the arrays of a group by name; leaves out a name without its array."""
+    # The attribute is "weight_names", or split into "weight_names0", "weight_names1", ...
+    suffixes = (key.removeprefix("weight_names") for key in group.attrs if "weight_names" in key)
+    numbers = sorted(
+        (n for n in suffixes if not n or n.isdecimal()),
+        key=lambda n: int(n or 0),
+    )
+    names = [name for number in numbers for name in group.attrs[f"weight_names{number}"]]
     names = [name.decode() if isinstance(name, bytes) else name for name in names]
     return {name: group[name][()] for name in names if name in group}
 
 
 def _source(origin, name, step, slots, source_config, weights):
+    """Returns the `Source` of slots; raises where one of them is no array of numbers."""
     for variable, values in slots.items():
         for slot, value in values.items():
             if getattr(getattr(value, "dtype", None), "kind", "") not in _NUMBERS:

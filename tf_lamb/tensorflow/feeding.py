@@ -1,26 +1,28 @@
-"""Batches of a Python generator, as a dataset for `fit`."""
+"""Makes a dataset for `fit` from the batches of a Python generator."""
 
 import tensorflow as tf
 
 
 def dataset(batches, first, is_tried=False):
-    """A dataset, whose shapes are known but for the batch, so that one program serves all sizes.
+    """Returns a dataset whose shapes are known except for the batch, for one program of all sizes.
 
-    It is of a generator, which is read once, and a first batch as all others, but for its size;
-    `is_tried` where `fit` begins to read it, to build the model, and then begins anew.
+    Args:
+        batches: The generator of batches, which is read once.
+        first: A batch that is like all others, except for its size.
+        is_tried: Whether `fit` begins to read the dataset to build the model, and then begins anew.
     """
     passes = iter([[first], batches] if is_tried else [batches])
     signature = tf.nest.map_structure(
-        lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), _tuples(first)
+        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), _tuples(first)
     )
-    made = tf.data.Dataset.from_generator(
+    tf_dataset = tf.data.Dataset.from_generator(
         lambda: map(_tuples, next(passes)), output_signature=signature
     )
-    return made.prefetch(tf.data.AUTOTUNE)
+    return tf_dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def _tuples(batch):
-    """The batch, with tuples for lists, each of which would become one array."""
+    """Returns the batch with tuples in place of lists, each of which would become one array."""
     if isinstance(batch, dict):
-        return {key: _tuples(each) for key, each in batch.items()}
+        return {key: _tuples(value) for key, value in batch.items()}
     return tuple(map(_tuples, batch)) if isinstance(batch, (list, tuple)) else batch

@@ -1,6 +1,6 @@
-"""The few NumPy-named functions that the mathematics uses, over TensorFlow.
+"""The array namespace of rules on TensorFlow: the few functions that they use, with NumPy's names.
 
-Some depend on what the step is traced for: what is fastest on a CPU is not on a TPU.
+Some depend on what the step is traced for, since what is fastest on a CPU is not on a TPU.
 """
 
 import contextlib
@@ -10,32 +10,33 @@ import types
 
 import tensorflow as tf
 
-# Elements of a layer from which on XLA compiles its update on a CPU or GPU. XLA saves passes over
-# memory; fewer elements lie in the cache, and a program of a tenth of a second is not earned back.
+# The number of elements of a layer from which XLA compiles its update on a CPU or GPU. XLA saves
+# passes over memory. Fewer elements lie in the cache, and do not earn back the tenth of a second
+# that a program takes to compile.
 LARGE = 2**16
 
 _tracing_for_tpu = False
 
 
 def is_tpu():
-    """Whether the step that is being traced will be compiled for a TPU, whole."""
+    """Returns whether the step that is being traced will be compiled for a TPU, whole."""
     return _tracing_for_tpu or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 def has_accelerator():
-    """Whether steps run on something else than a CPU."""
+    """Returns whether steps run on something else than a CPU."""
     return is_tpu() or bool(tf.config.list_logical_devices("GPU"))
 
 
 @contextlib.contextmanager
 def tracing_for_tpu():
-    """Traces as `TPUStrategy` would, where there is no TPU."""
+    """Traces, in a `with` block, as `TPUStrategy` would, where there is no TPU."""
     global _tracing_for_tpu
-    before, _tracing_for_tpu = _tracing_for_tpu, True
+    previous, _tracing_for_tpu = _tracing_for_tpu, True
     try:
         yield
     finally:
-        _tracing_for_tpu = before
+        _tracing_for_tpu = previous
 
 
 abs = tf.abs
@@ -76,56 +77,79 @@ zeros = tf.zeros
 zeros_like = tf.zeros_like
 
 
-_PARTS = 8
+_PARTS = 8  # into which `sum` splits the rows of an array
 
 
 def sum(x, axis=None, keepdims=False):
-    """Sums as NumPy's does.
+    """Sums as NumPy does.
 
     XLA's CPU compiler writes an array out before it sums its elements, but not before it adds it to
-    another: the sum of all elements begins as the sum of an eighth of the rows and the others.
+    another. So the sum of all elements begins with adding up eight parts of the rows.
+
+    Args:
+        x: The array.
+        axis: The axes to sum over; None is all.
+        keepdims: Whether these stay, with length 1.
     """
-    plain = axis is not None or keepdims or is_tpu()
-    if plain or x.shape.rank < 2 or x.shape.num_elements() < LARGE:
+    is_plain = axis is not None or keepdims or is_tpu()
+    if is_plain or x.shape.rank < 2 or x.shape.num_elements() < LARGE:
         return tf.reduce_sum(x, axis, keepdims)
     x = tf.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
     rows = x.shape[0] // _PARTS
-    *parts, rest = tf.split(x, [rows] * _PARTS + [x.shape[0] - _PARTS * rows])
-    return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(rest)
+    *parts, remainder = tf.split(x, [rows] * _PARTS + [x.shape[0] - _PARTS * rows])
+    return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(remainder)
 
 
 def where(condition, x, y):
-    """Chooses as NumPy's does; a number has the dtype of what it stands for."""
-    if tf.is_tensor(y) and not tf.is_tensor(x):  # where it traces, TensorFlow makes it float32
+    """Chooses as NumPy does; a number has the dtype of the array that it stands beside.
+
+    Args:
+        condition: The boolean array.
+        x, y: The arrays, or numbers, to choose from.
+    """
+    if tf.is_tensor(y) and not tf.is_tensor(x):  # TensorFlow makes a number float32 in a trace
         x = tf.convert_to_tensor(x, y.dtype)
     return tf.where(condition, x, y)
 
 
 def concatenate(arrays):
-    """Along the first axis."""
+    """Joins arrays along the first axis."""
     return tf.concat(arrays, 0)
 
 
 def shape(x):
-    """The length of each axis: a number where it is known, else a scalar."""
+    """Returns the length of each axis: a number where it is known, else a scalar."""
     return [n if n is not None else tf.shape(x)[i] for i, n in enumerate(x.shape)]
 
 
 def true_divide(x, y):
-    """Divides as NumPy's does; integers in float32, as rates are."""
+    """Divides as NumPy does; integers in float32, as learning rates are.
+
+    Args:
+        x, y: The arrays.
+    """
     return (tf.cast(x, tf.float32) if x.dtype.is_integer else x) / y
 
 
 def take_along_axis(x, indices, axis):
-    """As NumPy's does, where the indices of a vector count for all vectors along an axis."""
+    """Takes as NumPy does, where the indices of a vector apply to all vectors along an axis.
+
+    Args:
+        x: A matrix, or a stack of matrices.
+        indices: The indices, with an axis of length 1.
+        axis: -2 or -1.
+    """
     order = tf.squeeze(indices, -1 if axis == -2 else -2)
     return tf.gather(x, order, axis=x.shape.rank + axis, batch_dims=order.shape.rank - 1)
 
 
 def precise(x, y):
-    """x @ y as three products of what bfloat16 holds of each and of what it leaves.
+    """Computes x @ y as three products, of what bfloat16 holds of each and of what it leaves.
 
     TensorFlow has no precision of one product: by default a GPU drops 13 bits, and a TPU 16.
+
+    Args:
+        x, y: Matrices, or stacks of matrices.
     """
     if not has_accelerator() or x.dtype == tf.float64:
         return x @ y
@@ -134,13 +158,14 @@ def precise(x, y):
 
 
 def _parts(x):
+    """Returns x rounded to bfloat16, and the difference."""
     rounded = tf.cast(tf.cast(x, tf.bfloat16), x.dtype)
     return rounded, x - rounded
 
 
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _cholesky(x):
-    """The lower factor, and NaN where there is none: there, TensorFlow's own kernel raises."""
+    """Computes the lower factor, or NaN where there is none; TensorFlow's kernel raises there."""
     return tf.linalg.cholesky(x)
 
 

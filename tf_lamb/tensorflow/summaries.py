@@ -1,4 +1,4 @@
-"""Trust ratios on TensorFlow: where a step leaves them, who reads them, and TensorBoard's files."""
+"""Trust ratios on TensorFlow: the variables that hold them, and TensorBoard's files of them."""
 
 import contextlib
 import math
@@ -10,7 +10,13 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, UNSEEN
 
 
 def vector_like(variable, strategy, name):
-    """A vector that has seen no step, where the variable lives: each replica has a copy."""
+    """Returns a vector that has seen no step, where a variable lives; each replica has a copy.
+
+    Args:
+        variable: The variable.
+        strategy: The strategy of the optimizer.
+        name: The name of the vector.
+    """
     inside = tf.distribute.get_strategy() is strategy
     with (
         contextlib.nullcontext() if inside else strategy.scope(),
@@ -20,12 +26,17 @@ def vector_like(variable, strategy, name):
 
 
 def fetch(vectors):
-    """The vectors as lists, in one transfer."""
-    return tf.stack([tf.convert_to_tensor(v) for v in vectors]).numpy().tolist()
+    """Reads vectors as lists of floats, in one transfer."""
+    return tf.stack([tf.convert_to_tensor(vector) for vector in vectors]).numpy().tolist()
 
 
 class Writer:
-    """Event files in a directory; written by the chief alone where there are several workers."""
+    """Writes event files; with several workers, the chief alone does.
+
+    Args:
+        directory: The folder of the files.
+        optimizer: The optimizer, whose strategy tells whether this worker writes.
+    """
 
     def __init__(self, directory, optimizer):
         # seam: tf_keras 2.20.1 and Keras 3.15.1, where TensorFlow trains.
@@ -36,18 +47,25 @@ class Writer:
             self._writer = tf.summary.create_noop_writer()
 
     def write(self, step, observations):
-        """One reading: scalars by variable, histograms and the count of clipped ratios by layer."""
+        """Writes one reading: scalars by variable, histograms by layer, the count of clipped ones.
+
+        Args:
+            step: The number of the step.
+            observations: An `Observation` for each variable.
+        """
         layers = by_layer(observations)
         with self._writer.as_default(step), tf.summary.record_if(True):
-            for seen in observations:
-                if seen.trust_ratio is not None:
+            for observation in observations:
+                if observation.trust_ratio is not None:
                     for name in NORMS_AND_RATIO:
-                        tf.summary.scalar(f"{name}/{seen.path}", getattr(seen, name))
+                        tf.summary.scalar(f"{name}/{observation.path}", getattr(observation, name))
             for name in NORMS_AND_RATIO:
-                values = [getattr(seen, name) for seen in layers]
+                values = [getattr(observation, name) for observation in layers]
                 if finite := [value for value in values if math.isfinite(value)]:
                     tf.summary.histogram(f"{name}s", finite)
-            tf.summary.scalar("clipped_trust_ratios", sum(seen.clipped for seen in layers))
+            tf.summary.scalar(
+                "clipped_trust_ratios", sum(observation.clipped for observation in layers)
+            )
             self._writer.flush()
 
     def close(self):

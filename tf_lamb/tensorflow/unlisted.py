@@ -1,16 +1,18 @@
-"""Variables of TensorFlow that a model holds, whether or not its Keras lists them."""
+"""Finds the variables of TensorFlow that a model holds, whether or not its Keras lists them."""
 
 import tensorflow as tf
 
 
 def variables_below(model):
-    """The variables that TensorFlow tracks below a model, but for those of its optimizer."""
-    found, waiting = [], [model]
-    seen = {id(model), id(model.optimizer)}
-    while waiting:
-        children = tf.train.TrackableView.children(waiting.pop()).values()
-        fresh = list({id(each): each for each in children if id(each) not in seen}.values())
-        seen.update(map(id, fresh))
-        waiting += fresh
-        found += [each for each in fresh if isinstance(each, tf.Variable)]
-    return found
+    """Returns the variables that TensorFlow tracks below a model, except its optimizer's."""
+    variables, pending = [], [model]
+    visited = {id(model), id(model.optimizer)}
+    while pending:
+        children = tf.train.TrackableView.children(pending.pop()).values()
+        new_children = list(
+            {id(child): child for child in children if id(child) not in visited}.values()
+        )
+        visited.update(map(id, new_children))
+        pending += new_children
+        variables += [child for child in new_children if isinstance(child, tf.Variable)]
+    return variables

@@ -16,10 +16,14 @@ from tf_lamb.tensorflow.replicas import of_replica, on_server_of, uses_servers
 
 
 def dense(gradient, variable):
-    """The gradient as a tensor in the shape of its variable.
+    """Returns a gradient as a tensor in the shape of its variable.
 
     Every row of the moments decays, so the gradient of an embedding may as well be dense. A data
     set that does not say its shapes hides those of gradients from TensorFlow, too.
+
+    Args:
+        gradient: The gradient, perhaps `IndexedSlices`.
+        variable: Its variable.
     """
     gradient = tf.convert_to_tensor(gradient)
     gradient.set_shape(variable.shape)
@@ -27,26 +31,39 @@ def dense(gradient, variable):
 
 
 def are_finite(gradients):
-    """By gradient, whether the sum of its squares is finite in the precision of the update.
+    """Returns, for each gradient, whether the sum of its squares is finite.
 
-    Then each element is, and its square as well, which a second moment has to hold.
+    The sum is in the precision of the update. If it is finite, so is each element, and its square
+    as well, which a second moment has to hold.
     """
-    return tf.stack([tf.math.is_finite(tf.nn.l2_loss(g)) for g in gradients])
+    return tf.stack([tf.math.is_finite(tf.nn.l2_loss(gradient)) for gradient in gradients])
 
 
 def finite_variables(variables):
-    """By variable, whether every element is finite, large as it may be; waits for the device."""
-    return tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in variables]).numpy()
+    """Returns, for each variable, whether every element is finite, however large.
+
+    It waits for the device.
+    """
+    return tf.stack([tf.reduce_all(tf.math.is_finite(variable)) for variable in variables]).numpy()
 
 
 def array_of(variable):
-    """What a variable holds, in NumPy; None in a graph that nothing eager surrounds."""
+    """Returns a variable's value in NumPy; None in a graph that nothing eager surrounds."""
     with tf.init_scope():
         return tf.convert_to_tensor(variable).numpy() if tf.executing_eagerly() else None
 
 
 def refuse_nonfinite(finite, refusal, paths, unless):
-    """An operation that raises, unless all is finite; in a step that XLA compiles whole, none."""
+    """Returns an operation that raises unless all is finite.
+
+    In a step that XLA compiles whole, it does nothing.
+
+    Args:
+        finite: Whether each gradient is finite, a boolean vector.
+        refusal: The beginning of the message, which the paths of the other gradients complete.
+        paths: The paths of the variables, in the order of `finite`.
+        unless: A boolean scalar: True raises nothing.
+    """
     if _is_compiled_whole():
         return tf.no_op()
     nonfinite = tf.boolean_mask(tf.constant(paths), tf.logical_not(finite))
@@ -55,7 +72,7 @@ def refuse_nonfinite(finite, refusal, paths, unless):
 
 
 def _is_compiled_whole():
-    """Whether XLA compiles what is being traced."""
+    """Returns whether XLA compiles what is being traced."""
     # seam: TensorFlow 2.20.
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
@@ -72,19 +89,24 @@ def _add_one(counter):
 class Update(step.Update):
     """Applies one rule to many variables, on one replica.
 
-    One program is traced a (shape, dtype, treatment), not one for the whole list: a network has
-    hundreds of variables and a dozen shapes, and the first step follows the number of programs. XLA
-    compiles those that are large enough to gain by it. Where the rule works on matrices that can be
-    stacked, one program has all layers that are treated alike.
+    One program is traced for each (shape, dtype, treatment), not one for the whole list: a network
+    has hundreds of variables and a dozen shapes, and the time of the first step grows with the
+    number of programs. XLA compiles those that are large enough to gain by it. Where the rule works
+    on matrices that can be stacked, one program has all layers that are treated alike.
+
+    Attributes:
+        jit_compile: Whether XLA compiles the programs of large layers.
+        gains: Whether the rule gains by that, on one device.
+        assign: A function that gives a weight or a slot its new value.
     """
 
-    jit_compile: bool  # by XLA, the programs of large layers
-    gains: bool  # by that, on one device
+    jit_compile: bool
+    gains: bool
     assign: Callable = _assign
 
     def __post_init__(self):
         self._programs: dict = {}
-        self._steps: dict = {}  # by plan: a function would be traced anew for each equal tuple
+        self._steps: dict = {}  # by plan: as an argument, each equal tuple would be traced anew
 
     @property
     def is_traced(self) -> bool:
@@ -100,84 +122,91 @@ class Update(step.Update):
     #   _step               of which this is all.
 
     def __call__(self, plan, state, scalars, count, strategy, gradients):
-        """See base class; called where the replicas meet that have come with these gradients.
+        """Takes one micro-step, see the base class.
 
-        Gradients are aggregated by now. One call hands each replica its own copy of every variable;
-        the treatments were decided once, so they cannot differ between replicas, and neither can
-        whether the step is skipped: then nothing but the count of these and the accumulators, which
-        begin anew, has changed.
+        It is called where the replicas meet that have come with these gradients, which are
+        aggregated by now. One call hands each replica its own copy of every variable. The
+        treatments were decided once, so they cannot differ between replicas, and neither can
+        whether the step is skipped. A skipped step changes nothing but its counter and the
+        accumulators, which begin anew.
 
         Args:
-            gradients: empty where they accumulate: the accumulators have them, summed over replicas
-                where this is an update.
+            plan: The layers.
+            state: The `State` of the update.
+            scalars: A function that returns the `Scalars`.
+            count: A function that takes what became of the step; its result is returned.
+            strategy: The strategy of the optimizer.
+            gradients: The gradients, in the order of the state. Empty where they accumulate: the
+                accumulators have them, summed over replicas where this is an update.
         """
-        now = Scalars(*(x if x is None else tf.convert_to_tensor(x) for x in scalars()))
+        scalar_tensors = Scalars(*(x if x is None else tf.convert_to_tensor(x) for x in scalars()))
         # Rewriting this package's own code for AutoGraph would be half of the first step.
         on_each = tf.autograph.experimental.do_not_convert(
             functools.partial(self._on_each_replica, strategy, plan, state)
         )
         of_replicas = strategy.extended.update(
-            state.stored[0].weight, on_each, args=(gradients, now), group=False
+            state.stored[0].weight, on_each, args=(gradients, scalar_tensors), group=False
         )
-        return count(tf.nest.flatten(of_replicas)[0])  # one alone in a step XLA compiles
+        return count(tf.nest.flatten(of_replicas)[0])  # a step that XLA compiles returns one alone
 
     def _on_each_replica(self, strategy, plan, state, weight, gradients, scalars):
-        """Ends the micro-step of the replica whose copy of the first weight is given."""
+        """Ends the micro-step of the replica that has this copy of the first weight."""
         finish = self._finish_micro_step if self.accumulation_steps else self._apply_if_finite
         finish = functools.partial(finish, plan)
-        if tf.executing_eagerly():  # one call in a user's eager loop; in a graph, a part of theirs
+        # One call in a user's eager loop; a graph of the user has the step as a part.
+        if tf.executing_eagerly():
             if plan not in self._steps:
                 self._steps[plan] = tf.function(finish, autograph=False)
             finish = self._steps[plan]
         return finish(gradients, of_replica(strategy, state, weight), scalars)
 
     def _finish_micro_step(self, plan, _, state, scalars):
-        """One step, if an update is due; returns what became of it."""
+        """Takes one step, if an update is due; returns what became of it."""
 
         def apply():
-            mean = [self.mean(namespace, each, scalars) for each in state.accumulators]
-            sums = [*state.accumulators, *state.dropped]
-            cleared = [each.assign(tf.zeros_like(each)) for each in sums]
+            mean = [self.mean(namespace, total, scalars) for total in state.accumulators]
+            accumulators = [*state.accumulators, *state.dropped]
+            cleared = [total.assign(tf.zeros_like(total)) for total in accumulators]
             with tf.control_dependencies(cleared):
                 return self._apply_if_finite(plan, mean, state, scalars)
 
         return tf.cond(scalars.is_update, apply, lambda: tf.constant(step.TAKEN))
 
     def _apply_if_finite(self, plan, gradients, state, scalars):
-        """One step; returns what became of it."""
+        """Takes one step; returns what became of it."""
         if not state.skipped:
             self._apply(plan, gradients, state, scalars)
             return tf.constant(step.TAKEN)
         finite = are_finite(gradients)
-        refused = []
+        assertions = []
         if self.refusal:
             paths, unless = paths_of(plan), scalars.is_searching
-            refused = [refuse_nonfinite(finite, self.refusal, paths, unless)]
+            assertions = [refuse_nonfinite(finite, self.refusal, paths, unless)]
         apply = functools.partial(self._apply, plan, gradients, state, scalars)
         skip = functools.partial(_add_one, state.skipped[0])
-        with tf.control_dependencies(refused):
+        with tf.control_dependencies(assertions):
             finite = tf.reduce_all(finite)
-            became = tf.cast(tf.logical_not(finite), tf.int32)  # TAKEN or NONFINITE
+            outcome = tf.cast(tf.logical_not(finite), tf.int32)  # TAKEN or NONFINITE
             if not state.spikes:
                 tf.cond(finite, apply, skip)
-                return became
+                return outcome
             spike = finite & self._watch(gradients, state.spikes[0])
             count = functools.partial(_add_one, state.spikes[1])
             tf.cond(finite & ~spike, apply, lambda: tf.cond(spike, count, skip))
-            return tf.where(spike, step.SPIKE, became)
+            return tf.where(spike, step.SPIKE, outcome)
 
     def _watch(self, gradients, window):
-        """Whether the norm is a spike; it enters the window."""
+        """Returns whether the norm is a spike; the norm enters the window."""
         norm_of = functools.partial(spikes.norm_of, namespace)
         if self._is_compiled_on_replicas():
             norm_of = tf.function(norm_of, jit_compile=True, autograph=False)
-        norm, before = norm_of(gradients), tf.convert_to_tensor(window)
-        spike, kept = spikes.watched(namespace, before, norm, deviations=self.deviations)
-        window.assign(kept)
+        norm, old_window = norm_of(gradients), tf.convert_to_tensor(window)
+        spike, new_window = spikes.watched(namespace, old_window, norm, deviations=self.deviations)
+        window.assign(new_window)
         return spike
 
     def _is_compiled_on_replicas(self):
-        """Whether XLA has to compile what decides: all replicas must agree to the last bit.
+        """Returns whether XLA has to compile what decides: all replicas must agree to the last bit.
 
         TensorFlow's own kernels may add in another order on each.
         """
@@ -185,6 +214,7 @@ class Update(step.Update):
         return several and self.jit_compile and not namespace.is_tpu() and not uses_servers()
 
     def _apply(self, plan, gradients, state, scalars):
+        """Clips, runs the program of each group of layers, and moves the averages."""
         gradients = self.clip(list(gradients))
         for layers in self._worked_on_together(plan, state):
             with on_server_of(state.stored[layers[0].members[0]].weight):
@@ -193,31 +223,40 @@ class Update(step.Update):
             self._average(state, scalars)
 
     def step_layer(self, layer, gradients, state, scalars):
-        """One step of the rule for one layer, whose gradients these are."""
+        """Takes one step of the rule for one layer.
+
+        Args:
+            layer: The layer.
+            gradients: The gradients of its variables.
+            state: The `State`, in the order of the layer.
+            scalars: The `Scalars`.
+        """
         self._prepared([layer], gradients, state, scalars)()
 
     def _worked_on_together(self, plan, state):
-        """The layers in groups that a program each steps."""
+        """Returns the layers in groups, each of which one program steps."""
         # XLA takes the variables of one device, and those of a step may lie on several servers.
         if not self.stacks or uses_servers():
             return [[layer] for layer in plan]
         groups: dict = {}
         for layer in plan:
             is_matrix = layer.treatments[0].adapt and inspect.isgeneratorfunction(self.rule)
-            alone = None if is_matrix and not layer.may_rest else layer.number
-            key = self._key(layer, state.of(layer)), layer.multiplier, alone
+            separate_number = None if is_matrix and not layer.may_rest else layer.number
+            key = self._key(layer, state.of(layer)), layer.multiplier, separate_number
             groups.setdefault(key, []).append(layer)
         return groups.values()
 
     def _prepared(self, layers, gradients, state, scalars):
-        """One step of the rule for layers that are treated alike, ready to be called."""
+        """Returns one step of the rule for layers that are treated alike, ready to be called."""
         first, states = layers[0], [state.of(layer) for layer in layers]
         stored, observed = map(list, zip(*states, strict=True))
-        own = [[gradients[i] for i in layer.members] for layer in layers]
+        layer_gradients = [[gradients[i] for i in layer.members] for layer in layers]
         numbers = [tf.constant(layer.number) for layer in layers]
-        present = [step.present_in(namespace, *each) for each in zip(layers, own, strict=True)]
+        present = [
+            step.present_in(namespace, *pair) for pair in zip(layers, layer_gradients, strict=True)
+        ]
         run = functools.partial(
-            self._program(layers, states[0]), numbers, own, stored, observed, present,
+            self._program(layers, states[0]), numbers, layer_gradients, stored, observed, present,
             first.rate(scalars.lr), scalars.t, scalars.decay,
         )  # fmt: skip
         if not first.may_rest:
@@ -226,21 +265,27 @@ class Update(step.Update):
 
     @staticmethod
     def _key(layer, state):
-        """What is traced: layers that are treated alike, of the same shapes, share a program."""
+        """Returns the key of a layer's program.
+
+        Layers that are treated alike, of the same shapes, share a program.
+        """
         variables = tf.nest.flatten(state)
-        shapes = (v if v is None else (tuple(v.shape), v.dtype) for v in variables)
+        shapes = (
+            variable if variable is None else (tuple(variable.shape), variable.dtype)
+            for variable in variables
+        )
         return layer.treatments, *shapes
 
     def _program(self, layers, state):
-        """What steps layers that are treated alike, traced once for all of their kind."""
+        """Returns the program for layers that are treated alike, traced once for their kind."""
         key = len(layers), *self._key(layers[0], state)
         if key not in self._programs:
             program = functools.partial(self._step, layers[0].treatments)
             # On a TPU the step is one program already, and its variables are no arguments.
             if not namespace.is_tpu() and not uses_servers():
-                size = len(layers) * sum(each.weight.shape.num_elements() for each in state[0])
+                size = len(layers) * sum(stored.weight.shape.num_elements() for stored in state[0])
                 # TensorFlow's own kernels may add in another order on each replica, whose copies
-                # would part by a last bit.
+                # would then differ by a last bit.
                 replicas = tf.distribute.get_strategy().num_replicas_in_sync
                 large = self.gains and size >= namespace.LARGE
                 compiled = self.jit_compile and (large or replicas > 1)
@@ -249,29 +294,30 @@ class Update(step.Update):
         return self._programs[key]
 
     def _step(self, treatments, numbers, gradients, stored, observed, present, lr, t, decay):
-        """One step of the rule for layers of which each has these treatments."""
+        """Takes one step of the rule for layers, each of which has these treatments."""
         steps = [
             step.step(
-                namespace, self.rule, treatments, own, old, lr=lr, t=t, number=number,
+                namespace, self.rule, treatments, layer_gradients, old, lr=lr, t=t, number=number,
                 bitcast=namespace.bitcast, decay=decay,
-                observe=step.recorder(namespace, seen, _assign), present=has_gradient,
+                observe=step.recorder(namespace, vectors, _assign), present=has_gradient,
             )
-            for number, own, old, seen, has_gradient in zip(
+            for number, layer_gradients, old, vectors, has_gradient in zip(
                 numbers, gradients, stored, observed, present, strict=True
             )
         ]  # fmt: skip
-        for of_layer, new in zip(stored, stacks.together(namespace, steps), strict=True):
-            for old, each in zip(of_layer, new, strict=True):
-                step.assign(self.assign, old, each)
+        for old_layer, new in zip(stored, stacks.together(namespace, steps), strict=True):
+            for old, new_stored in zip(old_layer, new, strict=True):
+                step.assign(self.assign, old, new_stored)
 
     def _average(self, state, scalars):
+        """Moves the averages; overwrites the weights and their masters where that is due."""
         for average, stored in state.averages:
             momentum, bitcast = scalars.ema_momentum, namespace.bitcast
             average.assign(step.averaged(namespace, average, stored, momentum, bitcast))
 
         def overwrite():
             for average, stored in state.averages:
-                for each in stored.copies:
-                    each.assign(tf.cast(average, each.dtype))
+                for copy in stored.copies:
+                    copy.assign(tf.cast(average, copy.dtype))
 
         tf.cond(scalars.ema_overwrites, overwrite, lambda: None)

@@ -1,4 +1,4 @@
-"""The tf_keras frontend: the same optimizers for the Keras of the Model Garden."""
+"""The tf_keras frontend: the same optimizers for the Keras that Model Garden uses."""
 
 from tf_lamb.core.messages import needed
 

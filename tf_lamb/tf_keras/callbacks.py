@@ -1,4 +1,7 @@
-"""The callbacks of tf_keras: the framework-independent half of each, before its base class."""
+"""The callbacks for tf_keras.
+
+Each joins the framework-independent half with tf_keras's base class.
+"""
 
 import os
 
@@ -11,14 +14,18 @@ from tf_lamb.tensorflow import summaries
 
 
 class BetweenBatches(tf_keras.callbacks.Callback):
-    """Tells how many steps lie between two calls, and waits for the loss of none."""
+    """A callback that knows how many steps lie between two calls.
+
+    tf_keras does not wait for the loss of a batch because of it.
+    """
 
     def __init__(self):
         super().__init__()
-        self._supports_tf_logs = True  # else tf_keras reads each loss; seam: tf_keras 2.20.1
+        self._supports_tf_logs = True  # or tf_keras reads each loss; seam: tf_keras 2.20.1
 
     def _batches_a_call(self):
-        # seam: tf_keras 2.20.1. A model does not tell it otherwise.
+        """Returns the number of steps between two calls."""
+        # seam: tf_keras 2.20.1. A model has no public attribute for it.
         return int(self.model._steps_per_execution.numpy())
 
 
@@ -40,13 +47,18 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
         super().__init__(backup_dir, delete_checkpoint=delete_checkpoint)
 
     def on_train_begin(self, logs=None):
-        """Restores the weights, the optimizer's state and the epoch, if there is a backup."""
+        """Restores the weights, the optimizer's state and the epoch, if there is a backup.
+
+        Raises:
+            ValueError: If the backup cannot be read, or lacks variables of this model or its
+                optimizer.
+        """
         folder = os.path.join(self.backup_dir, "chief")  # seam: tf_keras 2.20
-        begun = tf.io.gfile.exists(os.path.join(folder, "checkpoint"))
+        has_backup = tf.io.gfile.exists(os.path.join(folder, "checkpoint"))
         try:
             path = tf.train.latest_checkpoint(folder)
-            if begun and path is None:
-                # TensorFlow would begin anew.
+            if has_backup and path is None:
+                # TensorFlow would silently begin anew.
                 raise ValueError("its file 'checkpoint' names none that is there.")
             super().on_train_begin(logs)
         except (tf.errors.OpError, LookupError, ValueError) as error:
@@ -55,7 +67,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
             raise self._refusal(f"it lacks {missing[0]}, which this model has.")
 
     def _missing(self, path):
-        """The variables that TensorFlow has silently not restored."""
+        """Returns the names of variables that TensorFlow has silently not restored."""
         model = self.model
         root = tf.train.Checkpoint(model=model)
         needed = [*model.variables, *variables_of(model.optimizer)]

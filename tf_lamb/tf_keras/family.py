@@ -1,4 +1,7 @@
-"""The optimizers for tf_keras: the framework-independent half of each, then its class."""
+"""The optimizers for tf_keras.
+
+Each joins the framework-independent half with the base class for tf_keras.
+"""
 
 import tf_keras
 
@@ -38,7 +41,7 @@ class SOAP(optimizers.SOAP, LayerwiseOptimizer): ...
 class AdamP(optimizers.AdamP, LayerwiseOptimizer): ...
 
 
-# Saved files call it "Measured".
+# Saved files know the class as "Measured".
 @tf_keras.saving.register_keras_serializable(package="tf_lamb", name="Measured")
 class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 
@@ -48,7 +51,7 @@ class AdaScale(noise.AdaScale, MeasuringOptimizer): ...
 
 
 def _register_user_class(cls):
-    """Registers a class of a user's rule; a cell of a notebook may run again."""
+    """Registers the class of a user's rule anew, since a notebook's cell may run again."""
     tf_keras.saving.get_custom_objects().pop(f"user>{cls.__name__}", None)
     return tf_keras.saving.register_keras_serializable(package="user")(cls)
 

@@ -1,4 +1,4 @@
-"""What the API needs of tf_keras.
+"""Registers what the API needs of tf_keras.
 
 Seam (2.20.1): `optimizers.legacy.Optimizer.weights`, counter and slots, whose names hold their
 variable's.
@@ -15,31 +15,39 @@ from tf_lamb.tf_keras import family, layers, schedules
 
 
 def _fed(model, batches, first):
+    """Returns the batches as a dataset, which `fit` reads."""
     return feeding.dataset(batches, first)
 
 
 def _on_batch(method, batch):
+    """Calls a method of a model with a batch; returns its logs."""
     return method(*batch, return_dict=True)
 
 
 def _state_of(source):
+    """Returns the `Source` of a legacy optimizer, or None for any other object."""
     if not isinstance(source, tf_keras.optimizers.legacy.Optimizer):
         return None
-    name, step, slots = peers.legacy_slots({w.name: w.numpy() for w in source.weights})
+    name, step, slots = peers.legacy_slots(
+        {variable.name: variable.numpy() for variable in source.weights}
+    )
     if not slots:
         raise ValueError(f"{source._name} has no slots before its first step: train it first.")
     config = {name: _number(value) for name, value in source.get_config().items()}
     peer = peers.of_legacy(
-        f"a {type(source).__name__}", name, {s for own in slots.values() for s in own}, config
+        f"a {type(source).__name__}",
+        name,
+        {slot for variable_slots in slots.values() for slot in variable_slots},
+        config,
     )
     lists = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
-    # Its config drops both, the object has them.
+    # The object has both, but leaves them out of its config.
     config = peers.NO_CLIPPING | config | {name: getattr(source, name) for name in lists}
     return Source.of_peer(peer, step, slots, config)
 
 
 def _number(value):
-    """A number of NumPy's as one of Python's."""
+    """Returns a number of NumPy as one of Python; anything else as it is."""
     return value.item() if hasattr(value, "item") else value
 
 

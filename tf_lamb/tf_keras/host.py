@@ -1,24 +1,24 @@
-"""tf_keras as this room finds it: its seams, and what its base class lacks.
+"""The seams into tf_keras, and what its base class lacks.
 
-Seams into tf_keras (2.20.1); the rest of the room uses what is here, and these:
+Seams into tf_keras (2.20.1); the rest of this package uses what is here, and these:
     `aggregate_gradients`: public; a loss scale calls it, too.
     `_clip_gradients`: waits until replicas and micro-batches are aggregated.
-    `_apply_weight_decay`: silent; the rule decays inside the trust ratio.
+    `_apply_weight_decay`: does nothing; the rule decays inside the trust ratio.
     `_build_learning_rate`: takes a callable, too.
-    `_get_hyper`: asked for by the averaging wrapper of Model Garden (tf-models-official 2.20.0).
+    `_get_hyper`: called by the averaging wrapper of Model Garden (tf-models-official 2.20.0).
     `_internal_apply_gradients`, `_var_key`, `_index_dict`, `_built`, `_learning_rate`,
     `_variables`, `_distribution_strategy`, `_model_variables_moving_average`,
     `_serialize_hyperparameter`, and `_variable` of mixed precision's wrapper: used as tf_keras's
         own code uses them.
 
-Of how it saves and loads: HDF5 models are loaded by `class_name`, where a class of a package is
-known by its `registered_name` alone; bfloat16 comes back as two bytes of nothing;
+Seams into how tf_keras saves and loads: HDF5 models are loaded by `class_name`, where only the
+`registered_name` identifies a class of a package; bfloat16 comes back as two bytes without a type;
 `_trackable_children`, `_lookup_dependency` and `_sharded_variable_builders` are what a
 `tf.train.Checkpoint` asks of an optimizer.
 
-Of its `LossScaleOptimizer`, besides those in `tf_keras/seams.py`:
+Seams into its `LossScaleOptimizer`, besides those in `tf_keras/seams.py`:
     `_track_trackable`: has the dynamic scale saved as "loss_scale"; the optimizer takes it over.
-    `_is_wrapped_by_loss_scale_optimizer`: what the wrapper sets, of a fixed scale, too.
+    `_is_wrapped_by_loss_scale_optimizer`: the wrapper sets it, for a fixed scale, too.
 """
 
 import functools
@@ -35,29 +35,33 @@ from tf_lamb.tensorflow.update import dense, finite_variables
 
 
 def is_in_loss_scale(optimizer) -> bool:
-    """Whether a loss scale wraps the optimizer, which then sees its gradients first."""
+    """Returns whether a loss scale wraps the optimizer, which then sees its gradients first."""
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
 
 
 def with_all(optimizer, pairs):
-    """The pairs that a step was given, of which one that is frozen is none.
+    """Returns the pairs of a step, completed by variables whose gradient is None.
 
-    A loss scale leaves out those of which the gradient is None; its `build` has told of them.
+    A loss scale leaves these out; its `build` has named all variables.
+
+    Args:
+        optimizer: The optimizer.
+        pairs: Pairs of a gradient and its variable.
     """
     built_for = optimizer._built_for if is_in_loss_scale(optimizer) else ()
-    given = {optimizer._var_key(variable) for _, variable in pairs}
-    return [*pairs, *((None, v) for v in built_for if optimizer._var_key(v) not in given)]
+    keys = {optimizer._var_key(variable) for _, variable in pairs}
+    return [*pairs, *((None, v) for v in built_for if optimizer._var_key(v) not in keys)]
 
 
 def by_registered_name(config):
-    """The config of an object, so that every loader finds its class."""
+    """Returns the config of an object such that every loader finds its class."""
     if not isinstance(config, dict):
         return config
     return {**config, "class_name": config.get("registered_name") or config.get("class_name")}
 
 
 def loaded(array):
-    """The saved value of a variable."""
+    """Returns the saved value of a variable as an array, in bfloat16 where that was saved."""
     array = array[()]
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
 
@@ -66,17 +70,17 @@ Layer = tf_keras.layers.Layer
 
 
 def key_of(variable):
-    """By which a variable of a model is known, with mixed precision's wrapper and without."""
+    """Returns the key of a model's variable, alike with and without mixed precision's wrapper."""
     return id(native(variable))
 
 
 def is_variable(item):
-    """Whether it is a variable, which a layer may have."""
+    """Returns whether an attribute of a layer is a variable."""
     return isinstance(item, tf.Variable)
 
 
 def has_listed_layers(layer):
-    """Whether hosts know its layers by their order: Sequential's and a functional model's."""
+    """Returns whether tf_keras knows a model's layers by order: Sequential and functional."""
     is_functional = getattr(layer, "_is_graph_network", False)
     return is_functional or isinstance(layer, tf_keras.Sequential)
 
@@ -86,7 +90,11 @@ Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
 
 
 class AsSchedule(Schedule):  # type: ignore[valid-type]
-    """A callable without arguments as a schedule, so that every step calls it."""
+    """A schedule that calls a function without arguments at every step.
+
+    Args:
+        function: The function, which returns a learning rate.
+    """
 
     def __init__(self, function):
         super().__init__()
@@ -96,11 +104,12 @@ class AsSchedule(Schedule):  # type: ignore[valid-type]
         return tf.cast(self._function(), tf_keras.backend.floatx())
 
     def get_config(self):
+        """The constructor's arguments."""
         return {"function": self._function}
 
 
 def in_strategy(build):
-    """Has `build` run inside the strategy that the optimizer was made under, from anywhere."""
+    """Makes `build` run, from anywhere, inside the strategy that the optimizer was made under."""
 
     @functools.wraps(build)
     def method(optimizer, var_list):
@@ -114,88 +123,152 @@ def in_strategy(build):
 
 
 def native(variable):
-    """A variable without mixed precision's wrapper, which no `tf.function` takes."""
+    """Returns a variable without mixed precision's wrapper, which no `tf.function` takes."""
     return getattr(variable, "_variable", variable)
 
 
 def at_least_float32(gradient):
+    """Returns a gradient in float32 where it is in half precision."""
     return tf.cast(gradient, tf.float32) if gradient.dtype in HALF else gradient
 
 
 def of_each(pairs, change):
-    """Pairs of a gradient and its variable, with what is made of each gradient that there is."""
+    """Returns the pairs with each gradient replaced by a function of it; None stays.
+
+    Args:
+        pairs: Pairs of a gradient and its variable.
+        change: A function of the gradient, which is dense and at least float32.
+    """
     wide = at_least_float32
     return [(g if g is None else change(wide(dense(g, v))), v) for g, v in pairs]
 
 
-# -- methods of both bases: state is known by name, not by its position ----------------------------
+# -- methods of both base classes: state is known by name, not by its position ---------------------
 
 
 def save_own_variables(self, store):
-    """By name, unlike tf_keras."""
+    """Saves the state by name; tf_keras saves it by position.
+
+    Args:
+        self: The optimizer.
+        store: The mapping to write to.
+    """
     named.save(self._named_state(), store, lambda variable: variable.numpy())
 
 
 def load_own_variables(self, store):
-    """By name, unlike tf_keras; raises where what was saved is the state of something else."""
+    """Loads the state by name; tf_keras loads it by position.
+
+    Args:
+        self: The optimizer.
+        store: The mapping to read from.
+
+    Raises:
+        ValueError: If the saved state is that of something else.
+    """
     for variable, value in named.load(self.name, self._named_state(), store, loaded, fit, initial):
         variable.assign(tf.cast(value, variable.dtype))
     named.note_load(self)
 
 
 def set_weights(self, weights):
-    """Sets weights as in tf_keras, but refuses those of other options."""
+    """Sets the weights as tf_keras does, by position.
+
+    Args:
+        self: The optimizer.
+        weights: The arrays.
+
+    Raises:
+        ValueError: If their number is not that of the variables.
+    """
     named.check_count(self.name, weights, self._variables, self.variables)
     tf_keras.optimizers.Optimizer.set_weights(self, [loaded(weight) for weight in weights])
     named.note_load(self)
 
 
 def track_trackable(self, trackable, name, overwrite=False):
-    """As in tf_keras; takes a loss scale over."""
+    """Tracks an object as tf_keras does; takes over a loss scale.
+
+    Args:
+        self: The optimizer.
+        trackable: The object.
+        name: The name of its edge.
+        overwrite: Passed on to tf_keras.
+    """
     if name == "loss_scale" and is_in_loss_scale(self):
         self._take_loss_scale(trackable)
     return tf_keras.optimizers.Optimizer._track_trackable(self, trackable, name, overwrite)
 
 
 def trackable_children(self, save_type="checkpoint", **kwargs):
-    """By name, for TensorFlow's checkpoints, which ask for it before they look one up."""
+    """Returns the edges of the optimizer in TensorFlow's checkpoints, by name.
+
+    TensorFlow asks for them before it looks one up.
+
+    Args:
+        self: The optimizer.
+        save_type: "checkpoint" or "savedmodel".
+        **kwargs: Passed on to tf_keras.
+    """
     children = tf_keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
-    if save_type == "savedmodel":  # read by an optimizer of the base class, which counts
+    if save_type == "savedmodel":  # the base class, which counts, reads it
         return {**children, "_iterations": self.iterations}
-    if self._sharded_variable_builders:  # tf_keras puts parts of variables together
+    if self._sharded_variable_builders:  # tf_keras puts the parts of variables together
         return children
     return tracking.children(self, children)
 
 
 def lookup_dependency(self, name, cached_dependencies=None):
-    """The object at an edge of a checkpoint; by the layout of the model, where one is saved."""
+    """Returns the object at an edge of a checkpoint, by the layout of the model where one is saved.
+
+    Args:
+        self: The optimizer.
+        name: The name of the edge.
+        cached_dependencies: Passed on to tf_keras.
+    """
     lookup = tf_keras.optimizers.Optimizer._lookup_dependency
     return tracking.lookup(self, name, lambda: lookup(self, name, cached_dependencies))
 
 
-# -- what every frontend's `host` has --------------------------------------------------------------
+# -- functions that every frontend's `host` has ----------------------------------------------------
 
 
 def put(variable, value):
-    """Gives a variable the value of another."""
-    own = native(variable)
-    own.assign(tf.cast(value, own.dtype))
+    """Gives a variable a value.
+
+    Args:
+        variable: The variable to assign to.
+        value: Another variable, or an array.
+    """
+    native_variable = native(variable)
+    native_variable.assign(tf.cast(value, native_variable.dtype))
 
 
 def which_are_finite(variables):
-    """By variable, whether every element is finite; waits for the device."""
+    """Returns, for each variable, whether every element is finite; waits for the device."""
     return finite_variables(list(map(native, variables)))
 
 
 def array_of(variable):
-    """What a variable holds, in NumPy; None in a graph that nothing eager surrounds."""
+    """Returns a variable's value in NumPy; None in a graph that nothing eager surrounds."""
     return array_of_native(native(variable))
 
 
 def initial(variable, initializer):
-    """The value that a variable begins with."""
+    """Returns the value that a variable begins with.
+
+    Args:
+        variable: The variable, for its shape and dtype.
+        initializer: The name of an initializer, as Keras has them.
+    """
     return tf_keras.initializers.get(initializer)(variable.shape, native(variable).dtype)
 
 
 def fit(own, part, value):
-    """Nothing: replicas have variables of their own."""
+    """Returns None, since no array of another shape fits: replicas have variables of their own.
+
+    Args:
+        own: The variable here.
+        part: The `Part` that it belongs to.
+        value: The saved array.
+    """

@@ -1,4 +1,7 @@
-"""The layers for tf_keras: the framework-independent half of each, then its own class."""
+"""The layers for tf_keras.
+
+Each joins the framework-independent half with tf_keras's own class.
+"""
 
 import tensorflow as tf
 import tf_keras
@@ -8,22 +11,31 @@ from tf_lamb.tensorflow import namespace
 
 
 class Normalization(tf_keras.layers.BatchNormalization):
+    """Batch normalization of tf_keras, with what the framework-independent half calls."""
+
     _xp = namespace
     _named = staticmethod(tf.name_scope)
 
     def _trains(self, training):
+        """Returns whether a call normalizes by the statistics of its batch."""
         return training
 
     def _wide(self, inputs):
+        """Returns the inputs in float32; float64 stays."""
         return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
 
     def _assign(self, variable, value):
-        # As the host: not where replicas are seen from outside.
+        """Gives a variable its new value, as an update of the layer."""
+        # As tf_keras does it, and not where replicas are seen from outside.
         self.add_update(lambda: variable.assign(tf.cast(value, variable.dtype)))
 
 
 def known(half):
-    """The call of that half, where `training` may be a tensor, as tf_keras can have it."""
+    """Returns the `call` of a class for which `training` may be a tensor, as tf_keras can have it.
+
+    Args:
+        half: The class, whose own `call` takes a bool.
+    """
 
     def call(self, inputs, training=None, mask=None):
         # seam: tf_keras 2.20.1. The learning phase and whether the layer is frozen.

@@ -1,9 +1,10 @@
 """MeasureNoise and AdaScale in tf_keras: an optimizer that wraps another.
 
 Seams into tf_keras (2.20.1), used as its own optimizers use them: `_built`, `_index_dict`,
-`_var_key`, `_distribution_strategy`, `_variables`, and of the inner optimizer `_learning_rate` and
-`_build_learning_rate`, in the place of which AdaScale has a schedule that reads the rate, and
-Adam's second moments, `_velocities`.
+`_var_key`, `_distribution_strategy` and `_variables`.
+
+Seams into the inner optimizer: `_learning_rate` and `_build_learning_rate`, in the place of which
+AdaScale puts a schedule that reads the rate; and Adam's second moments, `_velocities`.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule): ...
 
 
 class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
-    """Owns the variables of what was measured, and hands all else on to the inner optimizer."""
+    """Owns the variables of the measurements; the inner optimizer does everything else."""
 
     _xp = namespace
     _cond = staticmethod(tf.cond)
@@ -41,7 +42,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     _dense = staticmethod(dense)
     _check_built_for = Layerwise._check_built_for
     _built_for: tuple = ()  # the variables of the latest call of `build`
-    # Of AdaScale:
+    # AdaScale alone uses these three.
     _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _adaptive = _ADAPTIVE
     _schedules = tf_keras.optimizers.schedules.LearningRateSchedule
@@ -54,18 +55,26 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     _lookup_dependency = host.lookup_dependency
 
     def _wrap(self, inner, name):
+        """Takes over an inner optimizer."""
         seams.install()
         self.inner_optimizer = inner
         super().__init__(name=name, jit_compile=False)
 
     def _take_rate(self, inner):
-        self._base_learning_rate = inner._learning_rate  # its name in checkpoints
+        """Puts AdaScale's schedule in the place of the inner optimizer's rate."""
+        self._base_learning_rate = inner._learning_rate  # its edge in checkpoints
         use_rate(inner, inner._build_learning_rate(_Rate(self, inner._learning_rate)))
 
     @host.in_strategy
     def build(self, var_list):
-        """Builds the inner optimizer, too; refuses where a step has only one part."""
-        self.__dict__["_built_for"] = tuple(var_list)  # no checkpoint is to hold it
+        """Builds the inner optimizer, too.
+
+        Raises:
+            ValueError: If a step has only one part, which has nothing to compare with, or if the
+                optimizer is built for other variables.
+        """
+        # Set past `__setattr__`, so that no checkpoint holds it.
+        self.__dict__["_built_for"] = tuple(var_list)
         if getattr(self, "_built", False):
             self._check_built_for(var_list, self._index_dict)
             return
@@ -79,23 +88,38 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         tracking.restore_deferred(self)
 
     def _take_loss_scale(self, scale):
-        """The inner optimizer's, if it skips; else the wrapper sees to it, as ever."""
+        """Hands a loss scale to an inner optimizer that skips; the wrapper has it for others."""
         if isinstance(self.inner_optimizer, Layerwise):
             self.inner_optimizer._take_loss_scale(scale)
 
     def _add(self, name, shape, dtype, initializer):
-        own = self._gathers and name == "squares"
-        with replicas.per_replica_variables() if own else contextlib.nullcontext():
+        """Adds a variable of the state; of squares, each replica may have its own to add up."""
+        is_per_replica = self._gathers and name == "squares"
+        with replicas.per_replica_variables() if is_per_replica else contextlib.nullcontext():
             return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
 
     def _create_iteration_variable(self):
-        """No-op: the inner optimizer counts."""
+        """Does nothing: the inner optimizer counts."""
 
     @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Measures the gradients, and hands their sum over replicas to the inner optimizer."""
+        """Measures the gradients, and hands their sum over replicas to the inner optimizer.
+
+        Args:
+            grads_and_vars: Pairs of a gradient, or None, and its variable.
+            name: Passed on to the inner optimizer.
+            skip_gradients_aggregation: Whether the gradients are summed over replicas already.
+            **kwargs: `experimental_aggregate_gradients`, the older name of the contrary.
+
+        Returns:
+            The number of steps, or what the inner optimizer returns if all variables are frozen.
+
+        Raises:
+            ValueError: If gradients of several replicas are summed already, or if the optimizer was
+                made outside of the strategy.
+        """
         pairs = host.with_all(self, list(grads_and_vars))
         unfrozen = [variable for _, variable in pairs]
         replicas.check_strategy(self.inner_optimizer._distribution_strategy, type(self).__name__)
@@ -109,39 +133,47 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
                 "summed: call apply_gradients without skip_gradients_aggregation. tf_keras's "
                 "LossScaleOptimizer, of mixed_float16, sums them first: use mixed_bfloat16."
             )
-        without = [(g, v) for g, v in pairs if g is None]  # the inner optimizer tells of them
+        without_gradient = [(g, v) for g, v in pairs if g is None]
         pairs = [(g, v) for g, v in pairs if g is not None]
 
         def apply(pairs):
             self.inner_optimizer.apply_gradients(
-                [*pairs, *without], name=name, skip_gradients_aggregation=True
+                [*pairs, *without_gradient], name=name, skip_gradients_aggregation=True
             )
 
         if not self._without_frozen(pairs):
-            return self.inner_optimizer.apply_gradients(without, skip_gradients_aggregation=True)
+            return self.inner_optimizer.apply_gradients(
+                without_gradient, skip_gradients_aggregation=True
+            )
         self.step(pairs, apply, unfrozen)
         return self.iterations
 
     def _sums(self, pairs):
+        """Returns the pairs with gradients that are summed over replicas."""
         inner = self.inner_optimizer
         return list(inner.aggregate_gradients(pairs)) if self._replicas > 1 else pairs
 
     def _position(self, variable):
+        """Returns the position of a variable among those of the build."""
         return self._index_dict[self._var_key(variable)]
 
     @staticmethod
     def _summed(gradients):
+        """Returns the gradients: none are stacked in tf_keras."""
         return gradients
 
     def _accumulated(self, position):
-        own = self.inner_optimizer._storage.accumulators[position]
-        return own if self._gathers else self._replicas * own
+        """Returns the sum of the earlier micro-batches' gradients, as the replicas add up."""
+        total = self.inner_optimizer._storage.accumulators[position]
+        return total if self._gathers else self._replicas * total
 
     def _assign(self, variables, values):
+        """Assigns the values to the variables, on every replica."""
         replicas.assign(self.inner_optimizer._distribution_strategy, variables, values)
 
     @staticmethod
     def _deserialize(inner, custom_objects):
+        """Returns the inner optimizer of a config, or the one that stands in it."""
         if isinstance(inner, tf_keras.optimizers.Optimizer):
             return inner
         return tf_keras.optimizers.deserialize(host.by_registered_name(inner), custom_objects)

@@ -1,4 +1,4 @@
-"""The base class of every optimizer for tf_keras: all that it asks of one, but the rule."""
+"""The base class of every optimizer for tf_keras, except for the rule."""
 
 import functools
 
@@ -17,14 +17,14 @@ interim = tf.__internal__.distribute.interim
 
 
 def aggregates_as_tf_keras(optimizer):
-    """Whether gradients are summed over replicas by no other method, and none changes the sums."""
+    """Returns whether our own method sums over replicas, and nothing changes the sums."""
     method = getattr(optimizer.aggregate_gradients, "__func__", None)
-    own = method is LayerwiseOptimizer.aggregate_gradients
-    return own and "apply_gradients" not in vars(optimizer)
+    is_ours = method is LayerwiseOptimizer.aggregate_gradients
+    return is_ours and "apply_gradients" not in vars(optimizer)
 
 
 class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
-    """tf_keras's base class, put right, and what an update takes from it and gives back."""
+    """Joins `Layerwise` with tf_keras's base class, corrects the latter, and runs updates."""
 
     _xp = namespace
     _host = host
@@ -42,12 +42,12 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
                 f"loss_scale_factor={settings.loss_scale_factor:g} is an argument of Keras 3. In "
                 "tf_keras, put tf_keras.mixed_precision.LossScaleOptimizer around the optimizer."
             )
-        own = settings.host()
-        if own["name"] is None:
+        host_arguments = settings.host()
+        if host_arguments["name"] is None:
             name = type(self).__name__.lower()
             uid = tf_keras.backend.get_uid(name) - 1
-            own["name"] = f"{name}_{uid}" if uid else name
-        super().__init__(**own)
+            host_arguments["name"] = f"{name}_{uid}" if uid else name
+        super().__init__(**host_arguments)
         steps = settings.gradient_accumulation_steps
         self.gradient_accumulation_steps = accumulation.largest(steps)
         learning_rate = settings_.learning_rate(learning_rate, host.Schedule)
@@ -56,8 +56,14 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     @host.in_strategy
     def build(self, var_list):
-        """Makes the slots and the plan; warns of a pattern that matches no variable."""
-        self.__dict__["_built_for"] = tuple(var_list)  # no checkpoint is to hold it
+        """Makes the slots and the plan; warns of a pattern that matches no variable.
+
+        Raises:
+            ValueError: If the optimizer is built for other variables, or if a variable lies in
+                parts and its norm would be needed.
+        """
+        # Set past `__setattr__`, so that no checkpoint holds it.
+        self.__dict__["_built_for"] = tuple(var_list)
         if getattr(self, "_built", False):
             self._check_built_for(var_list, self._index_dict)
             return
@@ -73,14 +79,21 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         tracking.restore_deferred(self)
 
     def _make_accumulators(self, variables):
+        """Makes the accumulators, of which each replica has its own."""
         with replicas.per_replica_variables():
             return [self.add_variable_from_reference(v, "gradient_accumulator") for v in variables]
 
     def _take_loss_scale(self, scale):
+        """Takes a dynamic loss scale over, which then moves once an update."""
         self._follow_loss_scale(seams.take_over_scale(scale), scale)
 
     def update_step(self, gradient, variable):
-        """One step of the rule for one variable, on its replica."""
+        """Takes one step of the rule for one variable, on its replica.
+
+        Args:
+            gradient: The gradient.
+            variable: The variable.
+        """
         (layer,), state = self._work([variable])
         self._update.step_layer(layer, [gradient], state, self._scalars())
 
@@ -88,7 +101,19 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Applies as tf_keras does, but what is frozen; sums over replicas once an update."""
+        """Applies gradients as tf_keras does, except to frozen variables.
+
+        While they accumulate, it sums them over replicas once an update.
+
+        Args:
+            grads_and_vars: Pairs of a gradient, or None, and its variable.
+            name: The name of the scope; None is that of the optimizer.
+            skip_gradients_aggregation: Whether the gradients are summed over replicas already.
+            **kwargs: `experimental_aggregate_gradients`, the older name of the contrary.
+
+        Returns:
+            What tf_keras returns.
+        """
         pairs = host.with_all(self, list(grads_and_vars))
         unfrozen = [variable for _, variable in pairs]
         if pairs:
@@ -100,12 +125,17 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             skip = skip_gradients_aggregation or not aggregate
             pairs = self.own_parts(pairs, aggregated=skip)
             skip_gradients_aggregation = True
-            given = [v for g, v in pairs if g is not None]
-            self._missing = tuple(self.without_gradient(given, unfrozen))
+            with_gradient = [v for g, v in pairs if g is not None]
+            self._missing = tuple(self.without_gradient(with_gradient, unfrozen))
         return super().apply_gradients(pairs, name, skip_gradients_aggregation, **kwargs)
 
     def own_parts(self, pairs, aggregated=False):
-        """Pairs with gradients of which the sum over replicas is what accumulates."""
+        """Returns pairs with gradients that accumulate to the sum over replicas.
+
+        Args:
+            pairs: Pairs of a gradient and its variable.
+            aggregated: Whether the gradients are summed over replicas already.
+        """
         if not aggregated:
             if aggregates_as_tf_keras(self):
                 return pairs
@@ -114,14 +144,22 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return pairs if n == 1 else host.of_each(pairs, lambda gradient: gradient / n)
 
     def gather(self, gradients, accumulators):
-        """Has each replica add up gradients of its own; at an update accumulators get the sums."""
+        """Adds gradients to the accumulators of their replica.
+
+        At an update the accumulators get the sums over replicas.
+
+        Args:
+            gradients: The gradients of this replica.
+            accumulators: Their accumulators.
+        """
         replicas.gather(self._distribution_strategy, accumulators, gradients, self._is_update)
 
     def _internal_apply_gradients(self, grads_and_vars):
+        """Runs the update on the gradients of the call, and on those that are missing."""
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
-        missing = self._missing  # in this micro-batch; the update takes what they have added up
+        missing = self._missing  # in this micro-batch; the update takes their sums so far
         plan, state = self._work([*variables, *missing], missing)
         count = functools.partial(self._count, [*variables, *missing])
         if self.gradient_accumulation_steps:
@@ -133,25 +171,32 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         strategy = tf.distribute.get_strategy()
         result = interim.maybe_merge_call(update, strategy, tuple(gradients))
         for variable in missing:
-            if variable.constraint is not None:  # tf_keras sees to the others
+            if variable.constraint is not None:  # tf_keras constrains the others
                 variable.assign(variable.constraint(variable))
         return result
 
     def _averaged(self, variables):
+        """Returns the positions of the variables whose averages move in a step."""
         return set(map(self._index_of, variables))
 
     def _add_iterations(self, stepped):
+        """Counts an optimizer step where `stepped` is true."""
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
 
     def _vector_like(self, variable, name):
+        """Returns a new vector of `UNSEEN` that lives where a variable does."""
         return vector_like(variable, self._distribution_strategy, name)
 
     def has_traced_a_step(self) -> bool:
-        """Whether some step has been traced, which does not learn what it was not traced with."""
+        """Returns whether some step has been traced.
+
+        Such a step does not learn of anything that changes afterwards.
+        """
         update = getattr(self, "_update", None)
         return update is not None and update.is_traced
 
     def _index_of(self, variable):
+        """Returns the position of a variable among those of the build."""
         return self._index_dict[self._var_key(variable)]
 
     save_own_variables = host.save_own_variables
@@ -161,12 +206,19 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     _trackable_children = host.trackable_children
     _lookup_dependency = host.lookup_dependency
 
-    # -- what tf_keras does otherwise --------------------------------------------------------------
+    # -- members that differ from tf_keras's -------------------------------------------------------
 
     def add_variable_from_reference(
         self, model_variable, variable_name, shape=None, initial_value=None
     ):
-        """Adds one as in tf_keras, but a half-precision variable's slots are float32."""
+        """Adds a variable like another one, as tf_keras does; in half precision it is float32.
+
+        Args:
+            model_variable: The variable that gives the shape, the dtype and the place.
+            variable_name: The name of the new variable.
+            shape: The shape; None is that of the other.
+            initial_value: The value; None is zeros.
+        """
         dtype = host.native(model_variable).dtype
         dtype = tf.float32 if dtype in host.HALF else dtype
         if initial_value is None:
@@ -174,23 +226,35 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return self._add_with_value(model_variable, variable_name, tf.cast(initial_value, dtype))
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable of that dtype where the given one lives; by default zeros like it."""
+        """Adds a variable of a dtype where another one lives.
+
+        Args:
+            variable: The other variable.
+            name: The name of the new variable.
+            dtype: The dtype.
+            shape: The shape; None is that of the other.
+            initial: The name of an initializer.
+        """
         shape = variable.shape if shape is None else shape
         value = tf_keras.initializers.get(initial)(shape, tf.as_dtype(dtype))
         return self._add_with_value(variable, name, value)
 
     def _add_with_value(self, variable, name, value):
+        """Adds a variable with a value, which gives its dtype, where another one lives."""
         if host.native(variable).dtype == value.dtype:
             return super().add_variable_from_reference(variable, name, initial_value=value)
         with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-            own = tf.Variable(value, name=f"{name}/{variable._shared_name}", trainable=False)
-        self._variables.append(own)
-        return own
+            new_variable = tf.Variable(
+                value, name=f"{name}/{variable._shared_name}", trainable=False
+            )
+        self._variables.append(new_variable)
+        return new_variable
 
     def aggregate_gradients(self, grads_and_vars):
-        """Aggregates as in tf_keras; while gradients accumulate, a loss scale gets n times its own.
+        """Aggregates gradients as tf_keras does, except under a loss scale while they accumulate.
 
-        Their mean is the sum, which is taken once an update.
+        A loss scale then gets n times the gradients of its replica, for n replicas. Their mean is
+        the sum, which is taken once an update.
         """
         pairs = list(grads_and_vars)
         accumulates = self.gradient_accumulation_steps and aggregates_as_tf_keras(self)
@@ -200,7 +264,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return host.of_each(pairs, lambda gradient: n * gradient)
 
     def _clip_gradients(self, grads):
-        """No-op: gradients are not aggregated yet."""
+        """Returns the gradients, which are not aggregated yet."""
         return grads
 
     def clip_aggregated(self, gradients):
@@ -208,7 +272,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return super()._clip_gradients(gradients)
 
     def _apply_weight_decay(self, variables):
-        """No-op: the rule applies weight decay."""
+        """Does nothing: the rule applies weight decay."""
 
     @property
     def learning_rate(self):
@@ -220,16 +284,18 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     learning_rate = learning_rate.setter(tf_keras.optimizers.Optimizer.learning_rate.fset)
 
     def _build_learning_rate(self, learning_rate):
+        """Returns what tf_keras makes of a learning rate; a callable becomes a schedule."""
         if callable(learning_rate) and not isinstance(learning_rate, host.Schedule):
             learning_rate = host.AsSchedule(learning_rate)
         return super()._build_learning_rate(learning_rate)
 
     def _get_hyper(self, name, dtype=None):
+        """Returns an attribute, in a dtype if one is given."""
         value = getattr(self, name)
         return value if dtype is None else tf.cast(value, dtype)
 
     def _rate_in_config(self):
-        """The learning rate in a config: a number, or a serialized schedule."""
+        """Returns the learning rate in a config: a number, or a serialized schedule."""
         if isinstance(self._learning_rate, host.AsSchedule):
             return float(self.learning_rate)
         rate = self._serialize_hyperparameter(self._learning_rate)
@@ -237,7 +303,12 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The optimizer again."""
+        """Makes an optimizer from the config of one.
+
+        Args:
+            config: The config.
+            custom_objects: Class name -> class, for classes that are not registered.
+        """
         if "learning_rate" in config:
             rate = host.by_registered_name(config["learning_rate"])
             config = {**config, "learning_rate": rate}

@@ -1,4 +1,7 @@
-"""Learning rate schedules for tf_keras: those of `tf_lamb.core.schedules`, as its class."""
+"""Learning rate schedules for tf_keras.
+
+Each joins one of `tf_lamb.core.schedules` with tf_keras's class.
+"""
 
 import tf_keras
 
@@ -15,6 +18,8 @@ def _registered(cls):
 
 
 class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
+    """The base class of the schedules: tf_keras's class, and what `Schedule` needs of tf_keras."""
+
     _host = tf_keras.optimizers.schedules.LearningRateSchedule
     _xp = namespace
     _floatx = staticmethod(tf_keras.backend.floatx)
@@ -22,6 +27,7 @@ class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
 
     @staticmethod
     def _deserialize(config, custom_objects=None):
+        """Returns the schedule of a config."""
         config = host.by_registered_name(config)
         return tf_keras.optimizers.schedules.deserialize(config, custom_objects)
 
@@ -34,7 +40,7 @@ class Warmup(schedules.Warmup, _Schedule): ...
 class Stages(schedules.Stages, _Schedule): ...
 
 
-# Of recipes, and of Model Garden's settings; users take Keras's own.
+# Recipes and Model Garden's settings make those below; users take Keras's own.
 @_registered
 class _Constant(schedules._Constant, _Schedule): ...
 

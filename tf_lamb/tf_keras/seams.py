@@ -1,10 +1,10 @@
-"""What is replaced of tf_keras, or of a user's objects of it; nothing else does so.
+"""Replaces parts of tf_keras, and of a user's objects of it; no other module does so.
 
-The first optimizer of ours that is made calls `install`; what both Kerases share is in
-`api/seams.py`.
+The first optimizer of ours that is made calls `install`; `api/seams.py` has the replacements for
+both Kerases.
 
 By itself tf_keras's `LossScaleOptimizer` looks at the gradients of every call, under accumulation
-of a micro-batch: it would drop one, count it, move its scale, and sum gradients over replicas
+those of a micro-batch: it would drop one, count it, move its scale, and sum gradients over replicas
 before each look. Around ours every call goes through: the optimizer inside skips an update, on all
 replicas alike, and the scale moves by what became of the update.
 """
@@ -25,46 +25,57 @@ from tf_lamb.tf_keras import host
 
 @functools.cache
 def install():
-    """Changes `LossScaleOptimizerV3` of tf_keras 2.20.1 around ours, once; others are as ever.
+    """Changes `LossScaleOptimizerV3` of tf_keras 2.20.1 around ours, once.
 
-    `save_own_variables`, `load_own_variables`: with them it saves and loads what is inside, by
-        position, before an optimizer of ours can refuse it. From the first of ours on, it does so
-        for others only; a scale is in checkpoints alone.
-    `get_config`, `set_weights`: of HDF5; what is inside has the name of its class there, and the
-        weights are those of what is inside.
+    Around others it works as ever.
 
-    `_get_optimizer` of models: what `compile` takes as the optimizer is not told whose variables it
-        trains, and notes it here. A patch of `compile` itself would come too late for the first
-        optimizer, which is made while its arguments are evaluated.
+    `save_own_variables`, `load_own_variables`: tf_keras's save and load the optimizer inside, by
+    position, before ours can refuse it. From the first of ours on, they do so around others only; a
+    scale is in checkpoints alone.
+
+    `get_config`, `set_weights`, for HDF5: the config has the registered name of the class inside,
+    and the weights are those of the optimizer inside.
+
+    `_get_optimizer` of models notes the model that `compile` gives an optimizer to, so that the
+    optimizer knows whose variables it trains. A patch of `compile` itself would come too late for
+    the first optimizer, which is made while its arguments are evaluated.
     """
     tf_keras.Model._get_optimizer = _noting_model(tf_keras.Model._get_optimizer)
     wrapper = loss_scale_optimizer.LossScaleOptimizerV3
-    inside = functools.partial(named.where_inside, (Layerwise, MeasureNoise))
-    wrapper.save_own_variables = inside(_nothing, wrapper.save_own_variables)
-    wrapper.load_own_variables = inside(_nothing, wrapper.load_own_variables)
-    wrapper.set_weights = inside(_set_weights, wrapper.set_weights)
-    wrapper.get_config = inside(_by_registered_name(wrapper.get_config), wrapper.get_config)
+    where_ours_is_inside = functools.partial(named.where_inside, (Layerwise, MeasureNoise))
+    wrapper.save_own_variables = where_ours_is_inside(_nothing, wrapper.save_own_variables)
+    wrapper.load_own_variables = where_ours_is_inside(_nothing, wrapper.load_own_variables)
+    wrapper.set_weights = where_ours_is_inside(_set_weights, wrapper.set_weights)
+    wrapper.get_config = where_ours_is_inside(
+        _by_registered_name(wrapper.get_config), wrapper.get_config
+    )
 
 
 def _noting_model(get_optimizer):
+    """Returns `_get_optimizer`, which also notes the model of an optimizer."""
+
     def method(model, optimizer):
-        taken = get_optimizer(model, optimizer)
-        for each in tf.nest.flatten(taken):
-            layout.note_model(each, model)
-        return taken
+        optimizers = get_optimizer(model, optimizer)
+        for part in tf.nest.flatten(optimizers):
+            layout.note_model(part, model)
+        return optimizers
 
     return method
 
 
 def _nothing(wrapper, store):
+    """Saves or loads nothing."""
     pass
 
 
 def _set_weights(wrapper, weights):
+    """Sets the weights of the optimizer inside."""
     wrapper.inner_optimizer.set_weights(weights)
 
 
 def _by_registered_name(get_config):
+    """Returns `get_config`, with the registered name of the class inside."""
+
     def method(wrapper):
         config = get_config(wrapper)
         return {**config, "inner_optimizer": host.by_registered_name(config["inner_optimizer"])}
@@ -73,9 +84,10 @@ def _by_registered_name(get_config):
 
 
 def take_over_scale(scale) -> Callable:
-    """The function that moves a dynamic scale: whether an update is due, and whether it is skipped.
+    """Takes over a dynamic scale, and returns the function that moves it.
 
-    In tf_keras 2.20.1 `update` takes gradients, moves the scale, and says whether to apply them.
+    The function takes whether an update is due, and whether it is skipped. In tf_keras 2.20.1
+    `update` takes gradients, moves the scale, and says whether to apply them.
     """
     after_update = functools.partial(_after_update, scale.update)
     scale.update = _let_through
@@ -83,6 +95,8 @@ def take_over_scale(scale) -> Callable:
 
 
 def _after_update(move, due, skipped):
+    """Moves the scale after an update, by a gradient of NaN or 0."""
+
     def update():
         move([tf.where(skipped, math.nan, 0.0)])
 
@@ -90,4 +104,5 @@ def _after_update(move, due, skipped):
 
 
 def _let_through(gradients):
+    """Replaces `update` of the scale: says that gradients are to be applied."""
     return None, True
