@@ -53,6 +53,7 @@ class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
     __doc__ = callbacks.TrustRatios.__doc__
 
     def _check_directory(self):
+        """Returns the class that writes TensorBoard's files; raises where TensorFlow is missing."""
         with needed(
             f"TrustRatios(directory={self._directory!r}), which writes TensorBoard's files,",
             "tensorflow", "leave the directory out and have the table alone, or ",
@@ -62,6 +63,7 @@ class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
         return summaries.Writer
 
     def _writer(self, directory, optimizer):
+        """Returns a writer of TensorBoard's files, without use of a GPU."""
         if keras.backend.backend() != "tensorflow":
             import tensorflow as tf
 
@@ -97,7 +99,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
             optimizer.build(model.trainable_variables)
         try:
             with warnings.catch_warnings():
-                # Keras would only warn, and begin with new moments.
+                # Keras would only warn, and begin with new moments; here the warning is an error.
                 warnings.filterwarnings("error", message="Skipping variable loading")
                 with seams.lora_unmerged(model):
                     model.load_weights(self._path(saved_epochs[-1]))
@@ -106,7 +108,12 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
         begin_at(model, saved_epochs[-1])  # as the base class does
 
     def on_epoch_end(self, epoch, logs=None):
-        """Writes a backup; with several processes, the first one writes it."""
+        """Writes a backup; with several processes, the first one writes it.
+
+        Args:
+            epoch: The number of the epoch, from 0.
+            logs: Ignored.
+        """
         with processes.gathered([*self.model.variables, *self.model.optimizer.variables]):
             processes.by_chief(lambda: self._back_up(epoch))
 

@@ -74,7 +74,7 @@ def _state_of(source):
     if config["use_ema"]:  # Keras averages at every micro-batch of an update
         config["ema_momentum"] **= config["gradient_accumulation_steps"] or 1
     # Keras has no public list of exclusions; without decay there was nothing to exclude from.
-    excluded = {} if config["weight_decay"] or config.get("adam_weight_decay") else {"unsaid": ()}
+    options = {} if config["weight_decay"] or config.get("adam_weight_decay") else {"unsaid": ()}
     return Source.of_peer(
         peer,
         step_of(source),
@@ -83,7 +83,7 @@ def _state_of(source):
         beyond=source.get_config(),
         scalars=scalars,
         others=tuple(v.path for v in source.variables if id(v) not in used_ids),
-        **excluded,
+        **options,
     )
 
 

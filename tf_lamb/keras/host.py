@@ -136,7 +136,7 @@ def refuse(skipped, finite, refusal, paths):
     Args:
         skipped: Whether the step was skipped, a boolean scalar.
         finite: Whether each gradient is finite, a boolean vector.
-        refusal: The beginning of the message, which the paths of the other gradients complete.
+        refusal: The beginning of the message, to which the paths that are not finite are added.
         paths: The paths of the variables, in the order of `finite`.
     """
 

@@ -18,7 +18,7 @@ from tf_lamb.api.seams import use_rate
 from tf_lamb.keras import arrays, host, overwritten, processes, saved, seams
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
-_ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is one
+_ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is a subclass
 
 
 class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule): ...
@@ -61,7 +61,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
             ValueError: If `fit` trains another model than the optimizer was built for.
         """
         host.check_model(self)
-        if not (self.built or trainable_variables):  # all is frozen, and nothing can be built
+        if not (self.built or trainable_variables):  # all is frozen, so there is nothing to build
             return trainable_variables, optimizer_variables
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
@@ -156,7 +156,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
     def _sum_over_replicas(self, squares):
-        """Returns the sum of the replicas' squares; the squares where there is one replica."""
+        """Returns the sum of squares over replicas, which hold them apart on TensorFlow alone."""
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":
             return squares
         from tf_lamb.tensorflow import replicas

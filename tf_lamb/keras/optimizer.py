@@ -329,7 +329,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             ValueError: If `fit` trains another model than the optimizer was built for.
         """
         host.check_model(self)
-        if not (self.built or trainable_variables):  # all is frozen, and nothing can be built
+        if not (self.built or trainable_variables):  # all is frozen, so there is nothing to build
             return trainable_variables, optimizer_variables
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 

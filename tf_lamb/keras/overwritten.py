@@ -2,8 +2,8 @@
 
 These are the scales and histories of float8 layers. They bypass the rule: no slots, no decay, no
 clipping, no part in a norm. Keras's own optimizers overwrite them with the largest of the
-micro-batches of an update. So do ours, with the largest of the replicas, where the update is taken:
-an infinity that a loss scale makes enters no history.
+micro-batches of an update. So do ours, with the largest of the replicas. They do it where the
+update is taken, so that an infinity that a loss scale makes enters no history.
 """
 
 import keras

@@ -26,7 +26,7 @@ def members():
         return [0]
     import jax
 
-    if jax.process_count() == 1:  # even if the mesh is one to compile for
+    if jax.process_count() == 1:  # even if the mesh, to compile for, has more
         return [0]
     mesh = keras.distribution.distribution().device_mesh.backend_mesh
     return sorted({device.process_index for device in mesh.devices.flat})
@@ -105,15 +105,17 @@ def agree(what, facts):
 
 def _difference(texts):
     """Describes the first difference, or returns None; `texts` is process -> name -> text."""
-    (first, first_texts), *other_items = texts.items()
-    for other_id, other_texts in other_items:
-        for name in {**first_texts, **other_texts}:
-            left, right = (
+    (first, first_texts), *items = texts.items()
+    for second, second_texts in items:
+        for name in {**first_texts, **second_texts}:
+            text_1, text_2 = (
                 first_texts.get(name, "not there"),
-                other_texts.get(name, "not there"),
+                second_texts.get(name, "not there"),
             )
-            if left != right:
-                return f"{name or 'it'} is {left} in process {first}, {right} in process {other_id}"
+            if text_1 != text_2:
+                return (
+                    f"{name or 'it'} is {text_1} in process {first}, {text_2} in process {second}"
+                )
     return None
 
 
@@ -160,7 +162,7 @@ def agree_on(optimizer, variables):
         ValueError: If the processes differ.
     """
     agree(f"the optimizer {optimizer.name}", lambda: _facts(optimizer, variables))
-    # Nothing else of `fit` is called with a batch before the devices of all processes need it.
+    # `fit` calls nothing else with a batch before the devices of all processes need it.
     distribution = keras.distribution.distribution()
     if len(members()) > 1 and "get_data_layout" not in vars(distribution):
         seams.use_data_layout(distribution, _comparing(distribution.get_data_layout))

@@ -82,7 +82,7 @@ def per_replica(model: keras.Model) -> keras.Model:
             "tf_lamb, or leave per_replica() out."
         )
     measuring = unwrapped(model.optimizer, MeasuringOptimizer)
-    if measuring._replicas != replicas:  # a second compile leaves it as it was
+    if measuring._replicas != replicas:  # equal if a second compile has left it in force
         if measuring.built and (measuring is not inner or inner._replicas > 1):
             raise ValueError(
                 f"{measuring.name} is built, for {measuring._replicas} replicas: call "
@@ -157,34 +157,37 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
                 f"`fit` a batch_size that {n} divides, and leave out a last one that is smaller."
             )
     seeds = seed_states(model)
-    is_overwriting = [is_overwritten(v) for v in model.trainable_variables]  # by its layer
+    is_overwriting = [is_overwritten(v) for v in model.trainable_variables]  # their layers set them
     is_seed = [id(v) in seeds for v in model.non_trainable_variables]
 
     def replica(weights, others, optimizer_variables, metrics, data):
-        own = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
-        others = [v.at[0].add(own) if seed else v for v, seed in zip(others, is_seed, strict=True)]
+        # What this replica adds to each seed, and takes off again.
+        value = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
+        others = [
+            v.at[0].add(value) if seed else v for v, seed in zip(others, is_seed, strict=True)
+        ]
         (_, results), gradients = gradient(
             model, axis, weights, others, optimizer_variables, metrics, data
         )
         loss, predictions, others, metrics = results
         others = [
-            v.at[0].add(-own) if seed else _mean(v, axis)
+            v.at[0].add(-value) if seed else _mean(v, axis)
             for v, seed in zip(others, is_seed, strict=True)
         ]
         gradients = [
-            jax.lax.pmax(g, axis) if own else g[None] / n
-            for g, own in zip(gradients, is_overwriting, strict=True)
+            jax.lax.pmax(g, axis) if value else g[None] / n
+            for g, value in zip(gradients, is_overwriting, strict=True)
         ]
         return jax.lax.pmean(loss, axis), predictions, others, metrics, gradients
 
     split, replicated = jax.P(axis), jax.P()
-    # Unchecked: loops inside layers carry what is alike at first and differs later.
+    # `check_vma` refuses loops in layers that carry values which replicas share at first alone.
     return jax.shard_map(
         replica, mesh=distribution.device_mesh.backend_mesh, axis_names={axis}, check_vma=False,
         in_specs=(replicated,) * 4 + (split,),
         out_specs=(
             replicated, split, replicated, replicated,
-            [replicated if own else split for own in is_overwriting],
+            [replicated if value else split for value in is_overwriting],
         ),
     )(weights, others, optimizer_variables, metrics, data)  # fmt: skip
 

@@ -233,9 +233,9 @@ def hide_shown(optimizer, wrapper):
 
 @contextlib.contextmanager
 def lora_unmerged(model):
-    """Saves layers with LoRA as they are, in a `with` block; Keras would merge them.
+    """Saves layers with LoRA as they are, in a `with` block.
 
-    What is merged would not go on training as before.
+    Keras would merge the factors into the kernel, although they go on training.
 
     Seams (Keras 3.15.1): `_flatten_layers`; `save_own_variables` of a layer may be set on it.
     """

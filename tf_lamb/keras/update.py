@@ -47,6 +47,7 @@ class Choice:
         variable.assign(self.of(value, variable.value))
 
     def __and__(self, due):
+        """Returns the choice of new values where `due` is true as well."""
         return Choice(due if self.due is None else self.due & due)
 
 
@@ -71,7 +72,7 @@ class Update(step.Update):
     #   _apply_if_finite  sums replicas and looks at the gradients: a step that is skipped is
     #                     computed, and its results are not chosen (`Choice`)
     #   _apply            clips, and runs the rule of each layer, matrices of one shape together
-    #   _step             is that rule's.
+    #   _step             runs the rule of one layer.
 
     def __call__(self, plan, state, scalars, count, gradients):
         """Takes one micro-step, see the base class.

@@ -60,7 +60,7 @@ def refuse_nonfinite(finite, refusal, paths, unless):
 
     Args:
         finite: Whether each gradient is finite, a boolean vector.
-        refusal: The beginning of the message, which the paths of the other gradients complete.
+        refusal: The beginning of the message, to which the paths that are not finite are added.
         paths: The paths of the variables, in the order of `finite`.
         unless: A boolean scalar: True raises nothing.
     """
@@ -78,10 +78,12 @@ def _is_compiled_whole():
 
 
 def _assign(variable, value):
+    """Gives a variable a value."""
     variable.assign(value)
 
 
 def _add_one(counter):
+    """Adds 1 to a counter."""
     counter.assign_add(1)
 
 
@@ -119,7 +121,7 @@ class Update(step.Update):
     #   _finish_micro_step  takes the mean of micro-batches where an update is due
     #   _apply_if_finite    looks at the gradients first
     #   _apply              clips, and runs the program of each layer or stack of layers,
-    #   _step               of which this is all.
+    #   _step               which is all that such a program does.
 
     def __call__(self, plan, state, scalars, count, strategy, gradients):
         """Takes one micro-step, see the base class.

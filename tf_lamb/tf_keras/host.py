@@ -101,6 +101,7 @@ class AsSchedule(Schedule):  # type: ignore[valid-type]
         self._function = function
 
     def __call__(self, step):
+        """Returns what the function returns now, whatever the step."""
         return tf.cast(self._function(), tf_keras.backend.floatx())
 
     def get_config(self):

@@ -26,7 +26,7 @@ class Normalization(tf_keras.layers.BatchNormalization):
 
     def _assign(self, variable, value):
         """Gives a variable its new value, as an update of the layer."""
-        # As tf_keras does it, and not where replicas are seen from outside.
+        # As tf_keras does it: inside a replica, not where replicas are seen from outside.
         self.add_update(lambda: variable.assign(tf.cast(value, variable.dtype)))
 
 

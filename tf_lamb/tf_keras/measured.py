@@ -62,7 +62,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
 
     def _take_rate(self, inner):
         """Puts AdaScale's schedule in the place of the inner optimizer's rate."""
-        self._base_learning_rate = inner._learning_rate  # its edge in checkpoints
+        self._base_learning_rate = inner._learning_rate  # tracked in checkpoints under this name
         use_rate(inner, inner._build_learning_rate(_Rate(self, inner._learning_rate)))
 
     @host.in_strategy
@@ -163,7 +163,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         return gradients
 
     def _accumulated(self, position):
-        """Returns the sum of the earlier micro-batches' gradients, as the replicas add up."""
+        """Returns the sum of the earlier micro-batches' gradients."""
         total = self.inner_optimizer._storage.accumulators[position]
         return total if self._gathers else self._replicas * total
 

@@ -103,7 +103,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     ):
         """Applies gradients as tf_keras does, except to frozen variables.
 
-        While they accumulate, it sums them over replicas once an update.
+        Gradients that accumulate are summed over replicas once an update.
 
         Args:
             grads_and_vars: Pairs of a gradient, or None, and its variable.
@@ -112,7 +112,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             **kwargs: `experimental_aggregate_gradients`, the older name of the contrary.
 
         Returns:
-            What tf_keras returns.
+            The result of tf_keras's own method.
         """
         pairs = host.with_all(self, list(grads_and_vars))
         unfrozen = [variable for _, variable in pairs]

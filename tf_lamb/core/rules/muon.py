@@ -126,5 +126,5 @@ RULE = Rule(
     start_rate=0.01,
     transfer_exponent=0.75,
     takes_gain=False,
-    gains_by_dealing=True,  # one result to gather pays for fifteen products
+    gains_by_dealing=True,  # one result is gathered for fifteen products
 )

@@ -107,7 +107,7 @@ def trust_ratio(
     w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
     phi = within(xp, w_norm, norm_bounds)
     unbounded = safe_ratio(xp, phi, u_norm)
-    if norm_bounds:  # phi may be bounded up from 0
+    if norm_bounds:  # a bound may have raised phi from 0
         unbounded = xp.where(w_norm > 0, unbounded, 1.0)
     ratio = within(xp, unbounded, ratio_bounds)
     if observe:
