@@ -250,7 +250,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
     def _averaged(self, variables):
         """Returns the positions of the variables whose averages move in a step.
 
-        As in Keras these are all that are trainable, and the variables of the step.
+        These are all that are trainable, as in Keras, and the variables of the step.
         """
         frozen = self._storage.plan.frozen
         positions = enumerate(self._trainable_variables)

@@ -161,7 +161,7 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
     is_seed = [id(v) in seeds for v in model.non_trainable_variables]
 
     def replica(weights, others, optimizer_variables, metrics, data):
-        # What this replica adds to each seed, and takes off again.
+        # The offset of this replica's seeds, which is taken off again after the step.
         value = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
         others = [
             v.at[0].add(value) if seed else v for v, seed in zip(others, is_seed, strict=True)
