@@ -1,7 +1,7 @@
 """Replaces parts of Keras 3, and of a user's objects of it; no other module does so.
 
-The first optimizer of ours that is made calls `install`. Every other function changes one object,
-and is called where that is named; `api/seams.py` has the replacements for both Kerases.
+The first optimizer of ours that is made calls `install`. Every other public function changes one
+object; `api/seams.py` has the replacements for both Kerases.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ def install():
     optimizer inside skips the update and counts it, and the scale moves by what became of the
     update.
 
-    Of the wrapper (Keras 3.12.0 to 3.15.1), these are replaced or used:
+    These members of the wrapper (Keras 3.12.0 to 3.15.1) are replaced or used:
 
-    `build`, `apply`, `stateless_apply`, `dynamic_scale`, `step_counter`. `stateless_apply` becomes
+    `build`, `apply`, `stateless_apply`, `dynamic_scale`, `step_counter`: `stateless_apply` becomes
     that of Keras's base class, which calls `apply`.
 
-    `save_own_variables`, `load_own_variables`. Keras's save and load the optimizer inside with the
-    wrapper's own variables, by position, before ours can refuse them. In earlier files the
-    wrapper's own are the first.
+    `save_own_variables`, `load_own_variables`: Keras's versions save and load the optimizer inside
+    together with the wrapper's own variables, by position, before ours can refuse them. In earlier
+    files the wrapper's own are the first.
 
-    `set_weights`. Keras's sets the wrapper's own alone of the weights in HDF5.
+    `set_weights`: Keras's version sets only the wrapper's own variables from the weights in HDF5.
 
     `_setattr_hook` of models notes the model that `compile` gives an optimizer to, so that the
     optimizer knows whose variables it trains. A patch of `compile` itself would come too late for
