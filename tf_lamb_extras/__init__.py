@@ -1,7 +1,7 @@
-"""Extras beside the large-batch optimizers of `tf_lamb`, one a folder, each whole in it.
+"""Holds the extras beside the large-batch optimizers of `tf_lamb`, each complete in one folder.
 
-They import `tf_lamb`, which imports none of them. An extra loads its public names at their first
-use, so that importing it loads no framework.
+The extras import `tf_lamb`, which imports none of them. An extra loads its public names at their
+first use, so that importing it loads no framework.
 """
 
 import importlib
@@ -9,11 +9,18 @@ from collections.abc import Callable
 
 from tf_lamb.api.frontends import keras_of_tensorflow
 
-OF_BOTH = keras_of_tensorflow  # the file of the Keras that `tf.keras` names
+# A function that returns the file of the Keras that `tf.keras` names: "keras" or "tf_keras".
+OF_BOTH = keras_of_tensorflow
 
 
 def lazily(extra: str, **files: str | Callable[[], str]) -> Callable:
-    """A `__getattr__` of an extra: the file that has each name, or a function that names it."""
+    """Returns a `__getattr__` for the module of an extra, which imports each name at its first use.
+
+    Args:
+        extra: The extra's module name, such as "tf_lamb_extras.integers".
+        files: The public names. A value is the file in the extra's folder that has the name, or a
+            function that returns this file.
+    """
 
     def __getattr__(name: str):
         if (file := files.get(name)) is None:

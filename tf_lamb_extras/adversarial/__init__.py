@@ -1,4 +1,4 @@
-"""Training on adversarial examples of older weights (ConAdv), of Keras 3 and Model Garden."""
+"""Trains on adversarial examples of older weights (ConAdv), in Keras 3 and in Model Garden."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Checks of concurrent adversarial training before its first step, one sentence each."""
+"""Checks the arguments and the data of concurrent adversarial training before its first step."""
 
 import math
 
@@ -10,7 +10,7 @@ from tf_lamb_extras.adversarial.keras import SplitBatchNormalization
 
 
 def check_backend() -> None:
-    """Keras runs on a backend whose train step is known here."""
+    """Raises ValueError unless Keras runs on TensorFlow or JAX, whose train steps are supported."""
     if (name := keras.backend.backend()) not in ("tensorflow", "jax"):
         raise ValueError(
             f"ConcurrentAdversarial trains on TensorFlow and JAX, not on {name}. "
@@ -19,7 +19,15 @@ def check_backend() -> None:
 
 
 def input_range(value) -> tuple[float, float]:
-    """The lowest and the highest value of a pixel."""
+    """Returns the lowest and the highest value of a pixel as two numbers.
+
+    Args:
+        value: The argument `input_range`, a sequence of two real numbers.
+
+    Raises:
+        TypeError: If it is not two numbers.
+        ValueError: If they are not finite, or not in ascending order.
+    """
     try:
         low, high = map(real, value)
     except (TypeError, ValueError) as error:
@@ -32,10 +40,17 @@ def input_range(value) -> tuple[float, float]:
 
 
 def distance(name: str, value, default: float, width: float) -> float:
-    """A distance in the units of the images, within their range, or its default where it is None.
+    """Returns a distance in the units of the images, or its default if it is None.
+
+    Args:
+        name: The name of the argument, for the error.
+        value: The distance, a number in (0, width], or None.
+        default: The distance that None stands for.
+        width: The width of the input range, in the units of the images.
 
     Raises:
-        ValueError, TypeError: for one out of the range.
+        TypeError: If the value is not a number.
+        ValueError: If the value is out of the range.
     """
     if value is None:
         return default
@@ -49,7 +64,13 @@ def distance(name: str, value, default: float, width: float) -> float:
 
 
 def check_model(candidate) -> None:
-    """A built image model with one input."""
+    """Checks that the argument is a built image model with one input.
+
+    Raises:
+        TypeError: If it is not a `keras.Model`.
+        ValueError: If it has no trainable weights yet, several inputs, or an input without four
+            axes.
+    """
     if not isinstance(candidate, keras.Model):
         raise TypeError(f"model must be a keras.Model, not {candidate!r:.80}.")
     if not candidate.built or not candidate.trainable_variables:
@@ -62,18 +83,34 @@ def check_model(candidate) -> None:
 
 
 def check_image(name: str, x) -> None:
-    """One batch of images, (batch, height, width, channels)."""
+    """Checks that an input is one batch of images, (batch, height, width, channels).
+
+    Args:
+        name: The name of the model or of the data, for the error.
+        x: The input: anything with a `shape`.
+
+    Raises:
+        ValueError: If the input has no shape, or a shape of other than four dimensions.
+    """
     shape = getattr(x, "shape", None)
     if shape is None or len(shape) != 4:
-        found = f"inputs {x!r:.60}" if shape is None else f"an input of shape {tuple(shape)}"
+        description = f"inputs {x!r:.60}" if shape is None else f"an input of shape {tuple(shape)}"
         raise ValueError(
             f"ConcurrentAdversarial perturbs the pixels of one image input, (batch, height, width, "
-            f"channels), but {name} has {found}."
+            f"channels), but {name} has {description}."
         )
 
 
 def check_unfrozen(line, trainable) -> None:
-    """Raises where other variables are trained than those that the model keeps copies of."""
+    """Checks that the model trains as many variables as it keeps copies of.
+
+    Args:
+        line: The copies of the parameters of the last tau steps, a list of variables for each step.
+        trainable: The variables that the model trains.
+
+    Raises:
+        ValueError: If the numbers differ: layers were frozen or unfrozen after construction.
+    """
     for copies in line:
         if len(copies) != len(trainable):
             raise ValueError(
@@ -83,27 +120,38 @@ def check_unfrozen(line, trainable) -> None:
 
 
 def check_pixels(lowest: float, highest: float, bounds) -> None:
-    """The pixels of some images lie in the input range, and fill some of it.
+    """Checks that pixels of some images lie in the input range, and that they fill part of it.
 
-    The attack moves whatever lies outside to the nearest bound.
+    The attack moves every pixel that lies outside to the nearest bound. The check warns if a pixel
+    is outside by more than 1 % of the range's width, or if the pixels span less than 2 % of it.
+
+    Args:
+        lowest: The lowest pixel of the images.
+        highest: The highest pixel of the images.
+        bounds: The input range, (lowest, highest), in the same units.
+
+    Raises:
+        ValueError: If a pixel is outside by half of the range's width or more, or not a number.
     """
     low, high = bounds
-    beyond = max(low - lowest, highest - high) / (high - low)
-    seen = f"the images given to fit have pixels from {lowest:g} to {highest:g}"
+    excess = max(low - lowest, highest - high) / (high - low)
+    pixels = f"the images given to fit have pixels from {lowest:g} to {highest:g}"
     advice = "Say the range of the pixels as the model is given them."
-    if not beyond < 0.5:
-        raise ValueError(f"input_range is ({low:g}, {high:g}), but {seen}. {advice}")
-    if beyond > 0.01:
-        warn(f"input_range is ({low:g}, {high:g}), and {seen}: attacks end at its bounds. {advice}")
+    if not excess < 0.5:
+        raise ValueError(f"input_range is ({low:g}, {high:g}), but {pixels}. {advice}")
+    if excess > 0.01:
+        warn(
+            f"input_range is ({low:g}, {high:g}), and {pixels}: attacks end at its bounds. {advice}"
+        )
     elif 50 * (highest - lowest) < high - low:
         warn(
-            f"input_range is ({low:g}, {high:g}), of which {seen}: an attack of 9/255 of the range "
-            f"would leave nothing of them. {advice}"
+            f"input_range is ({low:g}, {high:g}), of which {pixels}: an attack of 9/255 of the "
+            f"range would leave nothing of them. {advice}"
         )
 
 
 def check_labels(y) -> None:
-    """There is something to be wrong about."""
+    """Raises ValueError if there are no labels, without which the attack has no loss to raise."""
     if y is None:
         raise ValueError(
             "ConcurrentAdversarial needs labels, whose loss the attack raises: fit(x, y)."
@@ -111,7 +159,7 @@ def check_labels(y) -> None:
 
 
 def check_normalization(layers) -> None:
-    """No layer mixes clean and adversarial images."""
+    """Raises ValueError if a layer would mix the statistics of clean and adversarial images."""
     for layer in layers:
         if type(layer) not in (keras.layers.BatchNormalization, SplitBatchNormalization):
             raise ValueError(

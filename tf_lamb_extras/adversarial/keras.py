@@ -1,4 +1,4 @@
-"""The layer for Keras 3."""
+"""Defines the batch normalization with two sets of statistics for Keras 3."""
 
 import keras
 from keras import ops
@@ -13,7 +13,7 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
         return self.add_weight(
             shape=main.shape,
             name=name,
-            # A copy: JAX takes no buffer twice.
+            # The value is copied because JAX refuses to donate one buffer twice.
             initializer=lambda shape, dtype=None: ops.copy(ops.cast(main, dtype)),
             regularizer=main.regularizer,
             constraint=main.constraint,
@@ -22,7 +22,7 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
         )
 
     def _add_late(self):
-        # seam: Keras 3.15.1. A built layer is locked; `Dense.enable_lora` opens it the same way.
+        # seam: Keras 3.15.1. A built layer is locked. `Dense.enable_lora` unlocks it the same way.
         self._tracker.unlock()
         with self._open_name_scope():
             self._add_auxiliary()

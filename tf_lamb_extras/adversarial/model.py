@@ -1,4 +1,4 @@
-"""Concurrent adversarial training of a Keras 3 image model, on TensorFlow or JAX."""
+"""Trains a Keras 3 image model on concurrent adversarial examples, on TensorFlow or JAX."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -84,14 +84,14 @@ class ConcurrentAdversarial(AdversarialStep):
     ):
         checks.check_backend()
         low, high = checks.input_range(input_range)
-        width, share = high - low, "[0, 1]"
+        width, fraction = high - low, "[0, 1]"
         epsilon = checks.distance("epsilon", epsilon, 9 / 255 * width, width)
         step_size = checks.distance("step_size", step_size, epsilon, width)
         arguments = {
             "epsilon": epsilon, "input_range": (low, high), "step_size": step_size,
             "steps": integer("steps", steps), "tau": integer("tau", tau, 0),
-            "alpha": number("alpha", alpha, share),
-            "clean_start": number("clean_start", clean_start, share), "seed": seed,
+            "alpha": number("alpha", alpha, fraction),
+            "clean_start": number("clean_start", clean_start, fraction), "seed": seed,
         }  # fmt: skip
         checks.check_model(model)
         super().__init__(name=name)
@@ -101,16 +101,19 @@ class ConcurrentAdversarial(AdversarialStep):
         self._steps_done = self.add_weight(
             shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps_done"
         )
-        # Keras saves no state of a generator that is not a weight.
-        begun = keras.random.SeedGenerator(seed).state
+        # Keras does not save a generator's state, so the state is a weight of this model.
+        initial = keras.random.SeedGenerator(seed).state
         self._random_state = self.add_weight(
-            shape=begun.shape, dtype=begun.dtype, trainable=False, autocast=False,
-            initializer=lambda shape, dtype=None: ops.copy(begun.value), name="random_state",
+            shape=initial.shape, dtype=initial.dtype, trainable=False, autocast=False,
+            initializer=lambda shape, dtype=None: ops.copy(initial.value), name="random_state",
         )  # fmt: skip
         self.built = True
 
     def _copies(self, age):
-        """The parameters of so many steps ago, which before the first step are those of now."""
+        """Adds a weight for each parameter, to hold its value of `age` steps ago.
+
+        Before the first step, all of them hold the current values.
+        """
         return [
             self.add_weight(
                 shape=v.shape, dtype=v.dtype, trainable=False, autocast=False,
@@ -121,31 +124,44 @@ class ConcurrentAdversarial(AdversarialStep):
         ]  # fmt: skip
 
     def load_own_variables(self, store):
-        """As in Keras; a file of an earlier version, which has no random state, leaves it."""
-        own = self._trainable_variables + self._non_trainable_variables  # seam: Keras 3.15.1
-        if len(store.keys()) == len(own) - 1:
-            store = {**store, str(len(own) - 1): own[-1]}
+        """Loads the model's own variables, as in Keras.
+
+        A file of an earlier version has no random state. The present random state then stays.
+        """
+        variables = self._trainable_variables + self._non_trainable_variables  # seam: Keras 3.15.1
+        if len(store.keys()) == len(variables) - 1:
+            store = {**store, str(len(variables) - 1): variables[-1]}
         super().load_own_variables(store)
 
     def call(self, inputs, training=None):
-        """The model's outputs."""
+        """Returns the outputs of the wrapped model.
+
+        Args:
+            inputs: A batch of images.
+            training: Whether the model is in training mode. Defaults to None: Keras decides.
+        """
         return self.model(inputs, training=training)
 
     def get_config(self):
-        """The arguments and the model."""
+        """Returns the constructor's arguments, with the serialized model."""
         model = keras.saving.serialize_keras_object(self.model)
         return {"model": model, **self._arguments, "name": self.name}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """Makes the model from the result of `get_config`."""
+        """Makes the model from the result of `get_config`.
+
+        Args:
+            config: The result of `get_config`.
+            custom_objects: Classes that Keras does not know, by name. Defaults to None.
+        """
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return cls(**{**config, "model": model})
 
 
 def split(model):
-    """The model, with a set of statistics for the clean images and one for the adversarial."""
+    """Returns the model with its batch normalizations split, for clean and adversarial images."""
     layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `api/batch_norm.py`
-    found = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-    checks.check_normalization(found)
-    return normalization.split(model, SplitBatchNormalization) if found else model
+    norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+    checks.check_normalization(norms)
+    return normalization.split(model, SplitBatchNormalization) if norms else model

@@ -1,7 +1,7 @@
-"""Model Garden's image classification, trained on adversarial examples too (ConAdv).
+"""Trains Model Garden's image classification on adversarial examples, too (ConAdv).
 
-This import registers the task and the experiment `lars/resnet_imagenet_conadv`. A command makes it
-with `--gin_params='import tf_lamb_extras.adversarial.model_garden'`.
+Importing this module registers the task and the experiment `lars/resnet_imagenet_conadv`. A command
+imports it with `--gin_params='import tf_lamb_extras.adversarial.model_garden'`.
 """
 
 import dataclasses
@@ -23,16 +23,22 @@ from tf_lamb_extras.adversarial import normalization, rules
 from tf_lamb_extras.adversarial.normalization import BY_AUXILIARY, Flag
 from tf_lamb_extras.adversarial.tf_keras import SplitBatchNormalization
 
-# Whether the batch is a clean one and its adversarial one.
+# Is up while a batch consists of clean images followed by their adversarial images.
 _DOUBLED = Flag("doubled")
 
 
 @dataclasses.dataclass
 class AdversarialConfig(hyperparams.Config):
-    """The attack, as `ConcurrentAdversarial` documents it.
+    """Holds the settings of the attack; `ConcurrentAdversarial` documents them in full.
 
     Attributes:
-        epsilon, step_size: in pixel units, 0 to 255; a `step_size` of None is `epsilon`.
+        epsilon: The largest change of a pixel, in pixel units from 0 to 255. Defaults to 9.
+        step_size: The size of one step of the attack, in pixel units. Defaults to None: epsilon.
+        steps: Steps per attack. Defaults to 1.
+        tau: The age of the attack's parameters, in updates. Defaults to 1.
+        alpha: The weight of the adversarial loss, in [0, 1]. Defaults to 0.5.
+        clean_start: The fraction of images for which the attack starts at the image. Defaults to
+            0.2.
     """
 
     epsilon: float = 9.0
@@ -45,24 +51,29 @@ class AdversarialConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class ConcurrentAdversarialConfig(tasks.ImageClassificationConfig):
-    """Our image classification config, with the attack."""
+    """Holds our image classification config, with the attack.
+
+    Attributes:
+        adversarial: The settings of the attack.
+    """
 
     adversarial: AdversarialConfig = dataclasses.field(default_factory=AdversarialConfig)
 
     def check_experiment(self, params) -> None:
-        """Raises where this attack cannot be."""
+        """Raises an error if this attack does not work with the experiment's other settings."""
         _check(params)
 
 
 @exp_factory.register_config_factory("lars/resnet_imagenet_conadv")
 def lars_resnet_imagenet_conadv():
-    """`lars/resnet_imagenet`, trained on adversarial examples of each batch too."""
+    """Returns the experiment `lars/resnet_imagenet`, trained on adversarial examples, too."""
     experiment = experiments.lars_resnet_imagenet()
     experiment.task = ConcurrentAdversarialConfig(experiment.task.as_dict())
     return experiment
 
 
 def _check(params):
+    """Raises UserError for a setting out of its range, or one that the attack cannot work with."""
     task, attack = params.task, params.task.adversarial
     pixels, share = "(0, 255]", "[0, 1]"
     intervals = {"epsilon": pixels, "step_size": pixels, "alpha": share, "clean_start": share}
@@ -96,17 +107,18 @@ def _check(params):
 
 @task_factory.register_task_cls(ConcurrentAdversarialConfig)
 class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
-    """Our image classification task in all but what a step trains on.
+    """Trains as our image classification task, but on each batch and its adversarial examples.
 
-    The parameters of tau steps ago are the variables of a model of their own, `model.stale.model`,
-    and those between are in `model.stale.line`; all are saved with the model.
+    `model.stale.model` is a second model, whose variables hold the parameters of tau steps ago.
+    `model.stale.line` holds the parameters of the steps in between. Both are saved with the model.
     """
 
     def build_model(self):
-        """See base class; with two sets of statistics, and the stale parameters."""
+        """Builds the model with split statistics, and the stale parameters; see base class."""
         model = self._build_split()
         if tau := self.task_config.adversarial.tau:
-            # Not a Keras model's own attribute, else the optimizer would train them.
+            # The stale model is inside a `Checkpoint`: the optimizer would train the variables of a
+            # model that is itself an attribute.
             model.stale = tf.train.Checkpoint(
                 model=self._build_split(),
                 line=[_copies(model.trainable_variables) for _ in range(tau - 1)],
@@ -115,20 +127,36 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         return model
 
     def _build_split(self):
+        """Builds the base class's model, and splits its batch normalizations."""
         return normalization.split(super().build_model(), SplitBatchNormalization)
 
     def initialize(self, model):
-        """See base class; before the first step all stale parameters are those of now."""
+        """Initializes the model; see base class.
+
+        Before the first step, all stale parameters equal the current ones.
+        """
         super().initialize(model)
         self._begin_line(model)
 
     def _begin_line(self, model):
+        """Sets all stale parameters to the current ones."""
         for copies in _line(model):
             for copy, variable in zip(copies, model.trainable_variables, strict=True):
                 copy.assign(variable)
 
     def train_step(self, inputs, model, optimizer, metrics=None):
-        """See base class; on the batch and its adversarial one."""
+        """Trains on the batch and its adversarial examples; see base class.
+
+        Args:
+            inputs: A pair of images, normalized and of shape (batch, height, width, channels), and
+                labels.
+            model: The model of `build_model`.
+            optimizer: The optimizer.
+            metrics: The metrics to update, which see the clean images. Defaults to None.
+
+        Returns:
+            The logs of the step, as in the base class.
+        """
         features, labels = inputs
         adversarial = tf.stop_gradient(self.adversarial(model, features, labels, optimizer))
         theta = [tf.convert_to_tensor(v) for v in model.trainable_variables]
@@ -136,18 +164,32 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         for copies, values in zip(line, rules.delayed(line, theta), strict=True):
             for copy, value in zip(copies, values, strict=True):
                 copy.assign(value)
-        both = tf.concat([features, tf.cast(adversarial, features.dtype)], 0)
+        images = tf.concat([features, tf.cast(adversarial, features.dtype)], 0)
         with _DOUBLED.up():
-            return super().train_step((both, tf.concat([labels] * 2, 0)), model, optimizer, metrics)
+            return super().train_step(
+                (images, tf.concat([labels] * 2, 0)), model, optimizer, metrics
+            )
 
     def adversarial(self, model, features, labels, optimizer):
-        """The adversarial images of the next step, which do not depend on its weights."""
+        """Returns the adversarial images of the next step.
+
+        With tau above 0, they do not depend on the model's current weights.
+
+        Args:
+            model: The model of `build_model`.
+            features: Normalized images, of shape (batch, height, width, channels).
+            labels: The labels of the images.
+            optimizer: The optimizer, whose step count seeds the random starts.
+
+        Returns:
+            Normalized images in float32, of the shape of `features`.
+        """
         attack = self.task_config.adversarial
         x = tf.cast(features, tf.float32)
         seed = self._seed(optimizer)
         noise = tf.random.stateless_uniform(tf.shape(x), seed, -1, 1)
-        drawn = tf.random.stateless_uniform((tf.shape(x)[0], 1, 1, 1), seed + [1, 0])
-        is_clean = drawn < attack.clean_start
+        uniform = tf.random.stateless_uniform((tf.shape(x)[0], 1, 1, 1), seed + [1, 0])
+        is_clean = uniform < attack.clean_start
         deviation = tf.constant(preprocess_ops.STDDEV_RGB, tf.float32)
         mean = tf.constant(preprocess_ops.MEAN_RGB, tf.float32)
         epsilon = attack.epsilon / deviation
@@ -162,7 +204,7 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
                     outputs = tf.cast(stale(images, training=True), tf.float32)
                 loss = self.build_losses(labels, outputs)
                 if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
-                    loss = optimizer.get_scaled_loss(loss)  # else small ones are 0 in float16
+                    loss = optimizer.get_scaled_loss(loss)  # small gradients would be 0 in float16
             return tape.gradient(loss, images)
 
         return rules.attack(
@@ -173,7 +215,10 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         )  # fmt: skip
 
     def _seed(self, optimizer):
-        """The seed of this call, from what every checkpoint holds: a resumed run repeats none."""
+        """Returns the seed of this step, on this replica.
+
+        It depends only on what every checkpoint holds, so that a resumed run repeats no seed.
+        """
         context = tf.distribute.get_replica_context()  # None outside of `strategy.run`
         replica = context.replica_id_in_sync_group if context else 0
         micro_step = getattr(unwrapped(optimizer), "_micro_step", 0)
@@ -183,7 +228,14 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         return seed
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
-        """See base class; of a doubled batch, the weighted sum of both halves' losses."""
+        """Returns the loss, for a doubled batch the weighted sum of the losses of its halves.
+
+        Args:
+            labels: The labels of the batch.
+            model_outputs: The outputs of the model for the batch.
+            aux_losses: Regularization losses, which the loss of each half contains. Defaults to
+                None.
+        """
         build = super().build_losses
         if not _DOUBLED:
             return build(labels, model_outputs, aux_losses)
@@ -192,13 +244,21 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         return rules.weighted(clean, adversarial, self.task_config.adversarial.alpha)
 
     def process_metrics(self, metrics, labels, model_outputs, **kwargs):
-        """See base class; of a doubled batch, those of its clean half."""
+        """Updates the metrics, for a doubled batch with its clean half.
+
+        Args:
+            metrics: The metrics to update.
+            labels: The labels of the batch.
+            model_outputs: The outputs of the model for the batch.
+            kwargs: Passed to the base class.
+        """
         if _DOUBLED:
             labels, model_outputs = tf.split(labels, 2)[0], tf.split(model_outputs, 2)[0]
         super().process_metrics(metrics, labels, model_outputs, **kwargs)
 
 
 def _copies(variables):
+    """Returns untrained copies of variables, which each replica changes alike."""
     options = {
         "synchronization": tf.VariableSynchronization.ON_READ,
         "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
@@ -207,6 +267,6 @@ def _copies(variables):
 
 
 def _line(model):
-    """The variables of the last tau steps, oldest first."""
+    """Returns the stale parameters, a list for each of the last tau steps, oldest first."""
     stale = getattr(model, "stale", None)
     return [] if stale is None else [stale.model.trainable_variables, *stale.line]

@@ -1,4 +1,4 @@
-"""Batch normalization with two sets of statistics: of clean images, and of adversarial ones."""
+"""Normalizes batches with two sets of statistics: of clean images, and of adversarial ones."""
 
 import contextlib
 import contextvars
@@ -10,7 +10,13 @@ from tf_lamb.core import batch_norm as normalization
 
 
 class Flag:
-    """Down at first, in each thread: a replica is one. `with flag.up():` it is true."""
+    """A flag that is True inside `with flag.up():`, and otherwise False, separately in each thread.
+
+    TensorFlow runs each replica in a thread of its own.
+
+    Args:
+        name: A name for the context variable.
+    """
 
     def __init__(self, name: str):
         self._is_up = contextvars.ContextVar(name, default=False)
@@ -20,7 +26,7 @@ class Flag:
 
     @contextlib.contextmanager
     def up(self):
-        """Holds it up."""
+        """Makes the flag True inside the `with` statement."""
         token = self._is_up.set(True)
         try:
             yield
@@ -28,7 +34,8 @@ class Flag:
             self._is_up.reset(token)
 
 
-BY_AUXILIARY = Flag("auxiliary_statistics")  # in layers that are called, or traced, while it is up
+# While it is up, split layers that are called, or traced, normalize by their auxiliary set alone.
+BY_AUXILIARY = Flag("auxiliary_statistics")
 
 
 class SplitBatchNormalization(InParts):
@@ -37,14 +44,13 @@ class SplitBatchNormalization(InParts):
     In training, the main set normalizes the first half of a batch, for example clean images. The
     auxiliary set normalizes the second half, for example adversarial images. Evaluation uses the
     main set. Inside `with BY_AUXILIARY.up():` the auxiliary set normalizes the full batch, and no
-    running average moves. A half with non-finite statistics does not change its
-    averages.
+    running average moves. A half with non-finite statistics does not change its averages.
 
     Args:
         kwargs: The arguments of `BatchNormalization`; `synchronized` must be False.
 
     Raises:
-        ValueError, TypeError: at construction, for an argument out of its range; when a step is
+        ValueError, TypeError: At construction, for an argument out of its range; when a step is
             traced, for an odd batch or a mask.
 
     References:
@@ -53,60 +59,84 @@ class SplitBatchNormalization(InParts):
     """
 
     def build(self, input_shape):
-        """Adds the framework's weights, and the auxiliary ones."""
+        """Adds the framework's weights, and then the auxiliary ones."""
         super().build(input_shape)
         self._add_auxiliary()
 
     def call(self, inputs, training=None, mask=None):
-        """Calls the framework's layer, except in training or for the auxiliary set."""
+        """Normalizes the inputs.
+
+        The framework's layer does so in evaluation, unless `BY_AUXILIARY` is up.
+
+        Args:
+            inputs: A batch. In training its first half is clean, its second half adversarial.
+            training: Whether to train. Defaults to None: Keras decides.
+            mask: A mask of time steps, which only the framework's layer accepts. Defaults to None.
+        """
         if self._trains(training):
             return self._train(inputs, mask)
         if not BY_AUXILIARY:
             return super().call(inputs, training=False, mask=mask)
-        x, how = self._wide(inputs), self._norm_kwargs()
+        x, settings = self._wide(inputs), self._norm_kwargs()
         weights = self._weights(x, "auxiliary_")
-        y = normalization.normalized(self._xp, x, weights, how["axis"], how["epsilon"])
+        y = normalization.normalized(self._xp, x, weights, settings["axis"], settings["epsilon"])
         return self._xp.cast(y, self.compute_dtype)
 
     def _normalize(self, x, batch):
+        """Normalizes a batch in training, and updates the running averages.
+
+        `batch` is the number of examples, or None if it is unknown when the step is traced.
+        """
         auxiliary = self._weights(x, "auxiliary_")
         if BY_AUXILIARY:
             return normalization.train(self._xp, x, auxiliary, **self._norm_kwargs())[0]
         if batch is not None:
             _check_half(self.name, batch)
-        y, of_main, of_auxiliary = _halves(
+        y, main_averages, auxiliary_averages = _halves(
             self._xp, x, self._weights(x), auxiliary, **self._norm_kwargs()
         )
-        self._keep_settings(of_main)
-        self._keep_settings(of_auxiliary, "auxiliary_")
+        self._keep_settings(main_averages)
+        self._keep_settings(auxiliary_averages, "auxiliary_")
         return y
 
     def _add_auxiliary(self):
+        """Adds an auxiliary weight for each weight of the main set."""
         for name in SET:
             if (main := getattr(self, name, None)) is not None:
                 setattr(self, f"auxiliary_{name}", self._add_like(main, f"auxiliary_{name}"))
 
 
 def split(model: Any, cls: type) -> Any:
-    """Every `BatchNormalization` of a model becomes a split one, in place; variables stay.
+    """Replaces every `BatchNormalization` of a model with a split one, in place; variables stay.
 
-    Auxiliary weights start as copies. They come after the others, and before the optimizer's slots:
-    the model is built, under its strategy's scope if it has one, and its optimizer is not.
+    The auxiliary weights start as copies of the main ones. They come after the model's other
+    weights, and before the optimizer's slots. Therefore the model must be built, under the scope of
+    its distribution strategy if it has one, and its optimizer must not be built.
+
+    Args:
+        model: A built Keras model.
+        cls: The split layer of the model's Keras.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: If a batch normalization is not built, or the optimizer is.
     """
     layers = found(model, cls)
-    new = [layer for layer in layers if type(layer) is not cls]
-    if unbuilt := [layer.name for layer in new if not layer.built]:
+    unsplit = [layer for layer in layers if type(layer) is not cls]
+    if unbuilt := [layer.name for layer in unsplit if not layer.built]:
         raise ValueError(
             f"{unbuilt[0]} has no weights yet that its auxiliary ones could begin with. Call the "
             "model once, or give it an Input."
         )
     optimizer = getattr(model, "optimizer", None)
-    if new and getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+    if unsplit and getattr(optimizer, "built", getattr(optimizer, "_built", False)):
         raise ValueError(
             f"The optimizer of {model.name} is built, and would not train the auxiliary weights. "
             "Compile again with a new optimizer."
         )
-    for layer in new:
+    for layer in unsplit:
         seams.become(layer, cls, {})
         layer._add_late()
     seams.forget_compiled(model)
@@ -114,15 +144,18 @@ def split(model: Any, cls: type) -> Any:
 
 
 def _halves(xp, x, main, auxiliary, **how):
-    """The first half by the main set, the second by the auxiliary; and the new averages of each."""
+    """Normalizes the first half of x with the main set, and the second half with the auxiliary set.
+
+    Returns the normalized batch, and the new running averages of each set.
+    """
     half = xp.shape(x)[0] // 2
-    first, *of_main = normalization.train(xp, x[:half], main, **how)
-    second, *of_auxiliary = normalization.train(xp, x[half:], auxiliary, **how)
-    return xp.concatenate([first, second]), of_main, of_auxiliary
+    first, *main_averages = normalization.train(xp, x[:half], main, **how)
+    second, *auxiliary_averages = normalization.train(xp, x[half:], auxiliary, **how)
+    return xp.concatenate([first, second]), main_averages, auxiliary_averages
 
 
 def _check_half(name: str, batch: int) -> None:
-    """The batch has two halves, or an error."""
+    """Raises ValueError if the batch does not divide into two halves."""
     if batch % 2:
         raise ValueError(
             f"{name} gives each half of the batch statistics of its own, but it has {batch:,} "

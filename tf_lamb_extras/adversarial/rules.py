@@ -1,34 +1,43 @@
-"""ConAdv: adversarial examples from parameters that are some steps old.
+"""Computes adversarial examples from parameters that are some steps old (ConAdv).
 
     delta_t = argmax over |d| <= epsilon of L(theta_{t-tau}; x_t + d, y_t)      by steps of the sign
     loss_t  = (1 - alpha) L(theta_t; x_t, y_t) + alpha L(theta_t; x_t + delta_t, y_t)
 
-The attack does not read theta_t, so that it need not wait for the update before.
+The attack does not read theta_t, so that it need not wait for the previous update.
 
-Source: Liu et al., arXiv:2106.00221. Unlike the released code, whose attack is aimed at a random
-wrong class, this one leads away from the right one, as the formula does.
+The source is Liu et al., arXiv:2106.00221. The released code aims the attack at a random wrong
+class. This attack leads away from the right class, as in the formula. `xp` is a namespace of array
+functions such as `keras.ops`.
 """
 
 
 def start(xp, x, noise, is_clean, epsilon):
-    """The start of an attack: the image, or a point of the ball around it.
+    """Returns the start of an attack: each image itself, or a random point of the ball around it.
 
     Args:
-        noise: uniform in [-1, 1), of the shape of x.
-        is_clean: of each image whether it begins at the image itself, as (batch, 1, 1, ...).
+        xp: A namespace of array functions.
+        x: The images.
+        noise: Uniform random numbers in [-1, 1), of the shape of x.
+        is_clean: Whether the attack starts at the image itself, of shape (batch, 1, 1, ...).
+        epsilon: The radius of the ball, in the units of the images.
     """
     return xp.where(is_clean, x, x + epsilon * noise)
 
 
 def attack(xp, gradient, x, begin, *, epsilon, step_size, steps, input_range):
-    """The images after so many steps of the sign of the gradient, each projected.
+    """Returns the images after the steps of the sign of the gradient, each of them projected.
 
     A gradient of 0 moves nothing.
 
     Args:
-        gradient: of the loss at the stale parameters, a function of the images.
-        x, begin: the images, and where the attack begins.
-        epsilon, step_size, input_range: in the units of the images.
+        xp: A namespace of array functions.
+        gradient: A function from images to the gradient of the loss at the stale parameters.
+        x: The images.
+        begin: The images at which the attack begins.
+        epsilon: The largest change of a pixel, in the units of the images.
+        step_size: The size of one step, in the units of the images.
+        steps: The number of steps.
+        input_range: The lowest and the highest pixel, in the units of the images.
     """
     adversarial = projected(xp, begin, x, epsilon, input_range)
     for _ in range(steps):
@@ -38,22 +47,48 @@ def attack(xp, gradient, x, begin, *, epsilon, step_size, steps, input_range):
 
 
 def projected(xp, adversarial, x, epsilon, input_range):
-    """The nearest point that is within epsilon of x and within the range."""
+    """Returns the nearest point that is within epsilon of x, and within the input range.
+
+    Args:
+        xp: A namespace of array functions.
+        adversarial: The point to project.
+        x: The images.
+        epsilon: The largest change of a pixel, in the units of the images.
+        input_range: The lowest and the highest pixel, in the units of the images.
+    """
     low, high = input_range
     near = xp.minimum(xp.maximum(adversarial, x - epsilon), x + epsilon)
     return xp.minimum(xp.maximum(near, low), high)
 
 
 def weighted(clean, adversarial, alpha):
-    """The loss of both."""
+    """Returns the loss of a step, (1 - alpha) clean + alpha adversarial.
+
+    Args:
+        clean: The loss of the clean images.
+        adversarial: The loss of the adversarial images.
+        alpha: The weight of the adversarial loss, in [0, 1].
+    """
     return (1 - alpha) * clean + alpha * adversarial
 
 
 def stale(line, theta):
-    """theta_{t-tau}: the oldest of the parameters of the last tau steps; theta_t where tau is 0."""
+    """Returns theta_{t-tau}, the parameters that the attack reads; theta_t if tau is 0.
+
+    Args:
+        line: The parameters of the last tau steps, oldest first.
+        theta: The current parameters, theta_t.
+    """
     return line[0] if line else theta
 
 
 def delayed(line, theta):
-    """The parameters of the last tau steps at the next step; before the first, all are theta_0."""
+    """Returns the line of the next step: without its oldest parameters, and with the current ones.
+
+    Before the first step, all parameters in the line are theta_0.
+
+    Args:
+        line: The parameters of the last tau steps, oldest first.
+        theta: The current parameters, theta_t.
+    """
     return [*line[1:], theta] if line else []

@@ -1,4 +1,7 @@
-"""One step of concurrent adversarial training: attack, remember the parameters, train on both."""
+"""Takes one step of concurrent adversarial training.
+
+A step makes the adversarial images, remembers the parameters, and trains on both batches.
+"""
 
 from typing import Any
 
@@ -8,43 +11,65 @@ from keras import ops
 from tf_lamb_extras.adversarial import checks, rules
 from tf_lamb_extras.adversarial.normalization import BY_AUXILIARY, Flag
 
+# The arguments of the model that `rules.attack` takes.
 _ATTACK = ("epsilon", "step_size", "steps", "input_range")
-# Whether the batch is a clean one and its adversarial one.
+# Is up while a batch consists of clean images followed by their adversarial images.
 _DOUBLED = Flag("doubled")
 
 
 class AdversarialStep(keras.Model):
-    """A model whose steps are on both; its constructor gives it what is read here.
+    """A model that trains on each batch and on adversarial examples of it.
 
-    `_arguments`: those of the attack. `_line`: copies of the parameters of the last tau steps,
-    oldest first. `_random_state`: of what draws where attacks begin. `_steps_done`: a counter.
+    The subclass's constructor sets these attributes, which are read here:
+
+        _arguments       the constructor's arguments by name, with those of the attack
+        _line            copies of the parameters of the last tau steps, oldest first
+        _random_state    the state of the random generator that draws the starts of attacks
+        _steps_done      a counter of steps
     """
 
     def fit(self, x=None, *arguments, **options):
-        """Trains as Keras's `fit`; first checks that images lie in the input range."""
+        """Trains as Keras's `fit`, and checks first that images lie in the input range.
+
+        Args:
+            x: The data, as for Keras's `fit`.
+            arguments: Further positional arguments of Keras's `fit`.
+            options: Further keyword arguments of Keras's `fit`.
+
+        Raises:
+            ValueError: If some images lie far outside the input range.
+        """
         if (images := some_images(x)) is not None:
             lowest, highest = float(ops.min(images)), float(ops.max(images))
             checks.check_pixels(lowest, highest, self._arguments["input_range"])
         return super().fit(x, *arguments, **options)
 
     def make_train_function(self, force=False):
-        """Makes the function as Keras's does, which every `fit` calls before its first step."""
+        """Makes the train function, as Keras does; every `fit` calls it before its first step.
+
+        Args:
+            force: Whether to make it again if it exists. Defaults to False.
+
+        Raises:
+            ValueError: If layers were frozen or unfrozen since construction.
+        """
         checks.check_unfrozen(self._line, self.trainable_variables)
         if int(ops.convert_to_numpy(self._steps_done)) == 0:
-            # Weights may have been loaded since this model was made.
+            # Weights may have been loaded after the copies were made.
             for copies in self._line:
                 for copy, v in zip(copies, self.trainable_variables, strict=True):
                     copy.assign(ops.copy(v.value))
         return super().make_train_function(force)
 
     def train_step(self, *arguments):
-        """Keras's, on the batch and its adversarial one."""
+        """Trains on the batch and its adversarial one; the arguments are those of Keras's step."""
         if keras.backend.backend() == "jax":
             return self._stateless_train_step(*arguments)
         with _DOUBLED.up():
             return super().train_step(self._double(*arguments))
 
     def _stateless_train_step(self, state, data):
+        """Takes a step on the JAX backend; returns the logs and the new state."""
         trainable, _, optimizer, metrics = state
         variables = (
             *self.trainable_variables, *self.non_trainable_variables, *self.optimizer.variables,
@@ -58,7 +83,7 @@ class AdversarialStep(keras.Model):
             return super().train_step((trainable, non_trainable, optimizer, metrics), data)
 
     def _double(self, data):
-        """The batch twice, the second time with adversarial images; then the line moves on."""
+        """Returns the batch with its adversarial one behind it, and moves the line on."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         checks.check_image("the data", x)
         x = ops.cast(x, keras.config.floatx())
@@ -67,23 +92,30 @@ class AdversarialStep(keras.Model):
             for copy, value in zip(copies, values, strict=True):
                 copy.assign(value)
         self._steps_done.assign_add(1)
-        y, sample_weight = each(lambda a: ops.concatenate([a, a]), (y, sample_weight))
-        both = ops.concatenate([x, ops.stop_gradient(adversarial)])
-        return keras.utils.pack_x_y_sample_weight(both, y, sample_weight)
+        y, sample_weight = each(lambda array: ops.concatenate([array, array]), (y, sample_weight))
+        images = ops.concatenate([x, ops.stop_gradient(adversarial)])
+        return keras.utils.pack_x_y_sample_weight(images, y, sample_weight)
 
     def _parameters(self):
-        """Those of the last tau steps, oldest first, and those of now."""
+        """Returns the parameters of the last tau steps, oldest first, and the current ones."""
         line = [[ops.convert_to_tensor(v) for v in copies] for copies in self._line]
         return line, [ops.convert_to_tensor(v) for v in self.trainable_variables]
 
     def adversarial(self, x: Any, y: Any, sample_weight: Any = None) -> Any:
-        """The adversarial images of a batch of the next step, which do not depend on its weights.
+        """Returns the adversarial images of a batch in the next step.
+
+        With tau above 0, they do not depend on the current weights. The model must be compiled.
 
         Args:
-            x, y, sample_weight: A batch, as `train_on_batch` takes it; the model is compiled.
+            x: A batch of images, as `train_on_batch` takes it.
+            y: The labels of the images.
+            sample_weight: The weights of the images in the loss. Defaults to None.
 
         Returns:
             Images within epsilon of x, and within the input range.
+
+        Raises:
+            ValueError: If there are no labels.
         """
         checks.check_labels(y)
         theta = rules.stale(*self._parameters())
@@ -92,23 +124,35 @@ class AdversarialStep(keras.Model):
         shape = ops.shape(x)
         seeds = StoredSeeds(self._random_state)
         noise = keras.random.uniform(shape, -1, 1, x.dtype, seeds)
-        drawn = keras.random.uniform((shape[0], 1, 1, 1), 0, 1, x.dtype, seeds)
-        is_clean = drawn < self._arguments["clean_start"]
+        uniform = keras.random.uniform((shape[0], 1, 1, 1), 0, 1, x.dtype, seeds)
+        is_clean = uniform < self._arguments["clean_start"]
         begin = rules.start(ops, x, noise, is_clean, attack["epsilon"])
-        rest = [ops.convert_to_tensor(v) for v in self.non_trainable_variables]
-        known = [(v, v.value) for v in (*self.metrics_variables, *self.optimizer.variables)]
+        non_trainable = [ops.convert_to_tensor(v) for v in self.non_trainable_variables]
+        values = [(v, v.value) for v in (*self.metrics_variables, *self.optimizer.variables)]
 
         def loss(images):
             with BY_AUXILIARY.up():
-                outputs, _ = self.stateless_call(theta, rest, images, training=True)
-            with keras.StatelessScope(known):
+                outputs, _ = self.stateless_call(theta, non_trainable, images, training=True)
+            with keras.StatelessScope(values):
                 plain = super(AdversarialStep, self).compute_loss(images, y, outputs, sample_weight)
-                return self.optimizer.scale_loss(plain)  # else small ones are 0 in float16
+                # Small gradients would be 0 in float16.
+                return self.optimizer.scale_loss(plain)
 
         return rules.attack(ops, lambda images: gradient(loss, images), x, begin, **attack)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Keras's; of a doubled batch, the weighted sum of both halves' losses."""
+        """Returns Keras's loss, for a doubled batch the weighted sum of the losses of its halves.
+
+        Args:
+            x: The images. Defaults to None.
+            y: The labels. Defaults to None.
+            y_pred: The model's predictions. Defaults to None.
+            sample_weight: The weights of the images. Defaults to None.
+            training: Whether the model trains. Defaults to True.
+
+        Raises:
+            ValueError: If there are no labels.
+        """
         checks.check_labels(y)
         if not _DOUBLED:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
@@ -118,28 +162,46 @@ class AdversarialStep(keras.Model):
         return rules.weighted(clean, adversarial, self._arguments["alpha"])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Keras's; of a doubled batch, those of its clean half."""
+        """Updates the metrics as Keras does, for a doubled batch with its clean half.
+
+        Args:
+            x: The images.
+            y: The labels.
+            y_pred: The model's predictions.
+            sample_weight: The weights of the images. Defaults to None.
+
+        Returns:
+            The values of the metrics by name.
+        """
         if _DOUBLED:
             x, y, y_pred, sample_weight = half((x, y, y_pred, sample_weight), 0)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
 
 class StoredSeeds(keras.random.SeedGenerator):
-    """Keras's generator, on a state that is a weight of the model."""
+    """A random generator of Keras, whose state is a weight of the model.
+
+    Args:
+        state: The weight.
+    """
 
     def __init__(self, state):
         self.state = state
 
     def next(self, ordered=True):
-        """The seed of the next draw, as Keras's own counts."""
+        """Returns the seed of the next draw, and counts it as Keras's generator does.
+
+        Args:
+            ordered: Ignored, as every draw is ordered. Defaults to True.
+        """
         seed = ops.copy(ops.convert_to_tensor(self.state))
         self.state.assign(seed + ops.convert_to_tensor([0, 1], seed.dtype))
         return seed
 
 
 def some_images(data):
-    """Up to 64 images of what `fit` is given; None where they could be had only once."""
-    if hasattr(data, "take") and hasattr(data, "element_spec"):  # of tf.data
+    """Returns up to 64 images of the data of `fit`; None if there are none, or only once."""
+    if hasattr(data, "take") and hasattr(data, "element_spec"):  # a tf.data.Dataset
         data = next(iter(data.take(1)), None)
     elif isinstance(data, keras.utils.PyDataset):
         data = data[0]
@@ -152,17 +214,34 @@ def some_images(data):
 
 
 def each(function, arrays):
-    """The function of each array of a nest; of None, None."""
-    return keras.tree.map_structure(lambda a: None if a is None else function(a), arrays)
+    """Applies a function to each array of a nest; None stays None.
+
+    Args:
+        function: A function of one array.
+        arrays: A nest of arrays.
+    """
+    return keras.tree.map_structure(
+        lambda array: None if array is None else function(array), arrays
+    )
 
 
 def half(arrays, which):
-    """The first or the second half of each."""
-    return each(lambda a: ops.split(a, 2)[which], arrays)
+    """Returns the first or the second half of each array of a nest.
+
+    Args:
+        arrays: A nest of arrays, each with the batch axis first.
+        which: 0 for the first half, 1 for the second.
+    """
+    return each(lambda array: ops.split(array, 2)[which], arrays)
 
 
 def gradient(loss, images):
-    """The gradient of the loss by the images."""
+    """Returns the gradient of a loss with respect to the images.
+
+    Args:
+        loss: A function from images to a scalar.
+        images: A batch of images.
+    """
     if keras.backend.backend() == "jax":
         import jax
 

@@ -1,4 +1,4 @@
-"""The layer for tf_keras."""
+"""Defines the batch normalization with two sets of statistics for tf_keras."""
 
 import tensorflow as tf
 import tf_keras
@@ -26,6 +26,6 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
         )
 
     def _add_late(self):
-        # Patterns are searched in names, which begin with those of the layers around.
+        # Patterns are matched against variable names, which start with the enclosing layers' names.
         with tf.name_scope(self.moving_mean.name.rpartition("/")[0] + "/"):
             self._add_auxiliary()

@@ -1,9 +1,9 @@
-"""A callback that finds the peak of the learning rate while it warms up (AutoWU).
+"""Finds the peak of the learning rate while it warms up (AutoWU), with a callback.
 
 `AutoWarmup` is a callback of the Keras that `tf.keras` names.
-`tf_lamb_extras.automatic_warmup.keras` and `tf_lamb_extras.automatic_warmup.tf_keras` say it
-outright. `tf_lamb_extras.automatic_warmup.model_garden` registers a learning rate of the Model
-Garden.
+`tf_lamb_extras.automatic_warmup.keras` and `tf_lamb_extras.automatic_warmup.tf_keras` have the
+callback of one Keras each. `tf_lamb_extras.automatic_warmup.model_garden` registers a learning rate
+for Model Garden.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The framework-independent half of the callback, the weights that it keeps, and its plot."""
+"""Defines the callback for both Kerases, the copy of the weights that it keeps, and its plot."""
 
 import glob
 import json
@@ -13,11 +13,12 @@ from tf_lamb.core.messages import warn
 from tf_lamb_extras.automatic_warmup import gaussian_process
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
 
-ROUNDING = 2.0**-22  # of a difference of two means in float32, over the larger
+# Rounding error of a difference of two means in float32, as a fraction of the larger one.
+ROUNDING = 2.0**-22
 
 
 class AutoWarmup(Callback):
-    """AutoWarmup, a callback that finds the peak of the learning rate while it warms up (AutoWU).
+    """Finds the peak of the learning rate while it warms up (AutoWU); a callback.
 
         warmup    lr = min (max/min)^(step/longest), longest = max_warmup_fraction T
         test      at the end of an epoch, over all losses so far: P, the probability that an
@@ -61,14 +62,15 @@ class AutoWarmup(Callback):
         verbose: Whether to print the decisions. Defaults to True.
 
     Attributes:
-        warmup: The observations and decisions: `points`, `verdicts`, `begin`, `peak`, `found`.
+        warmup: The observations and decisions, an `AutoWUState` with `points`, `verdicts`, `begin`,
+            `peak` and `found`. None before training begins.
 
     Raises:
-        ValueError: for an impossible range, fraction or decay; when training begins, if the number
+        ValueError: For an impossible range, fraction or decay; when training begins, if the number
             of steps is unknown, the optimizer has a schedule, or the state is missing or belongs to
             another training.
-        FloatingPointError: at the end of a first epoch without a finite loss.
-        ModuleNotFoundError: at construction, if scikit-learn is not installed.
+        FloatingPointError: At the end of a first epoch without a finite loss.
+        ModuleNotFoundError: At construction, if scikit-learn is not installed.
 
     Example:
 
@@ -90,7 +92,8 @@ class AutoWarmup(Callback):
     warmup: Any = None
     sets_learning_rate = True
     _state_file: Any
-    async_safe = True  # losses are looked at when the epoch ends: Keras 3 need not wait for them
+    # Keras 3 need not wait for the losses, as the callback reads them only when an epoch ends.
+    async_safe = True
 
     def __init__(
         self, min_learning_rate: float = 1e-5, max_learning_rate: float = 1.0, *,
@@ -109,11 +112,15 @@ class AutoWarmup(Callback):
         gaussian_process.check_installed()
         self._total_steps, self._state_file, self._verbose = total_steps, state_file, verbose
         self._kept = Kept(state_file)
-        # Says now what cannot be, of a training that is long enough.
+        # Raises an error for a bad argument now; the number of steps may be known only later.
         Settings(total_steps or 10**9, **self._told)
 
     def on_train_begin(self, logs=None):
-        """Computes the number of steps."""
+        """Computes the number of steps.
+
+        Raises:
+            ValueError: If the number of steps in an epoch is unknown.
+        """
         self._steps = self.params.get("steps")
         if not self._steps:
             raise ValueError(
@@ -127,7 +134,16 @@ class AutoWarmup(Callback):
         self._set: float | None = None
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts, or resumes after the earlier epochs."""
+        """Starts the warmup, or resumes after the earlier epochs.
+
+        Args:
+            epoch: The number of the epoch, from 0.
+            logs: Ignored. Defaults to None.
+
+        Raises:
+            ValueError: If the state of the earlier epochs is missing, or belongs to another
+                training.
+        """
         self._first = epoch * self._steps
         self._means: list[tuple[int, Any]] = []
         if not self._has_begun:
@@ -140,7 +156,15 @@ class AutoWarmup(Callback):
         (RISING.add if is_rising else RISING.discard)(self.model)
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Sets the learning rate."""
+        """Sets the learning rate.
+
+        Args:
+            batch: The number of the batch in its epoch, from 0.
+            logs: Ignored. Defaults to None.
+
+        Raises:
+            ValueError: If the optimizer has a schedule.
+        """
         if batch == 0:
             self._warn_of_others()
         self._set = rate = self.warmup.rate(self._first + batch)
@@ -153,11 +177,11 @@ class AutoWarmup(Callback):
             ) from error
 
     def _warn_of_others(self):
-        """Warns if the rate is not the one that was set last: somebody else sets it, too."""
+        """Warns once if something else has changed the learning rate since it was set last."""
         if self._set is None or self._knows_others:
             return
         rate = float(value_of(self.model.optimizer.learning_rate))
-        if not math.isclose(rate, self._set, rel_tol=1e-5):  # in float32
+        if not math.isclose(rate, self._set, rel_tol=1e-5):  # the optimizer rounds to float32
             self._knows_others = True
             warn(
                 f"AutoWarmup sets the learning rate before every step. It has set {self._set:.3g}, "
@@ -166,13 +190,26 @@ class AutoWarmup(Callback):
             )
 
     def on_train_batch_end(self, batch, logs=None):
-        """Keeps the mean loss of the epoch so far."""
-        # Keras 3 may call from several threads, in any order.
-        done = min((batch // self._call + 1) * self._call, self._steps)
-        self._means.append((done, logs["loss"]))
+        """Keeps the mean loss of the epoch so far.
+
+        Args:
+            batch: The number of the batch in its epoch, from 0.
+            logs: Keras's logs, with "loss". Defaults to None.
+        """
+        # Keras 3 may call this from several threads, in any order.
+        steps_done = min((batch // self._call + 1) * self._call, self._steps)
+        self._means.append((steps_done, logs["loss"]))
 
     def on_epoch_end(self, epoch, logs=None):
-        """Decides, and saves the decision."""
+        """Decides on the rest of the schedule, and saves the decision.
+
+        Args:
+            epoch: The number of the epoch, from 0.
+            logs: Keras's logs, to which "learning_rate" is added. Defaults to None.
+
+        Raises:
+            FloatingPointError: If the first epoch has no finite loss.
+        """
         for step, loss in _of_steps(self._means):
             self.warmup.record(self._first + step, loss)
         step = self._first + self._steps
@@ -203,6 +240,10 @@ class AutoWarmup(Callback):
             )
 
     def _go_back(self, lowest):
+        """Restores the weights and the optimizer of step `lowest`.
+
+        Returns a sentence that says so, or "" with a warning if they are not available.
+        """
         if (arrays := self._kept.at(lowest, self._copies())) is None:
             warn(
                 f"AutoWarmup goes back to a lower learning rate, but not to the weights of step "
@@ -212,18 +253,20 @@ class AutoWarmup(Callback):
             )
             return ""
         for variable, array in zip(self._trained(), arrays, strict=True):
-            variable.assign(array.copy())  # which may be needed again
+            variable.assign(array.copy())  # the kept array may be needed again
         self._set = None
         return f" The weights and the optimizer are those of step {lowest:,} again."
 
     def _trained(self):
+        """Returns the variables of the model and of the optimizer."""
         return [*self.model.weights, *variables_of(self.model.optimizer)]
 
     def _copies(self):
+        """Returns copies of the values of these variables, as NumPy arrays."""
         return [variable.numpy().copy() for variable in self._trained()]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws loss, posterior, switch and learning rate; see `AutoWarmup`.
+        """Draws the loss, the posterior, the switch and the learning rate.
 
         Args:
             axes: Two matplotlib `Axes`. Defaults to None: those of a new figure.
@@ -232,12 +275,16 @@ class AutoWarmup(Callback):
             The two `Axes`. The caller shows or saves them.
 
         Raises:
-            ValueError: before the first loss.
-            ModuleNotFoundError: if matplotlib is not installed.
+            ValueError: Before the first loss.
+            ModuleNotFoundError: If matplotlib is not installed.
         """
         return draw(self.warmup, axes)
 
     def _state_before(self, epoch):
+        """Returns the state of the epochs before this one, from this object or from the state file.
+
+        Raises ValueError if there is none, or if it is of a training with another number of steps.
+        """
         path = self._state_file
         if self.warmup is not None:
             state = {**self.warmup.state(), "steps": self._first}
@@ -245,10 +292,10 @@ class AutoWarmup(Callback):
             with open(path) as file:
                 state = json.load(file)
         else:
-            where = f"and there is no state_file={path!r}" if path else "and has no state_file"
+            reason = f"and there is no state_file={path!r}" if path else "and has no state_file"
             raise ValueError(
                 f"fit begins at epoch {epoch}, but this AutoWarmup has not seen the ones before, "
-                f"{where}: give the state_file of that training, or begin at epoch 0."
+                f"{reason}: give the state_file of that training, or begin at epoch 0."
             )
         if state["total_steps"] != self._settings.total_steps:
             raise ValueError(
@@ -266,26 +313,29 @@ class AutoWarmup(Callback):
 
 
 def _of_steps(means):
-    """Yields step and loss, computed from the means of all steps so far.
+    """Yields pairs of step and loss, computed from the mean losses of all steps so far.
 
-    Means are float32. Behind a loss of 1e8 one of 2 is lost in their rounding; what is given for it
-    is that rounding, lest it be taken for the lowest.
+    The means are float32. Behind a loss of 1e8, a loss of 2 is lost in their rounding. The rounding
+    error then takes its place, so that it does not count as the lowest loss.
     """
-    done, total = 0, 0.0
-    for count, mean in sorted(means, key=lambda each: each[0]):
-        so_far = count * float(mean)
-        loss = (so_far - total) / (count - done)
-        rounding = ROUNDING * max(abs(so_far), abs(total)) / (count - done)
-        yield (done + count - 1) / 2, rounding if abs(loss) < rounding else loss
-        done, total = count, so_far
+    counted, total = 0, 0.0
+    for count, mean in sorted(means, key=lambda item: item[0]):
+        new_total = count * float(mean)
+        loss = (new_total - total) / (count - counted)
+        rounding = ROUNDING * max(abs(new_total), abs(total)) / (count - counted)
+        yield (counted + count - 1) / 2, rounding if abs(loss) < rounding else loss
+        counted, total = count, new_total
 
 
 class Kept:
-    """The state of a model and its optimizer at one step, as arrays; the one of before is dropped.
+    """Keeps the state of a model and its optimizer at one step, as arrays.
+
+    Keeping another step drops the arrays of the earlier one.
 
     Args:
-        state_file: Where there is one, a file beside it holds the arrays, too, for a run that goes
-            on: `STATE_FILE.STEP.weights`.
+        state_file: The callback's state file. A file beside it, `STATE_FILE.STEP.weights`, also
+            holds the arrays, for a run that resumes. Defaults to None: only this process holds
+            them.
     """
 
     def __init__(self, state_file=None):
@@ -293,7 +343,12 @@ class Kept:
         self._step, self._arrays = -1, []
 
     def keep(self, step: int, arrays: list) -> None:
-        """Takes the arrays, which nobody else may change."""
+        """Keeps the arrays of a step.
+
+        Args:
+            step: The number of steps after which the arrays were copied.
+            arrays: The NumPy arrays. The caller must not change them later.
+        """
         self._step, self._arrays = step, arrays
         if not self._file:
             return
@@ -302,7 +357,7 @@ class Kept:
                 file.write(array.tobytes())
 
     def drop(self, but: int = -1) -> None:
-        """Forgets all, or all but the arrays of a step."""
+        """Drops all arrays and files, except those of step `but`."""
         if self._step != but:
             self._step, self._arrays = -1, []
         for path in glob.glob(f"{glob.escape(str(self._file))}.*.weights") if self._file else ():
@@ -310,46 +365,65 @@ class Kept:
                 os.remove(path)
 
     def at(self, step: int, like: list) -> list | None:
-        """The arrays of that step, or None; of the shapes and dtypes of these, which it may use."""
+        """Returns the arrays of a step, or None if they are not kept.
+
+        Args:
+            step: The step.
+            like: Arrays of the same shapes and dtypes. The result may be written into them.
+        """
         if self._step == step:
             return self._arrays
         if not self._file or not os.path.exists(self._path(step)):
             return None
         if os.path.getsize(self._path(step)) != sum(array.nbytes for array in like):
-            return None  # of another model
+            return None  # the file is of another model
         with open(self._path(step), "rb") as file:
-            return [_read(file, each) for each in like]
+            return [_read(file, template) for template in like]
 
     def _path(self, step):
         return f"{self._file}.{step}.weights"
 
 
 def _read(file, like):
-    flat = like.reshape(-1)  # of a scalar of NumPy this is a copy: what is returned has to be it
+    """Reads one array from an open file into an array of its shape and dtype; returns it."""
+    # `reshape` copies a NumPy scalar, so the copy has to be returned.
+    flat = like.reshape(-1)
     flat.view("uint8").data[:] = file.read(like.nbytes)
     return flat.reshape(like.shape)
 
 
 def draw(found, axes=None):
-    """Loss, posterior and switch of an `AutoWUState`, above the learning rate of the training."""
+    """Draws the loss, posterior and switch of a warmup, and below them the learning rate.
+
+    Args:
+        found: An `AutoWUState`.
+        axes: Two matplotlib `Axes`. Defaults to None: those of a new figure.
+
+    Returns:
+        The two `Axes`.
+
+    Raises:
+        ValueError: Before the first loss.
+        ModuleNotFoundError: If matplotlib is not installed.
+    """
     above, below = plots.ready("a warmup", found and found.points, axes, rows=2)
     import numpy as np
 
     steps, losses = np.array(found.points).T
-    seen = steps[-1] + 1
-    grid, mean, deviation = gaussian_process.curve(steps / seen, losses)
+    step_count = steps[-1] + 1
+    grid, mean, deviation = gaussian_process.curve(steps / step_count, losses)
     above.plot(steps, losses, ".", ms=3, color="0.6", label="loss")
-    above.plot(grid * seen, mean, label="posterior, 2 deviations")
-    above.fill_between(grid * seen, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
+    above.plot(grid * step_count, mean, label="posterior, 2 deviations")
+    above.fill_between(grid * step_count, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
     plots.label_axes(above, "loss of a step")
 
-    every = np.unique(np.r_[0 : found.settings.total_steps : 1000j, found.begin])
-    below.plot(every, [found.rate(step) for step in every], label="learning rate")
+    grid_steps = np.unique(np.r_[0 : found.settings.total_steps : 1000j, found.begin])
+    below.plot(grid_steps, [found.rate(step) for step in grid_steps], label="learning rate")
     below.set(yscale="log")
     below.set_ylim(bottom=found.settings.min_learning_rate)
     plots.label_axes(below, "learning rate")
-    what = "switch" if found.found else "longest warmup"
+    ending = "switch" if found.found else "longest warmup"
     for ax in (above, below):
-        ax.axvline(found.begin, color="black", ls=":", lw=1, label=f"{what}: {found.begin:,.0f}")
+        ax.axvline(found.begin, color="black", ls=":", lw=1, label=f"{ending}: {found.begin:,.0f}")
         plots.legend(ax)
     return above, below

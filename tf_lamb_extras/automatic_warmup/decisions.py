@@ -1,8 +1,8 @@
-"""AutoWU: the learning rate rises until the loss has passed its minimum, goes back, and decays.
+"""Decides when the learning rate ends its rise, goes back and decays (AutoWU).
 
-`Settings` has the learning rate as a function of the step, before and after the switch.
-`AutoWUState` is the state machine: losses in, one decision at the end of an epoch, which
-`gaussian_process.py` makes.
+`Settings` computes the learning rate of a step, before and after the switch. `AutoWUState` is the
+state machine. It takes losses, and decides at the end of an epoch, by the tests of
+`gaussian_process.py`.
 """
 
 import bisect
@@ -17,8 +17,7 @@ from tf_lamb_extras.automatic_warmup import gaussian_process
 
 DECAYS = ("cosine", "constant_then_cosine")
 
-
-# The functions that `Settings.value` uses, over Python's own numbers.
+# The functions of an array namespace that `Settings.value` uses, for Python's own numbers.
 FLOATS = types.SimpleNamespace(
     cos=math.cos, maximum=max, minimum=min, where=lambda holds, x, other: x if holds else other
 )
@@ -26,19 +25,24 @@ FLOATS = types.SimpleNamespace(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The arguments of AutoWU; the defaults are its authors'.
+    """Holds the arguments of AutoWU; the defaults are its authors'.
 
     Attributes:
-        total_steps: T, of the whole training.
-        min_learning_rate, max_learning_rate: where the warmup begins, and where it would end after
-            its longest.
-        max_warmup_fraction: of T, the longest that the warmup may last.
-        decay: "cosine" to 0 from the switch to T; or "constant_then_cosine", to 0 over the last
-            `cooldown_fraction` of T.
-        cooldown_fraction: see decay.
-        confidence: how probable it must be that the loss was lower before.
-        patience: epochs in a row of which a majority of tests says so.
-        tests: tests an epoch, each on another sample of the losses.
+        total_steps: T, the steps of the whole training.
+        min_learning_rate: The learning rate at which the warmup begins. Defaults to 1e-5.
+        max_learning_rate: The learning rate at the end of the longest warmup. Defaults to 1.0.
+        max_warmup_fraction: The longest warmup, as a fraction of T. Defaults to 0.5.
+        decay: "cosine", the default, decays to 0 from the switch to T. "constant_then_cosine"
+            decays over the last `cooldown_fraction` of T.
+        cooldown_fraction: See decay. Defaults to 0.2.
+        confidence: The threshold of the probability that the loss was lower before. Defaults to
+            0.95.
+        patience: The number of epochs in a row in which most tests pass it. Defaults to 3.
+        tests: Tests per epoch, each on another sample of the losses. Defaults to 5.
+
+    Raises:
+        TypeError: If a whole number is expected, but not given.
+        ValueError: If a value is out of its range, or the longest warmup has no step.
     """
 
     total_steps: int
@@ -62,14 +66,14 @@ class Settings:
             )
         for name in ("max_warmup_fraction", "cooldown_fraction", "confidence"):
             if not 0 < getattr(self, name) < 1:
-                endless = name == "max_warmup_fraction"
-                why = "a warmup without an end leaves nothing to decay: " if endless else ""
+                is_warmup = name == "max_warmup_fraction"
+                why = "a warmup without an end leaves nothing to decay: " if is_warmup else ""
                 raise ValueError(
                     f"{name} must be between 0 and 1, {why}it is {getattr(self, name)!r}."
                 )
         if self.decay not in DECAYS:
-            known = " or ".join(map(repr, DECAYS))
-            raise ValueError(f"decay must be {known}, not {self.decay!r}.")
+            names = " or ".join(map(repr, DECAYS))
+            raise ValueError(f"decay must be {names}, not {self.decay!r}.")
         if self.longest < 1:
             raise ValueError(
                 f"max_warmup_fraction={self.max_warmup_fraction:g} of {self.total_steps} steps is "
@@ -78,49 +82,57 @@ class Settings:
 
     @property
     def longest(self) -> int:
-        """Steps of the longest warmup, which ends where nothing is found."""
+        """The number of steps of the longest warmup, which ends without a minimum."""
         return int(self.max_warmup_fraction * self.total_steps)
 
     @property
     def cooldown(self) -> float:
-        """The step at which "constant_then_cosine" begins to fall."""
+        """The step at which "constant_then_cosine" begins to decay."""
         return (1 - self.cooldown_fraction) * self.total_steps
 
     def warmup(self, step):
-        """min (max/min)^(step/longest)."""
+        """Returns the learning rate of the warmup at a step, min (max/min)^(step/longest)."""
         ratio = self.max_learning_rate / self.min_learning_rate
         return self.min_learning_rate * ratio ** (step / self.longest)
 
     def unfound(self) -> tuple[float, float]:
-        """The switch, as `value` takes it, where no minimum is found."""
+        """Returns (begin, peak) of the decay if no minimum is found, as `value` takes them."""
         begin = float(self.longest)
         if self.decay == "constant_then_cosine":
             begin = min(begin, self.cooldown)
         return begin, self.warmup(begin)
 
     def value(self, xp: Any, step, begin, peak):
-        """The learning rate after this many steps.
+        """Returns the learning rate after a number of steps.
 
             warmup(step)                                           step < begin
             peak (1 + cos(pi min(s/S, 1)))/2, s = step - first     after
 
-        where first is begin, or with "constant_then_cosine" the cooldown's; S = T - first.
+        Here first is begin, or with "constant_then_cosine" the later of begin and the cooldown; S
+        is T - first.
+
+        Args:
+            xp: A namespace of array functions, such as `FLOATS`.
+            step: The number of steps, a float.
+            begin: The step at which the decay begins, a float.
+            peak: The learning rate at which the decay begins.
         """
         first = begin
         if self.decay == "constant_then_cosine":
             first = xp.maximum(begin, 0.0 * begin + self.cooldown)
-        part = xp.maximum(step - first, 0.0 * step) / (self.total_steps - first)
-        fall = 0.5 * (1.0 + xp.cos(math.pi * xp.minimum(part, 1.0 + 0.0 * part)))
-        # Past the switch the warmup may leave the floats.
+        fraction = xp.maximum(step - first, 0.0 * step) / (self.total_steps - first)
+        fall = 0.5 * (1.0 + xp.cos(math.pi * xp.minimum(fraction, 1.0 + 0.0 * fraction)))
+        # After the longest warmup, its formula could overflow.
         rise = self.warmup(xp.minimum(step, 0.0 * step + self.longest))
         return xp.where(step < begin, rise, peak * fall)
 
 
+# A function of x in [0, 1], losses y and a number of tests, which returns the tests' outcomes.
 Judge = Callable[[Sequence[float], Sequence[float], int], Sequence[Any]]
 
 
 class AutoWUState:
-    """Rises, switches and decays, and goes back further where the decay loses what was gained.
+    """Raises the learning rate, switches to the decay, and goes back if the decay loses the gain.
 
     At the end of an epoch of the warmup, all losses so far stand at x_i = i/n:
 
@@ -129,25 +141,28 @@ class AutoWUState:
                        the loss's minimum, mean of min (now/min)^argmin over the tests, and at
                        most that at the end of the lowest epoch
 
-    The longest warmup ends with a switch, too, and so does an epoch without a finite loss: back to
-    half of the learning rate at the end of the lowest epoch. Where the longest warmup's last epoch
-    is the lowest, it goes on from its last rate, as in the authors' code it always does. There,
-    nothing watches the decay. With F the mean loss of the first epoch, and L that of the lowest:
+    The switch also comes at the end of the longest warmup, and after an epoch without a finite
+    loss. The learning rate then is half of that at the end of the lowest epoch. If the last epoch
+    of the longest warmup is the lowest, the decay starts at its last rate. In the authors' code it
+    always starts so, and nothing watches the decay. With F the mean loss of the first epoch, and L
+    that of the last quarter of the lowest epoch:
 
         the watch      when each loss of the last `patience` epochs is above (F + L)/2, half of the
                        gain is lost: the rest decays from half of the peak
 
     Attributes:
-        points: (step, loss) of every finite loss of the warmup, step from 0.
+        points: (step, loss) of every finite loss of the warmup; steps count from 0.
         verdicts: (step, whether the loss has passed its minimum) of every epoch of the warmup.
-        begin, peak: where the decay begins, and its first learning rate.
-        found: whether that is a switch, rather than the end of the longest warmup.
-        watched: (step, whether each loss was above) of every epoch of the decay.
+        begin: The step at which the decay begins.
+        peak: The learning rate at which the decay begins.
+        found: Whether the decay begins with a switch, rather than at the end of the longest warmup.
+        watched: (step, whether each loss was above the middle) of every epoch of the decay.
         cuts: (step, peak) of every time that the watch has lowered the peak.
 
     Args:
-        settings: the arguments.
-        judge: (x, y, tests) -> the tests.
+        settings: The arguments of AutoWU.
+        judge: A function of x, y and the number of tests, which returns the tests. Defaults to
+            `gaussian_process.tests`.
     """
 
     def __init__(self, settings: Settings, judge: Judge = gaussian_process.tests):
@@ -158,41 +173,46 @@ class AutoWUState:
         self.found = False
         self.watched: list[tuple[int, bool]] = []
         self.cuts: list[tuple[int, float]] = []
-        self._losses: list[float] = []  # of this epoch of the decay
+        self._losses: list[float] = []  # the losses of this epoch of the decay
 
     def rate(self, step: float) -> float:
-        """The learning rate after this many steps."""
+        """Returns the learning rate after a number of steps."""
         return self.settings.value(FLOATS, float(step), self.begin, self.peak_at(step))
 
     def peak_at(self, step: float = math.inf) -> float:
-        """The rate that the decay begins from, as it is known after this many steps."""
-        cuts = (peak for at, peak in reversed(self.cuts) if at <= step)
+        """Returns the learning rate at which the decay begins, as known after a number of steps."""
+        cuts = (peak for cut_step, peak in reversed(self.cuts) if cut_step <= step)
         return next(cuts, self.peak)
 
     def is_rising(self, step: float) -> bool:
-        """Whether the loss of this step matters."""
+        """Returns whether a step is part of the warmup."""
         return step < self.begin
 
     def record(self, step: float, loss: float) -> None:
-        """Takes the loss of a step; of the warmup, one that is not finite is left out."""
+        """Records the loss of a step; a loss of the warmup that is not finite is left out.
+
+        Args:
+            step: The step, from 0. It may lie between two steps, for the mean loss of several.
+            loss: The loss of the step.
+        """
         if not self.is_rising(step):
             self._losses.append(loss)
         elif math.isfinite(loss):
             self.points.append((step, loss))
 
     def end_epoch(self, step: int, is_kept: bool = True) -> bool:
-        """Decides, after this many steps.
+        """Ends an epoch, and decides whether to switch or to lower the peak.
 
         Args:
-            step: that many.
-            is_kept: whether the weights of the lowest epoch are there to go back to.
+            step: The number of steps so far.
+            is_kept: Whether the weights of the lowest epoch are kept. Defaults to True.
 
         Returns:
             Whether training goes back to `lowest`.
 
         Raises:
-            FloatingPointError: where an epoch of the warmup had no finite loss, and there is
-                nothing to go back to.
+            FloatingPointError: If an epoch of the warmup had no finite loss, and there is nothing
+                to go back to.
         """
         last = self.verdicts[-1][0] if self.verdicts else 0
         if self.found or last >= self.begin or self.watched:
@@ -206,29 +226,32 @@ class AutoWUState:
                 f"{self.rate(step):.3g}. Go on from the last backup with a smaller "
                 "max_learning_rate, or with on_nonfinite='skip'; nothing was saved after it."
             )
-        x, y = zip(*((at / step, loss) for at, loss in self.points), strict=True)
+        x, y = zip(*((point_step / step, loss) for point_step, loss in self.points), strict=True)
         tests = self._judge(x, y, self.settings.tests)
         votes = sum(test.probability > self.settings.confidence for test in tests)
         self.verdicts.append((step, 2 * votes > len(tests)))
         self._losses = []
-        ended = self.settings.warmup(self.lowest)
+        rate_at_lowest = self.settings.warmup(self.lowest)
         if self._lately([passed for _, passed in self.verdicts]):
-            now, low = self.settings.warmup(step), self.settings.min_learning_rate
-            rates = [low * (now / low) ** test.lowest for test in tests]
-            return self._switch(step, min(sum(rates) / len(rates), ended))
+            rate, min_rate = self.settings.warmup(step), self.settings.min_learning_rate
+            rates = [min_rate * (rate / min_rate) ** test.lowest for test in tests]
+            return self._switch(step, min(sum(rates) / len(rates), rate_at_lowest))
         if self.is_rising(step) or self.lowest == step:
             return False
-        return self._switch(step, ended / 2)
+        return self._switch(step, rate_at_lowest / 2)
 
     def _switch(self, step, peak):
+        """Begins the decay at this step and peak; returns True."""
         self.begin, self.peak, self.found, self._losses = float(step), peak, True, []
         return True
 
     def _watch(self, step):
+        """Ends an epoch of the decay; returns whether it halves the peak."""
         losses, self._losses = self._losses, []
-        if not losses or not self.verdicts:  # no epoch of the decay, or of the warmup
+        # There was no epoch of the decay, or none of the warmup.
+        if not losses or not self.verdicts:
             return False
-        # A loss that is not a number is above, too.
+        # A loss that is not a number counts as above the middle.
         self.watched.append((step, not any(loss <= self.halfway for loss in losses)))
         since = self.cuts[-1][0] if self.cuts else 0
         if not self.is_lost(since):
@@ -237,38 +260,43 @@ class AutoWUState:
         return True
 
     def is_lost(self, since: int = 0) -> bool:
-        """Whether each loss of the last `patience` epochs of the decay was above `halfway`."""
-        return self._lately([lost for at, lost in self.watched if at > since])
+        """Returns whether each loss of the decay's last `patience` epochs was above `halfway`.
+
+        Only epochs that end after step `since` count.
+        """
+        return self._lately([lost for epoch_end, lost in self.watched if epoch_end > since])
 
     def _lately(self, flags):
-        """Whether there are `patience` of them, and the last so many are true."""
+        """Returns whether there are at least `patience` flags, and the last `patience` are true."""
         recent = flags[-self.settings.patience :]
         return len(recent) == self.settings.patience and all(recent)
 
     @property
     def halfway(self) -> float:
-        """(F + L)/2, once an epoch of the warmup has ended."""
-        first = [loss for at, loss in self.points if at < self.verdicts[0][0]]
+        """The loss (F + L)/2, once an epoch of the warmup has ended; see the class."""
+        first = [loss for step, loss in self.points if step < self.verdicts[0][0]]
         return (sum(first) / len(first) + min(self._tails().values())) / 2
 
     @property
     def lowest(self) -> int:
-        """The step to return to: the end of the epoch with the lowest last quarter; -1 for none."""
+        """The step at the end of the epoch with the lowest last quarter, or -1 for none."""
         tails = self._tails()
         return min(tails, key=tails.__getitem__, default=-1)
 
     def _tails(self):
+        """Returns the mean loss of the last quarter of each epoch, by the step at its end."""
         ends = [step for step, _ in self.verdicts]
         return {end: self._tail(begin, end) for begin, end in zip([0, *ends], ends, strict=False)}
 
     def _tail(self, begin, end):
-        first, last = (bisect.bisect_left(self.points, (at,)) for at in (begin, end))
+        """Returns the mean loss of the last quarter of the steps from begin to end."""
+        first, last = (bisect.bisect_left(self.points, (step,)) for step in (begin, end))
         losses = [loss for _, loss in self.points[first:last]]
         losses = losses[-max(len(losses) // 4, 1) :]
-        return sum(losses) / len(losses)  # no verdict is without one
+        return sum(losses) / len(losses)  # every epoch with a verdict has a loss
 
     def state(self) -> dict:
-        """All that it has seen and decided, for JSON."""
+        """Returns all observations and decisions, as a dict for JSON."""
         switch = [self.begin, self.peak] if self.found else None
         return {
             "total_steps": self.settings.total_steps, "points": self.points,
@@ -277,23 +305,34 @@ class AutoWUState:
         }  # fmt: skip
 
     def restore(self, state: dict, step: int) -> None:
-        """Goes back to what it was after this many steps, or as near as the state comes."""
-        self.points = [(at, loss) for at, loss in state["points"] if at < step]
-        self.verdicts = [(at, passed) for at, passed in state["verdicts"] if at <= step]
+        """Goes back to the state after a number of steps, or as near to it as the dict allows.
+
+        Args:
+            state: A result of `state`.
+            step: The number of steps.
+        """
+        self.points = [(recorded, loss) for recorded, loss in state["points"] if recorded < step]
+        self.verdicts = [
+            (recorded, passed) for recorded, passed in state["verdicts"] if recorded <= step
+        ]
         switch = state["switch"]
         self.found = switch is not None and switch[0] <= step
         self.begin, self.peak = switch if self.found else self.settings.unfound()
-        # A state of an earlier version has neither.
-        self.watched = [(at, lost) for at, lost in state.get("watched", ()) if at <= step]
-        self.cuts = [(at, peak) for at, peak in state.get("cuts", ()) if at <= step]
+        # A state of an earlier version has neither of these keys.
+        self.watched = [
+            (recorded, lost) for recorded, lost in state.get("watched", ()) if recorded <= step
+        ]
+        self.cuts = [
+            (recorded, peak) for recorded, peak in state.get("cuts", ()) if recorded <= step
+        ]
 
     def __str__(self):
         if self.cuts:
-            at, peak = self.cuts[-1]
+            step, peak = self.cuts[-1]
             return (
-                f"AutoWarmup: half of what the warmup gained is lost again; after {at:,} of "
+                f"AutoWarmup: half of what the warmup gained is lost again; after {step:,} of "
                 f"{self.settings.total_steps:,} steps the learning rate goes from "
-                f"{self.rate(at - 1):.3g} to {self.rate(at):.3g}."
+                f"{self.rate(step - 1):.3g} to {self.rate(step):.3g}."
             )
         if self.found:
             return (

@@ -1,53 +1,70 @@
-"""Has the loss passed its minimum? The test of AutoWU, on scikit-learn's Gaussian process.
+"""Tests whether the loss has passed its minimum (AutoWU), by scikit-learn's Gaussian process.
 
     prior    y(x) = f(x) + e;  f has the mean of the losses and the covariance
              s exp(-(x - x')^2 / (2 l^2)), l = 0.2;  e is noise
     test     P = max_i Phi((m_n - m_i) / sqrt(V_ii + V_nn - 2 V_in + 1e-4))
 
-m and V are the posterior's mean and covariance on a grid over [0, 1], of which n is the last point:
-P is how probable it is that the loss was lower before than it is now. The scale s and the variance
-of e maximize the marginal likelihood of at most 100 losses; the posterior sees at most 500.
+m and V are the posterior's mean and covariance on a grid over [0, 1], of which n is the last point.
+P is the probability that the loss was lower before than it is now. The scale s and the variance of
+e maximize the marginal likelihood of at most 100 losses. The posterior uses at most 500.
 
-Source: Kim et al., arXiv:2107.05855, and the authors' code. Unlike there, L-BFGS finds the maximum,
-anew each time, where theirs takes 100 steps of Adam towards it; and the mean is not among what is
-fitted.
+The sources are Kim et al., arXiv:2107.05855, and the authors' code. Two things differ from their
+code. L-BFGS finds the maximum anew each time, where theirs takes 100 steps of Adam towards it. And
+the mean is not fitted.
 """
 
 from typing import NamedTuple
 
 from tf_lamb.core import messages
 
-LENGTH_SCALE = 0.2
+LENGTH_SCALE = 0.2  # l, as a fraction of the steps so far
+# Losses that the prior is fitted to, losses that the posterior uses, and points of its grid.
 _FITTED, _SEEN, _GRID = 100, 500, 500
-_JITTER = 1e-4
+_JITTER = 1e-4  # added to the variance of a difference, in squares of the loss
 
 
 class MinimumTest(NamedTuple):
-    """The outcome of one test."""
+    """Holds the outcome of one test.
 
-    probability: float  # P, that the loss was lower before
-    lowest: float  # where in [0, 1] the mean of the posterior is lowest
+    Attributes:
+        probability: P, the probability that the loss was lower before.
+        lowest: The point in [0, 1] at which the mean of the posterior is lowest.
+    """
+
+    probability: float
+    lowest: float
 
 
 class Prior(NamedTuple):
-    """The fitted s and the variance of e, in squares of the loss."""
+    """Holds the fitted parameters of the prior.
+
+    Attributes:
+        scale: s, in squares of the loss.
+        noise: The variance of e, in squares of the loss.
+    """
 
     scale: float
     noise: float
 
 
 def check_installed() -> None:
-    """Raises, with the way out, where the test of an epoch would fail for want of a package."""
+    """Raises ModuleNotFoundError, with what to install, if a package for the tests is missing."""
     messages.require_installed("AutoWarmup", "sklearn", "threadpoolctl", extra="autowarmup")
 
 
 def tests(x, y, count: int) -> list[MinimumTest]:
-    """Several tests of the losses y at x, in [0, 1]; equal for equal losses."""
+    """Returns the outcomes of several tests; they are equal for equal losses.
+
+    Args:
+        x: The steps of the losses, scaled to [0, 1].
+        y: The losses.
+        count: The number of tests. Each uses another sample of the losses.
+    """
     import numpy as np
     from threadpoolctl import threadpool_limits
 
     x, y = np.asarray(x), np.asarray(y)
-    # On a machine that trains, threads for matrices of this size wait for each other.
+    # Matrices are small: on a machine that trains, several threads would wait for each other.
     with threadpool_limits(1):
         prior = fitted(*_sample(x, y, _FITTED, 0))
         samples = (_sample(x, y, _SEEN, i + 1) for i in range(count))
@@ -55,7 +72,12 @@ def tests(x, y, count: int) -> list[MinimumTest]:
 
 
 def curve(x, y):
-    """A grid over [0, 1], and on it the mean and the deviation of f."""
+    """Returns a grid over [0, 1], and the mean and the standard deviation of f on it.
+
+    Args:
+        x: The steps of the losses, scaled to [0, 1].
+        y: The losses.
+    """
     import numpy as np
 
     x, y = _sample(np.asarray(x), np.asarray(y), _SEEN, 0)
@@ -64,7 +86,13 @@ def curve(x, y):
 
 
 def test(grid, mean, covariance) -> MinimumTest:
-    """The test of a posterior on a grid."""
+    """Tests whether the loss has passed its minimum, by a posterior on a grid.
+
+    Args:
+        grid: The points of the grid, in ascending order.
+        mean: The mean of f at each point.
+        covariance: The covariance of f between the points, a square matrix.
+    """
     import numpy as np
     from scipy.special import ndtr
 
@@ -75,12 +103,19 @@ def test(grid, mean, covariance) -> MinimumTest:
 
 
 def posterior(prior: Prior, x, y, points: int = _GRID) -> tuple:
-    """The grid, and on it the mean and the covariance of f."""
+    """Returns the grid over [0, 1], and the mean and the covariance of f on it.
+
+    Args:
+        prior: The parameters of the prior.
+        x: The steps of the losses, scaled to [0, 1].
+        y: The losses.
+        points: The number of points of the grid. Defaults to 500.
+    """
     import numpy as np
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
     kernel = ConstantKernel(prior.scale) * RBF(LENGTH_SCALE)
-    # `alpha` is noise of what was seen, and not of f.
+    # `alpha` is the noise of the losses, and not of f.
     process = _process(kernel, alpha=prior.noise, optimizer=None).fit(x[:, None], y - y.mean())
     grid = np.linspace(0, 1, points)
     mean, covariance = process.predict(grid[:, None], return_cov=True)
@@ -88,7 +123,12 @@ def posterior(prior: Prior, x, y, points: int = _GRID) -> tuple:
 
 
 def fitted(x, y) -> Prior:
-    """The prior under which these losses are most probable."""
+    """Returns the prior under which the losses are most probable.
+
+    Args:
+        x: The steps of the losses, scaled to [0, 1].
+        y: The losses.
+    """
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
@@ -97,24 +137,25 @@ def fitted(x, y) -> Prior:
     kernel = ConstantKernel(1.0, (1e-6, 1e6)) * RBF(LENGTH_SCALE, "fixed")
     kernel += WhiteKernel(1e-3, (1e-4, 1e6))
     with warnings.catch_warnings():
-        # At a bound of the noise, which the authors have too.
+        # The fit may end at a bound of the noise, which the authors' code has, too.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = _process(kernel, alpha=0.0).fit(x[:, None], y - y.mean()).kernel_
-    return Prior(float(found.k1.k1.constant_value), float(found.k2.noise_level))
+        fitted_kernel = _process(kernel, alpha=0.0).fit(x[:, None], y - y.mean()).kernel_
+    return Prior(float(fitted_kernel.k1.k1.constant_value), float(fitted_kernel.k2.noise_level))
 
 
 def _process(kernel, **arguments):
+    """Returns scikit-learn's Gaussian process with this kernel."""
     from sklearn.gaussian_process import GaussianProcessRegressor
 
     return GaussianProcessRegressor(kernel, **arguments)
 
 
 def _sample(x, y, most: int, seed: int) -> tuple:
-    """At most so many of the points, in order."""
+    """Returns x and y, or at most `most` of their points, drawn by this seed and kept in order."""
     import numpy as np
 
     if len(x) <= most:
         return x, y
     rng = np.random.default_rng((seed, len(x)))
-    chosen = np.sort(rng.choice(len(x), most, replace=False))
-    return x[chosen], y[chosen]
+    indices = np.sort(rng.choice(len(x), most, replace=False))
+    return x[indices], y[indices]

@@ -1,18 +1,18 @@
-"""AutoWarmup in a run of the Model Garden: a learning rate, and an action that sees to it.
+"""Registers AutoWarmup for Model Garden: a learning rate, and an action that decides on it.
 
     learning_rate:
       type: tf_lamb_auto_warmup
       tf_lamb_auto_warmup: {total_steps: 30000, decide_every: 312}
 
-This import registers it; a command makes it with
+Importing this module registers the learning rate. A command imports it with
 `--gin_params='import tf_lamb_extras.automatic_warmup.model_garden'`. `decide_every` is the number
-of steps from one decision to the next, as a rule those of an epoch, rounded up to whole loops
-(`trainer.steps_per_loop`); `patience` counts decisions.
+of steps from one decision to the next, usually those of an epoch. It is rounded up to whole loops
+(`trainer.steps_per_loop`). `patience` counts decisions.
 
-The rate is computed within the step. After a loop of steps the action reads their mean loss, which
-all replicas and workers share, and every `decide_every` steps it asks whether the loss has passed
-its minimum. What it has seen stands in `auto_warmup.json` beside the checkpoints, where a run that
-goes on finds it, and the end of training draws it as `auto_warmup.png`.
+The learning rate is computed within the step. After each loop of steps, the action reads their mean
+loss, which is the same on all replicas and workers. Every `decide_every` steps it tests whether the
+loss has passed its minimum. It writes its state to `auto_warmup.json` beside the checkpoints, where
+a resumed run finds it. At the end of training it draws the state as `auto_warmup.png`.
 """
 
 import dataclasses
@@ -35,12 +35,17 @@ from tf_lamb_extras.automatic_warmup import gaussian_process
 from tf_lamb_extras.automatic_warmup.callback import draw
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
 
-KEY = "tf_lamb_auto_warmup"
+KEY = "tf_lamb_auto_warmup"  # the type of the learning rate in a config
 _CONFIG = "trainer.optimizer_config"
 
 
 class Schedule(schedules.Steered):
-    """The learning rate, whose switch the action moves between two loops."""
+    """The learning rate, whose switch the action moves between two loops.
+
+    Args:
+        decide_every: The number of steps from one decision to the next.
+        settings: The arguments of `decisions.Settings`.
+    """
 
     def __init__(self, decide_every, **settings):
         super().__init__()
@@ -55,12 +60,17 @@ class Schedule(schedules.Steered):
         return self.settings.value(namespace, tf.cast(step, "float32"), *self.switch)
 
     def get_config(self):
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {"decide_every": self.decide_every, **dataclasses.asdict(self.settings)}
 
     @classmethod
     def check(cls, params) -> None:
-        """See base class."""
+        """Checks the learning rate of an experiment; see base class.
+
+        Raises:
+            UserError: If the experiment has a warmup or AdaScale besides, a setting is out of its
+                range, a package is missing, or the learning rate would be 0 before training ends.
+        """
         config, steps = params.trainer.optimizer_config, params.trainer.train_steps
         if config.warmup.get():
             raise UserError(
@@ -86,14 +96,25 @@ class Schedule(schedules.Steered):
             )
 
     def action(self, optimizer, model_dir, writes=True):
-        """See base class."""
+        """Returns the action that decides on this learning rate; see base class.
+
+        Args:
+            optimizer: The trainer's optimizer.
+            model_dir: The folder of the run.
+            writes: Whether this process writes the state. Defaults to True.
+        """
         return AutoWarmup(optimizer, model_dir, writes)
 
 
 class AutoWarmup:
-    """The action: reads the loss after each loop, and decides when it is time.
+    """The action of the trainer, which reads the loss after each loop and decides when it is time.
 
-    The optimizer is the trainer's, with a `Schedule`. One process writes the state; all read it.
+    One process writes the state, and all processes read it.
+
+    Args:
+        optimizer: The trainer's optimizer, whose learning rate is a `Schedule`.
+        model_dir: The folder of the run.
+        writes: Whether this process writes the state. Defaults to True.
     """
 
     def __init__(self, optimizer, model_dir, writes: bool = True):
@@ -107,13 +128,18 @@ class AutoWarmup:
         self.warmup = AutoWUState(self._schedule.settings)
 
     def resume(self):
-        """Goes on where the optimizer is, which has its checkpoint by now."""
+        """Resumes at the optimizer's step, once its checkpoint is restored.
+
+        Raises:
+            UserError: If the state of an earlier run cannot be read.
+        """
         self._step = step_of(self._optimizer)
         if self._step:
             self.warmup.restore(self._saved(), self._step)
         self._aim()
 
     def _aim(self):
+        """Sets the schedule's switch, and the step of the next decision."""
         last = self.warmup.verdicts[-1][0] if self.warmup.verdicts else 0
         self._due = last + self._schedule.decide_every
         begin, peak = self._schedule.switch
@@ -121,6 +147,7 @@ class AutoWarmup:
         peak.assign(self.warmup.peak)
 
     def _saved(self):
+        """Reads the saved state; raises UserError if this fails."""
         try:
             with tf.io.gfile.GFile(self._path) as file:
                 return json.load(file)
@@ -131,9 +158,16 @@ class AutoWarmup:
             ) from error
 
     def __call__(self, output):
-        """Takes the mean loss of a loop; raises `FloatingPointError` where none is finite."""
+        """Takes the mean loss of a loop, and decides if it is time.
+
+        Args:
+            output: The trainer's output, a dict with "training_loss".
+
+        Raises:
+            FloatingPointError: If no loss since the last decision is finite.
+        """
         before, self._step = self._step, step_of(self._optimizer)
-        if self._step < before:  # Model Garden's recovery went back
+        if self._step < before:  # Model Garden's recovery restored a checkpoint
             self.warmup.restore(self.warmup.state(), self._step)
             return self._aim()
         if not self.warmup.is_rising(before):
@@ -155,7 +189,7 @@ class AutoWarmup:
             checkpoints.write_json(self._path, self.warmup.state())
 
     def advice(self) -> str:
-        """Describes its decision, and draws it."""
+        """Draws the warmup as `auto_warmup.png`, and returns a sentence on the decision."""
         if self._writes and self.warmup.points:
             above, _ = draw(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:

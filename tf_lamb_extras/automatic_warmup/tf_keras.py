@@ -1,4 +1,4 @@
-"""The callback for tf_keras."""
+"""Defines the callback for tf_keras."""
 
 from tf_lamb.tf_keras.callbacks import BetweenBatches
 from tf_lamb_extras.automatic_warmup import callback

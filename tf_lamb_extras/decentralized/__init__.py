@@ -1,4 +1,4 @@
-"""Training in which each worker averages with its neighbours alone, by Keras 3 on JAX."""
+"""Trains with Keras 3 on JAX, where each worker averages with its neighbours alone."""
 
 from typing import TYPE_CHECKING
 

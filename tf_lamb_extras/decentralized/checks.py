@@ -1,4 +1,7 @@
-"""Checks of decentralized training before its first step, one sentence with the way out."""
+"""Checks the arguments of decentralized training before its first step.
+
+Each error says in one sentence what is wrong, and in another what to do.
+"""
 
 import keras
 
@@ -6,7 +9,7 @@ from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.decentralized import rules
 
-# What an SGD may have that none of these methods has, and what to do instead.
+# Settings of an SGD that none of these methods supports, each with a hint for the error.
 _FOREIGN = {
     "nesterov": "", "clipnorm": "", "clipvalue": "", "global_clipnorm": "", "use_ema": "",
     "gradient_accumulation_steps": "", "loss_scale_factor": "",
@@ -15,7 +18,7 @@ _FOREIGN = {
 
 
 def check_backend():
-    """Raises unless Keras runs on JAX."""
+    """Raises ValueError unless Keras runs on JAX."""
     if (name := keras.backend.backend()) != "jax":
         raise ValueError(
             f"Keras runs on {name!r}, and decentralized training is for its JAX backend: set "
@@ -24,7 +27,12 @@ def check_backend():
 
 
 def devices_of(devices):
-    """The devices as a tuple, and all of them for None."""
+    """Returns the devices as a tuple, and all devices for None; warns if there is only one.
+
+    Raises:
+        ValueError: If JAX runs several processes, Keras has a distribution, there is no device, or
+            one is listed twice.
+    """
     import jax
 
     if jax.process_count() > 1:
@@ -53,7 +61,17 @@ def devices_of(devices):
 
 
 def own_optimizer(model, method):
-    """An SGD with the arguments of the model's: what it says is the rate and the momentum."""
+    """Returns a new SGD with the arguments of the model's, for the learning rate and momentum.
+
+    Args:
+        model: A compiled model.
+        method: The method of `Decentralized`.
+
+    Raises:
+        ValueError: If the model is not compiled or has a `train_step` of its own, or if its
+            optimizer is not an SGD, has a setting that the method lacks, or does not go with the
+            method.
+    """
     if not getattr(model, "compiled", False):
         raise ValueError(
             f"{model!r} is not compiled. First model.compile(keras.optimizers.SGD(0.05, "
@@ -81,10 +99,19 @@ def own_optimizer(model, method):
 
 
 def compiled_optimizer(workers, optimizer, loss):
-    """The optimizer of a `compile`, which after the first one is that of the first one."""
-    before = getattr(workers, "optimizer", None)
-    if before is None or (optimizer in (None, before) and loss is None):
-        return before or optimizer
+    """Returns the optimizer for a call of `compile`: that of the first call.
+
+    Args:
+        workers: The `Decentralized` model.
+        optimizer: The optimizer of this call, or None.
+        loss: The loss of this call, or None.
+
+    Raises:
+        ValueError: If a later call has a loss, or another optimizer.
+    """
+    present = getattr(workers, "optimizer", None)
+    if present is None or (optimizer in (None, present) and loss is None):
+        return present or optimizer
     raise ValueError(
         f"{workers.name} has the loss of its model, and a rule that was made for the model's "
         f"optimizer: compile({optimizer!r}, {loss!r}) cannot change them. Compile the model so, "
@@ -93,7 +120,7 @@ def compiled_optimizer(workers, optimizer, loss):
 
 
 def _check_rate(optimizer, method):
-    """Raises unless the method goes with the momentum, and with a rate that will not change."""
+    """Raises ValueError if the method does not go with the momentum or a constant learning rate."""
     if (optimizer.momentum > 0) == (method == "dsgd"):
         raise ValueError(
             f"method={method!r} and momentum={optimizer.momentum!r} do not go together: 'dsgd' is "
@@ -111,7 +138,16 @@ def _check_rate(optimizer, method):
 
 
 def check_convergence(method, matrices, momentum):
-    """Raises unless DecentLaM's workers come together with this momentum."""
+    """Checks that the workers of DecentLaM come together with this momentum.
+
+    Args:
+        method: The method of `Decentralized`; methods other than "decentlam" always pass.
+        matrices: The mixing matrices, which take turns.
+        momentum: The momentum, in [0, 1).
+
+    Raises:
+        ValueError: If the workers drift apart, or if it is not known whether they do.
+    """
     if method != "decentlam":
         return
     growth = rules.growth(matrices, momentum)
@@ -131,12 +167,20 @@ def check_convergence(method, matrices, momentum):
 
 
 def check_batch(size, workers):
-    """Raises unless the workers divide a batch of this size."""
-    share, rest = divmod(size, workers)
-    if rest:
+    """Checks that a batch divides among the workers.
+
+    Args:
+        size: The number of examples in the batch.
+        workers: The number of workers.
+
+    Raises:
+        ValueError: If it does not; the error has the nearest sizes.
+    """
+    share, remainder = divmod(size, workers)
+    if remainder:
         nearest = " or ".join(str(n * workers) for n in (share, share + 1) if n)
         raise ValueError(
             f"a batch of {size} does not divide among {workers} workers: {size} = {share} x "
-            f"{workers} + {rest}. Make every batch, the last of an epoch too, one of {nearest} or "
-            f"another multiple of {workers}."
+            f"{workers} + {remainder}. Make every batch, the last of an epoch too, one of {nearest} "
+            f"or another multiple of {workers}."
         )

@@ -1,16 +1,18 @@
-"""Decentralized training: its rules, who averages with whom, and whether the workers agree.
+"""Defines the rules of decentralized training, its topologies, and whether the workers agree.
 
-Each worker averages with its neighbours instead of with everyone. What is known of the other
-workers comes through `mix`, which gives a worker sum_j w_ij x_j of an array x that every worker j
-has. Only that communicates.
+Each worker averages with its neighbours instead of with everyone. A rule reads the other workers
+only through `mix`. For an array x that every worker j has, `mix` gives worker i the sum
+sum_j w_ij x_j. Nothing else communicates.
 
-The velocity holds the learning rate, as that of `keras.optimizers.SGD` does: it is the papers' m
-times lr. At a constant rate that is the same. After a change of it, the papers' m is so multiplied
-by the old rate over the new one, and what DecentLaM's holds of the workers' differences stays what
-it was. With `mix` the mean of all, the mean of the workers moves as SGD's, whatever the schedule.
+The velocity includes the learning rate, as that of `keras.optimizers.SGD` does: it is the papers' m
+times lr. At a constant rate both forms are the same. A change of the rate multiplies the papers' m
+by the old rate over the new one, and leaves what DecentLaM's velocity holds of the workers'
+differences as it was. If `mix` is the mean of all, the mean of the workers moves as SGD's does,
+whatever the schedule.
 
-Every mixing matrix W here is doubly stochastic: its rows sum to 1, so that workers who agree stay
-as they are, and so do its columns, so that mixing leaves the mean of all workers alone.
+Every mixing matrix W here is doubly stochastic. Its rows sum to 1, so that workers who agree stay
+as they are. Its columns sum to 1, so that mixing does not change the mean of all workers. The
+topologies, with each worker's weights and the workers that have them:
 
     ring                    1/3: itself and both neighbours
     one_sided_ring          1/2: itself and the next
@@ -20,14 +22,14 @@ as they are, and so do its columns, so that mixing leaves the mean of all worker
     grid                    Metropolis weights: the neighbours in the most square rectangle
     full                    1/n: everyone
 
-DecentLaM's momentum is of the workers' differences, too. Without gradients its step, in weights x
+DecentLaM's momentum also acts on the workers' differences. Without gradients its step, in weights x
 and velocity v of all workers, is
 
     x <- W x - b v        v <- (I - W) x + b v
 
-For an eigenvalue of W that is a 2 x 2 matrix. With a real one, as all of a symmetric W are, it
-shrinks whatever b < 1 is. With a complex one it may grow, and so it may where matrices take turns:
-at b = 0.9 it does for `one_sided_ring` from three workers on, and for `exponential` and
+For an eigenvalue of W this is a 2 x 2 matrix. If the eigenvalue is real, as for every symmetric W,
+differences shrink whatever b < 1 is. If it is complex, or if matrices take turns, they may grow: at
+b = 0.9 they grow for `one_sided_ring` from three workers on, and for `exponential` and
 `one_peer_exponential` from four on. The other methods only ever shrink differences.
 """
 
@@ -40,15 +42,17 @@ from tf_lamb.core.rules.shared import decayed
 
 
 def dsgd(xp, g, w, *, lr, decay=0.0, mix):
-    """One step of decentralized SGD.
+    """Takes one step of decentralized SGD.
 
         w <- mix(w - lr (g + decay w))
 
     Args:
-        g, w: gradient and weight of this worker, arrays of one shape.
-        lr: a scalar.
-        decay: weight decay, a Python float.
-        mix: array -> the neighbourhood's weighted mean of it.
+        xp: A namespace of array functions.
+        g: The gradient of this worker.
+        w: The weight of this worker, of the shape of g.
+        lr: The learning rate, a scalar.
+        decay: The weight decay, a Python float. Defaults to 0.
+        mix: A function from an array to the weighted mean of it over the neighbourhood.
 
     Returns:
         The new w, in a tuple.
@@ -59,17 +63,22 @@ def dsgd(xp, g, w, *, lr, decay=0.0, mix):
 
 
 def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix, order="adapt_then_combine"):
-    """One step of decentralized momentum SGD.
+    """Takes one step of decentralized momentum SGD.
 
         v <- b v + lr (g + decay w)
         w <- mix(w - v)                 adapt, then combine (ATC)
         w <- mix(w) - v                 adapt with combine (AWC): `mix` need not wait for g
 
     Args:
-        g, w, v: gradient, weight and velocity of this worker, arrays of one shape.
-        momentum: b.
-        order: "adapt_then_combine" or "adapt_with_combine".
-        lr, decay, mix: see `dsgd`.
+        xp: A namespace of array functions.
+        g: The gradient of this worker.
+        w: The weight of this worker, of the shape of g.
+        v: The velocity of this worker, of the shape of g.
+        lr: The learning rate, a scalar.
+        decay: The weight decay, a Python float. Defaults to 0.
+        momentum: b. Defaults to 0.9.
+        mix: A function from an array to the weighted mean of it over the neighbourhood.
+        order: "adapt_then_combine", the default, or "adapt_with_combine".
 
     Returns:
         The new w and v.
@@ -82,16 +91,27 @@ def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix, order="adapt_then_co
 
 
 def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
-    """One step of DecentLaM: momentum of what DSGD would have moved w by.
+    """Takes one step of DecentLaM, whose momentum averages what DSGD would have moved w by.
 
         s  = w - mix(w - lr (g + decay w))
         v <- b v + s
         w <- w - v
 
-    Its fixed point is DSGD's, whatever b is; that of `dmsgd` is DSGD's at lr/(1 - b). Where lr is
-    0, neither w nor v changes.
+    Its fixed point is DSGD's, whatever b is; that of `dmsgd` is DSGD's at lr/(1 - b). If lr is 0,
+    neither w nor v changes.
 
-    Returns the new w and v; the arguments are those of `dmsgd`.
+    Args:
+        xp: A namespace of array functions.
+        g: The gradient of this worker.
+        w: The weight of this worker, of the shape of g.
+        v: The velocity of this worker, of the shape of g.
+        lr: The learning rate, a scalar.
+        decay: The weight decay, a Python float. Defaults to 0.
+        momentum: b. Defaults to 0.9.
+        mix: A function from an array to the weighted mean of it over the neighbourhood.
+
+    Returns:
+        The new w and v.
 
     Source: Yuan et al., arXiv:2104.11981, where s/lr is the gradient, which lr = 0 leaves
     undefined.
@@ -101,27 +121,40 @@ def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
     return xp.where(lr > 0, w - new_v, w), xp.where(lr > 0, new_v, v)
 
 
+# A mixing matrix by rows: row i has the weights with which worker i averages.
 Matrix = tuple[tuple[float, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """The term that one exchange adds to every worker: weights[i] times what worker i receives."""
+    """Holds the term that one exchange adds to every worker.
 
-    pairs: tuple[tuple[int, int], ...]  # (sender, receiver), as `jax.lax.ppermute` takes them
-    weights: tuple[float, ...]  # by receiver; 0 for one who receives nothing
+    Worker i adds weights[i] times what it receives.
+
+    Attributes:
+        pairs: The pairs (sender, receiver), as `jax.lax.ppermute` takes them.
+        weights: The weight of each receiver; 0 for one that receives nothing.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    weights: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """One step's mixing matrix: the weight of what each worker has itself, and the exchanges."""
+    """Holds one step's mixing matrix as exchanges.
+
+    Attributes:
+        own: The weight of each worker's own array.
+        terms: The exchanges, one for each distance between sender and receiver.
+    """
 
     own: tuple[float, ...]
     terms: tuple[Term, ...]
 
     @classmethod
     def of(cls, matrix: Matrix) -> "Mixing":
-        """The matrix split by how far its weights reach: one exchange for each distance."""
+        """Splits a matrix by the distance of its weights from the diagonal, one exchange each."""
         n = len(matrix)
         terms = []
         for distance in range(1, n):
@@ -133,26 +166,35 @@ class Mixing:
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is the mean of all workers, for which there are better ways than exchanges."""
+        """Whether it is the mean of all workers, which an all-reduce computes better."""
         n = len(self.own)
         weights = [*self.own, *(w for term in self.terms for w in term.weights)]
         return len(self.terms) == n - 1 and all(math.isclose(w, 1 / n) for w in weights)
 
 
 def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
-    """The mixing matrices that take turns, step after step; one, unless the name says one_peer.
+    """Returns the mixing matrices that take turns, step after step.
 
-    A topology is a name of those above, or a doubly stochastic matrix as a sequence of rows.
+    There is one, unless the topology is "one_peer_exponential".
+
+    Args:
+        topology: The name of a topology, or a doubly stochastic matrix as a sequence of rows.
+        workers: The number of workers.
+
+    Raises:
+        ValueError: If the name is unknown, or the matrix has another size, is not doubly
+            stochastic, has a negative weight, or leaves a worker without a way from another.
     """
     if isinstance(topology, str):
         if topology not in TOPOLOGIES:
-            known = ", ".join(map(repr, TOPOLOGIES))
-            raise ValueError(f"topology must be one of {known}, or a matrix, not {topology!r}.")
+            names = ", ".join(map(repr, TOPOLOGIES))
+            raise ValueError(f"topology must be one of {names}, or a matrix, not {topology!r}.")
         return TOPOLOGIES[topology](workers)
     return (_given(topology, workers),)
 
 
 def _given(topology, workers):
+    """Returns the user's matrix as a `Matrix`, checked."""
     try:
         matrix = tuple(tuple(float(weight) for weight in row) for row in topology)
     except (TypeError, ValueError) as error:
@@ -177,7 +219,7 @@ def _given(topology, workers):
 
 
 def _check_weights(matrix):
-    """Raises where a weight is negative, or what one worker knows does not come to all."""
+    """Raises ValueError if a weight is negative, or worker 0 does not reach every worker."""
     for i, row in enumerate(matrix):
         if min(row) < 0:
             raise ValueError(
@@ -198,7 +240,7 @@ def _check_weights(matrix):
 
 
 def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:
-    """Each worker's mean of itself and of those that many further on."""
+    """Returns the matrix with which workers average with those at these offsets, and themselves."""
     hops = {0, *(offset % workers for offset in offsets)}
     return tuple(
         tuple(1 / len(hops) if (j - i) % workers in hops else 0.0 for j in range(workers))
@@ -207,7 +249,7 @@ def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:
 
 
 def _powers(base: int, below: int) -> list[int]:
-    """1, base, base squared, ... as far as they are smaller than that."""
+    """Returns the powers of the base that are smaller than `below`, from 1; always at least 1."""
     powers = [1]
     while powers[-1] * base < below:
         powers.append(powers[-1] * base)
@@ -215,23 +257,26 @@ def _powers(base: int, below: int) -> list[int]:
 
 
 def _grid(workers: int) -> Matrix:
-    """w_ij = 1/(1 + the larger number of neighbours of i and j), and i keeps the rest."""
+    """Returns the Metropolis weights of the most square grid of all workers.
+
+    w_ij = 1/(1 + the larger number of neighbours of i and j) for neighbours; w_ii is the remainder.
+    """
     columns = next(c for c in range(math.isqrt(workers), 0, -1) if workers % c == 0)
-    place = [divmod(i, columns) for i in range(workers)]
+    position = [divmod(i, columns) for i in range(workers)]
 
-    def joined(i, j):
-        return abs(place[i][0] - place[j][0]) + abs(place[i][1] - place[j][1]) == 1
+    def are_neighbours(i, j):
+        return abs(position[i][0] - position[j][0]) + abs(position[i][1] - position[j][1]) == 1
 
-    neighbours = [[j for j in range(workers) if joined(i, j)] for i in range(workers)]
+    neighbours = [[j for j in range(workers) if are_neighbours(i, j)] for i in range(workers)]
     matrix = [[0.0] * workers for _ in range(workers)]
-    for i, near in enumerate(neighbours):
-        for j in near:
-            matrix[i][j] = 1 / (1 + max(len(near), len(neighbours[j])))
+    for i, others in enumerate(neighbours):
+        for j in others:
+            matrix[i][j] = 1 / (1 + max(len(others), len(neighbours[j])))
         matrix[i][i] = 1 - sum(matrix[i])
     return tuple(map(tuple, matrix))
 
 
-# name -> the matrices that take turns, of n workers
+# For each name, a function from the number of workers to the matrices that take turns.
 TOPOLOGIES: dict[str, Callable[[int], tuple[Matrix, ...]]] = {
     "ring": lambda n: (_uniform(n, [1, -1]),),
     "one_sided_ring": lambda n: (_uniform(n, [1]),),
@@ -245,48 +290,61 @@ TOPOLOGIES: dict[str, Callable[[int], tuple[Matrix, ...]]] = {
 }
 
 
+# The momenta that `largest_momentum` tries, in descending order.
 _MOMENTA = [i / 100 for i in range(99, 0, -1)]
 
 
 def growth(matrices: Sequence[Matrix], momentum: float) -> float | None:
-    """The factor by which the workers' differences grow a step, in the long run.
+    """Returns the factor by which the workers' differences grow per step, in the long run.
+
+    Args:
+        matrices: The mixing matrices, which take turns.
+        momentum: The momentum of DecentLaM, in [0, 1).
 
     Returns:
-        A number below 1 where they vanish. None where that takes an eigenvalue solver: for
-        matrices that are neither all circulant, nor a single symmetric one.
+        A number, below 1 if the differences vanish. None if computing it takes an eigenvalue
+        solver: for matrices that are neither all circulant, nor a single symmetric one.
     """
     modes = _modes(matrices)
     return None if modes is None else _growth(modes, momentum)
 
 
 def largest_momentum(matrices: Sequence[Matrix]) -> float:
-    """The largest momentum, in hundredths, with which the workers come together; or 0."""
+    """Returns the largest momentum, in hundredths, at which the workers come together; or 0."""
     modes = _modes(matrices)
     return 0.0 if modes is None else next((b for b in _MOMENTA if _growth(modes, b) < 1), 0.0)
 
 
 def _modes(matrices):
-    """Each way to differ, as its eigenvalue of each matrix: those that are circulant commute."""
+    """Returns the workers' ways to differ, each as its eigenvalue of every matrix; None if unknown.
+
+    Circulant matrices commute, so that they have their eigenvectors in common.
+    """
     if all(map(_is_circulant, matrices)):
         workers = len(matrices[0])
         return [tuple(_eigenvalue(matrix, k) for matrix in matrices) for k in range(1, workers)]
     if len(matrices) == 1 and _is_symmetric(matrices[0]):
-        return [(0.0,)]  # any real eigenvalue will do: whether it shrinks is the same for all
+        # Whether differences shrink is the same for every real eigenvalue.
+        return [(0.0,)]
     return None
 
 
 def _eigenvalue(matrix, k):
-    """The k-th of a circulant matrix."""
-    turn = 2j * math.pi * k / len(matrix)
-    return sum(weight * cmath.exp(turn * j) for j, weight in enumerate(matrix[0]) if weight)
+    """Returns the k-th eigenvalue of a circulant matrix."""
+    angle = 2j * math.pi * k / len(matrix)
+    return sum(weight * cmath.exp(angle * j) for j, weight in enumerate(matrix[0]) if weight)
 
 
 def _growth(modes, b):
+    """Returns the largest growth factor of all modes, at momentum b."""
     return max((_radius(mode, b) for mode in modes), default=0.0)
 
 
 def _radius(eigenvalues, b):
-    """The spectral radius of a product of one mode's 2 x 2 matrices, as a mean of its factors."""
+    """Returns the growth factor per step of one mode, at momentum b.
+
+    It is the spectral radius of the product of the mode's 2 x 2 matrices, as a geometric mean.
+    """
     p, q, r, s = 1.0, 0.0, 0.0, 1.0
     for w in eigenvalues:
         p, q, r, s = w * p - b * r, w * q - b * s, (1 - w) * p + b * r, (1 - w) * q + b * s
@@ -296,14 +354,17 @@ def _radius(eigenvalues, b):
 
 
 def _is_circulant(matrix):
+    """Returns whether every row is the one before it, shifted by one."""
     return _is(matrix, lambda i, j: matrix[0][(j - i) % len(matrix)])
 
 
 def _is_symmetric(matrix):
+    """Returns whether the matrix equals its transpose, up to rounding."""
     return _is(matrix, lambda i, j: matrix[j][i])
 
 
 def _is(matrix, expected):
+    """Returns whether every weight equals `expected(i, j)`, up to rounding."""
     return all(
         math.isclose(weight, expected(i, j), abs_tol=1e-9)
         for i, row in enumerate(matrix) for j, weight in enumerate(row)

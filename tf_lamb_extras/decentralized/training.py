@@ -1,4 +1,4 @@
-"""Decentralized training of a Keras model on JAX: Keras's own `fit`, of many weights at once.
+"""Trains a Keras model decentralized on JAX, by Keras's own `fit` on the weights of many workers.
 
 Seams into Keras 3 (3.15.1), all in this file:
     `Trainer._symbolic_build`, `_make_function`, `_update_metrics_variables`: of the JAX backend, as
@@ -21,6 +21,7 @@ from tf_lamb.core.messages import warn
 from tf_lamb_extras.decentralized import checks, rules
 from tf_lamb_extras.decentralized.workers import Consensus, Workers
 
+# The rule of each method.
 _RULES: dict[str, Callable] = {
     "decentlam": rules.decentlam,
     "dmsgd": rules.dmsgd,
@@ -65,7 +66,7 @@ class Decentralized(keras.Model):
         name: Name of the model. Defaults to "decentralized_" and the name of `model`.
 
     Raises:
-        ValueError: for another backend, a model that is not compiled with a plain SGD, a method
+        ValueError: For another backend, a model that is not compiled with a plain SGD, a method
             that is incompatible with the momentum, rate or topology, an unknown topology, or one
             for another number of devices. From `fit`, for a batch that the number of workers does
             not divide: before the first step, or at that batch if only the data shows it.
@@ -108,22 +109,31 @@ class Decentralized(keras.Model):
             plan.plan_for, weight_decay=decay, exclude_from_weight_decay=undecayed,
             exclude_from_layer_adaptation=[""],
         )  # fmt: skip
-        # No attribute of this object: Keras would count the model's weights among its own.
+        # `Workers` hides the model: as an attribute, its weights would count as this model's own.
         self._workers = Workers(model, rule, matrices, devices)
         steps = model.steps_per_execution
         self.compile(optimizer, steps_per_execution=steps, auto_scale_loss=False)
 
     def compile(self, optimizer=None, loss=None, **options):
-        """As `keras.Model.compile`, with the optimizer that it has; the loss is the model's."""
+        """Compiles as `keras.Model.compile`, with the optimizer of the first call and the model's loss.
+
+        Args:
+            optimizer: The optimizer of the first call. Defaults to None, which means the same.
+            loss: Must be None, the default.
+            options: Further arguments of `keras.Model.compile`.
+
+        Raises:
+            ValueError: If the optimizer or the loss is another one.
+        """
         super().compile(checks.compiled_optimizer(self, optimizer, loss), **options)
 
     @property
     def metrics(self):
-        """The model's."""
+        """The metrics of the wrapped model."""
         return self._workers.model.metrics
 
     def average(self) -> Any:
-        """The model, with the mean of the workers' variables."""
+        """Sets the model's variables to the mean of the workers', and returns the model."""
         model = self._workers.model
         if self.built:
             self.jax_state_sync()
@@ -134,7 +144,7 @@ class Decentralized(keras.Model):
         return model
 
     def consensus_distance(self) -> float:
-        """The mean over workers of |x_i - mean x|^2, x_i all trained weights of worker i."""
+        """Returns the mean over workers of |x_i - mean x|^2, with all trained weights in x_i."""
         self.jax_state_sync()
         return float(self._workers.consensus_distance([v.value for v in self._trained]))
 
@@ -145,7 +155,7 @@ class Decentralized(keras.Model):
             print_fn: A function that prints a table. Defaults to `print`.
 
         Raises:
-            ValueError: for a model that has no variables yet.
+            ValueError: For a model that has no variables yet.
         """
         if not self._workers.model.built:
             raise ValueError(
@@ -154,12 +164,25 @@ class Decentralized(keras.Model):
         print_fn(self._made_plan().table())
 
     def _made_plan(self):
+        """Returns the plan of weight decay, from the paths of the model's variables."""
         trained = self._workers.model.trainable_variables
         paths, shapes = [v.path for v in trained], [v.shape for v in trained]
         return self._plan_for(paths, shapes, excluded_by_identity=[False] * len(paths))
 
     def fit(self, *arguments, callbacks=None, **options):
-        """As `keras.Model.fit`: a batch is that of all workers together."""
+        """Trains as `keras.Model.fit`; a batch is that of all workers together.
+
+        Args:
+            arguments: Positional arguments of `keras.Model.fit`.
+            callbacks: Callbacks. Defaults to None.
+            options: Keyword arguments of `keras.Model.fit`.
+
+        Returns:
+            The history, with `consensus_distance` for each epoch.
+
+        Raises:
+            ValueError: If the number of workers does not divide a batch.
+        """
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = [Consensus(), *keras.tree.flatten(callbacks or [])]
         history = super().fit(*arguments, callbacks=callbacks, **options)
@@ -167,30 +190,36 @@ class Decentralized(keras.Model):
         return history
 
     def evaluate(self, *arguments, _use_cached_eval_dataset=False, **options):
-        """As `keras.Model.evaluate`, of the averaged model."""
+        """Evaluates the averaged model; the arguments are those of `keras.Model.evaluate`."""
         return self.average().evaluate(*arguments, **options)
 
     def predict(self, *arguments, **options):
-        """As `keras.Model.predict`, of the averaged model."""
+        """Predicts with the averaged model; the arguments are those of `keras.Model.predict`."""
         return self.average().predict(*arguments, **options)
 
     def save(self, *arguments, **options):
-        """Saves the averaged model. For every worker's own weights, there is `save_weights`."""
+        """Saves the averaged model; `save_weights` saves every worker's own weights."""
         return self.average().save(*arguments, **options)
 
     def lower(
         self, x: Any, y: Any = None, sample_weight: Any = None, *, devices: Any = None
     ) -> Any:
-        """The step of `fit` on such a batch, as a `jax.stages.Lowered`; nothing runs.
+        """Returns the step of `fit` on such a batch, as a `jax.stages.Lowered`; nothing runs.
 
         Args:
-            x, y, sample_weight: A whole batch: all that have a shape and a dtype.
-            devices: As many others to compile for. Defaults to those that this trains on.
+            x: The inputs of a whole batch: arrays, or other objects with a shape and a dtype.
+            y: The targets of the batch, likewise. Defaults to None.
+            sample_weight: The weights of the examples, likewise. Defaults to None.
+            devices: The devices to compile for, one per worker. Defaults to those that this trains
+                on.
+
+        Raises:
+            ValueError: If there are more or fewer devices than workers.
         """
         import jax
 
-        def struct(each):
-            return None if each is None else jax.ShapeDtypeStruct(each.shape, each.dtype)
+        def struct(spec):
+            return None if spec is None else jax.ShapeDtypeStruct(spec.shape, spec.dtype)
 
         data = keras.tree.map_structure(struct, (x, y, sample_weight))
         self._symbolic_build(data_batch=data)
@@ -200,25 +229,33 @@ class Decentralized(keras.Model):
         return self._jitted(workers).lower(state, data)
 
     def make_train_function(self, force=False):
-        """Compiles the step: arrays of all workers, and the batch, lie split over the devices."""
+        """Compiles the step; arrays of all workers, and the batch, lie split over the devices.
+
+        Args:
+            force: Whether to compile it again if it exists. Defaults to False.
+        """
         if self.train_function is None or force:
             step = self._jitted(self._workers)
 
-            def placed(state, data):
-                for each in keras.tree.flatten(data):
-                    if each is not None:
-                        checks.check_batch(each.shape[0], self._workers.count)
-                *own, metrics = state  # an evaluation, or their reset, leaves them on one device
-                return self._workers.waited(step((*own, self._workers.shared(metrics)), data))
+            def checked_step(state, data):
+                for array in keras.tree.flatten(data):
+                    if array is not None:
+                        checks.check_batch(array.shape[0], self._workers.count)
+                # An evaluation or a reset leaves the metrics on one device.
+                *worker_state, metrics = state
+                return self._workers.waited(
+                    step((*worker_state, self._workers.shared(metrics)), data)
+                )
 
-            self.train_function = self._make_function(placed)
+            self.train_function = self._make_function(checked_step)
 
     def _jitted(self, workers):
+        """Returns the jitted step of these workers."""
         return workers.jitted(functools.partial(self._train_step, workers), self.optimizer)
 
     def _train_step(self, workers, state, data):
-        """One step of all workers; traced."""
-        weights, others, optimizer_variables, metrics = state
+        """Takes one step of all workers; JAX traces it. Returns the logs and the new state."""
+        weights, non_trainable, optimizer_variables, metrics = state
         optimizer = self.optimizer
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         mapping = zip(optimizer.variables, optimizer_variables, strict=True)
@@ -227,8 +264,8 @@ class Decentralized(keras.Model):
             turn = ops.convert_to_tensor(optimizer.iterations)
             slots: list = [(v.value,) for v in optimizer.momentums] or [()] * len(weights)
             decays = [treatment.decay for treatment in self._plan.treatments]
-            loss, predictions, (weights, others, slots, metrics) = workers.step(
-                decays, rate, turn, (weights, others, slots, metrics), (x, y, sample_weight)
+            loss, predictions, (weights, non_trainable, slots, metrics) = workers.step(
+                decays, rate, turn, (weights, non_trainable, slots, metrics), (x, y, sample_weight)
             )
             for variable, (value,) in zip(optimizer.momentums, slots, strict=False):
                 variable.assign(value)
@@ -237,13 +274,14 @@ class Decentralized(keras.Model):
         logs, metrics = workers.model._update_metrics_variables(
             metrics, loss, x, y, predictions, sample_weight
         )
-        return logs, (weights, others, optimizer_variables, metrics)
+        return logs, (weights, non_trainable, optimizer_variables, metrics)
 
     def _symbolic_build(self, iterator=None, data_batch=None):
+        """Checks the batch sizes, and builds the model, the plan and all workers' variables."""
         adapter = getattr(iterator, "data_adapter", None)
-        if adapter is not None and adapter.batch_size:  # a generator does not know it
-            last = adapter.partial_batch_size if iterator.steps_per_epoch is None else None
-            for size in (adapter.batch_size, last or 0):
+        if adapter is not None and adapter.batch_size:  # a generator has none
+            last_size = adapter.partial_batch_size if iterator.steps_per_epoch is None else None
+            for size in (adapter.batch_size, last_size or 0):
                 checks.check_batch(size, self._workers.count)
         model = self._workers.model
         model._symbolic_build(iterator=iterator, data_batch=data_batch)
@@ -252,6 +290,6 @@ class Decentralized(keras.Model):
             if message := self._plan.warning():
                 warn(message)
             self._trained, self._others = self._workers.copies()
-            self.optimizer.build(self._trained)  # the velocities lie as the weights do
+            self.optimizer.build(self._trained)  # velocities have the sharding of the weights
             self._workers.share(v for v in self.optimizer.variables if v._layout is None)
             self.built = True

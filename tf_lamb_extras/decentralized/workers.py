@@ -1,9 +1,9 @@
-"""Workers with weights of their own, one a device: how their arrays lie, and the step they take.
+"""Defines the workers, one per device: the layout of their arrays, and the step that they take.
 
-An array of all workers has one more axis in front, which is sharded over the devices; a worker's
-program sees its own part of it, and what `ppermute` brings from the neighbours.
+An array of all workers has one more axis in front, which is sharded over the devices. A worker's
+program sees its own part of the array, and what `ppermute` brings from the neighbours.
 
-Seam into Keras 3 (3.15.1): `Variable._layout`, the sharding of whatever it is assigned.
+Seam into Keras 3 (3.15.1): `Variable._layout`, the sharding of every value that it is assigned.
 """
 
 import functools
@@ -14,17 +14,17 @@ from keras import ops
 from tf_lamb.keras import arrays, replicas
 from tf_lamb_extras.decentralized.rules import Mixing
 
-AXIS = "workers"
+AXIS = "workers"  # the name of the axis of workers in the mesh
 
 
 class Workers:
-    """The work on all devices.
+    """Holds the arrays and programs of all workers.
 
     Args:
-        model: of which each worker has weights.
-        rule: of `rules.py`.
-        matrices: the mixing matrices, which take turns.
-        devices: one a worker.
+        model: The model, of which each worker has weights.
+        rule: The update of one weight, a function of `rules.py`.
+        matrices: The mixing matrices, which take turns.
+        devices: The devices, one per worker.
     """
 
     def __init__(self, model, rule, matrices, devices):
@@ -34,14 +34,14 @@ class Workers:
         self._rule, self._matrices = rule, matrices
         self._mixings = [Mixing.of(matrix) for matrix in matrices]
         self._mesh = jax.sharding.Mesh(devices, (AXIS,))
-        # What each worker has a part of, which is arrays of all workers and batches; all the rest.
+        # Batches and arrays of all workers are split; everything else is replicated.
         self._split = jax.NamedSharding(self._mesh, jax.P(AXIS))
         self._replicated = jax.NamedSharding(self._mesh, jax.P())
 
     def copies(self):
-        """New variables of all workers: the model's trained ones, and its others.
+        """Returns new variables of all workers: the model's trained ones, and its other ones.
 
-        All begin alike, but for the random generators.
+        All workers begin alike, except for their random generators.
         """
         model = self.model
         seeds = replicas.seed_states(model)
@@ -49,15 +49,18 @@ class Workers:
         return trained, [self._copies(v, id(v) in seeds) for v in model.non_trainable_variables]
 
     def _copies(self, variable, is_seed):
+        """Returns a variable of all workers, from one of the model."""
         import jax
 
         value = jax.device_get(variable.value)
 
         def part(index):
-            own = value.copy()
+            worker_value = value.copy()
             if is_seed:
-                own[0] = (int(own[0]) + (index[0].start or 0) * replicas.GOLDEN_RATIO) % 2**32
-            return own[None]
+                worker_value[0] = (
+                    int(worker_value[0]) + (index[0].start or 0) * replicas.GOLDEN_RATIO
+                ) % 2**32
+            return worker_value[None]
 
         shape = (self.count, *variable.shape)
         return keras.Variable(
@@ -67,16 +70,22 @@ class Workers:
 
     @functools.cached_property
     def means(self):
-        """Arrays of all workers -> their means, on the host; of whole numbers, the first's."""
+        """A function from a list of arrays of all workers to their means, on the host.
+
+        For an array of whole numbers, it gives the first worker's part instead.
+        """
         import jax
 
         means = jax.jit(lambda arrays: [_mean(array) for array in arrays])
-        # From the host, Keras puts them where it evaluates any model: on its one device.
+        # Keras moves values from the host to the one device on which it evaluates the model.
         return lambda arrays: jax.device_get(means(arrays))
 
     @functools.cached_property
     def consensus_distance(self):
-        """Arrays of all workers -> mean_i |x_i - mean x|^2, over all of them together."""
+        """A function from a list of arrays of all workers to mean_i |x_i - mean x|^2.
+
+        The distance is over all arrays together.
+        """
         import jax
 
         @jax.jit
@@ -87,22 +96,22 @@ class Workers:
         return distance
 
     def share(self, variables):
-        """Has all devices hold these variables, whatever they are assigned."""
+        """Replicates these variables, and every value that they are assigned, on all devices."""
         for variable in variables:
             variable._layout = self._replicated
             variable.assign(variable.value)
 
     def shared(self, values):
-        """The values, held by all devices."""
+        """Returns the values, replicated on all devices."""
         import jax
 
         return jax.device_put(values, self._replicated)
 
     def waited(self, results):
-        """The results; on CPUs, when they are there.
+        """Returns the results of a program, on CPUs after waiting for them.
 
-        There, two programs under way may take each other's threads, in which devices wait for one
-        another, and wait for ever.
+        On CPUs, two running programs may take each other's threads. Devices that wait for one
+        another in these threads would then wait forever.
         """
         import jax
 
@@ -110,7 +119,7 @@ class Workers:
         return jax.block_until_ready(results) if on_cpu else results
 
     def on(self, devices):
-        """The same on as many other devices; raises for another number of them."""
+        """Returns the same workers on other devices; raises ValueError if their number differs."""
         if len(devices) != self.count:
             raise ValueError(
                 f"there are {self.count} workers, and {len(devices)} devices to compile for: give "
@@ -119,7 +128,12 @@ class Workers:
         return Workers(self.model, self._rule, self._matrices, tuple(devices))
 
     def jitted(self, step, optimizer):
-        """A step of `fit`, (state, data) -> (logs, state), for these devices, its state donated."""
+        """Returns a step of `fit`, jitted for these devices, with its state donated.
+
+        Args:
+            step: A function (state, data) -> (logs, state).
+            optimizer: The optimizer, whose variables are part of the state.
+        """
         import jax
 
         split, replicated = self._split, self._replicated
@@ -130,18 +144,26 @@ class Workers:
         )
 
     def step(self, decays, rate, turn, state, data):
-        """One step of every worker on its part of the batch: mean loss, predictions, new state.
+        """Takes one step of every worker on its part of the batch.
 
-        The state is the weights, the other variables and, a tuple for each weight, the slots, all
-        of all workers; and the variables of the metrics.
+        Args:
+            decays: The weight decay of each trained weight.
+            rate: The learning rate, a scalar.
+            turn: The number of the step, which chooses the mixing matrix.
+            state: The weights, the other variables and, as a tuple for each weight, the slots, all
+                of all workers; and the variables of the metrics.
+            data: The batch: inputs, targets and sample weights.
+
+        Returns:
+            The mean loss, the predictions, and the new state.
         """
         import jax
 
         def worker(rate, turn, state, data):
-            *own, metrics = state
-            weights, others, slots = jax.tree.map(lambda x: x[0], own)
-            (_, (loss, predictions, others, metrics)), gradients = replicas.gradient(
-                self.model, AXIS, weights, others, [], metrics, data
+            *worker_state, metrics = state
+            weights, non_trainable, slots = jax.tree.map(lambda x: x[0], worker_state)
+            (_, (loss, predictions, non_trainable, metrics)), gradients = replicas.gradient(
+                self.model, AXIS, weights, non_trainable, [], metrics, data
             )
             update = functools.partial(_update, self.model, self._rule, decays)
             branches = [
@@ -151,12 +173,12 @@ class Workers:
             weights, slots = jax.lax.switch(
                 turn % len(branches), branches, rate, gradients, weights, slots
             )
-            own = jax.tree.map(lambda x: x[None], [weights, others, slots])
-            return jax.lax.pmean(loss, AXIS), predictions, (*own, metrics)
+            worker_state = jax.tree.map(lambda x: x[None], [weights, non_trainable, slots])
+            return jax.lax.pmean(loss, AXIS), predictions, (*worker_state, metrics)
 
         split, replicated = jax.P(AXIS), jax.P()
         parts = (split, split, split, replicated)
-        # Unchecked: loops inside layers carry what is alike at first and differs later.
+        # The check would refuse loops inside layers, whose carry is alike at first, then differs.
         return jax.shard_map(
             worker, mesh=self._mesh, in_specs=(replicated, replicated, parts, split),
             out_specs=(replicated, split, parts), check_vma=False,
@@ -164,30 +186,36 @@ class Workers:
 
 
 def _mean(array):
+    """Returns the mean over workers, or the first worker's part of an array of whole numbers."""
     return ops.mean(array, axis=0) if keras.backend.is_float_dtype(array.dtype) else array[0]
 
 
 def _update(model, rule, decays, mix, rate, gradients, weights, slots):
-    """The rule for each weight of one worker."""
+    """Applies the rule to each weight of one worker; returns the new weights and slots."""
     new_weights, new_slots = [], []
-    for variable, decay, g, w, own in zip(
+    for variable, decay, g, w, weight_slots in zip(
         model.trainable_variables, decays, gradients, weights, slots, strict=True
     ):
         dtype = arrays.compute_dtype(w.dtype)
-        g, wide, *wide_slots = (ops.cast(x, dtype) for x in (g, w, *own))
+        g, wide_weight, *wide_slots = (ops.cast(x, dtype) for x in (g, w, *weight_slots))
         lr = ops.cast(rate, dtype)
-        wide, *wide_slots = rule(ops, g, wide, *wide_slots, lr=lr, decay=decay, mix=mix)
+        wide_weight, *wide_slots = rule(
+            ops, g, wide_weight, *wide_slots, lr=lr, decay=decay, mix=mix
+        )
         if variable.constraint is not None:
-            wide = variable.constraint(wide)
-        new_weights.append(ops.cast(wide, w.dtype))
+            wide_weight = variable.constraint(wide_weight)
+        new_weights.append(ops.cast(wide_weight, w.dtype))
         new_slots.append(
-            tuple(ops.cast(new, old.dtype) for new, old in zip(wide_slots, own, strict=True))
+            tuple(
+                ops.cast(wide_slot, slot.dtype)
+                for wide_slot, slot in zip(wide_slots, weight_slots, strict=True)
+            )
         )
     return new_weights, new_slots
 
 
 def _mix(mixing, x):
-    """sum_j w_ij x_j for this worker i."""
+    """Returns sum_j w_ij x_j for this worker i."""
     import jax
 
     if mixing.is_mean:
@@ -199,7 +227,7 @@ def _mix(mixing, x):
 
 
 def _own(weights, x):
-    """This worker's of the weights: a number in the program where it is everyone's."""
+    """Returns this worker's weight: a Python number if it is the same for all workers."""
     import jax
 
     if len(set(weights)) == 1:
@@ -208,9 +236,14 @@ def _own(weights, x):
 
 
 class Consensus(keras.callbacks.Callback):
-    """Adds the consensus distance to the logs of an epoch."""
+    """Adds the consensus distance to the logs of each epoch."""
 
     def on_epoch_end(self, epoch, logs=None):
-        """Measures it once an epoch: the mean of all weights takes an all-reduce."""
+        """Measures the distance once per epoch, as the mean of all weights takes an all-reduce.
+
+        Args:
+            epoch: The number of the epoch, from 0.
+            logs: Keras's logs, to which "consensus_distance" is added. Defaults to None.
+        """
         if logs is not None:
             logs["consensus_distance"] = self.model.consensus_distance()
