@@ -181,6 +181,6 @@ def check_batch(size, workers):
         nearest = " or ".join(str(n * workers) for n in (share, share + 1) if n)
         raise ValueError(
             f"a batch of {size} does not divide among {workers} workers: {size} = {share} x "
-            f"{workers} + {remainder}. Make every batch, the last of an epoch too, one of {nearest} "
-            f"or another multiple of {workers}."
+            f"{workers} + {remainder}. Make every batch, the last of an epoch too, one of "
+            f"{nearest} or another multiple of {workers}."
         )

@@ -269,9 +269,9 @@ def _grid(workers: int) -> Matrix:
 
     neighbours = [[j for j in range(workers) if are_neighbours(i, j)] for i in range(workers)]
     matrix = [[0.0] * workers for _ in range(workers)]
-    for i, others in enumerate(neighbours):
-        for j in others:
-            matrix[i][j] = 1 / (1 + max(len(others), len(neighbours[j])))
+    for i, adjacent in enumerate(neighbours):
+        for j in adjacent:
+            matrix[i][j] = 1 / (1 + max(len(adjacent), len(neighbours[j])))
         matrix[i][i] = 1 - sum(matrix[i])
     return tuple(map(tuple, matrix))
 

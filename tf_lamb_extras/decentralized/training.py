@@ -115,7 +115,7 @@ class Decentralized(keras.Model):
         self.compile(optimizer, steps_per_execution=steps, auto_scale_loss=False)
 
     def compile(self, optimizer=None, loss=None, **options):
-        """Compiles as `keras.Model.compile`, with the optimizer of the first call and the model's loss.
+        """Compiles as `keras.Model.compile`, with the first call's optimizer and the model's loss.
 
         Args:
             optimizer: The optimizer of the first call. Defaults to None, which means the same.

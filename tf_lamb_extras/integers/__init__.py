@@ -1,7 +1,7 @@
-"""Batch normalization and its activation in integer arithmetic, in both Kerases.
+"""Computes batch normalization and its activation in integer arithmetic, in both Kerases.
 
 `QuantizedReLU` is a layer of the Keras that `tf.keras` names. `tf_lamb_extras.integers.keras` and
-`tf_lamb_extras.integers.tf_keras` say it outright.
+`tf_lamb_extras.integers.tf_keras` have the layer of one Keras each.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""The inputs of a model's batch normalizations: integers, with their step and range.
+"""Finds the inputs of a model's batch normalizations: integers, with their step and range.
 
-A layer is found by how the model calls it, in functional and `Sequential` models of both Kerases.
+It finds layers by how the model calls them, in functional and `Sequential` models of both Kerases.
 """
 
 import dataclasses
@@ -10,20 +10,29 @@ from typing import Any
 from tf_lamb_extras.integers import arithmetic
 from tf_lamb_extras.integers.activation import QuantizedReLU
 
-# What gives the numbers that it is given, or zeros, at inference.
+# Layers that return numbers of their input, or zeros, at inference.
 _PASS = (
     "Cropping1D", "Cropping2D", "Cropping3D", "Dropout", "Flatten", "GlobalMaxPooling1D",
     "GlobalMaxPooling2D", "GlobalMaxPooling3D", "MaxPooling1D", "MaxPooling2D", "MaxPooling3D",
     "Permute", "Reshape", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D",
     "ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D",
 )  # fmt: skip
+# Layers that sum products of inputs and weights.
 _SUM = ("Conv1D", "Conv2D", "Conv3D", "Dense", "DepthwiseConv2D")
-_MOST = 2**15  # of a kernel's whole numbers
+_MOST = 2**15  # a kernel's whole numbers have to be smaller
 
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """The input of one batch normalization: step x + bias, with a range of x for each channel."""
+    """Holds the input of one batch normalization: step x + bias, with a range of x per channel.
+
+    Attributes:
+        step: The size of one unit of x.
+        low: The lowest x of each channel.
+        high: The highest x of each channel.
+        bias: The bias of each channel.
+        kernel_step: The step of the kernel's weights; None if the user gave the range.
+    """
 
     step: float
     low: tuple[int, ...]
@@ -34,16 +43,31 @@ class Accumulator:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of a layer in a model; tensors by their id."""
+    """Holds one call of a layer in a model, with its tensors by their `id`.
+
+    Attributes:
+        layer: The layer.
+        inputs: The input tensors.
+        outputs: The output tensors.
+        rank: The number of axes of the first output.
+    """
 
     layer: Any
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    rank: int  # of the first output
+    rank: int
 
 
 def calls_of(model, function: str) -> list[Call]:
-    """The calls of a model's layers; an error where they are not known."""
+    """Returns the calls of a model's layers, in their order.
+
+    Args:
+        model: A functional or `Sequential` model.
+        function: The name of the public function, for the error.
+
+    Raises:
+        ValueError: If the model does not tell how its layers follow each other.
+    """
     # seam: Keras 3.15.1, whose Sequential holds a functional model; tf_keras 2.20.1.
     graph = getattr(model, "_functional", None) or model
     nodes = getattr(graph, "_nodes_by_depth", None)
@@ -53,17 +77,23 @@ def calls_of(model, function: str) -> list[Call]:
             "give it a functional or a Sequential model that is built, say by an Input."
         )
 
-    def call(node):
+    def call_of(node):
         inputs = node.input_tensors if hasattr(node, "operation") else node.keras_inputs
         outputs = node.outputs if isinstance(node.outputs, (list, tuple)) else [node.outputs]
         layer = node.operation if hasattr(node, "operation") else node.layer
         return Call(layer, tuple(map(id, inputs)), tuple(map(id, outputs)), len(outputs[0].shape))
 
-    return [call(node) for depth in sorted(nodes, reverse=True) for node in nodes[depth]]
+    return [call_of(node) for depth in sorted(nodes, reverse=True) for node in nodes[depth]]
 
 
 class Accumulators:
-    """Finds them, in a model's calls."""
+    """Finds the accumulators of a model's batch normalizations, from the calls of its layers.
+
+    Args:
+        layers: The module `layers` of the model's Keras.
+        calls: The calls of the model's layers.
+        input_range: The lowest and the highest input of the model, or None if unknown.
+    """
 
     def __init__(self, layers, calls, input_range):
         self._input_range = input_range
@@ -74,7 +104,16 @@ class Accumulators:
         self._makers = {tensor: call for call in calls for tensor in call.outputs}
 
     def of(self, call: Call, axis: int) -> Accumulator:
-        """The accumulator of a call of a batch normalization on this axis, -1 for the last."""
+        """Returns the accumulator of a batch normalization.
+
+        Args:
+            call: The call of the batch normalization.
+            axis: The axis that it normalizes; -1 for the last.
+
+        Raises:
+            ValueError: If the layer before it does not sum whole numbers, or its features are on
+                another axis.
+        """
         name, maker = call.layer.name, self._makers[call.inputs[0]]
         layer = maker.layer
         if type(layer) not in self._sum:
@@ -89,29 +128,38 @@ class Accumulators:
         scale, least, most = self._grid(maker.inputs[0], name)
         kernel = getattr(layer, "depthwise_kernel", None)
         kernel = (layer.kernel if kernel is None else kernel).numpy().astype("float64")
-        step, whole = _on_grid(kernel, layer.name)
+        step, multiples = _on_grid(kernel, layer.name)
         channels = call.layer.moving_mean.shape[0]
-        whole = whole.reshape(-1, channels)  # also that of a depthwise kernel
-        above, below = (
-            [int(each) for each in part.sum(0).tolist()]
-            for part in (whole * (whole > 0), whole * (whole < 0))
+        multiples = multiples.reshape(-1, channels)  # also that of a depthwise kernel
+        positive, negative = (
+            [int(total) for total in part.sum(0).tolist()]
+            for part in (multiples * (multiples > 0), multiples * (multiples < 0))
         )
         return Accumulator(
             step=scale * step,
-            low=tuple(a * least + b * most for a, b in zip(above, below, strict=True)),
-            high=tuple(a * most + b * least for a, b in zip(above, below, strict=True)),
+            low=tuple(
+                plus * least + minus * most for plus, minus in zip(positive, negative, strict=True)
+            ),
+            high=tuple(
+                plus * most + minus * least for plus, minus in zip(positive, negative, strict=True)
+            ),
             bias=self.bias(call, channels),
             kernel_step=step,
         )
 
     def bias(self, call: Call, channels: int) -> tuple[float, ...]:
-        """The bias that the layer before adds to its sum."""
+        """Returns the bias of the layer before a batch normalization, 0 if it has none.
+
+        Args:
+            call: The call of the batch normalization.
+            channels: The number of channels.
+        """
         layer = self._makers[call.inputs[0]].layer
-        biased = type(layer) in self._sum and layer.use_bias
-        return tuple(layer.bias.numpy().tolist()) if biased else (0.0,) * channels
+        has_bias = type(layer) in self._sum and layer.use_bias
+        return tuple(layer.bias.numpy().tolist()) if has_bias else (0.0,) * channels
 
     def _grid(self, tensor, name) -> tuple[float, int, int]:
-        """The scale and the range of what a tensor holds; 0 is in it, for padding."""
+        """Returns the scale and the range of a tensor's levels, which contains 0 for padding."""
         maker = self._makers[tensor]
         layer = maker.layer
         if isinstance(layer, QuantizedReLU):
@@ -130,6 +178,7 @@ class Accumulators:
 
 
 def _unknown(name, why):
+    """Returns the error for an accumulator that is not known to be whole numbers."""
     return ValueError(
         f"{name} is not given whole numbers that can be known, because {why}. Say what it is given "
         f"by accumulators={{{name!r}: (step, lowest, highest)}}."
@@ -137,7 +186,7 @@ def _unknown(name, why):
 
 
 def _on_grid(kernel, name):
-    """The largest power of two of which all weights are multiples, and the multiples."""
+    """Returns the largest power of two of which all weights are multiples, and the multiples."""
     largest = float(abs(kernel).max())
     if not math.isfinite(largest):
         raise ValueError(
@@ -148,7 +197,7 @@ def _on_grid(kernel, name):
         if not ((kernel / step) % 1).any():
             return step, kernel / step
         step /= 2
-    near = 2.0 ** (math.frexp(largest)[1] - 7)  # whole numbers of eight bits
+    near = 2.0 ** (math.frexp(largest)[1] - 7)  # the weights are then whole numbers of 8 bits
     raise ValueError(
         f"{name}: the kernel is on no grid: its weights are not whole numbers of 16 bits times a "
         f"power of two. Round them first, say to multiples of {near}."
@@ -156,7 +205,17 @@ def _on_grid(kernel, name):
 
 
 def given(name, value, bias) -> Accumulator:
-    """The accumulator that the user describes, or an error."""
+    """Returns the accumulator that the user describes.
+
+    Args:
+        name: The name of the batch normalization.
+        value: The user's (step, lowest, highest).
+        bias: The bias of each channel.
+
+    Raises:
+        TypeError: If the value is not three entries, or the range is not whole numbers.
+        ValueError: If the step is not above 0, or the range is invalid.
+    """
     if not isinstance(value, (list, tuple)) or len(value) != 3:
         raise TypeError(
             f"accumulators[{name!r}] must be (step, lowest, highest), such as (0.25, -1000, 1000), "

@@ -1,4 +1,4 @@
-"""The n-bit activation, the same in both Kerases."""
+"""Defines the n-bit activation for both Kerases."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ class QuantizedReLU:
     Input and output have the same shape.
 
     Raises:
-        ValueError, TypeError: at construction, for an argument out of its range.
+        ValueError, TypeError: At construction, for an argument out of its range.
 
     Example:
 
@@ -40,7 +40,7 @@ class QuantizedReLU:
           Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through)
     """
 
-    if TYPE_CHECKING:  # the frontend's
+    if TYPE_CHECKING:  # the subclass of a Keras sets it
         _xp: Any
 
     def __init__(self, bits: int, scale: float | None = None, **kwargs: Any):
@@ -51,12 +51,12 @@ class QuantizedReLU:
         self.supports_masking = True
 
     def call(self, inputs):
-        """Computes the levels; the rounding has no gradient."""
+        """Computes the levels of the inputs; the gradient ignores the rounding."""
         xp, top = self._xp, 2**self.bits
-        kept = xp.clip(inputs, 0.0, top * self.scale)
-        levels = self.scale * xp.clip(xp.floor(kept / self.scale), 0.0, top - 1.0)
-        # `kept` is between a level and its double: the difference and the sum are exact.
-        return kept + xp.stop_gradient(levels - kept)
+        clipped = xp.clip(inputs, 0.0, top * self.scale)
+        levels = self.scale * xp.clip(xp.floor(clipped / self.scale), 0.0, top - 1.0)
+        # The difference and the sum are exact, as `clipped` is between a level and its double.
+        return clipped + xp.stop_gradient(levels - clipped)
 
     def compute_output_shape(self, input_shape):
         """Returns the shape of the input."""

@@ -1,14 +1,14 @@
-"""Batch normalization and the n-bit activation after it, as integer arithmetic.
+"""Computes batch normalization and the n-bit activation after it, in integer arithmetic.
 
 At inference the two are `y = clip(floor(k x + b), 0, 2^n - 1)` of a whole number x, the
-accumulator. Integers A, B and d with the same y at every x of a range:
+accumulator. `integers` finds integers A, B and d that give the same y at every x of a range:
 
     T_j = the first x with k x + b >= j                    j = 1 ... 2^n - 1, for k > 0
     A T_j + B >= j 2^d   and   A (T_j - 1) + B <= j 2^d - 1    at every T_j inside the range
     y = clip((A x + B) >> d, 0, 2^n - 1)
 
-What is claimed is that of Lin et al., arXiv:2008.13128: one scale, 2^-d, for A and B. The
-construction is ours, and exact by design: once the thresholds are found, all numbers are whole.
+The claim is that of Lin et al., arXiv:2008.13128: one scale, 2^-d, for A and B. The construction is
+ours, and exact by design: once the thresholds are found, all numbers are whole.
 """
 
 import bisect
@@ -18,12 +18,18 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-_INT32 = 2**31
-_MOST_BITS = 16  # 65,535 thresholds a channel
+_INT32 = 2**31  # the first whole number above the range of int32
+_MOST_BITS = 16  # of an activation: 65,535 thresholds per channel
 
 
 class Integers(NamedTuple):
-    """y = clip((a x + b) >> shift, 0, 2^bits - 1)"""
+    """Holds the integers of one channel: y = clip((a x + b) >> shift, 0, 2^bits - 1).
+
+    Attributes:
+        a: A, the factor of the accumulator.
+        b: B, the offset.
+        shift: d, the number of bits that the sum is shifted to the right.
+    """
 
     a: int
     b: int
@@ -31,22 +37,40 @@ class Integers(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """k x + b"""
+    """Holds the affine map k x + b of one channel.
+
+    Attributes:
+        k: The slope.
+        b: The value at x = 0.
+    """
 
     k: float
     b: float
 
 
 def folded(gamma, beta, mean, variance, *, epsilon, step=1.0, scale=1.0, name="channel") -> Affine:
-    """The affine map of one channel: from accumulators of a step to activations of a scale.
+    """Returns the affine map of one channel, from the accumulator to levels of the activation.
 
         (gamma (step x - mean) / sqrt(variance + epsilon) + beta) / scale = k x + b
 
-    in float64; steps and scales that are powers of two round nothing.
+    It is computed in float64. Steps and scales that are powers of two are not rounded.
+
+    Args:
+        gamma: The scale of the batch normalization.
+        beta: Its offset.
+        mean: Its moving mean.
+        variance: Its moving variance.
+        epsilon: Its epsilon.
+        step: The size of one unit of the accumulator. Defaults to 1.
+        scale: The size of one level of the activation. Defaults to 1.
+        name: The name of the channel in errors.
+
+    Raises:
+        ValueError: If a number is not finite, or the variance with epsilon is not above 0.
     """
-    for what, value in (("gamma", gamma), ("beta", beta), ("moving mean", mean)):
+    for part, value in (("gamma", gamma), ("beta", beta), ("moving mean", mean)):
         if not math.isfinite(value):
-            raise ValueError(f"{name}: {what} is {value}; integers need a model that is finite.")
+            raise ValueError(f"{name}: {part} is {value}; integers need a model that is finite.")
     if not 0 < variance + epsilon < math.inf:
         raise ValueError(
             f"{name}: the moving variance {variance} with epsilon {epsilon} has no square root to "
@@ -57,36 +81,37 @@ def folded(gamma, beta, mean, variance, *, epsilon, step=1.0, scale=1.0, name="c
 
 
 def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
-    """The least shift for which there are integers, and those of it: A next to k 2^d, B the least.
+    """Returns the integers of a channel with the least shift d for which there are any.
 
-    They give the same y as `floor(k * x + b)`, computed as k and b compute: floats round, and the
-    line that they round to never falls either, so that bisection finds the thresholds; a
-    `Fraction` is exact.
+    A is next to k 2^d, and B is the least possible. They give the same y as `floor(k * x + b)`,
+    computed in the arithmetic of k and b. Floats round, but the rounded line never falls for k >=
+    0, so that bisection finds the thresholds. A `Fraction` is exact.
 
     Args:
-        k: Slope.
-        b: Value at 0.
-        bits: n, of the activation.
+        k: The slope, a float or a `Fraction`.
+        b: The value at 0, a float or a `Fraction`.
+        bits: n, the bits of the activation.
         low: The least x.
         high: The greatest x.
-        name: What errors call it.
+        name: The name of the channel in errors.
 
     Raises:
-        ValueError, TypeError: for what is no range of int32 or no number, and where int32 would
-            overflow, |A| max|x| + |B| >= 2^31; and for floats that are whole numbers but for their
+        TypeError: If bits, low or high is not a whole number.
+        ValueError: If there is no such range of int32, if k or b is not finite, or if int32 would
+            overflow, |A| max|x| + |B| >= 2^31. Also for floats that are whole numbers but for their
             rounding at several x, if they round to no line: -0.02 x + 53.4 from 900 to 2,100.
     """
     bits, (low, high) = check_bits(bits), check_range(low, high, name)
     if not (math.isfinite(k) and math.isfinite(b)):
         raise ValueError(f"{name}: k = {k} and b = {b} must be finite numbers.")
-    found = _found(k, b, bits, low, high)
-    if found is None and _found(Fraction(k), Fraction(b), bits, low, high):
+    result = _found(k, b, bits, low, high)
+    if result is None and _found(Fraction(k), Fraction(b), bits, low, high):
         raise ValueError(
             f"{name}: {k!r} x + {b!r} is so near to several whole numbers that floats round it up "
             "at one and down at the next, as no line does. Give k and b as fractions.Fraction, or "
             "change b in its last places."
         )
-    if found is None or width(found, low, high) > 32:
+    if result is None or width(result, low, high) > 32:
         begin, end = _changing(k, b, bits, low, high)
         raise ValueError(
             f"{name}: int32 would overflow: no A x + B of 32 bits is clip(floor({float(k):.9g} x + "
@@ -94,18 +119,19 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
             "bits for the activation, or for the kernel that the accumulator sums; or clip x to "
             f"a narrower range, such as that from {begin:,} to {end:,} in which this one changes."
         )
-    return found
+    return result
 
 
 def _found(k, b, bits, low, high) -> Integers | None:
+    """Returns the integers with the least shift, or None if there are none."""
     if k >= 0:
         return _rising(k, b, bits, low, high)
-    mirrored = _rising(-k, b, bits, -high, -low)  # x and k with the other sign
+    mirrored = _rising(-k, b, bits, -high, -low)  # -k and -x give the same line
     return mirrored and mirrored._replace(a=-mirrored.a)
 
 
 def _changing(k, b, bits, low, high) -> tuple[int, int]:
-    """The last x of the first level and the first x of the last: between them lie the others."""
+    """Returns the last x of the first level, and the first x of the last level."""
     if k < 0:
         begin, end = _changing(-k, b, bits, -high, -low)
         return -end, -begin
@@ -114,12 +140,12 @@ def _changing(k, b, bits, low, high) -> tuple[int, int]:
 
 
 def _thresholds(k, b, bits, low, high):
-    """The levels at the ends of the range, and of each level after the first its first x."""
+    """Returns the levels at both ends of the range, and the first x of each later level."""
 
     def line(x):
         return k * x + b
 
-    # A line may be far out of the levels.
+    # The line may be far outside the levels.
     first, last = (math.floor(min(max(line(x), 0), 2**bits - 1)) for x in (low, high))
     xs = range(low, high + 1)
     levels = range(first + 1, last + 1)
@@ -127,6 +153,7 @@ def _thresholds(k, b, bits, low, high):
 
 
 def _rising(k, b, bits, low, high) -> Integers | None:
+    """Returns the integers for a slope k >= 0 with the least shift, or None if there are none."""
     top = 2**bits - 1
     first, last, begins = _thresholds(k, b, bits, low, high)
     if first == last:
@@ -135,32 +162,34 @@ def _rising(k, b, bits, low, high) -> Integers | None:
     # range only 0 and `top` hold by clipping.
     reached = [(low, first)] * (first > 0) + [(x, j) for j, x in begins.items()]
     missed = [(x - 1, j) for j, x in begins.items()] + [(high, last + 1)] * (last < top)
-    slope = min(k, 2**bits)  # steeper than through all levels in one step never helps
+    steepness = min(k, 2**bits)  # steeper than through all levels in one step never helps
 
     def fit(d):
-        return _fit(slope, d, reached, missed)
+        return _fit(steepness, d, reached, missed)
 
-    # What does with d does with d + 1, doubled.
+    # Integers for a shift of d, doubled, are integers for d + 1, so that bisection finds the least.
     d = bisect.bisect_left(range(32), True, key=lambda d: fit(d) is not None)
     return fit(d) if d < 32 else None
 
 
 def _fit(slope, d, reached, missed) -> Integers | None:
-    """A next to slope 2^d and the least B with A x + B >= j 2^d where reached, < where missed.
+    """Returns A next to slope 2^d, with the least B, for which all conditions hold; None for no A.
 
-    Between a point that is reached and one that is missed, A has a bound; each turn takes the
-    bound of the two that are furthest from holding, until some B is between all, or no A is left.
+    The conditions are A x + B >= j 2^d at every (x, j) in `reached`, and < at every one in
+    `missed`. A point that is reached and one that is missed bound A together. Each turn takes the
+    bound from the two that are furthest from holding. It ends when some B is between all, or no A
+    is left.
     """
-    one = 2**d
+    scale = 2**d
     least, most = -math.inf, math.inf
-    a = round(slope * one)
+    a = round(slope * scale)
     while True:
-        from_below, x, i = max((j * one - a * x, x, j) for x, j in reached)
-        from_above, z, j = min((j * one - 1 - a * x, x, j) for x, j in missed)
+        from_below, x, i = max((j * scale - a * x, x, j) for x, j in reached)
+        from_above, z, j = min((j * scale - 1 - a * x, x, j) for x, j in missed)
         if from_below <= from_above:
             return Integers(a, from_below, d)
-        # a (z - x) <= (j - i) 2^d - 1 fails
-        run, rise = z - x, (j - i) * one - 1
+        # These two points need a (z - x) <= (j - i) 2^d - 1, which fails.
+        run, rise = z - x, (j - i) * scale - 1
         if run > 0:
             most = rise // run
             a = most
@@ -172,17 +201,37 @@ def _fit(slope, d, reached, missed) -> Integers | None:
 
 
 def width(channel: Integers, low: int, high: int) -> int:
-    """The bits, sign included, of |A| max|x| + |B|, which no intermediate result exceeds."""
+    """Returns the bits, sign included, of |A| max|x| + |B|, which no intermediate result exceeds.
+
+    Args:
+        channel: The integers of the channel.
+        low: The least x.
+        high: The greatest x.
+    """
     return (abs(channel.a) * max(abs(low), abs(high)) + abs(channel.b)).bit_length() + 1
 
 
 def evaluate(xp, x, a, b, shift, bits: int):
-    """y, of int32 arrays; a right shift keeps the sign, so that it rounds down."""
+    """Returns y of accumulators; a right shift keeps the sign, so that it rounds down.
+
+    Args:
+        xp: A namespace of array functions.
+        x: The accumulators, an int32 array.
+        a: A of the channels, an int32 array that broadcasts to x.
+        b: B of the channels, likewise.
+        shift: d of the channels, likewise.
+        bits: The bits of the activation.
+    """
     return xp.clip(xp.right_shift(a * x + b, shift), 0, 2**bits - 1)
 
 
 def check_bits(bits) -> int:
-    """The bits of an activation, or an error."""
+    """Returns the bits of an activation as an int.
+
+    Raises:
+        TypeError: If the argument is not a whole number.
+        ValueError: If it is not between 1 and 16.
+    """
     try:
         number = 0 if isinstance(bits, bool) else operator.index(bits)
     except TypeError as error:
@@ -193,9 +242,17 @@ def check_bits(bits) -> int:
 
 
 def check_scale(name: str, scale) -> float:
-    """A power of two, by which floats are multiplied without rounding, or an error."""
-    number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if not number or not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
+    """Returns a scale as a float.
+
+    Args:
+        name: The name of the argument, for the error.
+        scale: The scale.
+
+    Raises:
+        ValueError: If it is not a power of two, which alone multiplies floats without rounding.
+    """
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if not is_number or not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
         raise ValueError(
             f"{name} must be a power of two, which rounds no float, not {scale!r}. Try {name}=0.25."
         )
@@ -203,7 +260,17 @@ def check_scale(name: str, scale) -> float:
 
 
 def check_range(low, high, name: str) -> tuple[int, int]:
-    """Whole numbers of int32 in order, or an error."""
+    """Returns the ends of a range as two ints.
+
+    Args:
+        low: The lowest value.
+        high: The highest value.
+        name: The name of the range, for the error.
+
+    Raises:
+        TypeError: If an end is not a whole number.
+        ValueError: If the ends are not in order, or need more than 31 bits.
+    """
     try:
         ends = operator.index(low), operator.index(high)
     except TypeError as error:
@@ -221,7 +288,18 @@ def check_range(low, high, name: str) -> tuple[int, int]:
 
 
 def check_inside(name: str, low: Sequence[int], high: Sequence[int], least, greatest) -> None:
-    """The least and the greatest x of each channel are in its range, or an error."""
+    """Checks that the accumulators of each channel are in its range.
+
+    Args:
+        name: The name of the layer, for the error.
+        low: The lowest accumulator of each channel's range.
+        high: The highest accumulator of each channel's range.
+        least: The least accumulator of each channel.
+        greatest: The greatest accumulator of each channel.
+
+    Raises:
+        ValueError: If an accumulator is out of its range.
+    """
     for channel, (bottom, top, x, z) in enumerate(zip(low, high, least, greatest, strict=True)):
         if x < bottom or z > top:
             raise ValueError(

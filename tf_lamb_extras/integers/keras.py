@@ -1,4 +1,4 @@
-"""The n-bit activation for Keras 3."""
+"""Defines the n-bit activation for Keras 3."""
 
 import keras
 from keras import ops

@@ -1,4 +1,4 @@
-"""A model's batch normalizations in integers, and a report on them."""
+"""Converts a model's batch normalizations to integers, and reports on them."""
 
 import dataclasses
 import sys
@@ -10,22 +10,37 @@ from tf_lamb_extras.integers import accumulators as walk
 from tf_lamb_extras.integers import arithmetic
 from tf_lamb_extras.integers.activation import QuantizedReLU
 
+# The columns of the report.
 _COLUMNS = ("batch norm", "activation", "channels", "n", "d", "A", "B", "bits", "that needs most")
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedPointLayer:
-    """One batch normalization with its activation: y = clip((a x + b) >> shift, 0, 2^bits - 1).
+    """Holds one batch normalization with its activation, in integers.
+
+        y = clip((a x + b) >> shift, 0, 2^bits - 1)
 
     Tuples have one element per channel. x is the sum of integer activations (inputs divided by
     their scale) times integer weights (kernel divided by `kernel_step`). b contains the bias.
+
+    Attributes:
+        name: The name of the batch normalization.
+        activation: The name of the activation.
+        bits: The bits of the activation.
+        axis: The axis of the channels.
+        kernel_step: The step of the kernel's weights; None if the user gave the range.
+        low: The lowest x of each channel.
+        high: The highest x of each channel.
+        a: The factor of x.
+        b: The offset.
+        shift: The number of bits that the sum is shifted to the right.
     """
 
     name: str
     activation: str
     bits: int
-    axis: int  # of the channels
-    kernel_step: float | None  # None where the user gave the range
+    axis: int
+    kernel_step: float | None
     low: tuple[int, ...]
     high: tuple[int, ...]
     a: tuple[int, ...]
@@ -38,24 +53,34 @@ class FixedPointLayer:
         return tuple(map(arithmetic.width, channels, self.low, self.high))
 
     def in_numpy(self, x):
-        """Computes y in int32 from an array of integers; an integer out of range is an error."""
+        """Computes y in int32 from an array of integers.
+
+        Raises:
+            TypeError: If x is not an array of integers.
+            ValueError: If an integer is out of its channel's range.
+        """
         import numpy as np
 
         x = np.asarray(x)
         if x.dtype.kind not in "iu":
             raise TypeError(f"{self.name} takes whole numbers, int32 or smaller, not {x.dtype}.")
         if x.size:
-            others = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
-            ends = (end(axis=others).tolist() for end in (x.min, x.max))
+            other_axes = tuple(i for i in range(x.ndim) if i != self.axis % x.ndim)
+            ends = (end(axis=other_axes).tolist() for end in (x.min, x.max))
             arithmetic.check_inside(self.name, self.low, self.high, *ends)
         shape = self.along(x.ndim)
         a, b, shift = (
-            np.array(each, np.int32).reshape(shape) for each in (self.a, self.b, self.shift)
+            np.array(numbers, np.int32).reshape(shape) for numbers in (self.a, self.b, self.shift)
         )
         return arithmetic.evaluate(np, x.astype(np.int32), a, b, shift, self.bits)
 
     def in_tensorflow(self, x):
-        """Computes y from a tensor, also in a `tf.function`; XLA drops the check of the range."""
+        """Computes y from a tensor, also in a `tf.function`; XLA drops the check of the range.
+
+        Raises:
+            TypeError: If x is not a tensor of integers.
+            tf.errors.InvalidArgumentError: If an integer is out of its channel's range.
+        """
         from tf_lamb_extras.integers.tensorflow import evaluate
 
         return evaluate(self, x)
@@ -67,7 +92,12 @@ class FixedPointLayer:
 
 @dataclasses.dataclass(frozen=True)
 class FixedPoint:
-    """The batch normalizations of a model in integers, and the reasons for the other ones."""
+    """Holds the batch normalizations of a model in integers, and the reasons for the other ones.
+
+    Attributes:
+        layers: The batch normalizations in integers, by name.
+        left: For each other batch normalization, by name, why it stays as it is.
+    """
 
     layers: dict[str, FixedPointLayer]
     left: dict[str, str]
@@ -76,12 +106,12 @@ class FixedPoint:
         rows: list[tuple] = [_COLUMNS]
         for layer in self.layers.values():
             widths = layer.widths()
-            most = max(range(len(widths)), key=widths.__getitem__)
-            a, b = ((max(map(abs, each)).bit_length() + 1) for each in (layer.a, layer.b))
-            numbers = len(widths), layer.bits, max(layer.shift), a, b, max(widths)
+            widest = max(range(len(widths)), key=widths.__getitem__)
+            a, b = ((max(map(abs, entries)).bit_length() + 1) for entries in (layer.a, layer.b))
+            counts = len(widths), layer.bits, max(layer.shift), a, b, max(widths)
             rows.append((
-                layer.name, layer.activation, *map(str, numbers),
-                f"{most}: ({layer.a[most]} x {layer.b[most]:+}) >> {layer.shift[most]}",
+                layer.name, layer.activation, *map(str, counts),
+                f"{widest}: ({layer.a[widest]} x {layer.b[widest]:+}) >> {layer.shift[widest]}",
             ))  # fmt: skip
         lines = table(rows, right=range(2, len(_COLUMNS) - 1))
         lines += [f"left as it is: {name}, {why}" for name, why in self.left.items()]
@@ -127,7 +157,7 @@ def fixed_point(
         A x + B, and the channel with the most bits.
 
     Raises:
-        ValueError, TypeError: for a model without such a pair or without a known order of
+        ValueError, TypeError: For a model without such a pair or without a known order of
             layers, a layer that is not built or not finite, a kernel that is not integers times
             a power of two, a range that is invalid, unknown or of more than 31 bits, and an
             overflow of int32. The evaluators raise for an input that is not an integer or out
@@ -157,10 +187,10 @@ def fixed_point(
     layers = _layers_of_its_keras(model)
     norms = _norms(model, layers.BatchNormalization)
     calls = walk.calls_of(model, "fixed_point")
-    pairs, left = _pairs(model, norms, calls)
+    pairs, reasons_left = _pairs(model, norms, calls)
     accumulators = _check_names(accumulators, pairs)
     if not pairs:
-        reasons = "; ".join(f"{name} is left, {why}" for name, why in left.items())
+        reasons = "; ".join(f"{name} is left, {why}" for name, why in reasons_left.items())
         raise ValueError(
             f"{model.name} has no BatchNormalization followed by a QuantizedReLU"
             f"{': ' + reasons if reasons else ''}. Put a QuantizedReLU(bits=4) of "
@@ -171,11 +201,11 @@ def fixed_point(
         name: _fixed(call, activation, finder, accumulators.get(name))
         for name, (call, activation) in pairs.items()
     }
-    return FixedPoint(fixed, left)
+    return FixedPoint(fixed, reasons_left)
 
 
 def _layers_of_its_keras(model):
-    """The module `layers` of the Keras that a model is of, or an error."""
+    """Returns the module `layers` of a model's Keras; raises TypeError for anything but a model."""
     for base in type(model).__mro__:
         if (root := base.__module__.partition(".")[0]) in ("keras", "tf_keras"):
             return sys.modules[root].layers
@@ -183,6 +213,7 @@ def _layers_of_its_keras(model):
 
 
 def _check_input_range(value):
+    """Returns the input range as two ints; raises TypeError or ValueError for a bad one."""
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise TypeError(f"input_range must be two whole numbers such as (0, 255), not {value!r}.")
     low, high = value
@@ -190,7 +221,7 @@ def _check_input_range(value):
 
 
 def _norms(model, kind):
-    """The batch normalizations of a model, all of which have statistics."""
+    """Returns the batch normalizations of a model; raises ValueError for one without statistics."""
     # seam: Keras 3.15.1, tf_keras 2.20.1, as in `api/batch_norm.py`.
     norms = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, kind)}
     for norm in norms.values():
@@ -203,31 +234,34 @@ def _norms(model, kind):
 
 
 def _pairs(model, norms, calls):
-    """By name, the call of each batch normalization with the activation that alone reads it.
+    """Finds the batch normalizations that one activation alone reads.
 
-    And why others are left.
+    Returns the call and the activation of each, by name, and why the other ones are left.
     """
     outputs = {id(tensor) for tensor in model.outputs}
-    pairs, left = {}, {}
+    pairs, reasons = {}, {}
     for norm in norms:
-        own = [call for call in calls if call.layer is norm]
-        tensors = {tensor for call in own for tensor in call.outputs}
+        norm_calls = [call for call in calls if call.layer is norm]
+        tensors = {tensor for call in norm_calls for tensor in call.outputs}
         readers = [call.layer for call in calls if tensors & set(call.inputs)]
-        if not own:
-            left[norm.name] = "inside another layer; if that is a model, give it to fixed_point"
-        elif len(own) > 1:
-            left[norm.name] = f"which is called {len(own)} times, each with a range of its own"
+        if not norm_calls:
+            reasons[norm.name] = "inside another layer; if that is a model, give it to fixed_point"
+        elif len(norm_calls) > 1:
+            reasons[norm.name] = (
+                f"which is called {len(norm_calls)} times, each with a range of its own"
+            )
         elif tensors & outputs:
-            left[norm.name] = "an output of the model"
+            reasons[norm.name] = "an output of the model"
         elif len(readers) == 1 and isinstance(readers[0], QuantizedReLU):
-            pairs[norm.name] = own[0], readers[0]
+            pairs[norm.name] = norm_calls[0], readers[0]
         else:
             names = ", ".join(f"{reader.name} ({type(reader).__name__})" for reader in readers)
-            left[norm.name] = f"which is read by {names or 'nothing'}, not by one QuantizedReLU"
-    return pairs, left
+            reasons[norm.name] = f"which is read by {names or 'nothing'}, not by one QuantizedReLU"
+    return pairs, reasons
 
 
 def _check_names(accumulators, pairs):
+    """Returns the user's accumulators as a dict, empty for None; raises an error for a bad one."""
     if accumulators is None:
         return {}
     if not isinstance(accumulators, dict):
@@ -245,15 +279,15 @@ def _check_names(accumulators, pairs):
 
 
 def _fixed(call, activation, finder, given):
-    """One pair in integers."""
+    """Converts one batch normalization with its activation to integers."""
     norm = call.layer
     channels = norm.moving_mean.shape[0]
     axis = norm.axis if isinstance(norm.axis, int) else norm.axis[0]
     axis = -1 if axis in (-1, call.rank - 1) else axis % call.rank
     if given is None:
-        found = finder.of(call, axis)
+        accumulator = finder.of(call, axis)
     else:
-        found = walk.given(norm.name, given, finder.bias(call, channels))
+        accumulator = walk.given(norm.name, given, finder.bias(call, channels))
 
     def values(name, default):
         weight = getattr(norm, name, None)
@@ -261,19 +295,19 @@ def _fixed(call, activation, finder, given):
 
     weights = zip(
         values("gamma", 1.0), values("beta", 0.0), values("moving_mean", 0.0),
-        values("moving_variance", 1.0), found.bias, strict=True,
+        values("moving_variance", 1.0), accumulator.bias, strict=True,
     )  # fmt: skip
-    numbers = []
+    channel_integers = []
     for channel, (gamma, beta, mean, variance, bias) in enumerate(weights):
         name = f"{norm.name}, channel {channel}"
         line = arithmetic.folded(
-            gamma, beta, mean - bias, variance, epsilon=norm.epsilon, step=found.step,
+            gamma, beta, mean - bias, variance, epsilon=norm.epsilon, step=accumulator.step,
             scale=activation.scale, name=name,
         )  # fmt: skip
-        low, high = found.low[channel], found.high[channel]
-        numbers.append(arithmetic.integers(*line, activation.bits, low, high, name))
-    a, b, shift = zip(*numbers, strict=True)
+        low, high = accumulator.low[channel], accumulator.high[channel]
+        channel_integers.append(arithmetic.integers(*line, activation.bits, low, high, name))
+    a, b, shift = zip(*channel_integers, strict=True)
     return FixedPointLayer(
-        norm.name, activation.name, activation.bits, axis, found.kernel_step, found.low,
-        found.high, a, b, shift,
+        norm.name, activation.name, activation.bits, axis, accumulator.kernel_step, accumulator.low,
+        accumulator.high, a, b, shift,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Batch normalization in integers, on tensors."""
+"""Computes batch normalization in integers on TensorFlow's tensors."""
 
 import tensorflow as tf
 
@@ -7,7 +7,16 @@ from tf_lamb_extras.integers import arithmetic
 
 
 def evaluate(layer, x):
-    """y, int32, of the accumulators x of a `FixedPointLayer`."""
+    """Returns y, an int32 tensor, for the accumulators x of a `FixedPointLayer`.
+
+    Args:
+        layer: The `FixedPointLayer`.
+        x: A tensor of integers, int32 or smaller.
+
+    Raises:
+        TypeError: If x is not a tensor of integers.
+        tf.errors.InvalidArgumentError: If an accumulator is out of its range.
+    """
     x = tf.convert_to_tensor(x)
     if not x.dtype.is_integer:
         raise TypeError(f"{layer.name} takes whole numbers, int32 or smaller, not {x.dtype.name}.")

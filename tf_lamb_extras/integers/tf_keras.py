@@ -1,4 +1,4 @@
-"""The n-bit activation for tf_keras."""
+"""Defines the n-bit activation for tf_keras."""
 
 import tf_keras
 
