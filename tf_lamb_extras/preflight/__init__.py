@@ -1,6 +1,6 @@
-"""A step's memory and time by the TPU's own compiler, before there is a TPU.
+"""Tells a step's memory and time from the TPU's own compiler, before there is a TPU.
 
-`preflight` asks about a model of Keras 3 on JAX; `tf_lamb_extras.preflight.model_garden` is the
+`preflight` asks about a model of Keras 3 on JAX. `tf_lamb_extras.preflight.model_garden` is a
 command that asks about an experiment.
 """
 

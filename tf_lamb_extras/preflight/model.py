@@ -1,4 +1,4 @@
-"""Reports memory and time of a model's train step from the TPU's own compiler."""
+"""Reports memory and time of a Keras model's train step, from the TPU's own compiler."""
 
 import functools
 import math
@@ -64,8 +64,9 @@ def preflight(
         cache_dir: A folder for the compiler's answers, about 1 kB each. The same step is then not
             compiled again, so that a search that was killed goes on. Defaults to None: nothing is
             kept.
-        print_fn: A function such as `print`, called with a line after each compilation: of what,
-            the memory that came of it, and its seconds. Defaults to None: nothing is printed.
+        print_fn: A function such as `print`, called with a line after each compilation. The line
+            names the program, and has its memory and the seconds. Defaults to None: nothing is
+            printed.
 
     Returns:
         A report: print it, or see `as_dict()`. Sizes are bytes of one replica. `memory.rest`
@@ -77,8 +78,8 @@ def preflight(
         replica are the batch divided by all replicas, on average.
 
     Raises:
-        ModuleNotFoundError: if libtpu is not installed.
-        ValueError: for all errors that are detectable before a compilation: another backend, an
+        ModuleNotFoundError: If libtpu is not installed.
+        ValueError: For all errors that are detectable before a compilation: another backend, an
             unknown topology, a mesh of another size, shapes that are incomplete or do not fit the
             model, a batch that does not divide, or an optimizer that is built for another model.
 
@@ -93,7 +94,7 @@ def preflight(
     >>> report.fits
     True
     """
-    # In this order: what is quick, what the compiler knows of the topology, and the model.
+    # The quick checks come first, then those that load the compiler, then the model's.
     slice_ = roofline.topology(topology)
     if keras.backend.backend() != "jax":
         raise ValueError(
@@ -120,13 +121,27 @@ def preflight(
         subject=model.name, topology=slice_, batch_size=batch * micro_batches,
         micro_batches=micro_batches, parts=parts, steps=steps, compiler=compiler.versions(),
     )  # fmt: skip
-    kept = Cache(cache_dir, str(slice_), lambda lowered: lowered.as_text())
-    compiled = _Compiled(programs, inputs, targets, slice_, parts, kept, print_fn)
+    cache = Cache(cache_dir, str(slice_), lambda lowered: lowered.as_text())
+    compiled = _Compiled(programs, inputs, targets, slice_, parts, cache, print_fn)
     return asked(report, compiled, largest_batch=largest_batch)
 
 
 class _Compiled:
-    """A model's programs, compiled, with a line each for `print_fn`."""
+    """Compiles a model's programs, and reports each compilation with `print_fn`.
+
+    Args:
+        programs: The model's `step_programs.Steps`.
+        inputs: The inputs of a batch, as `keras.KerasTensor`s.
+        targets: The targets, likewise; or None.
+        topology: The topology to compile for.
+        parts: The number of parts that a batch is split into.
+        kept: The `Cache` of the compiler's answers.
+        print_fn: A function that prints a line, or None.
+
+    Attributes:
+        weights: The bytes of the model's variables on one device.
+        slots: The bytes of the optimizer's variables on one device.
+    """
 
     def __init__(self, programs, inputs, targets, topology, parts, kept, print_fn):
         self._programs, self._topology, self._parts = programs, topology, parts
@@ -135,7 +150,7 @@ class _Compiled:
         self.weights, self.slots = programs.weights, programs.slots
 
     def step(self, share):
-        """The program of a step, at so many examples a part."""
+        """Compiles a step with `share` examples per part of the batch."""
         batch = share * self._parts
         inputs = shapes.resized(self._inputs, batch)
         targets = None if self._targets is None else shapes.resized(self._targets, batch)
@@ -143,11 +158,12 @@ class _Compiled:
         return self._compile(f"{batch:,} examples", make)
 
     def update(self):
-        """The program of the update alone."""
+        """Compiles the update alone."""
         return self._compile("the update alone", self._programs.update)
 
     def _compile(self, what, make):
-        begun, outcome = time.perf_counter(), "refused"
+        """Returns a program from the cache, or makes and compiles it; `what` names it."""
+        start, outcome = time.perf_counter(), "refused"
         try:
             program = self._kept.compiled(what, make, compiler.compile_lowered)
             outcome = roofline.gib(program.memory)
@@ -157,32 +173,36 @@ class _Compiled:
             raise
         finally:
             if self._print_fn is not None:
-                self._print_fn(f"compiled {what}: {outcome}, {time.perf_counter() - begun:.0f} s")
+                self._print_fn(f"compiled {what}: {outcome}, {time.perf_counter() - start:.0f} s")
 
     def network(self, program):
-        """The bytes to all-reduce, of them those of the update alone, and the collectives by kind.
+        """Returns the bytes to all-reduce, those of the update alone, and the collectives by kind.
 
-        Only an update is a branch: of the gradients that accumulate, or of those that are finite.
+        A program has branches only for an update: when accumulation ends, or if the gradients are
+        finite. So the exchanges inside branches are the update's.
         """
-        each, update = (_reduced(self._topology, program, branch) for branch in (False, True))
-        return each + update, update, program.collectives
+        unconditional, update = (
+            _reduced(self._topology, program, branch) for branch in (False, True)
+        )
+        return unconditional + update, update, program.collectives
 
 
 def _reduced(topology, program, in_branches):
-    """Bytes to all-reduce over all chips that take as long at least as the program's collectives.
+    """Returns the bytes of an all-reduce over all chips that takes the program's collectives' time.
 
-    An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of a chip send nothing.
+    It is a lower bound. An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of
+    one chip send nothing.
     """
     total, n = 0.0, topology.chips
-    found = reduced(program.exchanges, topology.replicas, in_branches=in_branches)
-    for group, size in found.items():
-        c = math.ceil(group / topology.chip.replicas)
-        total += size * ((c - 1) / c) / ((n - 1) / n) if n > 1 else size
+    group_sizes = reduced(program.exchanges, topology.replicas, in_branches=in_branches)
+    for group, size in group_sizes.items():
+        chips = math.ceil(group / topology.chip.replicas)
+        total += size * ((chips - 1) / chips) / ((n - 1) / n) if n > 1 else size
     return total
 
 
 def _parts(distribution, topology):
-    """Into how many parts a batch is split."""
+    """Returns the number of parts that a batch is split into."""
     if distribution is None:
         return topology.replicas
     mesh = distribution.device_mesh
@@ -190,10 +210,11 @@ def _parts(distribution, topology):
 
 
 def _check_mesh(distribution, topology):
+    """Raises ValueError for a distribution of another kind, or a mesh of another size."""
     if distribution is None:
         return
-    known = (keras.distribution.DataParallel, keras.distribution.ModelParallel)
-    if not isinstance(distribution, known):
+    supported = (keras.distribution.DataParallel, keras.distribution.ModelParallel)
+    if not isinstance(distribution, supported):
         raise ValueError(
             f"distribution={distribution!r} is neither a keras.distribution.DataParallel nor a "
             "ModelParallel: leave it out for data parallelism over all replicas"
@@ -207,10 +228,12 @@ def _check_mesh(distribution, topology):
 
 
 def _check_split(batch, parts, topology):
-    share, rest = divmod(batch, parts)
-    if rest:
+    """Raises ValueError, with the nearest batches, if the batch does not divide into the parts."""
+    share, remainder = divmod(batch, parts)
+    if remainder:
         nearest = [f"{n * parts:,}" for n in (share, share + 1) if n]
         raise ValueError(
             f"a batch of {batch:,} does not split into the {parts:,} parts that {topology} takes "
-            f"it in: {batch:,} = {share:,} x {parts:,} + {rest:,}. Nearest: {' or '.join(nearest)}"
+            f"it in: {batch:,} = {share:,} x {parts:,} + {remainder:,}. "
+            f"Nearest: {' or '.join(nearest)}"
         )

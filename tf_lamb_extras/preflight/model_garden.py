@@ -7,11 +7,11 @@ The command builds model, task, optimizer and schedule as training would. It com
 step with libtpu, which runs on a CPU: `pip install ".[preflight]"`. It prints whether the step
 fits, and the minimum time of a step and of the full schedule; or the compiler's error. The largest
 batch that fits takes at most three more compilations; `--largest_batch=false` skips it. Nothing is
-trained. The command writes the report of `--report`, and in the folder `--cache_dir` what the
-compiler answered, about 1 kB each: it does not compile the same step again.
+trained. The command writes the report to the file `--report`. It keeps the compiler's answers in
+the folder `--cache_dir`, about 1 kB each, and does not compile the same step again.
 
-The least seconds of a step at two batches are what `tf_lamb.model_garden.find` takes as
-`--step_seconds` where there is no TPU to time.
+Without a TPU to time, the minimum seconds of a step at two batches can be the `--step_seconds` of
+`tf_lamb.model_garden.find`.
 
 The exit status is 0 if the step fits, and 1 if it does not or the run is impossible.
 """
@@ -37,7 +37,7 @@ _in_one_line = functools.partial(one_line, "model_garden", package=_PACKAGE)
 
 
 def _check_new_file(path: str | None) -> None:
-    """Raises where the report is there already, or its folder is not."""
+    """Raises UserError if the report exists already, or its folder does not."""
     if path and os.path.exists(path):
         raise UserError(f"--report={path} exists: name another file, or delete it")
     if path and not os.path.isdir(folder := os.path.dirname(path) or "."):
@@ -45,7 +45,7 @@ def _check_new_file(path: str | None) -> None:
 
 
 def define_flags() -> None:
-    """The flags of `train` that describe an experiment, and ours."""
+    """Defines the flags of `train` that describe an experiment, and those of this command."""
     train.define_flags()
     flags.DEFINE_string(
         "topology", None, "The slice that it would run on: v3:32x32, v4:4x4x4, v5e:4x8, ..."
@@ -60,11 +60,21 @@ def define_flags() -> None:
 def ask(
     params, topology: roofline.Topology, name: str, *, largest_batch=True, cache_dir=None, say=print
 ) -> Report:
-    """The report on an experiment, which it calls by this name.
+    """Returns the report on an experiment.
 
-    `say` works as `print`: before what takes long with `end=""`, and then with what came of it.
+    Args:
+        params: The experiment's config, as training reads it.
+        topology: The TPU slice.
+        name: The name of the experiment in the report.
+        largest_batch: Whether to search for the largest batch that fits. Defaults to True.
+        cache_dir: A folder for the compiler's answers. Defaults to None: they are not kept.
+        say: A function with the arguments of `print`. It is called before a long task, with
+            `end=""`, and again with the outcome. Defaults to `print`.
+
+    Raises:
+        UserError: If the experiment cannot run on the topology, or its parts cannot be built.
     """
-    # In this order: what needs no framework, what needs no model, and the rest.
+    # Checks that need no framework come first, then those that need no model.
     from tf_lamb.model_garden.checks.experiment import check_optimizer, check_runtime
     from tf_lamb.model_garden.common import batches
 
@@ -82,12 +92,23 @@ def ask(
         subject=name, topology=topology, batch_size=batch, micro_batches=micro_batches,
         steps=params.trainer.train_steps, compiler=compiler.versions(),
     )  # fmt: skip
-    kept = Cache(cache_dir, device.device_kind, compiler.text_of)
-    return asked(report, _Compiled(params, device, kept, say), largest_batch=largest_batch)
+    cache = Cache(cache_dir, device.device_kind, compiler.text_of)
+    return asked(report, _Compiled(params, device, cache, say), largest_batch=largest_batch)
 
 
 class _Compiled:
-    """An experiment's programs, compiled, with a line each on how that ended."""
+    """Compiles an experiment's programs, and says how each compilation ended.
+
+    Args:
+        params: The experiment's config.
+        device: A device to compile for.
+        kept: The `Cache` of the compiler's answers.
+        say: A function with the arguments of `print`.
+
+    Attributes:
+        weights: The bytes of the model's variables.
+        slots: The bytes of the optimizer's variables.
+    """
 
     def __init__(self, params, device, kept, say):
         from tf_lamb_extras.preflight import step_programs_of_model_garden as step_programs
@@ -97,18 +118,22 @@ class _Compiled:
         self.weights, self.slots = self._built.weights, self._built.slots
 
     def step(self, examples):
-        """The program of a step."""
+        """Compiles a step of one replica with this many examples."""
         return self._compile(f"{examples:,} examples", lambda: self._built.step(examples))
 
     def update(self):
-        """The program of the update alone."""
+        """Compiles the update alone."""
         return self._compile("the update alone", self._built.update)
 
     def network(self, _):
-        """All gradients are summed, by the update; a replica compiled alone has no collectives."""
+        """Returns the bytes to all-reduce, those of the update alone, and None for the collectives.
+
+        The update sums all gradients. A replica that is compiled alone has no collectives.
+        """
         return self._built.gradients, self._built.gradients, None
 
     def _compile(self, what, make):
+        """Returns a program from the cache, or makes and compiles it; `what` names it."""
         return self._took(
             f"compiling {what}",
             lambda: self._kept.compiled(
@@ -118,20 +143,28 @@ class _Compiled:
         )
 
     def _took(self, doing, do, result=lambda _: "done"):
-        begun, outcome = time.perf_counter(), "refused"
+        """Calls `do`, and says what it is doing, how it ended, and in how many seconds."""
+        start, outcome = time.perf_counter(), "refused"
         self._say(f"{doing} ... ", end="")
         try:
-            outcome = result(done := do())
-            return done
+            outcome = result(value := do())
+            return value
         except compiler.TooLarge as error:
             outcome = f"too large, {roofline.gib(error.needed)}"
             raise
         finally:
-            self._say(f"{outcome}, {time.perf_counter() - begun:.0f} s")
+            self._say(f"{outcome}, {time.perf_counter() - start:.0f} s")
 
 
 def run(progress_stream=None) -> bool:
-    """Asks what the flags say, prints the report, and writes it; returns whether the step fits."""
+    """Asks what the flags say, prints the report, and writes it to a file if a flag names one.
+
+    Args:
+        progress_stream: The stream for progress. Defaults to None: `sys.stderr`.
+
+    Returns:
+        Whether the step fits.
+    """
     args = flags.FLAGS
     with _in_one_line((ValueError, ModuleNotFoundError)):
         compiler.require()
@@ -153,15 +186,16 @@ def run(progress_stream=None) -> bool:
 
 
 def _run(_):
+    """Runs the command, and exits with status 0 if the step fits."""
     with Console() as console:
         fits = run(console.stream)
     sys.exit(0 if fits else 1)
 
 
 def main() -> None:
-    """Defines the flags and runs."""
+    """Defines the flags, and runs the command."""
     begin("model_garden", _PACKAGE)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the report is what there is to read
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the report should be easy to find
     define_flags()
     flags.mark_flags_as_required(["experiment", "topology"])
     app.run(_run)

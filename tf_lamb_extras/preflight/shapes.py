@@ -1,4 +1,4 @@
-"""A batch of data by its shapes alone: what a model takes, and what its loss compares with."""
+"""Describes a batch of data by its shapes alone: a model's inputs, and the targets of its loss."""
 
 import contextlib
 import numbers
@@ -7,46 +7,72 @@ import keras
 
 
 def inputs(shapes, model, batch_size=None):
-    """The model's inputs, as `keras.KerasTensor`s in the structure of the shapes.
+    """Returns the model's inputs, as `keras.KerasTensor`s in the structure of the shapes.
 
-    The model says the dtypes that the leaves leave out, if it knows its inputs.
+    Args:
+        shapes: The argument `input_shapes`: a shape, or a list or dict of shapes.
+        model: The model. If it knows its inputs, it gives the dtypes that the shapes leave out.
+        batch_size: The examples of the batch, for first axes of None. Defaults to None.
+
+    Raises:
+        ValueError: If a shape is not one, or is incomplete.
     """
-    read = _read(shapes, "input_shapes")
-    flat = keras.tree.flatten(read)
-    known = _known_dtypes(model, read, len(flat))
-    dtypes = [leaf.dtype or dtype for leaf, dtype in zip(flat, known, strict=True)]
-    return _filled(read, dtypes, batch_size, "input_shapes")
+    leaves = _read(shapes, "input_shapes")
+    flat = keras.tree.flatten(leaves)
+    known_dtypes = _known_dtypes(model, leaves, len(flat))
+    dtypes = [leaf.dtype or dtype for leaf, dtype in zip(flat, known_dtypes, strict=True)]
+    return _filled(leaves, dtypes, batch_size, "input_shapes")
 
 
 def targets(shapes, batch_size=None):
-    """The targets of the loss, from shapes as those of the inputs; as a rule of floats."""
-    read = _read(shapes, "target_shapes")
-    dtypes = [leaf.dtype or keras.config.floatx() for leaf in keras.tree.flatten(read)]
-    return _filled(read, dtypes, batch_size, "target_shapes")
+    """Returns the targets of the loss, as `keras.KerasTensor`s, floats by default.
+
+    Args:
+        shapes: The argument `target_shapes`, in the form of `input_shapes`.
+        batch_size: The examples of the batch, for first axes of None. Defaults to None.
+
+    Raises:
+        ValueError: If a shape is not one, or is incomplete.
+    """
+    leaves = _read(shapes, "target_shapes")
+    dtypes = [leaf.dtype or keras.config.floatx() for leaf in keras.tree.flatten(leaves)]
+    return _filled(leaves, dtypes, batch_size, "target_shapes")
 
 
 def targets_of(loss, predictions):
-    """The targets that the loss takes for such predictions, or an error where that is not known."""
+    """Returns the targets that the loss takes for these predictions, as `keras.KerasTensor`s.
+
+    Args:
+        loss: A loss, as for `compile`; None gives no targets.
+        predictions: The model's predictions, by shape.
+
+    Raises:
+        ValueError: If the targets are not known, because the loss is not one of Keras's.
+    """
     if loss is None:
         return None
     if isinstance(loss, dict) and isinstance(predictions, dict):
-        return {name: targets_of(each, predictions[name]) for name, each in loss.items()}
+        return {name: targets_of(parts, predictions[name]) for name, parts in loss.items()}
     if isinstance(loss, (list, tuple)) and len(loss) == len(keras.tree.flatten(predictions)):
-        each = zip(loss, keras.tree.flatten(predictions), strict=True)
-        return [targets_of(one, prediction) for one, prediction in each]
-    return keras.tree.map_structure(lambda each: _target_of(loss, each), predictions)
+        parts = zip(loss, keras.tree.flatten(predictions), strict=True)
+        return [targets_of(part, prediction) for part, prediction in parts]
+    return keras.tree.map_structure(lambda parts: _target_of(loss, parts), predictions)
 
 
 def _target_of(loss, prediction):
-    """The first that one of Keras's own losses takes: what is like it, or numbers of classes."""
+    """Returns the first target that one of Keras's own losses takes.
+
+    It tries floats in the shape of the prediction first, and then the numbers of classes: whole
+    numbers in this shape without its last axis. Raises ValueError for another loss.
+    """
     import jax
 
-    own = keras.losses.get(loss) if isinstance(loss, str) else loss
-    if str(getattr(getattr(own, "fn", own), "__module__", None)).startswith("keras."):
+    function = keras.losses.get(loss) if isinstance(loss, str) else loss
+    if str(getattr(getattr(function, "fn", function), "__module__", None)).startswith("keras."):
         shape = prediction.shape
         for target in ((shape, keras.config.floatx()), (shape[:-1], "int32")):
             with contextlib.suppress(Exception):
-                jax.eval_shape(own, jax.ShapeDtypeStruct(*target), prediction)
+                jax.eval_shape(function, jax.ShapeDtypeStruct(*target), prediction)
                 return keras.KerasTensor(*target)
     raise ValueError(
         f"which targets the loss {loss!r} takes is not known: say target_shapes=..., whole batches "
@@ -55,7 +81,7 @@ def _target_of(loss, prediction):
 
 
 def batch_of(specs) -> int:
-    """The length of the first axis, which all have in common."""
+    """Returns the length of the first axis; raises ValueError if the lengths differ."""
     lengths = {spec.shape[0] for spec in keras.tree.flatten(specs)}
     if len(lengths) != 1:
         raise ValueError(
@@ -66,13 +92,18 @@ def batch_of(specs) -> int:
 
 
 def resized(specs, batch_size):
-    """The same with another batch."""
-    change = lambda s: keras.KerasTensor((batch_size, *s.shape[1:]), s.dtype)  # noqa: E731
-    return keras.tree.map_structure(change, specs)
+    """Returns the same structure with another batch size.
+
+    Args:
+        specs: A structure of `keras.KerasTensor`s.
+        batch_size: The examples of the batch.
+    """
+    resize = lambda spec: keras.KerasTensor((batch_size, *spec.shape[1:]), spec.dtype)  # noqa: E731
+    return keras.tree.map_structure(resize, specs)
 
 
 class _Leaf:
-    """A shape and a dtype, if it is known; no structure to Keras."""
+    """Holds a shape, and its dtype if known; unlike a tuple, Keras does not flatten it."""
 
     def __init__(self, shape, dtype=None):
         self.shape = tuple(shape)
@@ -80,16 +111,17 @@ class _Leaf:
 
 
 def _read(value, name):
+    """Returns the user's structure with `_Leaf`s for shapes; raises ValueError if it is none."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return _Leaf(value.shape, value.dtype)
     if isinstance(value, dict) and value:
-        return {key: _read(each, name) for key, each in value.items()}
+        return {key: _read(item, name) for key, item in value.items()}
     if _is_shape(value):
         return _Leaf(value)
     if isinstance(value, (list, tuple)):
         if len(value) == 2 and _is_shape(value[0]) and isinstance(value[1], (str, type)):
             return _Leaf(*value)
-        return [_read(each, name) for each in value]
+        return [_read(item, name) for item in value]
     raise ValueError(
         f"{name}={value!r} is no shape of a whole batch: write (4096, 128), a list or a dict of "
         "such, or a pair such as ((4096, 128), 'int32')"
@@ -97,27 +129,28 @@ def _read(value, name):
 
 
 def _is_shape(value):
+    """Returns whether a value is a list or tuple of lengths."""
     return isinstance(value, (list, tuple)) and all(
         length is None or isinstance(length, numbers.Integral) for length in value
     )
 
 
 def _known_dtypes(model, read, count):
-    """The dtypes of a model's own inputs by name or by place, else Keras's default."""
+    """Returns the dtypes of a model's own inputs by name or by place, else Keras's default."""
     try:
-        own = model.inputs
-    except AttributeError:  # a Sequential or a subclass that does not know them
-        own = []
-    by_name = {tensor.name: tensor.dtype for tensor in own or ()}
+        model_inputs = model.inputs
+    except AttributeError:  # a Sequential or a subclass that does not know its inputs
+        model_inputs = []
+    by_name = {tensor.name: tensor.dtype for tensor in model_inputs or ()}
     if isinstance(read, dict) and by_name.keys() >= read.keys():
         return [by_name[name] for name in sorted(read)]  # as Keras flattens a dict
-    if own and len(own) == count:
-        return [tensor.dtype for tensor in own]
+    if model_inputs and len(model_inputs) == count:
+        return [tensor.dtype for tensor in model_inputs]
     return [keras.config.floatx()] * count
 
 
 def _filled(read, dtypes, batch_size, name):
-    """Every leaf as a `keras.KerasTensor` without unknown lengths."""
+    """Returns the structure with a `keras.KerasTensor` of known lengths for each leaf."""
 
     def fill(leaf, dtype):
         shape = leaf.shape
@@ -138,4 +171,4 @@ def _filled(read, dtypes, batch_size, name):
         return keras.KerasTensor(tuple(int(length) for length in shape), dtype)
 
     leaves = zip(keras.tree.flatten(read), dtypes, strict=True)
-    return keras.tree.pack_sequence_as(read, [fill(*each) for each in leaves])
+    return keras.tree.pack_sequence_as(read, [fill(*pair) for pair in leaves])

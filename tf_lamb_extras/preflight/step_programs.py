@@ -1,8 +1,9 @@
-"""A model's train step as programs that a TPU compiler takes; nothing of it runs.
+"""Lowers a model's train step to programs that a TPU compiler takes; nothing of it runs.
 
 It is the step that `fit` jits: `train_step` with its state donated, sharded as `keras.distribution`
-says. What is compiled is a twin of the model, which shares layers and variables with it and has a
-compile state of its own, with a copy of the optimizer whose slots have shapes and no values.
+says. It is lowered for a twin of the model. The twin shares layers and variables with the model,
+and has a compile state of its own, with a copy of the optimizer whose slots have shapes and no
+values.
 
 Seams into Keras 3 (3.15.1), all in this file:
     `Trainer._symbolic_build`, `_compile_loss`, `_compile_metrics`: as its trainer uses them.
@@ -20,12 +21,17 @@ from tf_lamb.keras import replicas, sharding
 
 
 def on_devices(distribution, devices):
-    """The distribution over other devices than its own: by default, the data over all of them."""
+    """Returns a copy of a distribution over other devices; for None, data parallelism over all.
+
+    Args:
+        distribution: A `keras.distribution.DataParallel` or `ModelParallel`, or None.
+        devices: The devices.
+    """
     if distribution is None:
         return DataParallel(device_mesh=DeviceMesh((len(devices),), ["batch"], list(devices)))
-    own = distribution.device_mesh
+    mesh = distribution.device_mesh
     twin = copy.copy(distribution)
-    twin._device_mesh = DeviceMesh(own.shape, own.axis_names, list(devices))
+    twin._device_mesh = DeviceMesh(mesh.shape, mesh.axis_names, list(devices))
     if hasattr(distribution, "_layout_map"):
         twin._layout_map = LayoutMap(twin._device_mesh)
         for path, layout in distribution._layout_map.items():
@@ -34,9 +40,17 @@ def on_devices(distribution, devices):
 
 
 def copy_of(optimizer, model):
-    """An optimizer with the same arguments, unbuilt."""
+    """Returns an unbuilt optimizer with the same arguments.
+
+    Args:
+        optimizer: An optimizer, as for `compile`.
+        model: The model to train.
+
+    Raises:
+        ValueError: If the optimizer is built for another model, or cannot be made from its config.
+    """
     optimizer = keras.optimizers.get(optimizer)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # inside a loss scale
     variables = {id(v) for v in model.trainable_variables}
     if inner.built and {id(v) for v in inner._trainable_variables} != variables:
         raise ValueError(
@@ -53,12 +67,20 @@ def copy_of(optimizer, model):
 
 
 def predictions(model, inputs):
-    """The model's predictions for the inputs, by shape; builds it if it is not built."""
+    """Returns the model's predictions for the inputs, by shape; builds an unbuilt model.
+
+    Args:
+        model: The model.
+        inputs: The inputs, as `keras.KerasTensor`s.
+
+    Raises:
+        ValueError: If the model does not take these inputs.
+    """
     import jax
 
     caller = _twin(model) if model.built else model
     try:
-        with keras.StatelessScope():  # its end gives new variables their values
+        with keras.StatelessScope():  # new variables get their values when it ends
             return jax.eval_shape(caller, keras.tree.map_structure(_struct, inputs))
     except Exception as error:
         shapes = keras.tree.map_structure(lambda spec: f"{spec.dtype}{list(spec.shape)}", inputs)
@@ -67,24 +89,26 @@ def predictions(model, inputs):
 
 
 def _twin(model):
-    """Another object with the same attributes: what is set on it is not set on the model."""
+    """Returns another object with the same attributes; setting one does not change the model."""
     twin = object.__new__(type(model))
     vars(twin).update(vars(model))
     return twin
 
 
 class Steps:
-    """The programs of one model under one distribution.
+    """Lowers the programs of one model under one distribution.
 
     Args:
-        model: built.
-        optimizer: unbuilt, and its own.
-        loss: as `compile` takes it.
-        inputs, targets: a batch, as `keras.KerasTensor`s; any length of it will do.
-        distribution: over the devices to compile for.
+        model: The model, built.
+        optimizer: The optimizer, unbuilt, which nothing else uses.
+        loss: A loss, as for `compile`.
+        inputs: The inputs of a batch of any size, as `keras.KerasTensor`s.
+        targets: The targets of the batch, likewise; or None.
+        distribution: The distribution over the devices to compile for.
 
     Attributes:
-        weights, slots: bytes on one device: the model's variables, and all of the optimizer's.
+        weights: The bytes of the model's variables on one device.
+        slots: The bytes of all the optimizer's variables on one device.
     """
 
     def __init__(self, model, optimizer, loss, inputs, targets, distribution):
@@ -94,7 +118,7 @@ class Steps:
         self._twin = _twin(model)
         self._twin._compile_loss = self._twin._compile_metrics = None
         self._twin.compile(optimizer=optimizer, loss=loss)
-        optimizer = self._twin.optimizer  # in half precision, Keras has wrapped it
+        optimizer = self._twin.optimizer  # Keras wraps it in half precision
         trained = [self._laid_out(v) for v in self._twin.trainable_variables]
         with distribution.scope():
             if replicas.is_per_replica(model):
@@ -106,20 +130,25 @@ class Steps:
             optimizer.variables, self._twin.metrics_variables,
         )  # fmt: skip
         self._state = tuple([self._abstract(v) for v in part] for part in parts)
-        trainable, others, slots, _ = self._state
-        self.weights, self.slots = _bytes(trainable + others), _bytes(slots)
+        trainable, non_trainable, slots, _ = self._state
+        self.weights, self.slots = _bytes(trainable + non_trainable), _bytes(slots)
 
     def step(self, inputs, targets):
-        """The whole step on such a batch, lowered."""
+        """Lowers the whole step on a batch.
+
+        Args:
+            inputs: The inputs, as `keras.KerasTensor`s.
+            targets: The targets, likewise; or None.
+        """
         batch = (inputs,) if targets is None else (inputs, targets)
         data = keras.tree.map_structure(self._sharded_data, batch)
         shardings = _shardings(self._state)
         return self._lower(self._twin.train_step, (None, shardings), (0,), self._state, data)
 
     def update(self):
-        """The optimizer's update alone, lowered: of gradients that are sharded as their weights.
+        """Lowers the optimizer's update alone, for gradients that are sharded as their weights.
 
-        Per-replica gradients lie where they were made.
+        Per-replica gradients are sharded as the replicas that made them.
         """
         weights, _, slots, _ = self._state
         gradients = (
@@ -129,10 +158,12 @@ class Steps:
         def update(weights, slots, gradients):
             return self._twin.optimizer.stateless_apply(slots, gradients, weights)
 
-        # In the order of the results: JAX has them take the places of donated arguments so.
+        # The donated arguments have the order of the results, so that results reuse their memory.
         return self._lower(update, _shardings((weights, slots)), (0, 1), weights, slots, gradients)
 
     def _per_replica_gradients(self):
+        """Returns the shapes and shardings of per-replica gradients."""
+
         def per_replica(variable):
             layout = sharding.per_replica_layout(variable)
             return _struct(
@@ -145,50 +176,55 @@ class Steps:
             return list(map(per_replica, self._twin.trainable_variables))
 
     def _lower(self, function, results, donated, *arguments):
+        """Lowers a function, for results of this sharding and with these arguments donated."""
         import jax
 
-        # A variable that no step touches lies in memory all the same, hence `keep_unused`.
+        # `keep_unused` counts variables that no step touches, as they take memory all the same.
         jitted = jax.jit(function, donate_argnums=donated, out_shardings=results, keep_unused=True)
-        with self._distribution.scope():  # layers ask it for the layouts of their outputs
+        with self._distribution.scope():  # layers take the layouts of their outputs from it
             return jitted.lower(*arguments)
 
     def _laid_out(self, variable):
-        """A copy of a variable, laid out as this distribution says: not as when it was made."""
-        own = copy.copy(variable)
-        own._layout = None
-        own._layout = layout = self._distribution.get_variable_layout(own)
+        """Returns a copy of a variable with this distribution's layout, not its present one."""
+        twin = copy.copy(variable)
+        twin._layout = None
+        twin._layout = layout = self._distribution.get_variable_layout(twin)
         try:
-            layout.backend_layout.shard_shape(own.shape)
+            layout.backend_layout.shard_shape(twin.shape)
         except ValueError as error:
             raise ValueError(
-                f"variable {own.path!r} of shape {own.shape} does not split as its layout "
+                f"variable {twin.path!r} of shape {twin.shape} does not split as its layout "
                 f"{layout.axes} over the mesh {layout.device_mesh.shape} says: {error}"
             ) from error
-        return own
+        return twin
 
     def _abstract(self, variable):
+        """Returns the shape, dtype and sharding of a variable."""
         layout = getattr(variable, "_layout", None)
         if layout is None or layout.device_mesh is not self._distribution.device_mesh:
             layout = self._laid_out(variable)._layout
         return _struct(variable, layout.backend_layout)
 
     def _sharded_data(self, spec):
+        """Returns the shape, dtype and sharding of an array of the batch."""
         return _struct(spec, self._distribution.get_data_layout(spec.shape).backend_layout)
 
 
 def _struct(spec, sharding=None):
+    """Returns a `jax.ShapeDtypeStruct` with the shape and dtype of a spec."""
     import jax
 
     return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
 
 
 def _shardings(structs):
+    """Returns the sharding of each `jax.ShapeDtypeStruct`."""
     import jax
 
     return jax.tree.map(lambda struct: struct.sharding, structs)
 
 
 def _bytes(structs):
-    """The bytes on one device."""
+    """Returns the bytes that the arrays take on one device."""
     shards = ((struct.sharding.shard_shape(struct.shape), struct.dtype) for struct in structs)
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)

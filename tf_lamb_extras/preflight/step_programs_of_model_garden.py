@@ -1,4 +1,4 @@
-"""An experiment's training step as programs that a TPU compiler takes; nothing of it runs.
+"""Lowers an experiment's training step to programs that a TPU compiler takes; nothing of it runs.
 
 Seams into TensorFlow (2.20): `experimental_get_compiler_ir` of a compiled `tf.function`, which
 takes tensors as arguments and captures variables; and Model Garden (2.20): the legacy optimizers'
@@ -20,9 +20,15 @@ from tf_lamb.tensorflow import namespace
 
 
 class Steps:
-    """The steps of one experiment: its own model, task, optimizer and schedule, as training has.
+    """Lowers the steps of one experiment, with its own model, task, optimizer and schedule.
 
-    `weights`, `gradients` and `slots` are bytes; slots are all that the optimizer keeps.
+    Args:
+        params: The experiment's config.
+
+    Attributes:
+        weights: The bytes of the model's variables.
+        gradients: The bytes of the gradients.
+        slots: The bytes of all the optimizer's variables.
     """
 
     def __init__(self, params):
@@ -31,8 +37,9 @@ class Steps:
             self._build(params)
 
     def _build(self, params):
-        with tempfile.TemporaryDirectory() as nothing, _building("the model"):
-            self._task = task_factory.get_task(params.task, logging_dir=nothing)
+        """Builds task, model, optimizer and metrics; raises UserError for what cannot be built."""
+        with tempfile.TemporaryDirectory() as folder, _building("the model"):
+            self._task = task_factory.get_task(params.task, logging_dir=folder)
             self._model = self._task.build_model()
         with _building("the optimizer"):
             config = params.trainer.optimizer_config
@@ -41,12 +48,17 @@ class Steps:
             legacy = not hasattr(self._optimizer, "build")
             (self._optimizer._create_all_weights if legacy else self._optimizer.build)(weights)
         self._metrics = self._task.build_metrics(training=True)
-        kept = self._optimizer.variables
-        self.slots = _bytes(kept() if callable(kept) else kept)
+        slots = self._optimizer.variables
+        self.slots = _bytes(slots() if callable(slots) else slots)
         self.weights, self.gradients = _bytes(self._model.variables), _bytes(weights)
 
     def step(self, examples: int, stage: str = "hlo_serialized") -> bytes:
-        """A replica's step at this many examples, as a serialized HLO program; see `hlo`."""
+        """Returns a replica's step as a serialized HLO program.
+
+        Args:
+            examples: The examples of the batch.
+            stage: The form of the program; see `hlo`. Defaults to "hlo_serialized".
+        """
 
         @tf.function(jit_compile=True)
         def step(inputs):
@@ -58,7 +70,7 @@ class Steps:
         return hlo(step, inputs, stage=stage)
 
     def update(self) -> bytes:
-        """The optimizer's update alone."""
+        """Returns the optimizer's update alone, as a serialized HLO program."""
         weights = self._model.trainable_variables
 
         @tf.function(jit_compile=True)
@@ -68,7 +80,7 @@ class Steps:
         return hlo(update, [tf.zeros(w.shape, w.dtype) for w in weights])
 
     def _batch(self, examples):
-        """The batch that the task's pipeline gives a replica; it opens no file of the user's."""
+        """Returns the specs of a replica's batch from the task's pipeline; opens no user's file."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "empty.tfrecord")
             tf.io.TFRecordWriter(path).close()
@@ -80,6 +92,7 @@ class Steps:
 
 
 def _zeros(spec):
+    """Returns zeros of this spec; raises UserError if a length is unknown."""
     if not spec.shape.is_fully_defined():
         raise UserError(
             f"the step cannot be compiled: a feature of the data has the shape {spec.shape}, and a "
@@ -89,7 +102,16 @@ def _zeros(spec):
 
 
 def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
-    """XLA's input for a compiled `tf.function`, traced for a TPU, or its result."""
+    """Returns XLA's input for a compiled `tf.function`, traced for a TPU, or XLA's result.
+
+    Args:
+        function: A `tf.function` with `jit_compile=True`.
+        arguments: The function's arguments, tensors.
+        stage: The form, as `experimental_get_compiler_ir` names it. Defaults to "hlo_serialized".
+
+    Raises:
+        UserError: If XLA cannot compile the function for a TPU.
+    """
     with namespace.tracing_for_tpu():
         try:
             return function.experimental_get_compiler_ir(*arguments)(stage=stage)
@@ -98,27 +120,30 @@ def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
 
 
 def _reason(message):
-    """The operations that XLA has no program for, with the layers that they came from."""
-    found = re.findall(r"(\w+) \(No registered.*?\{\{node ([^}]*)\}\}", message, re.DOTALL)
-    if found:
-        return ", ".join(sorted({f"{operation} of {layer}" for operation, layer in found}))
+    """Returns the operations that XLA has no program for, with their layers, or the first line."""
+    operations = re.findall(r"(\w+) \(No registered.*?\{\{node ([^}]*)\}\}", message, re.DOTALL)
+    if operations:
+        return ", ".join(sorted({f"{operation} of {layer}" for operation, layer in operations}))
     return message.splitlines()[0][:600]
 
 
 def _bytes(variables):
+    """Returns the bytes of the variables."""
     return sum(v.shape.num_elements() * v.dtype.size for v in variables)
 
 
 @contextlib.contextmanager
 def _precision(dtype):
-    before = tf_keras.mixed_precision.global_policy()
+    """Sets Model Garden's precision policy inside the `with` statement."""
+    policy = tf_keras.mixed_precision.global_policy()
     try:
         if dtype:
             performance.set_mixed_precision_policy(dtype)
         yield
     finally:
-        tf_keras.mixed_precision.set_global_policy(before)
+        tf_keras.mixed_precision.set_global_policy(policy)
 
 
 def _building(part):
+    """Has errors inside the `with` statement name the part that cannot be built."""
     return named(f"{part} of this experiment cannot be built", Exception)

@@ -1,1 +1,1 @@
-"""The TPU's own compiler, which runs where there is no TPU: what it makes of a step, or refuses."""
+"""Asks the TPU's own compiler, which runs where there is no TPU, about a step."""

@@ -1,4 +1,4 @@
-"""The compiler's answers on a replica's step, as a report."""
+"""Collects the compiler's answers on a replica's step in a report."""
 
 import contextlib
 import dataclasses
@@ -12,44 +12,52 @@ from tf_lamb_extras.preflight.tpu.report import Memory, Report, Work
 
 
 class Largest(NamedTuple):
-    """The bounds known of the largest batch that fits."""
+    """Holds what is known of the largest batch that fits.
 
-    fits: int  # the most examples that compiled and fit; 0 where none did
-    too_large: int | None = None  # the fewest that do not fit; None where all that was tried does
-    predicted: int | None = None  # the most that fit by the line between those two
+    Attributes:
+        fits: The most examples that compiled and fit; 0 if none did.
+        too_large: The fewest examples that do not fit; None if everything that was tried fits.
+        predicted: The most examples that fit by the line between those two, or None.
+    """
+
+    fits: int
+    too_large: int | None = None
+    predicted: int | None = None
 
 
 def largest(
     needs: Callable[[int], float], available: float, known: Mapping[int, float], tries: int = 3
 ) -> Largest:
-    """Looks for the largest batch that fits.
+    """Searches for the largest batch that fits.
 
-    Memory is affine in the batch once activations lead, so the next batch to try is where the line
-    through what is known meets what there is, and then one more example. Near there a compiler may
-    compute again what it cannot keep: where one more fits, too, the next is half as large again.
+    Memory is affine in the batch once activations dominate. So the next batch to try is where the
+    line through the known sizes meets the available memory, and after that one example more. Near
+    this limit, a compiler may compute again what it cannot keep. If one example more fits, too, the
+    next batch is half as large again.
 
-    Where nothing fits yet, the next is the largest equal part of the batch that was asked for, of
-    those that should fit: it is a micro-batch, whether or not a larger one is found.
+    If nothing fits yet, the next batch is an equal part of the batch that was asked for: the
+    largest one that should fit. It can be a micro-batch, even if a larger batch is not found.
 
     Args:
-        needs: bytes at a batch, infinite where the compiler refuses it; asked once for each.
-        available: bytes.
-        known: bytes at the batch that was asked for, and at 0: what lies there without examples.
-        tries: how many batches to try.
+        needs: A function from a batch to its bytes, infinite if the compiler refuses it. It is
+            called once for each batch.
+        available: The available bytes.
+        known: The bytes at the batch that was asked for, and at 0, the bytes without examples.
+        tries: The number of batches to try. Defaults to 3.
     """
     if known[0] > available:
         return Largest(0, 1, 0)
     known = dict(known)
-    asked = max(known)
+    requested = max(known)
     for _ in range(tries):
         fits, fails = _bracket(known, available)
         if fails - fits <= 1:
             break
-        # The compiler rounds the size of what is too large: near what there is, stay below it.
+        # The compiler rounds a size that is too large, so stay below the limit when near it.
         near = fails in known and known[fails] < 1.01 * available
         guess = _meeting(known, available * (0.999 if near else 1), fits, fails)
         if not fits:
-            guess = asked // micro_batches(asked, max(guess, 1))
+            guess = requested // micro_batches(requested, max(guess, 1))
         elif fits - 1 in known:
             guess = max(guess, int(fits + min(2 * fits, fails)) // 2, fits + 1)
         else:
@@ -62,38 +70,48 @@ def largest(
 
 
 def _bracket(known, available):
-    """The most examples that fit, and the fewest that do not; infinite where all do."""
-    fits = max((n for n in known if known[n] <= available), default=0)
-    return fits, min((max(n, 1) for n in known if known[n] > available), default=math.inf)
+    """Returns the most examples that fit, and the fewest that do not, infinite if all fit."""
+    fits = max((examples for examples in known if known[examples] <= available), default=0)
+    return fits, min(
+        (max(examples, 1) for examples in known if known[examples] > available), default=math.inf
+    )
 
 
 def _meeting(known, available, fits, fails):
-    """The most examples that the line through what is known has room for.
+    """Returns the most examples for which a line through the known sizes has room.
 
-    It is the line between what fits and what does not, or else through the two most that fit; from
-    no examples to the most that fit where that does not rise.
+    The line runs between the most examples that fit and the fewest that do not. If everything fits,
+    it runs through the two largest batches, or from no examples to the largest if that line does
+    not rise.
     """
-    one, other, most = fits, fails, fails - 1
+    start, end, limit = fits, fails, fails - 1
     if math.isinf(fails):
-        other, most = fits, 1000 * fits  # farther than that no line reaches
-        one = max((n for n in known if n < fits - 1 and known[n] < known[fits]), default=0)
-    rise = known[other] - known[one]
-    way = (available - known[one]) / rise if rise > 0 else math.inf
-    return int(min(max(one + way * (other - one), fits), most))
+        end, limit = fits, 1000 * fits  # no line is trusted farther than that
+        start = max(
+            (
+                examples
+                for examples in known
+                if examples < fits - 1 and known[examples] < known[fits]
+            ),
+            default=0,
+        )
+    rise = known[end] - known[start]
+    fraction = (available - known[start]) / rise if rise > 0 else math.inf
+    return int(min(max(start + fraction * (end - start), fits), limit))
 
 
 def asked(report: Report, steps: Any, *, largest_batch: bool) -> Report:
-    """The report with the compiler's answers.
+    """Returns the report with the compiler's answers.
 
-    One compilation says whether the step fits, and how long it takes at least; a second one, what
-    of that is the update's; three more at most, the largest batch.
+    One compilation tells whether the step fits, and its minimum time. A second one tells the
+    update's share. At most three more find the largest batch.
 
     Args:
-        report: what is known before: where it would run, the batch and its micro-batches.
-        steps: what is compiled: `step(examples)` of a part and `update()` give a `Program` or raise
-            `Refused`; `weights` and `slots` are bytes; `network(program)` says the bytes to
-            all-reduce, of them those of the update alone, and the collectives if they are known.
-        largest_batch: whether to look for the largest batch.
+        report: The report as known before: the topology, the batch and its micro-batches.
+        steps: An object that compiles. `step(examples)` of a part and `update()` return a `Program`
+            or raise `Refused`. `weights` and `slots` are bytes. `network(program)` returns the
+            bytes to all-reduce, those of the update alone, and the collectives, or None if unknown.
+        largest_batch: Whether to search for the largest batch.
     """
     available = report.topology.chip.memory
     memory_of = lambda program: Memory.of(program, steps.weights, steps.slots, available)  # noqa: E731
@@ -106,10 +124,10 @@ def asked(report: Report, steps: Any, *, largest_batch: bool) -> Report:
     else:
         memory, (*reduced, collectives) = memory_of(program), steps.network(program)
         work = Work(program.flops, program.bytes_moved, None, None, *reduced)
-        # It is part of the step, which compiles; alone it may be refused.
+        # The update is part of the step, which compiles, but alone it may be refused.
         with contextlib.suppress(Refused):
             update = steps.update()
-            # Alone, it may read what the step keeps on the chip.
+            # Alone, the update may read from memory what the step keeps on the chip.
             moved = min(update.bytes_moved, work.bytes_moved)
             work = work.times(report.micro_batches, update.flops, moved)
         report = dataclasses.replace(
@@ -120,7 +138,7 @@ def asked(report: Report, steps: Any, *, largest_batch: bool) -> Report:
 
     def needs(examples):
         try:
-            # What compiles fits, whatever the rounding of what there is.
+            # A program that compiles fits, even if the available memory is rounded down.
             return min(memory_of(steps.step(examples)).needed, available)
         except TooLarge as error:
             return error.needed
@@ -129,7 +147,7 @@ def asked(report: Report, steps: Any, *, largest_batch: bool) -> Report:
 
     needed = report.needed or 0.0
     needed = min(needed, available) if report.fits else needed
-    found = largest(needs, available, {0: steps.weights + steps.slots, report.share: needed})
+    result = largest(needs, available, {0: steps.weights + steps.slots, report.share: needed})
     return dataclasses.replace(
-        report, largest=found.fits, too_large=found.too_large, predicted=found.predicted
+        report, largest=result.fits, too_large=result.too_large, predicted=result.predicted
     )

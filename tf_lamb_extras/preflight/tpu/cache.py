@@ -1,9 +1,9 @@
-"""The compiler's results in small files: the same question is not compiled again.
+"""Keeps the compiler's answers in small files, so that no step is compiled twice.
 
-A file holds sizes and counts as JSON, about 1 kB, and no program. It is named after a hash of the
-program, of where it was compiled for, of the compiler and its flags, and of this package's own
-code, so that what is found is what would be found anew. No file is ever deleted; the folder may be,
-at any time.
+A file holds sizes and counts as JSON, about 1 kB, and no program. Its name is a hash of the
+program, of the topology, of the compiler and its flags, and of this package's own code. So a kept
+answer is the one that a new compilation would give. No file is ever deleted; users may delete the
+folder at any time.
 """
 
 import dataclasses
@@ -19,20 +19,21 @@ from typing import Any
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.preflight.tpu import compiler, programs
 
-# What changes the compiler's mind and stands in no program.
+# Environment variables that change the compiler's answer without changing the program.
 _FLAGS = ("LIBTPU_INIT_ARGS", "TPU_LIBRARY_PATH", "XLA_FLAGS")
 
 
 class Cache:
-    """The compiler's answers to one question, in a folder.
+    """Keeps the compiler's answers to one question in a folder.
 
-    The first program of a question stands for it: the others, of the same model at another batch,
-    are known by that and by what they are called, and are not even made where they are kept.
+    A question is one model with its programs. Its first program stands for the question. The other
+    programs, of the same model at another batch, are identified by it and by their names; if their
+    answers are kept, they are not even made.
 
     Args:
-        cache_dir: the folder, which need not be there yet; None or an empty name is none.
-        place: what it compiles for.
-        text: a program as text, the same in every process.
+        cache_dir: The folder, which need not exist yet. None or an empty name keeps nothing.
+        place: What the programs are compiled for.
+        text: A function from a program to text, which is the same in every process.
     """
 
     def __init__(self, cache_dir: str | os.PathLike | None, place: str, text: Callable[[Any], str]):
@@ -48,22 +49,22 @@ class Cache:
         make: Callable[[], Any],
         compile_: Callable[[Any], compiler.Program],
     ) -> compiler.Program:
-        """A program that the folder has, or made and compiled now.
+        """Returns a program from the folder, or makes and compiles it.
 
         Args:
-            name: tells the programs of a question from each other.
-            make: makes what is compiled.
-            compile_: compiles it.
+            name: The name of the program among those of the question.
+            make: A function that makes the program.
+            compile_: A function that compiles it.
 
         Raises:
-            Refused: as the compiler did.
+            Refused: If the compiler refuses the program, or refused it before.
         """
         if self._folder is None:
             return compile_(make())
         if self._question is None:
-            made = make()
-            make = lambda: made  # noqa: E731
-            self._question = _hash(self._context, self._text(made))
+            program = make()
+            make = lambda: program  # noqa: E731
+            self._question = _hash(self._context, self._text(program))
         key = _hash(self._question, name)
         file = self._folder / f"{key}.json"
         answer = self._read(key, file)
@@ -73,15 +74,15 @@ class Cache:
         return _program(answer)
 
     def _read(self, key, file):
-        """The answer in a file, or None where it is missing or is not as it was written."""
+        """Returns the answer in a file, or None if the file is missing or damaged."""
         try:
-            kept = json.loads(file.read_bytes())
-            return kept["answer"] if kept["check"] == _check(key, kept["answer"]) else None
+            content = json.loads(file.read_bytes())
+            return content["answer"] if content["check"] == _check(key, content["answer"]) else None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
 
     def _write(self, key, file, answer):
-        """Writes a file at once: another process sees all of it or nothing."""
+        """Writes a file at once, so that another process sees all of it or nothing."""
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=file.parent) as temporary:
@@ -97,9 +98,9 @@ class Cache:
 
 
 def _answer(compile_):
-    """The content of a file: a program, or that it is too large.
+    """Returns the content of a file: a program, or that it is too large.
 
-    Another refusal is not kept, for it may be this machine's, which ran out of its own memory.
+    Other refusals are not kept, as their cause may be this machine: it may have run out of memory.
     """
     try:
         return {"program": dataclasses.asdict(dataclasses.replace(compile_(), text=""))}
@@ -108,24 +109,27 @@ def _answer(compile_):
 
 
 def _program(answer):
+    """Returns the program of an answer; raises `TooLarge` if it was too large."""
     if "too_large" in answer:
         raise compiler.TooLarge(*answer["too_large"])
-    exchanges = tuple(programs.Exchange(*each) for each in answer["program"]["exchanges"])
+    exchanges = tuple(programs.Exchange(*fields) for fields in answer["program"]["exchanges"])
     return compiler.Program(**answer["program"] | {"exchanges": exchanges})
 
 
 def _check(key, answer):
+    """Returns a checksum of an answer under a key."""
     return _hash(key, json.dumps(answer))
 
 
 def _hash(*texts):
+    """Returns the SHA-256 of texts, in hexadecimal digits."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 @functools.cache
 def _sources():
-    """A hash of our own code, which builds the programs and reads what became of them."""
-    root, found = pathlib.Path(__file__).parents[3], hashlib.sha256()
+    """Returns a hash of our own code, which makes the programs and reads the compiler's answers."""
+    root, digest = pathlib.Path(__file__).parents[3], hashlib.sha256()
     for path in sorted([*root.glob("tf_lamb/**/*.py"), *root.glob("tf_lamb_extras/**/*.py")]):
-        found.update(str(path.relative_to(root)).encode() + path.read_bytes())
-    return found.hexdigest()
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()

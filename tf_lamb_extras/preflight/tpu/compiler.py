@@ -1,6 +1,6 @@
-"""libtpu through JAX's compile-only topologies: a program goes in, memory and operations come out.
+"""Compiles programs with libtpu, through JAX's compile-only topologies.
 
-TensorFlow's HLO is made fit for it first.
+A program goes in, and its memory and operations come out. TensorFlow's HLO is first adapted.
 
 Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `client.compile` of a
 compile-only device, the wording of two refusals; `hlo_to_stablehlo`, what XLA's converter leaves to
@@ -20,17 +20,18 @@ from tf_lamb.core import messages
 from tf_lamb_extras.preflight.tpu import programs
 from tf_lamb_extras.preflight.tpu.roofline import Topology
 
-_COPY = "mhlo.copy"
+_COPY = "mhlo.copy"  # an operation that a TPU does not know
+# The names of computations, and all words, in the text of an HLO program.
 _COMPUTATION = re.compile(r"^(?:ENTRY |HloModule )?([\w.\-]+)(?: \{$|, )", re.MULTILINE)
 _WORD = re.compile(r"[\w.\-]+")
 
 
 @contextlib.contextmanager
 def module_of(hlo: bytes):
-    """The module of a serialized HLO program, with what XLA's converter leaves mended.
+    """Yields the module of a serialized HLO program, after mending what XLA's converter leaves.
 
-    That is an `mhlo.copy`, which a TPU does not know and which means nothing here; and which
-    results take the place of which arguments, which it writes down where nobody reads it.
+    It leaves an `mhlo.copy`, which a TPU does not know and which means nothing here. And it writes
+    down where nobody reads it which results take the place of which arguments.
     """
     from jax.interpreters import mlir
     from jaxlib import _jax
@@ -44,9 +45,9 @@ def module_of(hlo: bytes):
 
 
 def text_of(hlo: bytes) -> str:
-    """A serialized HLO program as text, without what differs each time that it is made.
+    """Returns a serialized HLO program as text, without the parts that differ each time it is made.
 
-    Left out are the lines of source and the names of instructions and computations, which
+    These parts are the lines of source, and the names of instructions and computations, which
     TensorFlow counts.
     """
     from jaxlib import _hlo, xla_client
@@ -54,27 +55,35 @@ def text_of(hlo: bytes) -> str:
     module = xla_client.XlaComputation(hlo).get_hlo_module()
     text = module.to_string(_hlo.HloPrintOptions.canonical())
     numbers = {name: str(i) for i, name in enumerate(_COMPUTATION.findall(text))}
-    return _WORD.sub(lambda word: numbers.get(word[0], word[0]), text)
+    return _WORD.sub(lambda match: numbers.get(match[0], match[0]), text)
 
 
 def _alias(ir, module):
+    """Moves the pairs of results and arguments that share memory to where the compiler looks."""
     attributes = module.operation.attributes
-    (main,) = (f for f in module.body.operations if f.attributes["sym_name"].value == "main")
+    (main,) = (
+        function
+        for function in module.body.operations
+        if function.attributes["sym_name"].value == "main"
+    )
     arguments: list[dict] = [{} for _ in main.type.inputs]
-    number = ir.IntegerType.get_signless(32)
-    known = "mhlo.input_output_alias" in attributes
-    for pair in attributes["mhlo.input_output_alias"] if known else ():
+    int32 = ir.IntegerType.get_signless(32)
+    has_aliases = "mhlo.input_output_alias" in attributes
+    for pair in attributes["mhlo.input_output_alias"] if has_aliases else ():
         pair = ir.DictAttr(pair)
         (result,) = ir.DenseI64ArrayAttr(pair["output_index"])
         argument = ir.IntegerAttr(ir.DictAttr(pair["alias"])["parameter_number"]).value
-        arguments[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(number, result)
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in arguments])
+        arguments[argument]["tf.aliasing_output"] = ir.IntegerAttr.get(int32, result)
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get(
+        [ir.DictAttr.get(argument_attributes) for argument_attributes in arguments]
+    )
     for name in [str(name) for name in attributes]:
         if name.startswith("mhlo."):
             del attributes[name]
 
 
 def _drop_copies(ir, module):
+    """Replaces every `mhlo.copy` in a module with its operand."""
     copies = []
 
     def collect(op):
@@ -88,22 +97,27 @@ def _drop_copies(ir, module):
         op.erase()
 
 
-# libtpu looks for the TPU of this machine unless it is told where it is, and locks it, though it
-# compiles only.
+# Without these variables libtpu would look for this machine's TPU and lock it, though it only
+# compiles.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }  # fmt: skip
-# Both cores of a v4 run one program, as they do for a v5p without being asked.
+# Both cores of a v4 run one program with this option. Those of a v5p do so without one.
 _OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 
 
 class Refused(ValueError):
-    """The compiler takes this program for no TPU of this kind; the message says why."""
+    """The compiler does not take this program for this kind of TPU; the message says why."""
 
 
 class TooLarge(Refused):
-    """The program needs more memory, in bytes of one replica, than there is."""
+    """The program needs more memory than a replica has.
+
+    Args:
+        needed: The bytes that it needs.
+        available: The bytes that a replica has.
+    """
 
     def __init__(self, needed: float, available: float):
         super().__init__(f"it needs {needed / 2**30:.2f} GiB of {available / 2**30:.2f}")
@@ -112,15 +126,17 @@ class TooLarge(Refused):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The compiler's figures of a program, for one replica.
+    """Holds the compiler's figures of a program, for one replica.
 
     Attributes:
-        arguments, outputs, aliased, temporaries: bytes; what is aliased is an output that takes the
-            place of an argument.
-        flops: operations.
-        bytes_moved: bytes read from HBM and written to it; what stays on the chip is not counted.
-        exchanges: the collectives, those that are alike as one.
-        text: the compiled program, in XLA's own notation.
+        arguments: The bytes of the arguments.
+        outputs: The bytes of the outputs.
+        aliased: The bytes of those outputs that take the place of an argument.
+        temporaries: The bytes of temporary buffers.
+        flops: The number of operations.
+        bytes_moved: The bytes read from HBM and written to it, without those that stay on the chip.
+        exchanges: The collectives; those that are alike are one entry.
+        text: The compiled program, in XLA's own notation. Defaults to "".
     """
 
     arguments: int
@@ -139,77 +155,92 @@ class Program:
 
     @property
     def collectives(self) -> dict[str, tuple[int, int]]:
-        """By kind, such as all-reduce: how many there are, and the bytes of their results."""
+        """The number of collectives and the bytes of their whole arrays, by kind."""
         return programs.collectives(self.exchanges)
 
 
 def require() -> None:
-    """Raises, in no time, where the compiler is not installed."""
+    """Raises ModuleNotFoundError if the compiler is not installed; loads nothing."""
     messages.require_installed(
         "the TPU's compiler, of Linux on x86-64,", "jax", "libtpu", extra="preflight"
     )
 
 
 def versions() -> str:
-    """The versions of the compiler."""
+    """Returns the versions of the compiler and of JAX, as text."""
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("libtpu", "jax"))
 
 
 @functools.cache
 def devices(topology: Topology) -> tuple:
-    """The devices of a topology, one a replica: for compiling, not for running."""
+    """Returns the devices of a topology, one per replica, for compiling and not for running.
+
+    Raises:
+        ModuleNotFoundError: If libtpu is not installed.
+        ValueError: If libtpu does not know the topology.
+    """
     require()
     for name, value in _NO_TPU.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it would look for a TPU, too
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX would look for a TPU, too
     from jax.experimental import topologies
 
     options = _OPTIONS.get(topology.chip.name, {})
     try:
-        found = topologies.get_topology_desc(str(topology), "tpu", **options).devices
+        descriptions = topologies.get_topology_desc(str(topology), "tpu", **options).devices
     except Exception as error:
         # The compiler's own sentence, such as "not divisible by chips_per_host_bounds 2x2x1".
         reason = str(error).splitlines()[0]
         raise ValueError(f"topology '{topology}' is none for libtpu: {reason}") from error
-    return tuple(found)
+    return tuple(descriptions)
 
 
 def compile_lowered(lowered: Any) -> Program:
-    """Compiles what `jax.jit(...).lower(...)` made for the devices of a topology."""
+    """Compiles the result of `jax.jit(...).lower(...)` for the devices of a topology."""
     with _refusals(), warnings.catch_warnings():
-        # JAX keeps what was compiled for a topology, too, and cannot read it again (0.10.2).
+        # JAX (0.10.2) caches programs for a topology, too, but cannot read them again.
         warnings.filterwarnings("ignore", "Error reading persistent compilation cache")
         compiled = lowered.compile()
     return _program(compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text())
 
 
 def compile_hlo(hlo: bytes, device: Any) -> Program:
-    """Compiles a serialized HLO module, as TensorFlow gives it, for one device."""
+    """Compiles a serialized HLO module of TensorFlow for one device.
+
+    Args:
+        hlo: The module.
+        device: The device: of a topology, or the CPU.
+
+    Raises:
+        Refused: If the compiler does not take the program.
+    """
     from jaxlib import xla_client
 
     with module_of(hlo) as module, _refusals():
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
-        client, on = device.client, xla_client.DeviceList((device,))
-        # A CPU runs what it compiles; XLA's own account of that is what the tests hold this to.
+        client, device_list = device.client, xla_client.DeviceList((device,))
+        # A CPU can run the program; the tests compare the figures with XLA's own account of it.
         compile_ = client.compile_and_load if device.platform == "cpu" else client.compile
-        compiled = compile_(module, on, options)
+        compiled = compile_(module, device_list, options)
     text = compiled.hlo_modules()[0].to_string()
     return _program(compiled.get_compiled_memory_stats(), compiled.cost_analysis(), text)
 
 
 def _program(memory, cost, text):
-    cost, read = cost[0] if isinstance(cost, list) else cost, programs.Text(text)
+    """Returns a `Program` from XLA's analyses of memory and cost, and the compiled text."""
+    cost, parsed = cost[0] if isinstance(cost, list) else cost, programs.Text(text)
     return Program(
         arguments=memory.argument_size_in_bytes, outputs=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes, temporaries=memory.temp_size_in_bytes,
-        flops=max(cost.get("flops", 0.0), 0.0), bytes_moved=read.bytes_moved(),
-        exchanges=read.exchanges(), text=text,
+        flops=max(cost.get("flops", 0.0), 0.0), bytes_moved=parsed.bytes_moved(),
+        exchanges=parsed.exchanges(), text=text,
     )  # fmt: skip
 
 
+# A size with its unit, in the compiler's errors.
 _SIZE = r"([\d.]+)([KMGTP]?)"
-# Of what is seen before the program is laid out in memory, and of what only that shows.
+# The first error comes before the program is laid out in memory, the second one after.
 _TOO_LARGE = re.compile(
     rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"
     rf"|Used {_SIZE} of {_SIZE} hbm. Exceeded hbm capacity by {_SIZE}"
@@ -219,21 +250,22 @@ _OPERATION = re.compile(r'%?([\w.-]+) = \S+ ([\w-]+)\(.*?op_name="([^"]*)"', re.
 
 @contextlib.contextmanager
 def _refusals():
-    """Has the compiler's errors say what a person can act on."""
+    """Turns the compiler's errors into `TooLarge` or `Refused`, with a message to act on."""
     try:
         yield
     except RuntimeError as error:
         message = str(error)
-        if found := _TOO_LARGE.search(message):
-            sizes = [part for part in found.groups() if part is not None]
-            needed, available, *over = map(_bytes, sizes[::2], sizes[1::2])
-            # Both are rounded, and may read the same.
-            raise TooLarge(max(needed, available + (sum(over) or 1)), available) from error
-        if found := _OPERATION.search(message):
-            _, operation, layer = found.groups()
+        if match := _TOO_LARGE.search(message):
+            sizes = [part for part in match.groups() if part is not None]
+            needed, available, *excess = map(_bytes, sizes[::2], sizes[1::2])
+            # Both sizes are rounded, and may be equal.
+            raise TooLarge(max(needed, available + (sum(excess) or 1)), available) from error
+        if match := _OPERATION.search(message):
+            _, operation, layer = match.groups()
             message = f"{operation} of {layer}: {message}"
         raise Refused(message.splitlines()[0][:600]) from error
 
 
 def _bytes(number: str, unit: str) -> float:
+    """Returns the bytes of a size such as 1.5 with the unit G."""
     return float(number) * 1024.0 ** " KMGTP".index(unit or " ")

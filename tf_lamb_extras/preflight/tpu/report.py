@@ -1,6 +1,6 @@
-"""A report on a run before it starts: whether it fits, and the least that it costs.
+"""Reports on a run before it starts: whether it fits, and its minimum cost.
 
-It prints as a table that a person reads in ten seconds.
+The report prints as a table that a person reads in ten seconds.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from tf_lamb_extras.preflight.tpu.roofline import Bounds, Topology, bounds, gib
 
 
 def table(report) -> str:
-    """The rows that there is something to say in; the name of a part is before its first one."""
+    """Returns the report as text; the first row of each section starts with its name."""
     topology = report.topology
     lines = [
         f"{report.subject} on {topology}: {topology.chips:,} chips, {topology.replicas:,} replicas"
@@ -32,42 +32,45 @@ def table(report) -> str:
 
 
 def _part(report):
+    """Returns what a batch is split over: replicas, or parts that several replicas share."""
     return "replica" if report.split == report.topology.replicas else "part"
 
 
 def _memory(report):
+    """Yields the rows on memory."""
     if report.refused:
         yield f"the compiler refuses this step: {report.refused}"
         return
     available = report.topology.chip.memory
-    over = report.needed - available
-    verdict = f"it does not fit, by {gib(over)}" if over > 0 else f"{gib(-over)} are left"
+    excess = report.needed - available
+    verdict = f"it does not fit, by {gib(excess)}" if excess > 0 else f"{gib(-excess)} are left"
     yield f"{gib(report.needed)} of {gib(available)} a replica: {verdict}"
     if memory := report.memory:
-        rest = f", the rest {gib(memory.rest)}" if gib(memory.rest) != gib(0) else ""
+        rest_text = f", the rest {gib(memory.rest)}" if gib(memory.rest) != gib(0) else ""
         yield (
             f"weights {gib(memory.weights)}, slots {gib(memory.slots)}, activations and "
-            f"temporaries {gib(memory.temporaries)}{rest}"
+            f"temporaries {gib(memory.temporaries)}{rest_text}"
         )
     if report.largest is not None:
         yield from _largest(report)
 
 
 def _largest(report):
+    """Yields the rows on the largest batch."""
     part, fits, fails = _part(report), report.largest, report.too_large
-    should = f"; {report.predicted:,} should" if report.predicted else ""
-    whole = f"examples a {part} fit: {fits * report.split:,} in all"
+    prediction = f"; {report.predicted:,} should" if report.predicted else ""
+    description = f"examples a {part} fit: {fits * report.split:,} in all"
     if fails == 1:
         yield "not even one example fits: the weights or the slots have to shrink"
     elif not fits:
-        yield f"of the batches that were compiled none fits, down to {fails:,} examples{should}"
+        yield f"of the batches that were compiled none fits, down to {fails:,} examples{prediction}"
     elif fails is None:
-        yield f"at least {fits:,} {whole}; more were not compiled{should}"
+        yield f"at least {fits:,} {description}; more were not compiled{prediction}"
     elif fails == fits + 1:
-        yield f"at most {fits:,} {whole}"
+        yield f"at most {fits:,} {description}"
     else:
-        yield f"at least {fits:,} {whole}"
-        yield f"{fails:,} examples do not, and between them nothing was compiled{should}"
+        yield f"at least {fits:,} {description}"
+        yield f"{fails:,} examples do not, and between them nothing was compiled{prediction}"
     needed = report.needed_micro_batches or 0
     if needed > report.micro_batches:
         yield (
@@ -77,11 +80,12 @@ def _largest(report):
 
 
 def _step(report):
+    """Yields the rows on the step's minimum time."""
     if report.work is None:
         return
     work, least = report.work, report.bounds
-    one = ", one micro-batch of them and the update" if report.is_of_one_micro_batch else ""
-    yield f"at least {_seconds(least.step)}, which {least.binding} takes{one}"
+    scope = ", one micro-batch of them and the update" if report.is_of_one_micro_batch else ""
+    yield f"at least {_seconds(least.step)}, which {least.binding} takes{scope}"
     yield (
         f"compute {_seconds(least.compute)} ({work.flops:.3g} operations), memory "
         f"{_seconds(least.memory)} ({work.bytes_moved / 1e9:.3g} GB moved), network "
@@ -97,6 +101,7 @@ def _step(report):
 
 
 def _schedule(report):
+    """Yields the row on the whole schedule."""
     if report.steps is None:
         return
     examples = f"{report.steps:,} steps, {report.steps * report.batch_size:,} examples"
@@ -108,19 +113,25 @@ def _schedule(report):
 
 
 def _seconds(seconds):
+    """Returns seconds as text, in seconds or milliseconds."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _hours(hours):
+    """Returns hours as text, in hours or minutes."""
     return f"{60 * hours:.3g} minutes" if hours < 1 else f"{hours:.3g} hours"
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one replica, and what it may have.
+    """Holds the memory of one replica, in bytes.
 
-    Slots are all that the optimizer keeps; the rest, the batch and the metrics; temporaries, what
-    lives within a step, such as activations and gradients.
+    Attributes:
+        weights: The model's variables.
+        slots: All of the optimizer's variables.
+        rest: The batch and the metrics.
+        temporaries: Data that lives within a step, such as activations and gradients.
+        available: The memory that a replica may use.
     """
 
     weights: float
@@ -131,23 +142,37 @@ class Memory:
 
     @classmethod
     def of(cls, program, weights: float, slots: float, available: float) -> "Memory":
-        """The report of a compiled step, whose program has no variable that it does not touch."""
-        rest = max(program.memory - program.temporaries - weights - slots, 0)
-        return cls(weights, slots, rest, program.temporaries, available)
+        """Returns the memory of a compiled step, whose program touches all of its variables.
+
+        Args:
+            program: The compiled `Program`.
+            weights: The bytes of the model's variables.
+            slots: The bytes of the optimizer's variables.
+            available: The bytes that a replica may use.
+        """
+        remainder = max(program.memory - program.temporaries - weights - slots, 0)
+        return cls(weights, slots, remainder, program.temporaries, available)
 
     @property
     def needed(self) -> float:
-        """All of it together."""
+        """The bytes that the step needs, all parts together."""
         return self.weights + self.slots + self.rest + self.temporaries
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The work of one replica in one step, an update of the weights.
+    """Holds the work of one replica in one step, an update of the weights.
 
-    The optimizer's update is part of it: `update_flops` and `update_bytes` are None where the
-    compiler refuses it alone, and the rest is of one micro-batch and the update then. `reduced` are
-    bytes to all-reduce.
+    The optimizer's update is part of it. If the compiler refuses the update alone, `update_flops`
+    and `update_bytes` are None, and the work is that of one micro-batch and the update.
+
+    Attributes:
+        flops: Operations.
+        bytes_moved: Bytes read from HBM and written to it.
+        update_flops: The update's operations, or None.
+        update_bytes: The update's bytes moved, or None.
+        reduced: Bytes to all-reduce.
+        update_reduced: The update's bytes to all-reduce. Defaults to 0.
     """
 
     flops: float
@@ -158,34 +183,47 @@ class Work:
     update_reduced: float = 0.0
 
     def times(self, micro_batches: int, update_flops: float, update_bytes: float) -> "Work":
-        """The step of as many micro-batches, the last of which takes such an update."""
-        more = micro_batches - 1
+        """Returns the work of a step of several micro-batches, of which the last takes the update.
+
+        Args:
+            micro_batches: The number of micro-batches.
+            update_flops: The update's operations.
+            update_bytes: The update's bytes moved.
+        """
+        extra = micro_batches - 1
         return Work(
-            self.flops + more * (self.flops - update_flops),
-            self.bytes_moved + more * (self.bytes_moved - update_bytes),
+            self.flops + extra * (self.flops - update_flops),
+            self.bytes_moved + extra * (self.bytes_moved - update_bytes),
             update_flops,
             update_bytes,
-            self.reduced + more * (self.reduced - self.update_reduced),
+            self.reduced + extra * (self.reduced - self.update_reduced),
             self.update_reduced,
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The figures of a run before it starts. `print` shows a table, `as_dict` is for JSON.
+    """Holds the figures of a run before it starts. `print` shows a table, `as_dict` is for JSON.
 
     Attributes:
-        batch_size, micro_batches: examples an update, and in how many turns they are taken.
-        parts: how many parts a batch is split into; None for one a replica. Where a model is
-            sharded, too, several replicas share the examples of a part.
-        memory: None where the compiler says only what is `needed`, in bytes of one replica.
-        work: None where the step does not compile.
-        largest, too_large, predicted: as `answers.Largest` has them, of a part; None where nobody
-            looked for them.
-        steps: of the whole schedule.
-        refused: why the compiler takes it for no TPU of this kind.
-        collectives: by kind, how many the compiled program has and their bytes; None where a
-            replica was compiled alone.
+        subject: The name of the model or experiment.
+        topology: The TPU slice.
+        batch_size: The examples of an update.
+        micro_batches: The number of micro-batches of an update. Defaults to 1.
+        parts: The number of parts that a batch is split into. None, the default, is one per
+            replica. If the model is sharded, too, several replicas share the examples of a part.
+        memory: The memory of a replica; None if the compiler tells only what is `needed`.
+        needed: The bytes that a replica needs, or None.
+        work: The work of a step; None if the step does not compile.
+        largest: The most examples of a part that compiled and fit; 0 if none did. None, the default
+            of this and the next two, if nobody searched; see `answers.Largest`.
+        too_large: The fewest examples of a part that do not fit; None if all that was tried fits.
+        predicted: The most examples of a part that should fit by the line between those two.
+        steps: The updates of the whole schedule, or None.
+        refused: Why the compiler does not take the step for this kind of TPU, or None.
+        collectives: The number of collectives of the compiled program and their bytes, by kind;
+            None if a replica was compiled alone.
+        compiler: The versions of the compiler.
     """
 
     subject: str
@@ -206,7 +244,7 @@ class Report:
 
     @property
     def share(self) -> int:
-        """The examples of a part that are seen at once."""
+        """The examples of a part in one micro-batch."""
         return self.batch_size // self.split // self.micro_batches
 
     @property
@@ -221,14 +259,14 @@ class Report:
 
     @property
     def is_of_one_micro_batch(self) -> bool:
-        """Whether the work is that of one of several micro-batches, for the update is not known."""
+        """Whether the work is of one of several micro-batches, as the update's is not known."""
         if self.work is None or self.micro_batches == 1:
             return False
         return self.work.update_flops is None
 
     @property
     def bounds(self) -> Bounds | None:
-        """The least seconds of a step."""
+        """The minimum seconds of a step, or None if it does not compile."""
         if self.work is None:
             return None
         return bounds(self.topology, self.work.flops, self.work.bytes_moved, self.work.reduced)
@@ -242,13 +280,13 @@ class Report:
 
     @property
     def hours(self) -> float | None:
-        """The least hours of the whole schedule."""
+        """The minimum hours of the whole schedule, or None if unknown."""
         if self.bounds is None or self.steps is None or self.is_of_one_micro_batch:
             return None
         return self.steps * self.bounds.step / 3600
 
     def as_dict(self) -> dict:
-        """Plain numbers and words: bytes, operations, seconds, hours."""
+        """Returns the figures as plain numbers and text: bytes, operations, seconds, hours."""
         topology, hours, least = self.topology, self.hours, self.bounds
         return {
             "subject": self.subject, "topology": str(topology), "chips": topology.chips,

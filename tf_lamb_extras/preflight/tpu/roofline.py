@@ -1,39 +1,39 @@
-"""The peak rates of a TPU, and so the least time that a step can take on it.
+"""Computes the minimum time of a step from the peak rates of a TPU.
 
     compute = operations / peak operations a second
     memory  = bytes moved / bandwidth of the memory (HBM)
     network = 2 (n - 1)/n x bytes to all-reduce / bandwidth of a chip's links, n chips
 
-Each is a lower bound, and so is the largest of them; nothing here says how near a program comes.
-The network's is that of any all-reduce without arithmetic in the network (Patarasuk and Yuan,
-2009), with every link of a chip in use.
+Each is a lower bound, and so is the largest of them. Nothing here tells how near a program comes to
+it. The network's bound is that of any all-reduce without arithmetic in the network (Patarasuk and
+Yuan, 2009), with every link of a chip in use.
 """
 
 import dataclasses
 import math
 
-GIB = 2.0**30
+GIB = 2.0**30  # bytes
 
 
 def gib(size: float) -> str:
-    """Bytes as a person reads them."""
+    """Returns a size in bytes as text, in GiB."""
     return f"{size / GIB:.2f} GiB"
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A generation of TPU. All but the memory are a whole chip's, as published.
+    """Holds the figures of a generation of TPU; all but the memory are a whole chip's.
 
     Attributes:
-        name: as topologies call it.
-        replicas: programs that run on one chip, each with a part of it. A v4 or v5p runs one on
+        name: The name in topologies.
+        replicas: The programs that run on one chip, each with a part of it. A v4 or v5p runs one on
             both of its cores.
-        memory: bytes of HBM that a program may have, as libtpu 0.0.42.1 says it.
-        flops: operations a second, in bfloat16; no other dtype of training is faster.
-        bandwidth: bytes a second between HBM and chip.
-        links: bytes a second that a chip sends to others.
-        dimensions: how many numbers a topology of this generation has.
-        source: where the figures stand.
+        memory: The bytes of HBM that a program may use, as libtpu 0.0.42.1 reports them.
+        flops: Operations per second in bfloat16; no other dtype of training is faster.
+        bandwidth: Bytes per second between HBM and chip.
+        links: Bytes per second that a chip sends to others.
+        dimensions: The number of sizes in a topology of this generation.
+        source: Where the figures are published.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Chip:
 
 
 _PAGES = "cloud.google.com/tpu/docs"
+# The generations by name.
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -66,7 +67,12 @@ CHIPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A slice of a pod: a generation, and how its chips stand."""
+    """Holds a slice of a pod: a generation, and the arrangement of its chips.
+
+    Attributes:
+        chip: The generation.
+        shape: The number of chips along each axis.
+    """
 
     chip: Chip
     shape: tuple[int, ...]
@@ -86,33 +92,44 @@ class Topology:
 
 
 def topology(name: str) -> Topology:
-    """The topology that a name such as v3:32x32 or v4:4x4x4 stands for, or an error that lists."""
-    known = f"Known are {', '.join(_example(chip) for chip in CHIPS.values())}, and other sizes"
-    generation, colon, rest = str(name).partition(":")
+    """Returns the topology for a name such as v3:32x32 or v4:4x4x4.
+
+    Raises:
+        ValueError: If the name is none; the error lists the generations.
+    """
+    hint = f"Known are {', '.join(_example(chip) for chip in CHIPS.values())}, and other sizes"
+    generation, colon, sizes = str(name).partition(":")
     try:
-        shape = tuple(int(part) for part in rest.split("x"))
+        shape = tuple(int(part) for part in sizes.split("x"))
     except ValueError:
         shape = ()
     if not colon or not shape or min(shape) < 1:
-        raise ValueError(f"{name!r} is no topology. Write GENERATION:SIZExSIZE. {known}")
+        raise ValueError(f"{name!r} is no topology. Write GENERATION:SIZExSIZE. {hint}")
     chip = CHIPS.get(generation)
     if chip is None:
-        raise ValueError(f"topology {name!r}: TPU {generation} is not known here. {known}")
+        raise ValueError(f"topology {name!r}: TPU {generation} is not known here. {hint}")
     if len(shape) != chip.dimensions:
         raise ValueError(
             f"topology {name!r}: a {generation} is a torus of {chip.dimensions} dimensions, such "
-            f"as {_example(chip)}. {known}"
+            f"as {_example(chip)}. {hint}"
         )
     return Topology(chip, shape)
 
 
 def _example(chip: Chip) -> str:
+    """Returns the name of an example topology of a generation."""
     return f"{chip.name}:{'x'.join(['4'] * chip.dimensions)}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """The least seconds that a step can take, by what it waits for."""
+    """Holds the minimum seconds of a step, by the resource that takes them.
+
+    Attributes:
+        compute: Seconds for the operations.
+        memory: Seconds for the bytes moved.
+        network: Seconds for the all-reduces.
+    """
 
     compute: float
     memory: float
@@ -120,17 +137,24 @@ class Bounds:
 
     @property
     def step(self) -> float:
-        """The largest of them: all three may overlap."""
+        """The largest of the three, as all of them may overlap."""
         return max(self.compute, self.memory, self.network)
 
     @property
     def binding(self) -> str:
-        """The name of the largest of them."""
+        """The name of the resource with the largest bound."""
         return max(("compute", "memory", "network"), key=lambda name: getattr(self, name))
 
 
 def bounds(topology: Topology, flops: float, bytes_moved: float, reduced: float) -> Bounds:
-    """The bounds of a step: of one replica's operations and bytes, and the bytes to all-reduce."""
+    """Returns the bounds of a step.
+
+    Args:
+        topology: The TPU slice.
+        flops: The operations of one replica.
+        bytes_moved: The bytes that one replica moves.
+        reduced: The bytes to all-reduce over all chips.
+    """
     chip, n = topology.chip, topology.chips
     return Bounds(
         compute=flops * chip.replicas / chip.flops,
