@@ -19,7 +19,7 @@ def lazily(extra: str, **files: str | Callable[[], str]) -> Callable:
     Args:
         extra: The extra's module name, such as "tf_lamb_extras.integers".
         files: The public names. A value is the file in the extra's folder that has the name, or a
-            function that returns this file.
+            function that returns this file. The result raises AttributeError for any other name.
     """
 
     def __getattr__(name: str):

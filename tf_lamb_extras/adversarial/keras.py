@@ -10,6 +10,7 @@ from tf_lamb_extras.adversarial import normalization
 @keras.saving.register_keras_serializable(package="tf_lamb")
 class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
     def _add_like(self, main, name):
+        """Adds a weight that begins as a copy of `main`, with its settings."""
         return self.add_weight(
             shape=main.shape,
             name=name,
@@ -22,6 +23,7 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
         )
 
     def _add_late(self):
+        """Adds the auxiliary weights to a layer that is built already."""
         # seam: Keras 3.15.1. A built layer is locked. `Dense.enable_lora` unlocks it the same way.
         self._tracker.unlock()
         with self._open_name_scope():

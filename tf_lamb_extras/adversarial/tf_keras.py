@@ -12,6 +12,7 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
     call = known(normalization.SplitBatchNormalization)
 
     def _add_like(self, main, name):
+        """Adds a weight that begins as a copy of `main`, with its settings."""
         return self.add_weight(
             name=name,
             shape=main.shape,
@@ -26,6 +27,7 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
         )
 
     def _add_late(self):
+        """Adds the auxiliary weights to a layer that is built already."""
         # Patterns are matched against variable names, which start with the enclosing layers' names.
         with tf.name_scope(self.moving_mean.name.rpartition("/")[0] + "/"):
             self._add_auxiliary()

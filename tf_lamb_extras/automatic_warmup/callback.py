@@ -381,6 +381,7 @@ class Kept:
             return [_read(file, template) for template in like]
 
     def _path(self, step):
+        """Returns the path of the file for the arrays of a step."""
         return f"{self._file}.{step}.weights"
 
 
@@ -406,24 +407,24 @@ def draw(found, axes=None):
         ValueError: Before the first loss.
         ModuleNotFoundError: If matplotlib is not installed.
     """
-    above, below = plots.ready("a warmup", found and found.points, axes, rows=2)
+    loss_axes, rate_axes = plots.ready("a warmup", found and found.points, axes, rows=2)
     import numpy as np
 
     steps, losses = np.array(found.points).T
     step_count = steps[-1] + 1
     grid, mean, deviation = gaussian_process.curve(steps / step_count, losses)
-    above.plot(steps, losses, ".", ms=3, color="0.6", label="loss")
-    above.plot(grid * step_count, mean, label="posterior, 2 deviations")
-    above.fill_between(grid * step_count, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
-    plots.label_axes(above, "loss of a step")
+    loss_axes.plot(steps, losses, ".", ms=3, color="0.6", label="loss")
+    loss_axes.plot(grid * step_count, mean, label="posterior, 2 deviations")
+    loss_axes.fill_between(grid * step_count, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
+    plots.label_axes(loss_axes, "loss of a step")
 
     grid_steps = np.unique(np.r_[0 : found.settings.total_steps : 1000j, found.begin])
-    below.plot(grid_steps, [found.rate(step) for step in grid_steps], label="learning rate")
-    below.set(yscale="log")
-    below.set_ylim(bottom=found.settings.min_learning_rate)
-    plots.label_axes(below, "learning rate")
+    rate_axes.plot(grid_steps, [found.rate(step) for step in grid_steps], label="learning rate")
+    rate_axes.set(yscale="log")
+    rate_axes.set_ylim(bottom=found.settings.min_learning_rate)
+    plots.label_axes(rate_axes, "learning rate")
     ending = "switch" if found.found else "longest warmup"
-    for ax in (above, below):
+    for ax in (loss_axes, rate_axes):
         ax.axvline(found.begin, color="black", ls=":", lw=1, label=f"{ending}: {found.begin:,.0f}")
         plots.legend(ax)
-    return above, below
+    return loss_axes, rate_axes

@@ -214,15 +214,15 @@ class AutoWUState:
             FloatingPointError: If an epoch of the warmup had no finite loss, and there is nothing
                 to go back to.
         """
-        last = self.verdicts[-1][0] if self.verdicts else 0
-        if self.found or last >= self.begin or self.watched:
+        last_epoch_end = self.verdicts[-1][0] if self.verdicts else 0
+        if self.found or last_epoch_end >= self.begin or self.watched:
             return self._watch(step)
-        if not self.points or self.points[-1][0] < last:
+        if not self.points or self.points[-1][0] < last_epoch_end:
             if self.verdicts and is_kept:
                 return self._switch(step, self.settings.warmup(self.lowest) / 2)
             raise FloatingPointError(
-                f"No loss of the steps {last:,} to {step:,} is finite: the minimum that AutoWarmup "
-                f"waits for cannot be found. At step {step:,} the learning rate has come to "
+                f"No loss of the steps {last_epoch_end:,} to {step:,} is finite: the minimum that "
+                f"AutoWarmup waits for cannot be found. At step {step:,} the learning rate has come to "
                 f"{self.rate(step):.3g}. Go on from the last backup with a smaller "
                 "max_learning_rate, or with on_nonfinite='skip'; nothing was saved after it."
             )

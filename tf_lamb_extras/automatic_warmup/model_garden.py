@@ -140,8 +140,8 @@ class AutoWarmup:
 
     def _aim(self):
         """Sets the schedule's switch, and the step of the next decision."""
-        last = self.warmup.verdicts[-1][0] if self.warmup.verdicts else 0
-        self._due = last + self._schedule.decide_every
+        last_decision = self.warmup.verdicts[-1][0] if self.warmup.verdicts else 0
+        self._due = last_decision + self._schedule.decide_every
         begin, peak = self._schedule.switch
         begin.assign(self.warmup.begin)
         peak.assign(self.warmup.peak)
@@ -166,13 +166,13 @@ class AutoWarmup:
         Raises:
             FloatingPointError: If no loss since the last decision is finite.
         """
-        before, self._step = self._step, step_of(self._optimizer)
-        if self._step < before:  # Model Garden's recovery restored a checkpoint
+        previous_step, self._step = self._step, step_of(self._optimizer)
+        if self._step < previous_step:  # Model Garden's recovery restored a checkpoint
             self.warmup.restore(self.warmup.state(), self._step)
             return self._aim()
-        if not self.warmup.is_rising(before):
+        if not self.warmup.is_rising(previous_step):
             return
-        self.warmup.record((before + self._step - 1) / 2, float(output["training_loss"]))
+        self.warmup.record((previous_step + self._step - 1) / 2, float(output["training_loss"]))
         if self._step >= self._due or not self.warmup.is_rising(self._step):
             self.warmup.end_epoch(self._step, is_kept=False)
             self._aim()
@@ -191,9 +191,9 @@ class AutoWarmup:
     def advice(self) -> str:
         """Draws the warmup as `auto_warmup.png`, and returns a sentence on the decision."""
         if self._writes and self.warmup.points:
-            above, _ = draw(self.warmup)
+            loss_axes, _ = draw(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:
-                above.figure.savefig(file, format="png", dpi=110)
+                loss_axes.figure.savefig(file, format="png", dpi=110)
         return str(self.warmup)
 
 

@@ -201,10 +201,10 @@ def _given(topology, workers):
         raise ValueError(
             f"topology must be a name such as 'ring' or a matrix of numbers, not {topology!r:.200}."
         ) from error
-    shape = sorted({len(matrix), *map(len, matrix)})
-    if shape != [workers]:
+    lengths = sorted({len(matrix), *map(len, matrix)})
+    if lengths != [workers]:
         raise ValueError(
-            f"topology is a matrix for {' x '.join(map(str, shape))} workers, but there are "
+            f"topology is a matrix for {' x '.join(map(str, lengths))} workers, but there are "
             f"{workers}, one a device. Give a {workers} x {workers} matrix, or devices=."
         )
     for kind, lines in (("row", matrix), ("column", tuple(zip(*matrix, strict=True)))):
@@ -225,17 +225,17 @@ def _check_weights(matrix):
             raise ValueError(
                 f"topology gives worker {i} the weight {min(row):g}. Use none below 0."
             )
-    reached, waiting = {0}, [0]
-    while waiting:
-        sender = waiting.pop()
-        new = {i for i, row in enumerate(matrix) if row[sender]} - reached
-        reached |= new
-        waiting += new
+    reached, pending = {0}, [0]
+    while pending:
+        sender = pending.pop()
+        newly_reached = {i for i, row in enumerate(matrix) if row[sender]} - reached
+        reached |= newly_reached
+        pending += newly_reached
     if len(reached) < len(matrix):
-        lost = min(set(range(len(matrix))) - reached)
+        unreached = min(set(range(len(matrix))) - reached)
         raise ValueError(
-            f"topology leaves worker {lost} without a way from worker 0, so that they never agree. "
-            "Give some worker on each side a weight above 0 for one on the other."
+            f"topology leaves worker {unreached} without a way from worker 0, so that they never "
+            "agree. Give some worker on each side a weight above 0 for one on the other."
         )
 
 

@@ -190,15 +190,33 @@ class Decentralized(keras.Model):
         return history
 
     def evaluate(self, *arguments, _use_cached_eval_dataset=False, **options):
-        """Evaluates the averaged model; the arguments are those of `keras.Model.evaluate`."""
+        """Evaluates the averaged model, as `keras.Model.evaluate`.
+
+        Args:
+            arguments: Positional arguments of `keras.Model.evaluate`.
+            _use_cached_eval_dataset: Ignored; Keras's `fit` passes it.
+            options: Keyword arguments of `keras.Model.evaluate`.
+        """
         return self.average().evaluate(*arguments, **options)
 
     def predict(self, *arguments, **options):
-        """Predicts with the averaged model; the arguments are those of `keras.Model.predict`."""
+        """Predicts with the averaged model, as `keras.Model.predict`.
+
+        Args:
+            arguments: Positional arguments of `keras.Model.predict`.
+            options: Keyword arguments of `keras.Model.predict`.
+        """
         return self.average().predict(*arguments, **options)
 
     def save(self, *arguments, **options):
-        """Saves the averaged model; `save_weights` saves every worker's own weights."""
+        """Saves the averaged model, as `keras.Model.save`.
+
+        `save_weights` saves every worker's own weights.
+
+        Args:
+            arguments: Positional arguments of `keras.Model.save`.
+            options: Keyword arguments of `keras.Model.save`.
+        """
         return self.average().save(*arguments, **options)
 
     def lower(

@@ -54,7 +54,7 @@ class Workers:
 
         value = jax.device_get(variable.value)
 
-        def part(index):
+        def worker_part(index):
             worker_value = value.copy()
             if is_seed:
                 worker_value[0] = (
@@ -64,7 +64,7 @@ class Workers:
 
         shape = (self.count, *variable.shape)
         return keras.Variable(
-            jax.make_array_from_callback(shape, self._split, part), dtype=variable.dtype,
+            jax.make_array_from_callback(shape, self._split, worker_part), dtype=variable.dtype,
             trainable=variable.trainable, autocast=False, layout=self._split, name=variable.name,
         )  # fmt: skip
 

@@ -135,8 +135,8 @@ def _changing(k, b, bits, low, high) -> tuple[int, int]:
     if k < 0:
         begin, end = _changing(-k, b, bits, -high, -low)
         return -end, -begin
-    first, last, begins = _thresholds(k, b, bits, low, high)
-    return begins[first + 1] - 1, begins[last]
+    first, last, thresholds = _thresholds(k, b, bits, low, high)
+    return thresholds[first + 1] - 1, thresholds[last]
 
 
 def _thresholds(k, b, bits, low, high):
@@ -155,13 +155,13 @@ def _thresholds(k, b, bits, low, high):
 def _rising(k, b, bits, low, high) -> Integers | None:
     """Returns the integers for a slope k >= 0 with the least shift, or None if there are none."""
     top = 2**bits - 1
-    first, last, begins = _thresholds(k, b, bits, low, high)
+    first, last, thresholds = _thresholds(k, b, bits, low, high)
     if first == last:
         return Integers(0, first, 0)
     # (x, level): at x the line is at least at `reached`, and below `missed`. At the ends of the
     # range only 0 and `top` hold by clipping.
-    reached = [(low, first)] * (first > 0) + [(x, j) for j, x in begins.items()]
-    missed = [(x - 1, j) for j, x in begins.items()] + [(high, last + 1)] * (last < top)
+    reached = [(low, first)] * (first > 0) + [(x, j) for j, x in thresholds.items()]
+    missed = [(x - 1, j) for j, x in thresholds.items()] + [(high, last + 1)] * (last < top)
     steepness = min(k, 2**bits)  # steeper than through all levels in one step never helps
 
     def fit(d):

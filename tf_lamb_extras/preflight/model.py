@@ -188,10 +188,10 @@ class _Compiled:
 
 
 def _reduced(topology, program, in_branches):
-    """Returns the bytes of an all-reduce over all chips that takes the program's collectives' time.
+    """Returns the bytes whose all-reduce over all chips has the minimum time of the collectives.
 
-    It is a lower bound. An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of
-    one chip send nothing.
+    An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of one chip send
+    nothing.
     """
     total, n = 0.0, topology.chips
     group_sizes = reduced(program.exchanges, topology.replicas, in_branches=in_branches)

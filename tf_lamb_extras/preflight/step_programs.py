@@ -148,7 +148,7 @@ class Steps:
     def update(self):
         """Lowers the optimizer's update alone, for gradients that are sharded as their weights.
 
-        Per-replica gradients are sharded as the replicas that made them.
+        Per-replica gradients stay on the replicas that made them.
         """
         weights, _, slots, _ = self._state
         gradients = (

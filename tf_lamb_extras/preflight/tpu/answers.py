@@ -71,10 +71,8 @@ def largest(
 
 def _bracket(known, available):
     """Returns the most examples that fit, and the fewest that do not, infinite if all fit."""
-    fits = max((examples for examples in known if known[examples] <= available), default=0)
-    return fits, min(
-        (max(examples, 1) for examples in known if known[examples] > available), default=math.inf
-    )
+    fits = max((n for n in known if known[n] <= available), default=0)
+    return fits, min((max(n, 1) for n in known if known[n] > available), default=math.inf)
 
 
 def _meeting(known, available, fits, fails):
@@ -87,14 +85,7 @@ def _meeting(known, available, fits, fails):
     start, end, limit = fits, fails, fails - 1
     if math.isinf(fails):
         end, limit = fits, 1000 * fits  # no line is trusted farther than that
-        start = max(
-            (
-                examples
-                for examples in known
-                if examples < fits - 1 and known[examples] < known[fits]
-            ),
-            default=0,
-        )
+        start = max((n for n in known if n < fits - 1 and known[n] < known[fits]), default=0)
     rise = known[end] - known[start]
     fraction = (available - known[start]) / rise if rise > 0 else math.inf
     return int(min(max(start + fraction * (end - start), fits), limit))

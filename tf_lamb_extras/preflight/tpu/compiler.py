@@ -108,11 +108,11 @@ _OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 
 
 class Refused(ValueError):
-    """The compiler does not take this program for this kind of TPU; the message says why."""
+    """Means that the compiler does not take a program for this kind of TPU; the message says why."""
 
 
 class TooLarge(Refused):
-    """The program needs more memory than a replica has.
+    """Means that the program needs more memory than a replica has.
 
     Args:
         needed: The bytes that it needs.

@@ -19,7 +19,7 @@ _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"(?:true|false)_computation=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'known_trip_count"?:\{"?n"?:"?(\d+)')
-# Operations that move nothing.
+# Operations that move nothing. Nor do those that end in -done, as their start moved the bytes.
 _FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier",
     "partition-id", "replica-id",
@@ -171,17 +171,12 @@ class Text:
                     shapes = (
                         instructions[operand][0] for operand in operands if operand in instructions
                     )
-                    input_size = sum(_size(shape, anywhere=True) for shape in shapes)
+                    total = sum(_size(shape, anywhere=True) for shape in shapes)
                     size = _size(result, anywhere=True)
                     if operation == "all-gather-start":  # its results are the parts and the whole
-                        size -= input_size
+                        size -= total
                     kind = "reduce-scatter" if scattered else kind
-                    yield (
-                        kind,
-                        input_size if kind == "reduce-scatter" else size,
-                        attributes,
-                        computation,
-                    )
+                    yield kind, total if kind == "reduce-scatter" else size, attributes, computation
 
     def _in_branches(self) -> set[str]:
         """Returns the computations that run only in a branch."""
@@ -252,13 +247,7 @@ def _size(shape: str, anywhere=False) -> int:
 
 def _read(inner, parameter, whole):
     """Returns the bytes of an operand that a fusion reads: fewer if it only takes slices."""
-    users = (
-        [instruction for instruction in inner.values() if parameter in instruction[2]]
-        if parameter
-        else []
-    )
-    if not users or any(
-        instruction[1] not in _PARTIAL or instruction[2][0] != parameter for instruction in users
-    ):
+    users = [user for user in inner.values() if parameter in user[2]] if parameter else []
+    if not users or any(user[1] not in _PARTIAL or user[2][0] != parameter for user in users):
         return whole
-    return sum(_size(instruction[0], anywhere=True) for instruction in users)
+    return sum(_size(user[0], anywhere=True) for user in users)

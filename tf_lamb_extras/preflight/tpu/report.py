@@ -142,7 +142,10 @@ class Memory:
 
     @classmethod
     def of(cls, program, weights: float, slots: float, available: float) -> "Memory":
-        """Returns the memory of a compiled step, whose program touches all of its variables.
+        """Returns the memory of a compiled step.
+
+        A program has no variable that it does not touch, but `weights` and `slots` count these,
+        too.
 
         Args:
             program: The compiled `Program`.
