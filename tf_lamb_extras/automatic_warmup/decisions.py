@@ -222,8 +222,8 @@ class AutoWUState:
                 return self._switch(step, self.settings.warmup(self.lowest) / 2)
             raise FloatingPointError(
                 f"No loss of the steps {last_epoch_end:,} to {step:,} is finite: the minimum that "
-                f"AutoWarmup waits for cannot be found. At step {step:,} the learning rate has come to "
-                f"{self.rate(step):.3g}. Go on from the last backup with a smaller "
+                f"AutoWarmup waits for cannot be found. At step {step:,} the learning rate has "
+                f"come to {self.rate(step):.3g}. Go on from the last backup with a smaller "
                 "max_learning_rate, or with on_nonfinite='skip'; nothing was saved after it."
             )
         x, y = zip(*((point_step / step, loss) for point_step, loss in self.points), strict=True)

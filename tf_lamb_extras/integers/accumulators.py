@@ -197,9 +197,8 @@ def _on_grid(kernel, name):
         if not ((kernel / step) % 1).any():
             return step, kernel / step
         step /= 2
-    coarser_step = 2.0 ** (
-        math.frexp(largest)[1] - 7
-    )  # the weights are then whole numbers of 8 bits
+    # With this step, the weights are whole numbers of eight bits.
+    coarser_step = 2.0 ** (math.frexp(largest)[1] - 7)
     raise ValueError(
         f"{name}: the kernel is on no grid: its weights are not whole numbers of 16 bits times a "
         f"power of two. Round them first, say to multiples of {coarser_step}."

@@ -84,8 +84,8 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
     """Returns the integers of a channel with the least shift d for which there are any.
 
     A is next to k 2^d, and B is the least possible. They give the same y as `floor(k * x + b)`,
-    computed in the arithmetic of k and b. Floats round, but the rounded line never falls for k >=
-    0, so that bisection finds the thresholds. A `Fraction` is exact.
+    computed in the arithmetic of k and b. Floats round, but with k >= 0 the rounded line never
+    falls, so that bisection finds the thresholds. A `Fraction` is exact.
 
     Args:
         k: The slope, a float or a `Fraction`.
@@ -162,10 +162,10 @@ def _rising(k, b, bits, low, high) -> Integers | None:
     # range only 0 and `top` hold by clipping.
     reached = [(low, first)] * (first > 0) + [(x, j) for j, x in thresholds.items()]
     missed = [(x - 1, j) for j, x in thresholds.items()] + [(high, last + 1)] * (last < top)
-    steepness = min(k, 2**bits)  # steeper than through all levels in one step never helps
+    slope = min(k, 2**bits)  # steeper than through all levels in one step never helps
 
     def fit(d):
-        return _fit(steepness, d, reached, missed)
+        return _fit(slope, d, reached, missed)
 
     # Integers for a shift of d, doubled, are integers for d + 1, so that bisection finds the least.
     d = bisect.bisect_left(range(32), True, key=lambda d: fit(d) is not None)

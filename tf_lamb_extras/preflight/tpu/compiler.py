@@ -108,7 +108,7 @@ _OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 
 
 class Refused(ValueError):
-    """Means that the compiler does not take a program for this kind of TPU; the message says why."""
+    """Means that the compiler does not take a program for this kind of TPU, and says why."""
 
 
 class TooLarge(Refused):
