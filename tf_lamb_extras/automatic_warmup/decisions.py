@@ -155,7 +155,7 @@ class AutoWUState:
         verdicts: (step, whether the loss has passed its minimum) of every epoch of the warmup.
         begin: The step at which the decay begins.
         peak: The learning rate at which the decay begins.
-        found: Whether the decay begins with a switch, rather than at the longest warmup's last rate.
+        found: Whether the decay begins with a switch, not at the last rate of the longest warmup.
         watched: (step, whether each loss was above the middle) of every epoch of the decay.
         cuts: (step, peak) of every time that the watch has lowered the peak.
 
