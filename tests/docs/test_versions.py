@@ -47,3 +47,9 @@ def test_the_pythons_that_are_declared_have_a_row():
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     assert set(named) == pythons
     assert PROJECT["requires-python"] == ">=" + min(pythons, key=Version)
+
+
+def test_the_hook_of_a_commit_has_the_version_of_make_check():
+    """Else the one formats what the other refuses."""
+    hook = re.search(r"rev: v(\S+)", (ROOT / ".pre-commit-config.yaml").read_text())[1]
+    assert hook == pins("constraints.txt")["ruff"]
