@@ -72,7 +72,8 @@ OF_A_USER = {
 # What a user may set, too; then what optimizers of ours alone have.
 SETTABLE = {
     "iterations", "learning_rate", "stop_training",
-    "_early_weights", "_recipe", "_replicas", "gradients_are_gathered", "gradients_are_summed",
+    "_early_weights", "_is_from_config", "_recipe", "_replicas", "gradients_are_gathered",
+    "gradients_are_summed",
 }  # fmt: skip
 # What an import of a package never loads.
 HOSTS = {"jax", "keras", "official", "tensorflow", "tf_keras", "torch"}
