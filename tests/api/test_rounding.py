@@ -14,7 +14,7 @@ from support.frontends import (
     uncompiled,
 )
 
-from tf_lamb.core import step
+from tf_lamb.core import rounding
 
 
 class NumPy:
@@ -65,14 +65,14 @@ def same_bits(one, other):
 def test_every_number_is_rounded_as_in_numpy():
     bits = numbers()
     noise = np.random.default_rng(1).integers(2**16, size=bits.shape, dtype="int32")
-    expected = step.stochastically_rounded(
+    expected = rounding.stochastically_rounded(
         NumPy(), bits.view("float32"), noise, lambda x, dtype: np.asarray(x).view(dtype)
     )
     xp, bitcast, compiled = host()
     tensor = keras.ops.convert_to_tensor
 
     def rounded(bits, noise):
-        result = step.stochastically_rounded(xp, bitcast(bits, "float32"), noise, bitcast)
+        result = rounding.stochastically_rounded(xp, bitcast(bits, "float32"), noise, bitcast)
         return bitcast(result, "int16")
 
     for compile_ in compiled:
@@ -85,14 +85,14 @@ def test_noise_is_that_of_numpy(shape):
     xp, _, compiled = host()
 
     def drawn(t):
-        return step.rounding_noise(xp, shape, t, 5, 3)
+        return rounding.rounding_noise(xp, shape, t, 5, 3)
 
     for compile_ in compiled:
         for t in (1, 2**31 - 1):
             found = array(compile_(drawn)(keras.ops.convert_to_tensor(t, "int32")))
             assert found.dtype == "int32"
             np.testing.assert_array_equal(
-                found, step.rounding_noise(NumPy(), shape, np.int32(t), 5, 3), strict=True
+                found, rounding.rounding_noise(NumPy(), shape, np.int32(t), 5, 3), strict=True
             )
 
 

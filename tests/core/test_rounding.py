@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tf_lamb.core import step
+from tf_lamb.core import rounding
 
 NUMPY = types.SimpleNamespace(**vars(np), cast=lambda x, dtype: np.asarray(x).astype(dtype))
 NOISE = np.arange(2**16, dtype="int32")  # all that there is
@@ -20,7 +20,7 @@ def bitcast(array, dtype):
 def rounded(x, noise=NOISE):
     """What x becomes by each noise, in float64, which holds a sum of all of them."""
     x = np.broadcast_to(np.asarray(x, "float32"), np.broadcast_shapes(np.shape(x), noise.shape))
-    result = step.stochastically_rounded(NUMPY, np.ascontiguousarray(x), noise, bitcast)
+    result = rounding.stochastically_rounded(NUMPY, np.ascontiguousarray(x), noise, bitcast)
     assert result.dtype == "bfloat16"
     return result.astype("float64")
 
@@ -64,7 +64,7 @@ def test_what_is_finite_stays_finite(sign):
 
 
 def drawn(shape=(1000,), t=1, number=0, slot=0):
-    return step.rounding_noise(NUMPY, shape, np.int32(t), number, slot)
+    return rounding.rounding_noise(NUMPY, shape, np.int32(t), number, slot)
 
 
 def test_noise_is_uniform():

@@ -1,118 +1,19 @@
 """One step of one layer: casts stored arrays, applies the rule, and rounds the results.
 
-A layer is a variable as it is, cut into slices, or joined with others. Also in here are the moving
-average of weights and the stochastic rounding to bfloat16. The frontends read and assign variables.
+A layer is a variable as it is, cut into slices, or joined with others. Also in here is the moving
+average of weights. The frontends read and assign variables.
 """
 
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate, count, pairwise
 from math import prod
-from typing import Any, NamedTuple
 
+from tf_lamb.core.rounding import rounding_noise, stochastically_rounded
 from tf_lamb.core.stacks import Step
-
-
-class Scalars(NamedTuple):
-    """The numbers that change from step to step.
-
-    They are tensors, so that no step is compiled anew.
-
-    Attributes:
-        lr: The learning rate.
-        t: The number of the optimizer step, from 1.
-        is_update: Whether this step is an update; False while gradients only accumulate.
-        ema_momentum: The momentum of the moving averages in this step.
-        ema_overwrites: Whether the averages replace the weights after this step.
-        decay: The weight decay if it follows a schedule. Defaults to None.
-        micro_batches: The micro-batches that have been added up, if an update takes several.
-            Defaults to None.
-        is_searching: Whether a loss scale is being searched, so that a step that overflows is
-            expected. Defaults to False.
-    """
-
-    lr: Any
-    t: Any
-    is_update: Any
-    ema_momentum: Any
-    ema_overwrites: Any
-    decay: Any = None
-    micro_batches: Any = None
-    is_searching: Any = False
-
-
-class Slot(NamedTuple):
-    """An array that a rule keeps for a variable from step to step.
-
-    Attributes:
-        name: The name of the slot in the rule.
-        shape: The shape of the array. Defaults to None: that of its variable, with which it is
-            then laid out.
-        initial: The name of a Keras initializer. Defaults to "zeros".
-        dtype: The dtype. Defaults to None: the user's choice. It is float64 for a float64 variable
-            in any case.
-    """
-
-    name: str
-    shape: tuple[int, ...] | None = None
-    initial: str = "zeros"
-    dtype: str | None = None
-
-
-class Stored(NamedTuple):
-    """The stored state of one variable.
-
-    Attributes:
-        weight: The variable.
-        slots: The slots, in the order of the rule; the first has the shape of the weight.
-        master: The weight in float32, if the variable is in half precision and has a master.
-            Defaults to None.
-    """
-
-    weight: Any
-    slots: Sequence
-    master: Any = None
-
-    @property
-    def copies(self) -> list:
-        """The weight, and its master if there is one."""
-        return [self.weight] if self.master is None else [self.weight, self.master]
-
-
-class State(NamedTuple):
-    """The variables that a step changes.
-
-    Attributes:
-        stored: The stored state of each variable that has a gradient, in the order of the
-            gradients.
-        accumulators: The sum of micro-batches for each gradient; empty without accumulation.
-        averages: Pairs of a moving average and the `Stored` of its variable; empty without
-            averages.
-        observed: For each gradient a tuple of the vector that records its trust ratio; empty if
-            trust ratios are not observed.
-        skipped: The counter of skipped steps, in a list; empty if no step is skipped.
-        spikes: The norms of past steps and the counter of spikes; empty if no spike is skipped.
-        dropped: The accumulators of variables that are frozen now. An update only clears them.
-    """
-
-    stored: Sequence[Stored]
-    accumulators: Sequence = ()
-    averages: Sequence[tuple] = ()
-    observed: Sequence[tuple] = ()
-    skipped: Sequence = ()
-    spikes: Sequence = ()
-    dropped: Sequence = ()
-
-    def of(self, layer) -> tuple[list[Stored], list[tuple]]:
-        """Returns the stored states and the observation vectors of the variables of a layer."""
-        stored = [self.stored[i] for i in layer.members]
-        return stored, [self.observed[i] for i in layer.members] if self.observed else []
-
-
-# The outcomes of a step: taken, or skipped for gradients that are not finite or for a spike.
-TAKEN, NONFINITE, SPIKE = range(3)
+from tf_lamb.core.stored import Scalars, Stored, select_stored
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -223,7 +124,7 @@ def step(
         def select(new, old, is_due=has_gradient):
             return xp.where(is_due, new, xp.convert_to_tensor(old))
 
-        new[i] = chosen(select, new[i], stored[i])
+        new[i] = select_stored(select, new[i], stored[i])
     return new
 
 
@@ -284,39 +185,6 @@ def summary(xp, weight_norm, update_norm, ratio, clipped):
     clipped = xp.sum(xp.where(clipped, 1.0, 0.0))
     means = (xp.sum(x) / prod(ratio.shape) for x in (weight_norm, update_norm, ratio))
     return *means, clipped
-
-
-def chosen(choose: Callable, new: Stored, old: Stored) -> Stored:
-    """Applies a function to each new array and the old one.
-
-    Args:
-        choose: A function of the new and the old array.
-        new: The new arrays of a variable.
-        old: The old arrays of the variable.
-
-    Returns:
-        The results.
-    """
-    return Stored(
-        choose(new.weight, old.weight),
-        [choose(*pair) for pair in zip(new.slots, old.slots, strict=True)],
-        None if new.master is None else choose(new.master, old.master),
-    )
-
-
-def assign(assign: Callable, old: Stored, new: Stored) -> None:
-    """Assigns new values to a variable's weight, slots and master.
-
-    Args:
-        assign: A function that assigns a value to a variable.
-        old: The variables.
-        new: The new values.
-    """
-    assign(old.weight, new.weight)
-    for slot, value in zip(old.slots, new.slots, strict=True):
-        assign(slot, value)
-    if old.master is not None:
-        assign(old.master, new.master)
 
 
 def averaged(xp, average, stored, momentum, bitcast):
@@ -439,83 +307,3 @@ def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
         [xp.reshape(array[start:end], w.shape) for array in new]
         for w, (start, end) in zip(weights, pairwise(ends), strict=True)
     ]
-
-
-# -- stochastic rounding to bfloat16, in which a slot may be stored --------------------------------
-# An average that decays by 0.1 % a step stands still in bfloat16 when it is rounded to the nearest.
-# The noise is computed in int32, which wraps around and is exact. So it is the same in every
-# framework, compiled or not, however an array is spread over devices, and in a run that is resumed.
-
-_LARGEST = 0x7F7F  # the bits of bfloat16's largest number; those of infinity are one more
-
-
-def stochastically_rounded(xp, x, noise, bitcast):
-    """Rounds x to one of its two neighbours in bfloat16, so that the mean over the noise is x.
-
-    bfloat16 is the upper half of float32's bits, and numbers of one sign are in the order of their
-    bits. Noise that is added to the lower half carries into the upper half with a probability that
-    is the higher, the nearer x is to the neighbour of larger magnitude. Infinities and NaN stay as
-    they are. A finite number beyond the largest of bfloat16 becomes that largest number.
-
-    Args:
-        xp: An array namespace.
-        x: An array in float32.
-        noise: The result of `rounding_noise` for its shape.
-        bitcast: As in `step`.
-
-    Returns:
-        An array in bfloat16.
-    """
-    upper = xp.right_shift(bitcast(x, "int32") + noise, 16)  # the sign comes along
-    upper = xp.where((upper & 0x7FFF) > _LARGEST, upper - 1, upper)
-    neighbour = bitcast(xp.cast(upper, "int16"), "bfloat16")
-    return xp.where(xp.isfinite(x), neighbour, xp.cast(x, "bfloat16"))
-
-
-def rounding_noise(xp, shape, t, number, slot):
-    """Computes uniform random integers from 0 to 2^16 - 1, different for each step, layer and slot.
-
-    Two slots share an array of random bits, of which each takes one half.
-
-    Args:
-        xp: An array namespace.
-        shape: The shape of the noise, known while tracing.
-        t: The number of the optimizer step, a scalar.
-        number: The number of the layer, a scalar.
-        slot: The position of the slot in the layer, known while tracing.
-
-    Returns:
-        An array in int32.
-    """
-    pair, half = divmod(slot, 2)
-    seed = _mixed(xp, xp.reshape(xp.cast(t, "int32"), (1,)))
-    seed = _mixed(xp, seed + number + 0x10000 * pair)
-    bits = _mixed(xp, _positions(xp, shape, seed))
-    return xp.reshape(xp.right_shift(bits, 16 * half) & 0xFFFF, shape)
-
-
-def _positions(xp, shape, start):
-    """Numbers the elements of an array from `start`, as a sum over axes.
-
-    So each of several devices can number its own part.
-    """
-    for axis, size in enumerate(shape):
-        inner = shape[axis + 1 :]
-        offsets = xp.arange(size, dtype="int32") * prod(inner)
-        start = start + xp.reshape(offsets, (size, *(1 for _ in inner)))
-    return start
-
-
-def _mixed(xp, x):
-    """Permutes the numbers of int32, so that each bit of the result depends on all bits of x.
-
-    Source: `lowbias32` of Wellons, "Prospecting for hash functions" (2018).
-    """
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
-        x = (x ^ _logical_shift(xp, x, shift)) * factor
-    return x ^ _logical_shift(xp, x, 16)
-
-
-def _logical_shift(xp, x, by):
-    """Shifts bits to the right, with zeros in the place of the sign."""
-    return xp.right_shift(x, by) & ((1 << (32 - by)) - 1)

@@ -17,7 +17,7 @@ from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
 from tf_lamb.core.rules.shared import within
-from tf_lamb.core.step import TAKEN
+from tf_lamb.core.stored import TAKEN
 from tf_lamb.keras import (
     arrays,
     host,

@@ -12,7 +12,7 @@ from keras import ops
 
 from tf_lamb.core import spikes, stacks, step
 from tf_lamb.core.plan import paths_of
-from tf_lamb.core.step import NONFINITE, SPIKE, TAKEN
+from tf_lamb.core.stored import NONFINITE, SPIKE, TAKEN, assign_stored, select_stored
 from tf_lamb.keras import arrays, host, sharding
 
 
@@ -257,9 +257,9 @@ class Update(step.Update):
             observe=step.recorder(ops, observed, choice.assign), present=present,
         )  # fmt: skip
         for old, share, entry in zip(stored, shares, new, strict=True):
-            chosen = step.chosen(choice.of, entry, share)
+            chosen = select_stored(choice.of, entry, share)
             # The weight is gathered as late as possible, after the choice.
             weight = self._share(chosen.weight, old)
             if self.is_shared:
                 weight = sharding.all_gathered(old.weight, weight, scalars.lr)
-            step.assign(self.assign, old, chosen._replace(weight=weight))
+            assign_stored(self.assign, old, chosen._replace(weight=weight))

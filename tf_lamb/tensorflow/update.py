@@ -10,7 +10,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tf_lamb.core import spikes, stacks, step
 from tf_lamb.core.plan import paths_of
-from tf_lamb.core.step import Scalars
+from tf_lamb.core.stored import SPIKE, TAKEN, Scalars, assign_stored
 from tf_lamb.tensorflow import namespace
 from tf_lamb.tensorflow.replicas import of_replica, on_server_of, uses_servers
 
@@ -172,13 +172,13 @@ class Update(step.Update):
             with tf.control_dependencies(cleared):
                 return self._apply_if_finite(plan, mean, state, scalars)
 
-        return tf.cond(scalars.is_update, apply, lambda: tf.constant(step.TAKEN))
+        return tf.cond(scalars.is_update, apply, lambda: tf.constant(TAKEN))
 
     def _apply_if_finite(self, plan, gradients, state, scalars):
         """Takes one step; returns what became of it."""
         if not state.skipped:
             self._apply(plan, gradients, state, scalars)
-            return tf.constant(step.TAKEN)
+            return tf.constant(TAKEN)
         finite = are_finite(gradients)
         assertions = []
         if self.refusal:
@@ -195,7 +195,7 @@ class Update(step.Update):
             spike = finite & self._watch(gradients, state.spikes[0])
             count = functools.partial(_add_one, state.spikes[1])
             tf.cond(finite & ~spike, apply, lambda: tf.cond(spike, count, skip))
-            return tf.where(spike, step.SPIKE, outcome)
+            return tf.where(spike, SPIKE, outcome)
 
     def _watch(self, gradients, window):
         """Returns whether the norm is a spike; the norm enters the window."""
@@ -309,7 +309,7 @@ class Update(step.Update):
         ]  # fmt: skip
         for old_layer, new in zip(stored, stacks.together(namespace, steps), strict=True):
             for old, new_stored in zip(old_layer, new, strict=True):
-                step.assign(self.assign, old, new_stored)
+                assign_stored(self.assign, old, new_stored)
 
     def _average(self, state, scalars):
         """Moves the averages; overwrites the weights and their masters where that is due."""

@@ -30,7 +30,7 @@ from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import exact, numbered
 from tf_lamb.core.recipes.recipe import batch, check_recipe
 from tf_lamb.core.rules import Rule
-from tf_lamb.core.step import NONFINITE, TAKEN, Scalars, Slot
+from tf_lamb.core.stored import NONFINITE, TAKEN, Scalars, Slot
 
 Own = TypeVar("Own", bound="Layerwise")
 Recipe = recipes.Recipe | recipes.StagedRecipe

@@ -4,7 +4,7 @@ from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.muon import RULE
-from tf_lamb.core.step import Slot
+from tf_lamb.core.stored import Slot
 
 
 class MuonSettings(settings.MatrixSettings):

@@ -8,7 +8,7 @@ from tf_lamb.api.variables import as_int
 from tf_lamb.core.messages import warn
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.soap import RULE, sides_of
-from tf_lamb.core.step import Slot
+from tf_lamb.core.stored import Slot
 
 _BASES = ("L", "L_basis"), ("R", "R_basis")  # names of the slots of rows, and of columns
 

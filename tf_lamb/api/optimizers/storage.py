@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_lamb.api.optimizers import named
 from tf_lamb.core.plan import Plan
-from tf_lamb.core.step import Slot, State, Stored
+from tf_lamb.core.stored import Slot, State, Stored
 
 
 @dataclasses.dataclass
