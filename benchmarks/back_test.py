@@ -18,7 +18,7 @@ import statistics
 
 from absl import app, flags
 
-from tf_lamb.core.goodput import steps as counts
+from tf_lamb.find.goodput import steps as counts
 
 PAIRS = [(16, 64), (64, 256), (16, 256), (16, 512), (16, 1024), (64, 1024)]
 

@@ -22,11 +22,11 @@ from absl import app, flags
 from pictures import FASHION_MNIST, images
 from run_log import Log
 
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.feeds import feed_of
-from tf_lamb.api.find.timing import in_turn, lasting
-from tf_lamb.api.find.trials import Trials
-from tf_lamb.core.goodput import plan
+from tf_lamb.find.data import Examples
+from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.goodput import plan
+from tf_lamb.find.timing import in_turn, lasting
+from tf_lamb.find.trials import Trials
 
 SMALLEST = 16
 flags.DEFINE_string("fashion", FASHION_MNIST, "Folder of Fashion-MNIST.")

@@ -27,7 +27,7 @@ from absl import app, flags
 from run_log import Log
 
 import tf_lamb.keras
-from tf_lamb.core import search
+from tf_lamb.find import search
 
 BATCHES = {
     "pictures": (64, 512, 2048), "text": (16, 64, 256), "flights": (256, 1024, 4096),

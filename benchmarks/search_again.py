@@ -16,9 +16,9 @@ import statistics
 
 from absl import app
 
-from tf_lamb.api.find.found import Candidate
-from tf_lamb.api.find.rate import _second_rung
-from tf_lamb.core import search
+from tf_lamb.find import search
+from tf_lamb.find.found import Candidate
+from tf_lamb.find.rate import _second_rung
 
 LOGS = pathlib.Path(__file__).parent / "logs"
 TASKS = "flights", "pictures", "text"

@@ -25,6 +25,7 @@ LAW = {
     "": {"tf_lamb.core"},
     "core": {"tf_lamb.core"},
     "api": {"tf_lamb.api", "tf_lamb.core"},
+    "find": {"tf_lamb.api", "tf_lamb.core", "tf_lamb.find"},
     "tensorflow": {"tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
     "keras": {
         "keras", "jax", "tensorflow", "torch", "tf_lamb.api", "tf_lamb.core",
@@ -46,11 +47,15 @@ BEYOND = {
     "tensorflow/checkpoints.py": {"h5py", "tf_lamb.api.migration"},  # reads what others saved
     "tensorflow/summaries.py": {"tf_lamb.api.callbacks", "tf_lamb.api.optimizers"},  # their words
     "tensorflow/tracking.py": {"tf_lamb.api.optimizers"},  # their state by name
+    # The wing of the searches, which nothing that trains imports.
+    "keras/__init__.py": {"tf_lamb.find"},
+    "tf_keras/__init__.py": {"tf_lamb.find"},
+    "model_garden/find.py": {"tf_lamb.find.goodput"},
 }
 # And what only inside functions, on demand.
 ON_DEMAND = {
     "core/recipes/growing.py": {"numpy"}, "api/data.py": {"numpy"}, "api/variables.py": {"numpy"},
-    "api/find/trials.py": {"numpy"}, "api/plots.py": {"matplotlib", "numpy"},
+    "find/trials.py": {"numpy"}, "api/plots.py": {"matplotlib", "numpy"},
     "api/optimizers/layout.py": {"numpy"},
     "model_garden/experiments/scaling.py": {"numpy"},
 }  # fmt: skip

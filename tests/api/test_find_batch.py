@@ -9,10 +9,10 @@ from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 from support.notebooks import assert_shown
 
 import tf_lamb
-from tf_lamb.api.find import trials
-from tf_lamb.api.find.trials import Trials
 from tf_lamb.core import recipes
-from tf_lamb.core.goodput import steps
+from tf_lamb.find import trials
+from tf_lamb.find.goodput import steps
+from tf_lamb.find.trials import Trials
 
 WIDTH, BATCH, EXAMPLES, RATE = 64, 16, 16000, 0.056
 CURVATURES, VARIANCE = np.geomspace(1, 0.05, WIDTH), 2.0
@@ -159,7 +159,7 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
     model.fit(*(each[:640] for each in data), batch_size=BATCH, verbose=0)
     optimizer, before, done, step = model.optimizer, state_of(model), [], Trials.step
     history, ticked = model.history, []
-    monkeypatch.setattr("tf_lamb.api.find.timing.LASTS", 0.1)
+    monkeypatch.setattr("tf_lamb.find.timing.LASTS", 0.1)
 
     def clock():
         ticked.append(1)

@@ -14,10 +14,10 @@ from support.frontends import FRONTENDS, every_frontend, on_jax, on_tensorflow
 from support.notebooks import assert_shown
 from support.own_steps import stepping
 
-from tf_lamb.api.find.checks import anew
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.feeds import feed_of
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.find.checks import anew
+from tf_lamb.find.data import Examples
+from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.trials import Trials
 
 EXAMPLES, WIDTH, BATCH = 1600, 8, 32
 

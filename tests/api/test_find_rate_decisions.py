@@ -21,11 +21,11 @@ from api.test_find_rate import (
 from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
 from tf_lamb.api import frontends
-from tf_lamb.api.find import rate
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.feeds import feed_of
-from tf_lamb.api.find.trials import Trials
-from tf_lamb.core import search as search_of
+from tf_lamb.find import rate
+from tf_lamb.find import search as search_of
+from tf_lamb.find.data import Examples
+from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.trials import Trials
 
 
 def noisy(worse=0.0):

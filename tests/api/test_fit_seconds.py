@@ -8,9 +8,9 @@ import pytest
 from api.test_find_batch import BASELINE, BATCH, linear, quadratic
 from support.frontends import FRONTENDS, every_frontend, uncompiled
 
-from tf_lamb.api.find import search_log, timing, trials
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.feeds import feed_of
+from tf_lamb.find import search_log, timing, trials
+from tf_lamb.find.data import Examples
+from tf_lamb.find.feeds import feed_of
 
 COMPILED, START, STEP, ROW = 1.5, 0.040, 0.002, 0.001
 BEGUN, EVALUATED = 0.020, 0.003  # of an evaluation; of each of its steps

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.find.data import Examples
+from tf_lamb.find.trials import Trials
 
 WIDTH, BATCH = 4, 16
 

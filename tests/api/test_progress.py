@@ -12,9 +12,9 @@ from api import test_find_rate as of_rate
 from api import test_fit_stages as of_stages
 from support.frontends import FRONTENDS, every_frontend
 
-from tf_lamb.api.find import timing
-from tf_lamb.api.find.trials import Trials
 from tf_lamb.api.progress import Progress
+from tf_lamb.find import timing
+from tf_lamb.find.trials import Trials
 
 
 @pytest.fixture

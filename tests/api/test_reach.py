@@ -5,8 +5,8 @@ import functools
 
 import pytest
 
-from tf_lamb.api.find import reach
-from tf_lamb.api.find.search_log import SearchLog
+from tf_lamb.find import reach
+from tf_lamb.find.search_log import SearchLog
 
 pytestmark = pytest.mark.once
 

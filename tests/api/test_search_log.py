@@ -12,9 +12,9 @@ from api import test_find_batch as of_batch
 from api import test_find_rate as of_rate
 from support.frontends import FRONTENDS, every_frontend
 
-from tf_lamb.api.find import search_log
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.find import search_log
+from tf_lamb.find.data import Examples
+from tf_lamb.find.trials import Trials
 
 stopped = of_rate.stopped  # the fixture
 SMALL = {"budget": 0.4}
@@ -180,7 +180,7 @@ import os, signal, sys
 sys.path.insert(0, {tests!r})
 from api import test_find_batch as of_batch, test_find_rate as of_rate
 from support.frontends import FRONTENDS
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.find.trials import Trials
 
 host, ours = FRONTENDS["keras"]
 step, left = Trials.step, [float("{steps}")]

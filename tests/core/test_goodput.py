@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tf_lamb.core.goodput import plan as plans
-from tf_lamb.core.goodput import steps as counts
+from tf_lamb.find.goodput import plan as plans
+from tf_lamb.find.goodput import steps as counts
 
 pytestmark = pytest.mark.filterwarnings("error")
 ROOT = pathlib.Path(__file__).parents[2]

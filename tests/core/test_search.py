@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tf_lamb.core import search
-from tf_lamb.core.search import Trial
+from tf_lamb.find import search
+from tf_lamb.find.search import Trial
 
 TOTAL, BEST = 4000, 0.03
 

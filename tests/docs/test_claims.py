@@ -12,8 +12,8 @@ import pytest
 from support.figures import CLAIMS, figures, page_of
 from support.pages import ROOT, runs, table
 
-from tf_lamb.api.find.rate import STARTS_OF_KERAS, start_of
 from tf_lamb.core import rules
+from tf_lamb.find.rate import STARTS_OF_KERAS, start_of
 
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
     "../README.md#A larger batch": "16 32 13.8 256 2,048",

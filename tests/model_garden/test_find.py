@@ -13,7 +13,7 @@ from official.modeling.optimization import optimizer_factory
 from support.batch_flags import Flags
 from support.garden import BATCH, EXAMPLES, EXPERIMENT, build, optimizer, tiny
 
-from tf_lamb.core.goodput import plan, steps
+from tf_lamb.find.goodput import plan, steps
 from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks.data import count_examples
 from tf_lamb.model_garden.checks.experiment import check_run

@@ -12,10 +12,10 @@ with needed(
 
 from tf_lamb.api.batch_norm import replace_batch_normalization
 from tf_lamb.api.describe import describe, layer_decay
-from tf_lamb.api.find.batch import find_batch
-from tf_lamb.api.find.rate import find_rate
 from tf_lamb.api.migration.migrate import migrate
 from tf_lamb.api.stages import fit_stages
+from tf_lamb.find.batch import find_batch
+from tf_lamb.find.rate import find_rate
 from tf_lamb.keras import frontend as frontend
 from tf_lamb.keras import schedules
 from tf_lamb.keras.callbacks import (

@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 from absl import app, flags
 
-from tf_lamb.core.goodput import plan, steps
+from tf_lamb.find.goodput import plan, steps
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
-from tf_lamb.api.find.search_log import SearchLog
-from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
-from tf_lamb.core import search
+from tf_lamb.find import search
+from tf_lamb.find.search_log import SearchLog
+from tf_lamb.find.trials import NO_TEST_STEP, Trials
 
 RATES = 5  # the most rates that are tried at a batch
 SEEDS = 3  # orders of the data that the best rate is run in

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_lamb.api import plots
-from tf_lamb.api.find.data import Written
-from tf_lamb.core import search
 from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import ARGUMENTS, Recipe
+from tf_lamb.find import search
+from tf_lamb.find.data import Written
 
 
 def training(batch_size: int, epochs: float, data: Written, note: str = "") -> str:

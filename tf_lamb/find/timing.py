@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable
 from time import perf_counter as clock
 
-from tf_lamb.api.find.feeds import Feed
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.find.feeds import Feed
+from tf_lamb.find.trials import Trials
 
 # LASTS: an epoch is timed whole, or only its first steps where these last this many seconds.
 # ROUNDS: the rounds of timing. In a round all micro-batches take turns, so that a slow moment of

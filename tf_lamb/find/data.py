@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_lamb.api.data import Arrays, checksum, first_not_finite, mapped, size_of, source
-from tf_lamb.api.find.feeds import Feed, feed_of
 from tf_lamb.core import checks
+from tf_lamb.find.feeds import Feed, feed_of
 
 MOST_HELD_OUT = 8192  # examples
 BLOCKS = 16  # blocks of held-out examples, whose scatter is the error of a comparison

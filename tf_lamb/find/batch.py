@@ -11,19 +11,19 @@ from typing import Any
 
 from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped
-from tf_lamb.api.find import reach, timing
-from tf_lamb.api.find.checks import accumulates, anew, check, check_shared, executions, tuned_rate
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.feeds import feed_of
-from tf_lamb.api.find.found_batch import FoundBatch
-from tf_lamb.api.find.search_log import SearchLog, settings_by_name
-from tf_lamb.api.find.trials import Trials, normalizations
 from tf_lamb.api.progress import Progress
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
-from tf_lamb.core.goodput import plan, steps
 from tf_lamb.core.recipes.recipe import micro_batches
 from tf_lamb.core.recipes.scaling import fit_steps, training
+from tf_lamb.find import reach, timing
+from tf_lamb.find.checks import accumulates, anew, check, check_shared, executions, tuned_rate
+from tf_lamb.find.data import Examples
+from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.found_batch import FoundBatch
+from tf_lamb.find.goodput import plan, steps
+from tf_lamb.find.search_log import SearchLog, settings_by_name
+from tf_lamb.find.trials import Trials, normalizations
 
 PART = 0.1  # the share of the baseline's run that a short run has
 # Batches that the running averages of batch normalization are estimated from, at the baseline's

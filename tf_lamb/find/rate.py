@@ -8,15 +8,16 @@ from typing import Any
 
 from tf_lamb.api import frontends
 from tf_lamb.api.data import check_paired
-from tf_lamb.api.find.checks import accumulates, anew, check, check_optimizer, scaled_as, tuned_rate
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.found import Answer, Candidate, FoundRate
-from tf_lamb.api.find.search_log import SearchLog, settings_by_name
-from tf_lamb.api.find.trials import NO_TEST_STEP, Trials
 from tf_lamb.api.progress import Progress
 from tf_lamb.api.variables import is_ours, unwrapped
-from tf_lamb.core import checks, rules, search
+from tf_lamb.core import checks, rules
 from tf_lamb.core.recipes.scaling import fit_steps
+from tf_lamb.find import search
+from tf_lamb.find.checks import accumulates, anew, check, check_optimizer, scaled_as, tuned_rate
+from tf_lamb.find.data import Examples
+from tf_lamb.find.found import Answer, Candidate, FoundRate
+from tf_lamb.find.search_log import SearchLog, settings_by_name
+from tf_lamb.find.trials import NO_TEST_STEP, Trials
 
 # Learning rates at which the search begins for an optimizer that is not the model's. They are the
 # middle of rates that were tuned.

@@ -10,8 +10,8 @@ from time import perf_counter as clock
 from typing import Any
 
 from tf_lamb.api import files, frontends
-from tf_lamb.api.find.data import Examples
-from tf_lamb.api.find.trials import Trials
+from tf_lamb.find.data import Examples
+from tf_lamb.find.trials import Trials
 
 SAME = 1e-3  # relative difference of two losses that processors and threads may make
 # Settings that may differ when a search goes on. A search sets the first and the last itself.

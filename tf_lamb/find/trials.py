@@ -12,10 +12,10 @@ from typing import IO, Any
 
 from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped, size_of, whole
-from tf_lamb.api.find.checks import scaled_as
-from tf_lamb.api.find.data import WHOLE, Examples
 from tf_lamb.api.unlisted import identity_of, unlisted
 from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variables_of
+from tf_lamb.find.checks import scaled_as
+from tf_lamb.find.data import WHOLE, Examples
 
 AVERAGED = 16  # batches that the running averages of batch normalization are estimated from
 # Attributes that `fit` sets in a model.

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from tf_lamb.core import checks
-from tf_lamb.core.goodput.steps import StepCurve
 from tf_lamb.core.messages import table
+from tf_lamb.find.goodput.steps import StepCurve
 
 WRONG_BY = 2.0  # the factor by which the noise scale may be wrong, for the regret
 NEAR = 1.1  # a batch is near the best within this many times its hours
@@ -338,7 +338,7 @@ def plan(
         ValueError: if no batch can be planned, or for a number that is out of range.
 
     Example:
-        >>> from tf_lamb.core.goodput.steps import from_noise
+        >>> from tf_lamb.find.goodput.steps import from_noise
         >>> steps = from_noise(1000, batch=32, steps=4800)
         >>> machine = Machine(StepTime(0.05, 0.001), micro_batch=512)
         >>> answer = plan(steps, machine, baseline=32, examples=60000)

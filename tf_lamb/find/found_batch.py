@@ -5,15 +5,14 @@ import math
 from typing import Any
 
 from tf_lamb.api import frontends, plots
-from tf_lamb.api.find import reach
-from tf_lamb.api.find.checks import accumulates
-from tf_lamb.api.find.data import Written
-from tf_lamb.api.find.found import told_by, training
-from tf_lamb.api.find.trials import AVERAGED
-from tf_lamb.core import search
-from tf_lamb.core.goodput.plan import Answer, Row, arrange, calls_of_epoch, duration
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.transfer import exponents, transfer
+from tf_lamb.find import reach, search
+from tf_lamb.find.checks import accumulates
+from tf_lamb.find.data import Written
+from tf_lamb.find.found import told_by, training
+from tf_lamb.find.goodput.plan import Answer, Row, arrange, calls_of_epoch, duration
+from tf_lamb.find.trials import AVERAGED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
