@@ -47,7 +47,9 @@ RATES = st.sampled_from([0.1, 0.01, 0.003])
 EAGER = [True, False] if BACKEND == "jax" else [True, True, False]
 # On torch, Keras 3.15.1 zeroes the gradients of a model's torch parameters, which it keeps by path:
 # of two variables of one path the first is not among them, and its gradients add up.
-NAMING = st.sampled_from(["given", "numbered", *(["twins"] if BACKEND != "torch" else [])])
+NAMING = st.sampled_from(
+    ["given", "numbered", "numbered", *(["twins"] if BACKEND != "torch" else [])]
+)
 ACCUMULATION = st.sampled_from([None, 2, 3])
 EXCLUSIONS = st.sampled_from([None, None, "norm_and_bias", ["bias"], ["norm"], ["dense"]])
 
@@ -125,7 +127,7 @@ if BACKEND == "tensorflow":
 
 # How the script that loads differs from the one that saved.
 SCRIPTS = st.fixed_dictionaries({
-    "order": st.sampled_from([("left", "right"), ("right", "left")]),
+    "order": st.sampled_from([("left", "right"), ("right", "left"), ("right", "left")]),
     "begins_anew": st.booleans(),
     "compiles_first": st.booleans(),
     "freezes": st.sampled_from([None, None, "embedding", "left"]),
