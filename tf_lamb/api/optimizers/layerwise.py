@@ -178,7 +178,7 @@ class Layerwise:
         except TypeError as error:
             raise TypeError(
                 f"{error} If the config is of another version, make the optimizer with the "
-                "arguments of today, which CHANGELOG lists, and load the weights."
+                f"arguments of today, which help({cls.__name__}) lists, and load the weights."
             ) from error
         optimizer._is_from_config = True
         return optimizer
