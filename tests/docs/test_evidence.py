@@ -159,3 +159,10 @@ def test_what_stays_on_flights_is_in_the_log():
     undecayed = [difference(*key, NO_DECAY)[0] for key in keys]
     spans = [undecayed, *([saved for *_, saved in of] for of in grown.values())]
     assert all(f"{span(each, '.1f')}%" in words(GROWING) for each in spans)
+
+
+def test_every_benchmark_has_its_line():
+    folder = ROOT / "benchmarks"
+    said = set(re.findall(r"\]\((\S+?)\)", (folder / "README.md").read_text()))
+    scripts = {path.name for path in folder.glob("*.py")}
+    assert said == scripts | {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
