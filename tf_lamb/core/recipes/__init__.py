@@ -6,9 +6,10 @@ to the nearest integer step, halves up, unless the source gives the integer itse
 """
 
 from tf_lamb.core.recipes.growing import growing
+from tf_lamb.core.recipes.largest import largest_batch
 from tf_lamb.core.recipes.published import published
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 from tf_lamb.core.recipes.scaling import scale
 from tf_lamb.core.recipes.transfer import transfer
 
-__all__ = ["Recipe", "StagedRecipe", "growing", "published", "scale", "transfer"]
+__all__ = ["Recipe", "StagedRecipe", "growing", "largest_batch", "published", "scale", "transfer"]

@@ -1,0 +1,51 @@
+"""The largest batch that leaves enough updates of a run."""
+
+import math
+
+from tf_lamb.core import checks
+from tf_lamb.core.recipes.scaling import fit_steps
+from tf_lamb.core.recipes.transfer import ENOUGH
+
+
+def largest_batch(examples: int, epochs: float, updates: int = ENOUGH) -> int:
+    """Returns the largest batch size at which `fit` makes at least so many updates.
+
+    An update is one step of the optimizer: epochs x ceil(examples / batch) of them are left at a
+    batch. With few updates left no rule keeps the result of a smaller batch; BERT at 32K was
+    published with 8,599, ResNet-50 at 32K with 3,519.
+
+    Args:
+        examples: Examples in an epoch.
+        epochs: Epochs to train.
+        updates: The fewest updates that are to be left. Defaults to 1,024, with which little was
+            lost at 128 times the batch on one task (docs/large_batch.md).
+
+    Returns:
+        The batch size, `examples` at the most.
+
+    Raises:
+        TypeError: if an argument is not a number.
+        ValueError: if an argument is out of range, or batches of one example leave fewer updates.
+
+    Example:
+        >>> largest_batch(1_281_167, 90)  # ImageNet, as ResNet-50 is trained
+        116469
+        >>> largest_batch(60_000, 5)
+        294
+    """
+    examples = checks.integer("examples", examples, most=math.inf)
+    checks.number("epochs", epochs, "(0, inf)")
+    updates = checks.integer("updates", updates)
+    if fit_steps(epochs, examples, 1) < updates:
+        raise ValueError(
+            f"{epochs:g} epochs of {examples:,} examples are fewer than {updates:,} updates at any "
+            "batch. Train for longer, or ask for fewer updates=."
+        )
+    enough, too_large = 1, examples + 1
+    while too_large - enough > 1:
+        batch_size = (enough + too_large) // 2
+        if fit_steps(epochs, examples, batch_size) >= updates:
+            enough = batch_size
+        else:
+            too_large = batch_size
+    return enough
