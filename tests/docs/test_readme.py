@@ -37,7 +37,7 @@ def test_its_python_runs_from_top_to_bottom(monkeypatch, capsys):
     keras.utils.clear_session()  # the names of layers are counted anew, as in a new process
     keras.utils.set_random_seed(0)
     names = {}
-    first, addons, on_a_tpu, larger = PYTHON
+    first, addons, on_a_tpu, larger, own_rule = PYTHON
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         exec(first, names)
@@ -59,6 +59,11 @@ def test_its_python_runs_from_top_to_bottom(monkeypatch, capsys):
         exec(larger, names)
         assert type(names["model"].optimizer) is tf_lamb.LAMB
         assert names["recipe"].learning_rate == 1e-2 * 8**0.5
+
+        exec(own_rule, names)
+        names["model"].fit(names["x"], names["y"], batch_size=256, verbose=0)
+        assert type(names["model"].optimizer) is names["LayerwiseLion"]
+        assert names["model"].optimizer.iterations == 8
     printed = capsys.readouterr().out
     (shown,) = [text for text in SHELL if "updates left" in text]
     assert shown in printed
