@@ -38,13 +38,6 @@ PLANTS = {
     "a fit without an update is silent": (ALL, [
         ("warn_if_waiting", "if waiting:", "if waiting < 0:"),
     ]),
-    "state by position among what is trained": (("tensorflow", "tf_keras"), [
-        ("tracking.lookup", "restored.variables is not None and", "False and"),
-    ]),
-    "state by the name of a layer": (ALL, [
-        ("layout.match", "there.is_placed() and here.is_placed()", "False"),
-        ("layout.match", "if len(candidates) > 1:", "if False:"),
-    ]),
     "a whole rate cuts what it multiplies": (ALL, [
         ("factor", "xp.cast(value, 'float32')", "value"),
     ]),
