@@ -179,7 +179,8 @@ def test_an_error_for_what_is_no_recipe_says_what_one_is(wrong):
     message = str(caught.value)
     assert 'tf_lamb.recipes.published("untuned_lamb_bert", 32768)' in message
     assert repr(wrong) in message
-    assert all(name in message for name in recipes.__all__ if name.islower())
+    makers = {name for name in recipes.__all__ if name.islower()} - {"largest_batch"}
+    assert all(name in message for name in makers)
 
 
 # Schedules, and the step from which their rate is 0 for good.
