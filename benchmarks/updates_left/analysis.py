@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from benchmarks.updates_left.chains import margin_of
-from benchmarks.updates_left.protocol import FROZEN
+from benchmarks.updates_left.protocol import FROZEN, judged, score_of
 
 BASE = FROZEN["base_batch"]
-ERRORS = ("pictures", "digits")  # tasks that are scored by the share of errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +50,8 @@ class Cell:
         return self.excess <= self.margin
 
 
-def _scores(lines, task, what) -> list[float]:
-    values = [None if "refused" in line else line["test"][what] for line in lines]
-    return [math.inf if value is None else value for value in values]
+def _scores(lines, what) -> list[float]:
+    return [judged(line, "test", what) for line in lines]
 
 
 def cells_of(lines: Iterable[dict]) -> list[Cell]:
@@ -71,12 +69,11 @@ def cells_of(lines: Iterable[dict]) -> list[Cell]:
             shorter[chain].append(line)
     found = {}
     for (*chain, batch, rule), own in groups.items():
-        task = chain[0]
-        scores = _scores(own, task, "error" if task in ERRORS else "loss")
+        scores = _scores(own, score_of(chain[0]))
         error = float(np.std(scores, ddof=1) / math.sqrt(len(scores))) if len(own) > 1 else math.nan
         found[*chain, batch, rule] = Cell(
             *chain, batch, rule, own[0].get("updates", 0), float(np.mean(scores)), error,
-            float(np.mean(_scores(own, task, "loss"))),
+            float(np.mean(_scores(own, "loss"))),
             float(np.mean([line.get("seconds", math.nan) for line in own])),
         )  # fmt: skip
     return [_compared(cell, found, shorter) for cell in found.values()]
@@ -97,8 +94,7 @@ def _compared(cell, found, shorter) -> Cell:
     adamw = found.get((cell.task, "AdamW", cell.length, BASE, "tuned"))
     margin = math.nan
     if lines := shorter.get(chain):
-        what = "error" if cell.task in ERRORS else "loss"
-        margin = margin_of(base.score, float(np.mean(_scores(lines, cell.task, what))))
+        margin = margin_of(base.score, float(np.mean(_scores(lines, score_of(cell.task)))))
     return dataclasses.replace(
         cell,
         excess=cell.score / base.score - 1,

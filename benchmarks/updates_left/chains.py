@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
-from benchmarks.updates_left.protocol import FROZEN, Run, Settings
+from benchmarks.updates_left.protocol import FROZEN, Run, Settings, judged, score_of
 
 BASE, SEARCH = FROZEN["base_batch"], FROZEN["search"]
 Make = Callable[[Run], dict]  # makes a run that the log lacks, and returns its line
@@ -22,7 +22,6 @@ class Chain:
         length: Examples of a run.
         start: The settings to search from.
         make: Makes a run, or returns the line that is in the log.
-        score: "loss" or "error", by which is chosen and judged.
     """
 
     task: str
@@ -30,7 +29,6 @@ class Chain:
     length: int
     start: Settings
     make: Make
-    score: str
 
     def run(self, batch, rule, settings, seed, examples=None) -> dict:
         examples = examples or self.length
@@ -39,9 +37,8 @@ class Chain:
         )
 
     def judged(self, line, part) -> float:
-        """The number that counts, infinite where training did not end in one."""
-        value = None if "refused" in line else line[part][self.score]
-        return math.inf if value is None else value
+        """Returns the number that counts for this task."""
+        return judged(line, part, score_of(self.task))
 
     def search(self, batch: int, rule: str, start: Settings) -> Settings:
         """Finds a rate on a grid of 2, until the best has a worse one on either side."""
@@ -122,12 +119,12 @@ def margin_of(base: float, shorter: float) -> float:
     return max(lost, FROZEN["least_margin"])
 
 
-def all_of(task: str, optimizer: str, make: Make, score: str, most_lengths: int) -> Settings:
+def all_of(task: str, optimizer: str, make: Make, most_lengths: int) -> Settings:
     """Makes the runs of so many lengths; returns what was tuned at the longest."""
     about = FROZEN["optimizers"][optimizer]
     settings = Settings(about["rate"])
     for length in FROZEN["lengths"][task][: min(about["lengths"], most_lengths)]:
-        settings = Chain(task, optimizer, length, settings, make, score).all()
+        settings = Chain(task, optimizer, length, settings, make).all()
     return settings
 
 

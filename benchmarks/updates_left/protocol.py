@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 
@@ -64,3 +65,20 @@ def key(line: dict) -> str:
     """Returns what tells one run from another, of its line."""
     names = [field.name for field in dataclasses.fields(Run)]
     return json.dumps([line[name] for name in names], sort_keys=True)
+
+
+def score_of(task: str) -> str:
+    """Returns what a task is judged by: "error", the share of wrong answers, or "loss"."""
+    return "error" if task in ("pictures", "digits") else "loss"
+
+
+def judged(line: dict, part: str, what: str) -> float:
+    """Returns a number of a run's line; infinite where training was refused or ended in none.
+
+    Args:
+        line: The line.
+        part: "validation" or "test".
+        what: "loss" or "error".
+    """
+    value = None if "refused" in line else line[part][what]
+    return math.inf if value is None else value

@@ -13,6 +13,7 @@ from benchmarks.updates_left import analysis, runs
 from benchmarks.updates_left.analysis import BASE, Cell
 
 FLAGS = flags.FLAGS
+flags.DEFINE_string("log", "benchmarks/logs/updates_left.jsonl", "Raw results.")
 flags.DEFINE_string("figure", "", "Where to draw the excess over the updates; nowhere if empty.")
 
 
@@ -28,10 +29,11 @@ def _percent(share):
 
 def by_updates(cells: Sequence[Cell]) -> str:
     """A row of each chain: the base, its margin, and the excess of each batch by `transfer`."""
-    batches = sorted({cell.batch for cell in cells if cell.batch != BASE and "t" in cell.rule})
+    chains = analysis.by_transfer(cells)
+    batches = sorted({cell.batch for chain in chains.values() for cell in chain})
     head = ["task, optimizer, examples", "batch 16: updates, score", "margin"]
     rows = []
-    for (task, optimizer, length), chain in analysis.by_transfer(cells).items():
+    for (task, optimizer, length), chain in chains.items():
         base = next(
             cell for cell in cells
             if (cell.task, cell.optimizer, cell.length, cell.batch)
@@ -124,5 +126,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("log", "benchmarks/logs/updates_left.jsonl", "Raw results.")
     app.run(main)

@@ -49,9 +49,8 @@ def note_machine(path):
 def one(path, until, task, optimizer, most_lengths, has_own_numbers):
     """Makes the runs of a chain, in a process of its own."""
     runs = Runs(path, until)
-    score = "error" if task in ("pictures", "digits") else "loss"
     try:
-        settings = chains.all_of(task, optimizer, runs.make, score, most_lengths)
+        settings = chains.all_of(task, optimizer, runs.make, most_lengths)
         if has_own_numbers:
             chains.own_numbers(optimizer, runs.make, settings)
     except TimeoutError:

@@ -31,7 +31,6 @@ class Task:
         arrays: What `draw` draws from, which is handed to the compiled program.
         validation, test: Inputs and labels, to choose by and to judge by.
         loss: (labels, outputs) -> the mean loss.
-        score: "loss", or "error", the share of wrong answers.
     """
 
     network: Callable[[], Any]
@@ -40,7 +39,6 @@ class Task:
     validation: tuple
     test: tuple
     loss: Callable[[Any, Any], Any]
-    score: str
 
 
 def cross_entropy(labels, logits):
@@ -94,7 +92,7 @@ def _letters(text: str) -> Task:
         return _dense(first, (128, 128), KNOWN)
 
     drawn = (draw(jax.random.key(seed), FROZEN["held_out"], arrays) for seed in (10**6, 10**6 + 1))
-    return Task(network, draw, arrays, *drawn, cross_entropy, "loss")
+    return Task(network, draw, arrays, *drawn, cross_entropy)
 
 
 # -- pictures: many passes, shifted and flipped anew ----------------------------------------------
@@ -124,7 +122,7 @@ def _pictures(parts) -> Task:
     def network():
         return _dense([keras.Input((size**2,))], (128, 64), 10)
 
-    return Task(network, draw, arrays, flat(validation), flat(test), cross_entropy, "error")
+    return Task(network, draw, arrays, flat(validation), flat(test), cross_entropy)
 
 
 # -- flights: a table, many passes ----------------------------------------------------------------
@@ -146,7 +144,7 @@ def _flights(data, known) -> Task:
         at = jax.random.randint(key, (examples,), 0, len(arrays[1]))
         return jax.tree.map(lambda values: values[at], arrays)
 
-    return Task(lambda: flights.network(known), draw, arrays, *parts, flights.is_late, "loss")
+    return Task(lambda: flights.network(known), draw, arrays, *parts, flights.is_late)
 
 
 def task(name: str) -> Task:

@@ -34,28 +34,25 @@ def optimizer(name: str, settings: Settings):
 
 def recipe_of(run: Run) -> tuple[Settings, Recipe]:
     """Returns the settings at the batch of a run, and its recipe."""
-    settings, base = run.settings, FROZEN["base_batch"]
-    plain = functools.partial(
-        Recipe, title="As tuned", learning_rate=settings.rate, examples=run.examples,
-        source="the search",
-    )  # fmt: skip
+    base = FROZEN["base_batch"]
     if run.rule in ("tuned", "searched"):
-        steps = -(-run.examples // run.batch)
-        recipe = plain(
-            batch_size=run.batch, train_steps=steps, warmup_steps=round(settings.warmup * steps)
-        )
-        return settings, recipe
+        return run.settings, as_tuned(run, run.batch)
     if run.rule == "growing":
-        steps = -(-run.examples // base)
-        recipe = plain(
-            batch_size=base, train_steps=steps, warmup_steps=round(settings.warmup * steps)
-        )
-        return settings, recipes.growing(recipe, run.batch)
+        return run.settings, recipes.growing(as_tuned(run, base), run.batch)
     if run.rule == "transfer from 256":
         return moved(run, FROZEN["own_numbers"]["base_batch"])
     if run.rule != "transfer":
         raise ValueError(f"there is no rule {run.rule!r}")
     return moved(run, base)
+
+
+def as_tuned(run: Run, batch: int) -> Recipe:
+    """Returns the recipe of the settings as they are, at a batch."""
+    steps = -(-run.examples // batch)
+    return Recipe(
+        title="As tuned", batch_size=batch, learning_rate=run.settings.rate, train_steps=steps,
+        warmup_steps=round(run.settings.warmup * steps), examples=run.examples, source="the search",
+    )  # fmt: skip
 
 
 def moved(run: Run, base: int) -> tuple[Settings, Recipe]:

@@ -100,7 +100,7 @@ def test_a_search_ends_between_two_rates_that_are_worse():
         asked.append(run.settings.rate)
         return {"validation": {"loss": abs(math.log2(run.settings.rate / 0.004))}}
 
-    chain = chains.Chain("letters", "AdamW", 2**18, Settings(0.001), make, "loss")
+    chain = chains.Chain("letters", "AdamW", 2**18, Settings(0.001), make)
     assert chain.search(16, "tuned", Settings(0.001)).rate == 0.004
     assert asked == [0.001, 0.0005, 0.002, 0.004, 0.008]
 
