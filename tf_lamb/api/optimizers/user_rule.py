@@ -59,15 +59,13 @@ def _answering(step, slots):
     @functools.wraps(step)
     def checked(*arrays, **settings):
         result = step(*arrays, **settings)
-        if not slots and not isinstance(result, (tuple, list)):
-            return (result,)
-        if not isinstance(result, (tuple, list)) or len(result) != 1 + len(slots):
-            count = len(result) if isinstance(result, (tuple, list)) else 1
+        new = result if isinstance(result, (tuple, list)) else (result,)
+        if len(new) != 1 + len(slots):
             raise TypeError(
                 f"{step.__name__} has to return {', '.join(('w', *slots))}, and it returned "
-                f"{count} instead of {1 + len(slots)}."
+                f"{len(new)} instead of {1 + len(slots)}."
             )
-        return result
+        return new
 
     return checked
 

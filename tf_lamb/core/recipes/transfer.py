@@ -183,12 +183,13 @@ def _known(optimizer):
 
     Upper and lower case count as the same.
     """
+    known = exponents()
     if isinstance(optimizer, str):
-        cases = {name.lower(): name for name in exponents()}
+        cases = {name.lower(): name for name in known}
         optimizer = cases.get(optimizer.lower(), optimizer)
-    if optimizer not in (None, *exponents()):
+    if optimizer not in (None, *known):
         raise ValueError(
-            f"optimizer must be one of {', '.join(exponents())} or None, but it is {optimizer!r}."
+            f"optimizer must be one of {', '.join(known)} or None, but it is {optimizer!r}."
         )
     return optimizer
 
