@@ -35,7 +35,8 @@ def rule_of(
     arrays = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_keyword = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     missing = [name for name in _GIVEN if name not in by_keyword]
-    if arrays[:3] != ["xp", "g", "w"] or missing or "slots" in parameters:
+    has_star = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values())
+    if arrays[:3] != ["xp", "g", "w"] or missing or has_star:
         raise TypeError(
             f"{step.__name__}{inspect.signature(step)} is no rule: it has to be "
             f"{step.__name__}(xp, g, w, SLOTS, *, {', '.join(_GIVEN)}, HYPERPARAMETERS), where "
