@@ -15,11 +15,11 @@ class Schedule(schedules.Schedule):
 
     value: Callable
     # A frontend defines these.
-    _host: ClassVar[type]
+    _host: ClassVar[Any]
     _xp: ClassVar[Any]
-    _floatx: Callable
-    _serialize: Callable
-    _deserialize: Callable
+    _floatx: ClassVar[Callable]
+    _serialize: ClassVar[Callable]
+    _deserialize: ClassVar[Callable]
 
     def __call__(self, step):
         # Integers stay integers, because float32 does not hold all of them.

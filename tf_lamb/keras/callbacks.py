@@ -32,7 +32,8 @@ class _Observing:
 
         On JAX the observed ratios are among the variables, which a wrapper lists as its own.
         """
-        optimizer, wrapper = super()._find(model), model.optimizer
+        optimizer = super()._find(model)  # type: ignore[misc]  # of the class behind this mixin
+        wrapper = model.optimizer
         while wrapper is not optimizer and keras.backend.backend() == "jax":
             seams.hide_shown(optimizer, wrapper)
             wrapper = wrapper.inner_optimizer

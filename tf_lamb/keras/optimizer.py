@@ -13,6 +13,7 @@ from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.observation import UNSEEN
+from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
@@ -64,15 +65,15 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if not variables:
             return
         if self.built:
-            self._check_built_for(variables, self._trainable_variables_indices)
+            check_built_for(self, variables, self._trainable_variables_indices)
             return
         processes.agree_on(self, variables)
-        plan = self._make_plan(variables)
+        # Weights may be loaded from a file after the build of an optimizer from a config.
+        plan = self._planner.build(variables, will_load=self._is_from_config)
         if self._settings.shard_update and sharding.is_distributed():
             self._shares = sharding.Shares([v for v in variables if not is_overwritten(v)])
         super().build(variables)
         self._make_storage(variables, plan, self._moving_averages if self.use_ema else ())
-        self._make_shown()
         self._update = self._make_update()
         saved.set_weights_of_files(self)
 
@@ -144,7 +145,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     def _make_update(self):
         """Returns the update of the backend."""
-        arguments = self._for_update() | {"assign": self.assign}
+        arguments = self._update_arguments() | {"assign": self.assign}
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.update import Update
 
@@ -165,7 +166,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             variable: The variable.
             learning_rate: The learning rate, a scalar.
         """
-        (layer,), state = self._work([variable])
+        (layer,), state = self._layers_and_state([variable])
         scalars = self._scalars()._replace(lr=factor(ops, learning_rate))
         self._update.step_layer(layer, [gradient], state, scalars)
 
@@ -214,7 +215,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if not trained:
             self._count(trained, TAKEN)
             return
-        plan, state = self._work(trained, missing)
+        plan, state = self._layers_and_state(trained, missing)
         if keras.backend.backend() == "tensorflow":
             gradients = self._aggregated(gradients, state.accumulators)
         apply_update = functools.partial(

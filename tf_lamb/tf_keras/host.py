@@ -89,7 +89,7 @@ HALF = (tf.float16, tf.bfloat16)
 Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
 
 
-class AsSchedule(Schedule):  # type: ignore[valid-type]
+class AsSchedule(Schedule):  # type: ignore[valid-type, misc]
     """A schedule that calls a function without arguments at every step.
 
     Args:

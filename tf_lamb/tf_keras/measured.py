@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.noise.adascale import Rate
-from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.api.seams import use_rate
 from tf_lamb.tensorflow import namespace, replicas, tracking
 from tf_lamb.tensorflow.update import dense
@@ -40,7 +40,6 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     _squared_norm = staticmethod(replicas.squared_norm)
     _sum_over_replicas = staticmethod(replicas.sum_over_replicas)
     _dense = staticmethod(dense)
-    _check_built_for = Layerwise._check_built_for
     _built_for: tuple = ()  # the variables of the latest call of `build`
     # AdaScale alone uses these three.
     _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
@@ -76,7 +75,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         # Set past `__setattr__`, so that no checkpoint holds it.
         self.__dict__["_built_for"] = tuple(var_list)
         if getattr(self, "_built", False):
-            self._check_built_for(var_list, self._index_dict)
+            check_built_for(self, var_list, self._index_dict)
             return
         inner = self.inner_optimizer
         n = inner._distribution_strategy.num_replicas_in_sync
@@ -89,7 +88,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
 
     def _take_loss_scale(self, scale):
         """Hands a loss scale to an inner optimizer that skips; the wrapper has it for others."""
-        if isinstance(self.inner_optimizer, Layerwise):
+        if isinstance(self.inner_optimizer, LayerwiseOptimizer):
             self.inner_optimizer._take_loss_scale(scale)
 
     def _add(self, name, shape, dtype, initializer):

@@ -7,6 +7,7 @@ import tf_keras
 
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.core import accumulation
 from tf_lamb.tensorflow import namespace, replicas, tracking
 from tf_lamb.tensorflow.summaries import vector_like
@@ -65,16 +66,15 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         # Set past `__setattr__`, so that no checkpoint holds it.
         self.__dict__["_built_for"] = tuple(var_list)
         if getattr(self, "_built", False):
-            self._check_built_for(var_list, self._index_dict)
+            check_built_for(self, var_list, self._index_dict)
             return
-        plan = self._make_plan(var_list)
+        plan = self._planner.build(var_list, will_load=self._is_from_config)
         replicas.refuse_parts(var_list, plan, self.clipnorm)
         super().build(var_list)
         averages = self._model_variables_moving_average if self.use_ema else ()
         self._make_storage(list(map(host.native, var_list)), plan, averages)
         jit_compile, gains = self._settings.jit_compile, self.rule.gains_by_xla
-        self._update = Update(jit_compile=jit_compile, gains=gains, **self._for_update())
-        self._make_shown()
+        self._update = Update(jit_compile=jit_compile, gains=gains, **self._update_arguments())
         self._built = True
         tracking.restore_deferred(self)
 
@@ -94,7 +94,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             gradient: The gradient.
             variable: The variable.
         """
-        (layer,), state = self._work([variable])
+        (layer,), state = self._layers_and_state([variable])
         self._update.step_layer(layer, [gradient], state, self._scalars())
 
     @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
@@ -160,7 +160,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
         missing = self._missing  # in this micro-batch; the update takes their sums so far
-        plan, state = self._work([*variables, *missing], missing)
+        plan, state = self._layers_and_state([*variables, *missing], missing)
         count = functools.partial(self._count, [*variables, *missing])
         if self.gradient_accumulation_steps:
             zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
@@ -281,7 +281,9 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             return self._learning_rate(self.iterations)
         return self._learning_rate
 
-    learning_rate = learning_rate.setter(tf_keras.optimizers.Optimizer.learning_rate.fset)
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        tf_keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
 
     def _build_learning_rate(self, learning_rate):
         """Returns what tf_keras makes of a learning rate; a callable becomes a schedule."""

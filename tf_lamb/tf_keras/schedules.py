@@ -3,6 +3,8 @@
 Each joins one of `tf_lamb.core.schedules` with tf_keras's class.
 """
 
+from typing import Any, ClassVar
+
 import tf_keras
 
 from tf_lamb.api.schedules import Schedule
@@ -21,7 +23,7 @@ class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
     """The base class of the schedules: tf_keras's class, and what `Schedule` needs of tf_keras."""
 
     _host = tf_keras.optimizers.schedules.LearningRateSchedule
-    _xp = namespace
+    _xp: ClassVar[Any] = namespace
     _floatx = staticmethod(tf_keras.backend.floatx)
     _serialize = staticmethod(tf_keras.optimizers.schedules.serialize)
 

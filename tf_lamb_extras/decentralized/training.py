@@ -105,6 +105,8 @@ class Decentralized(keras.Model):
         if method != "dsgd":
             rule = functools.partial(rule, momentum=optimizer.momentum)
         super().__init__(name=name or f"decentralized_{model.name}")
+        self.train_function: Any  # of Keras: None before the first `fit`
+        self.built: bool
         self._plan_for = functools.partial(
             plan.plan_for, weight_decay=decay, exclude_from_weight_decay=undecayed,
             exclude_from_layer_adaptation=[""],

@@ -212,7 +212,7 @@ def _trained_by(outer, optimizer, model) -> list:
             f"{optimizer.name} is a part of {model.optimizer.name}, which gives it its variables: "
             "call model.optimizer.build(model.trainable_variables) first. Nothing was changed."
         )
-    own_ids = {id(variable) for variable in optimizer._guard.weights}
+    own_ids = {id(variable) for variable in optimizer._planner.variables}
     return [variable for variable in model.trainable_variables if id(variable) in own_ids]
 
 

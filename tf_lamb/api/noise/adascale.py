@@ -6,7 +6,8 @@ from typing import Any
 
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import arguments
-from tf_lamb.api.optimizers.layerwise import Layerwise, with_base_rate
+from tf_lamb.api.optimizers.configured import with_base_rate
+from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import value_of
 from tf_lamb.core import checks, noise
@@ -102,9 +103,9 @@ class AdaScale(MeasureNoise):
 
     saved_kind = "adascale"
     # A frontend defines these.
-    _stands_around: tuple[type, ...]  # the classes that it can wrap
+    _stands_around: tuple  # the classes that it can wrap
     _take_rate: Callable  # has the inner optimizer read a `Rate` instead of its own
-    _adaptive: tuple[type, ...]  # the Keras classes among them that keep second moments
+    _adaptive: tuple  # the Keras classes among them that keep second moments
 
     @arguments.answered
     def __init__(

@@ -41,7 +41,6 @@ class Guard:
         refusal: The text of the error before the names of variables, if a step is to raise; else
             None.
         counter: The variable that counts skipped steps; None before the build.
-        weights: The variables that the optimizer trains; empty before the build.
     """
 
     def __init__(self, name: str, on_nonfinite: str, on_spike: tuple[int, float] | None):
@@ -60,7 +59,6 @@ class Guard:
             else None
         )
         self.counter: Any = None
-        self.weights: Sequence = ()
         self._reported = 0  # skipped steps that a warning has counted already
         self._reported_spikes = 0  # skipped spikes that a warning has counted already
         # The steps before the next `fit`: those taken, and those taken or skipped.
@@ -74,6 +72,28 @@ class Guard:
             scale: A function without arguments that returns the scale.
         """
         self.is_on, self.move_scale, self._scale = True, move_scale, scale
+
+    def build(self, add_variable: Callable, dtype: Any) -> None:
+        """Adds the counters of skipped steps and of spikes, and the norms of past steps.
+
+        Args:
+            add_variable: A function that adds a variable of a shape to the optimizer.
+            dtype: The dtype of the counters.
+        """
+        self.add_counter(add_variable, dtype)
+        if self.window:
+            self.norms = add_variable((self.window,), dtype="float32", name="gradient_norms")
+            self.spiked = add_variable((), dtype=dtype, name="spiked_steps")
+
+    def add_counter(self, add_variable: Callable, dtype: Any) -> None:
+        """Adds the counter of skipped steps, if the guard is on and has none.
+
+        Args:
+            add_variable: A function that adds a variable of a shape to the optimizer.
+            dtype: The dtype of the counter.
+        """
+        if self.is_on and self.counter is None:
+            self.counter = add_variable((), dtype=dtype, name="skipped_steps")
 
     def is_searching(self) -> Any:
         """Returns whether a loss scale above 1 may be why gradients overflow.
@@ -102,29 +122,15 @@ class Guard:
         """The number of steps skipped as spikes. Reading it waits for the device."""
         return 0 if self.spiked is None else as_int(self.spiked)
 
-    def nonfinite(self, finite: Callable, key: Callable, variables: Sequence | None) -> list[str]:
-        """Returns the names of the variables that are not finite.
-
-        Args:
-            finite: A function of a list of variables, which returns for each whether it is finite.
-            key: A function that returns the key by which a variable is told from others.
-            variables: The variables to check; None means those that the optimizer trains.
-        """
-        variables = self.weights if variables is None else variables
-        names: dict = {}
-        for group in (variables, self.weights):
-            names |= zip(map(key, group), names_of(group), strict=True)
-        floats = [variable for variable in variables if "float" in str(variable.dtype)]
-        pairs = zip(floats, finite(floats) if floats else [], strict=True)
-        return [names[key(variable)] for variable, is_finite in pairs if not is_finite]
-
-    def warn_at_end(self, steps: int, waiting: int, each: int, nonfinite: Callable[[], list]):
+    def warn_at_end(
+        self, steps: int, waiting: int, micro_batches: int, nonfinite: Callable[[], list]
+    ):
         """Warns, at the end of `fit`, of skipped steps, and of micro-batches that still wait.
 
         Args:
             steps: The optimizer steps taken so far.
             waiting: The micro-batches that were added up since the last update.
-            each: The micro-batches of an update.
+            micro_batches: The micro-batches of an update.
             nonfinite: A function that returns the names of the weights that are not finite.
         """
         tried = self._tried
@@ -132,7 +138,7 @@ class Guard:
         self._warn_if_spiked(steps)
         self.note_start(steps)
         if self._tried == tried:
-            warn_if_waiting(self._name, waiting, each)
+            warn_if_waiting(self._name, waiting, micro_batches)
 
     def note_start(self, steps: int):
         """Records the steps so far, after a load and after each `fit`, as the start of the next."""
@@ -164,19 +170,37 @@ class Guard:
         self._reported_spikes = spiked
 
 
-def warn_if_waiting(name: str, waiting: int, each: int):
+def nonfinite(finite: Callable, key: Callable, variables: Sequence, trained: Sequence) -> list[str]:
+    """Returns the names of the variables that are not finite.
+
+    Args:
+        finite: A function of a list of variables, which returns for each whether it is finite.
+        key: A function that returns the key by which a variable is told from others.
+        variables: The variables to check.
+        trained: The variables of the optimizer, which have their names in its plan.
+    """
+    names: dict = {}
+    for group in (variables, trained):
+        names |= zip(map(key, group), names_of(group), strict=True)
+    floats = [variable for variable in variables if "float" in str(variable.dtype)]
+    pairs = zip(floats, finite(floats) if floats else [], strict=True)
+    return [names[key(variable)] for variable, is_finite in pairs if not is_finite]
+
+
+def warn_if_waiting(name: str, waiting: int, micro_batches: int):
     """Warns of a `fit` without an update, if its micro-batches are too few for one.
 
     Args:
         name: The name of the optimizer.
         waiting: The micro-batches that were added up since the last update.
-        each: The micro-batches of an update.
+        micro_batches: The micro-batches of an update.
     """
     if waiting:
         warn(
-            f"{name}: fit has changed no weight, for it has made no update: one takes {each:,} "
-            f"batches (gradient_accumulation_steps), and {waiting:,} have come. They count in the "
-            "next fit. Train on more batches, or take fewer of them for an update."
+            f"{name}: fit has changed no weight, for it has made no update: one takes "
+            f"{micro_batches:,} batches (gradient_accumulation_steps), and {waiting:,} have come. "
+            "They count in the next fit. Train on more batches, or take fewer of them for an "
+            "update."
         )
 
 

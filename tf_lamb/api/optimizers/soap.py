@@ -187,7 +187,7 @@ class SOAP(Layerwise):
     @property
     def kept_bases(self) -> int:
         """How often the new bases of a matrix were not finite and orthogonal, and not taken."""
-        plan = self._plan
+        plan = self.plan
         if plan is None or self._storage is None:
             return 0
         matrices = (

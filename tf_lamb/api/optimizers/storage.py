@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tf_lamb.api.optimizers import named
+from tf_lamb.api.variables import is_overwritten
 from tf_lamb.core.plan import Plan
 from tf_lamb.core.stored import Slot, State, Stored
 
@@ -80,6 +81,35 @@ class Storage:
             dropped=[native(sums[i]) for i in sorted(stopped)],
         )
 
+    def count_micro_batch(self, xp: Any, is_due: Any) -> None:
+        """Counts a micro-batch, or begins to count anew after the last of an update.
+
+        Args:
+            xp: The array namespace.
+            is_due: Whether the micro-batch ends an update, a boolean scalar.
+        """
+        micro_step = self.native(self.micro_step)
+        micro_batches = micro_step + 1
+        micro_step.assign(xp.where(is_due, xp.zeros_like(micro_batches), micro_batches))
+
+    def begin_averages(self, xp: Any, put: Callable, moved: set[int], stepped: Any) -> None:
+        """Begins, with the first update, the averages that no step has moved.
+
+        Args:
+            xp: The array namespace.
+            put: A function that assigns a value to a variable.
+            moved: The positions of the averages that the step moves.
+            stepped: Whether an update was taken, a boolean scalar.
+        """
+        has_averages, frozen = self.native(self.has_averages), self.plan.frozen
+        unmoved = set(range(len(self.weights))) - frozen - moved
+        for average, stored in self.averaged(unmoved):
+            current, initial = map(xp.convert_to_tensor, (average, self.native(stored.weight)))
+            average.assign(xp.where(has_averages > 0, current, xp.cast(initial, current.dtype)))
+        for average, stored in self.averaged(frozen):
+            put(average, stored.weight)
+        has_averages.assign(xp.maximum(has_averages, xp.cast(stepped, has_averages.dtype)))
+
     def vectors(self) -> list:
         """Returns the vectors in which steps record trust ratios."""
         return [vector for of_variable in self.shown for vector in of_variable]
@@ -125,3 +155,62 @@ class Storage:
             initial = {slot.name: slot.initial for slot in self.declared[i]}
             parts.append(named.Part(name, shape, arrays, initial))
         return parts
+
+
+def make(optimizer: Any, variables: Sequence, plan: Plan, averages: Sequence) -> Storage:
+    """Makes the slots, masters, sums and counters of an optimizer in its build.
+
+    Args:
+        optimizer: The optimizer.
+        variables: The variables that it trains.
+        plan: Its plan for them.
+        averages: The moving averages, which the host has made; empty without `use_ema`.
+
+    Returns:
+        The storage.
+    """
+    declared = optimizer.declared_by(plan)
+    slots, masters = [], []
+    for variable, slots_of_variable in zip(variables, declared, strict=True):
+        slots.append(_slots(optimizer, variable, slots_of_variable))
+        masters.append(_master(optimizer, variable))
+    native = optimizer._host.native
+    storage = Storage(plan, declared, variables, slots, masters, native=native)
+    if optimizer.use_ema:
+        storage.averages = averages
+        storage.has_averages = _counter(optimizer, "has_averages")
+    if steps := optimizer.gradient_accumulation_steps:
+        # The sums of a growing batch continue if its stages change.
+        storage.steps = "growing" if optimizer._growing else steps
+        storage.micro_step = _counter(optimizer, "micro_step")
+        storage.accumulators = optimizer._make_accumulators(variables)
+    return storage
+
+
+def _counter(optimizer, name):
+    """Adds a scalar variable that counts."""
+    return optimizer.add_variable((), dtype=optimizer._counts, name=name)
+
+
+def _slots(optimizer, variable, declared):
+    """Adds the slots of a variable in their dtypes, and returns them as a tuple."""
+    is_double = optimizer._host.native(variable).dtype == "float64"
+    chosen_dtype = optimizer._settings.dtypes.slots
+    return tuple(
+        optimizer.add_variable_like(
+            variable,
+            slot.name,
+            "float64" if is_double else slot.dtype or chosen_dtype,
+            slot.shape,
+            slot.initial,
+        )
+        for slot in declared
+    )
+
+
+def _master(optimizer, variable):
+    """Makes the float32 master of a half-precision variable; returns None where none is due."""
+    is_half = optimizer._host.native(variable).dtype in ("float16", "bfloat16")
+    if optimizer._settings.dtypes.masters and is_half and not is_overwritten(variable):
+        return optimizer.add_variable_like(variable, "master", "float32")
+    return None

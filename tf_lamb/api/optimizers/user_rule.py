@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from tf_lamb.api.optimizers import settings
+from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import checks, rules
 from tf_lamb.core.rules import Rule
 
@@ -86,7 +87,7 @@ def _kind_of(step, name, default, ranges):
     )
 
 
-def maker(frontend: type, register: Callable[[type], type]) -> Callable[..., type]:
+def maker(frontend: type[Layerwise], register: Callable[[type], type]) -> Callable[..., type]:
     """Makes the function `optimizer_of` of one Keras.
 
     Args:
@@ -160,7 +161,7 @@ def maker(frontend: type, register: Callable[[type], type]) -> Callable[..., typ
 
 
 def class_of(
-    step: Callable, frontend: type, name: str | None, learning_rate: float,
+    step: Callable, frontend: type[Layerwise], name: str | None, learning_rate: float,
     ranges: Mapping[str, str] | None, transfer_exponent: float | None,
 ) -> type:  # fmt: skip
     """Makes a class of optimizers from a rule; see `optimizer_of`, which registers it.

@@ -1,0 +1,149 @@
+"""Makes the plan of an optimizer: which of its variables decay, are adapted, or rest."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tf_lamb.api.optimizers.frontend import Host
+from tf_lamb.api.optimizers.settings import Settings
+from tf_lamb.api.variables import is_overwritten, path_of, root_mean_square
+from tf_lamb.core import checks
+from tf_lamb.core import plan as plans
+from tf_lamb.core.messages import warn
+from tf_lamb.core.patterns import exact, numbered
+
+
+class Planner:
+    """Holds what decides on the plan of an optimizer, and the plan of its build.
+
+    Args:
+        settings: The settings of the optimizer.
+        host: The frontend's functions on variables.
+        key: A function that returns the key by which a variable is told from others.
+        has_ratio: Whether the rule has trust ratios, for which layers near zero matter.
+
+    Attributes:
+        settings: The settings of the optimizer, with all excluded names.
+        plan: The plan of the build; None before.
+        variables: The variables of the build; empty before.
+    """
+
+    def __init__(self, settings: Settings, host: Host, key: Callable, has_ratio: bool):
+        self.settings = settings
+        self.plan: plans.Plan | None = None
+        self.variables: tuple = ()
+        self._host, self._key, self._has_ratio = host, key, has_ratio
+        self._undecayed: tuple[tuple[object, str], ...] = ()  # pairs (key, numbered path)
+
+    def exclude(self, variables: Iterable) -> None:
+        """Excludes variables, as objects, from weight decay.
+
+        Args:
+            variables: The variables.
+        """
+        # Each counts as the only variable of its path until the build knows all variables.
+        self._undecayed += tuple(
+            (self._key(variable), f"{path_of(variable)}#1of1") for variable in variables
+        )
+
+    def excluded_paths(self) -> list[str]:
+        """Returns a pattern of the path of each variable that was excluded as an object."""
+        return [exact(path) for path in dict(self._undecayed).values()]
+
+    def plan_for(self, variables: Sequence) -> plans.Plan:
+        """Returns the plan that a build for these variables would make, without storing it.
+
+        Args:
+            variables: The variables.
+        """
+        undecayed_keys = dict(self._undecayed)
+        plan = plans.plan_for(
+            [path_of(variable) for variable in variables],
+            [tuple(variable.shape) for variable in variables],
+            **self.settings.planning(),
+            excluded_by_identity=[self._key(variable) in undecayed_keys for variable in variables],
+            overwritten=list(map(is_overwritten, variables)),
+        )
+        return self._with_sizes(self.settings.planned(plan), variables)
+
+    def build(self, variables: Sequence, will_load: bool) -> plans.Plan:
+        """Makes and stores the plan of a build, and warns of what looks wrong in it.
+
+        Args:
+            variables: The variables that the optimizer trains.
+            will_load: Whether the weights of now are still to be replaced by those of a file.
+
+        Returns:
+            The plan.
+        """
+        for variable in variables:
+            checks.float_dtype(path_of(variable), variable.dtype)
+        self.plan = self.plan_for(variables)
+        self.variables = tuple(variables)
+        path_by_key = dict(zip(map(self._key, variables), numbered(self.plan.paths), strict=True))
+        self._undecayed = tuple((key, path_by_key.get(key, path)) for key, path in self._undecayed)
+        if message := self.plan.warning():
+            warn(message)
+        if not will_load and (message := self._warning_near_zero(self.plan)):
+            warn(message)
+        return self.plan
+
+    @property
+    def frozen(self) -> frozenset[int]:
+        """The positions of the variables that the plan of the build freezes; none before."""
+        return self.plan.frozen if self.plan else frozenset()
+
+    def plan_now(self) -> plans.Plan:
+        """Returns the plan of the build, with the variables that are near zero now."""
+        return self._with_sizes(self.plan, self.variables)
+
+    def show(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
+        """Prints a plan as a table, and a warning if there are layers near zero.
+
+        Args:
+            plan: The plan.
+            print_fn: The function that is called with each text.
+        """
+        print_fn(plan.table())
+        if message := self._warning_near_zero(plan):
+            print_fn(message)
+
+    def _with_sizes(self, plan, variables):
+        """Adds to a plan which variables are near zero now, if trust ratios scale their steps."""
+        bounds = self.settings.hyperparameters.get("bounds")
+        has_lower_bound = bounds and any(
+            interval and interval[0] > 0 for interval in vars(bounds).values()
+        )
+        if has_lower_bound or not self._has_ratio:
+            return plan
+        arrays = {
+            i: self._host.array_of(variable)
+            for i, variable in enumerate(variables)
+            if plan.treatments[i].adapt and i not in plan.frozen
+        }
+        available = {i: array for i, array in arrays.items() if array is not None and array.size}
+        return plan.holding({i: root_mean_square(array) for i, array in available.items()})
+
+    def _warning_near_zero(self, plan):
+        """Returns the warning for layers near zero, or None."""
+        excluded = self.settings.exclude_from_layer_adaptation
+        if excluded is None:
+            names = self.settings.exclude_from_weight_decay or ()
+            excluded = (*names, *self.excluded_paths())
+        return plan.warning_near_zero(excluded)
+
+
+def check_built_for(optimizer: Any, variables: Iterable, known: Iterable) -> None:
+    """Raises ValueError if an optimizer was not built for one of the variables.
+
+    Args:
+        optimizer: The optimizer.
+        variables: The variables.
+        known: The keys of the variables of its build.
+    """
+    for variable in variables:
+        if optimizer._var_key(variable) not in known:
+            raise ValueError(
+                f"{optimizer.name} was built for other variables than {path_of(variable)!r}: its "
+                "slots and its plan belong to them. Make a new optimizer for a new model, "
+                f"for instance {type(optimizer).__name__}.from_config(optimizer.get_config())."
+            )

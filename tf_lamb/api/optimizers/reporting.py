@@ -1,0 +1,155 @@
+"""What an optimizer tells of itself: its plan, its trust ratios, the steps that it skipped."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_lamb.api.optimizers import observation
+from tf_lamb.api.optimizers.configured import Configured
+from tf_lamb.api.optimizers.guard import nonfinite
+from tf_lamb.api.variables import value_of
+from tf_lamb.core import plan as plans
+
+
+class Reporting(Configured):
+    """Shows what an optimizer does; nothing in here changes a step, but that ratios are seen."""
+
+    _storage: Any = None  # the `Storage`; None until the build
+    _observes = False  # whether steps record their trust ratios
+
+    @property
+    def plan(self) -> plans.Plan | None:
+        """The plan: one `Treatment` for each variable, in build order; None until the build.
+
+        It is read-only. `names` and `shapes` are those of the variables. Each entry of
+        `treatments` has the weight decay in `decay` and whether the layer is adapted in `adapt`.
+        `multipliers` are factors of the learning rate, and empty if all are 1. `table()` returns
+        the text that `describe` prints.
+
+        Example:
+
+        >>> import tensorflow as tf, tf_lamb
+        >>> layer = tf.keras.layers.Dense(2, name="dense")
+        >>> layer.build((None, 4))
+        >>> optimizer = tf_lamb.LAMB(0.1, weight_decay=0.01, exclude_from_weight_decay=["bias"])
+        >>> optimizer.build(layer.trainable_variables)
+        >>> [(each.decay, each.adapt) for each in optimizer.plan.treatments]
+        [(0.01, True), (0.0, False)]
+        """
+        return self._planner.plan
+
+    def plan_for(self, variables: Sequence) -> plans.Plan:
+        """Returns the plan that a build for these variables would make, without storing it.
+
+        Args:
+            variables: The variables.
+        """
+        return self._planner.plan_for(variables)
+
+    def describe(self, print_fn: Callable[[str], Any] = print) -> None:
+        """Prints the plan of a built optimizer; `tf_lamb.describe` prints that of a model.
+
+        Args:
+            print_fn: The function that is called with each text. Defaults to `print`.
+
+        Raises:
+            ValueError: if the optimizer is not built.
+        """
+        if self.plan is None:
+            raise ValueError(
+                f"{self.name} has no plan before it is built: train a step, call "
+                "optimizer.build(model.trainable_variables), or ask tf_lamb.describe(model)."
+            )
+        self._planner.show(self._planner.plan_now(), print_fn)
+
+    def has_trust_ratios(self) -> bool:
+        """Returns whether the rule has trust ratios."""
+        return self.rule.has_ratio
+
+    def observe_trust_ratios(self) -> bool:
+        """Makes every later step record its trust ratios, for `trust_ratios` to read.
+
+        Call it before the step is traced; `TrustRatios` does so for `fit`. It costs a vector of
+        four numbers for each variable. Checkpoints do not hold these vectors.
+
+        Returns:
+            True if the optimizer did not observe before: a step that is already traced then has
+            to be traced again.
+
+        Raises:
+            TypeError: if the optimizer has no trust ratios.
+
+        Example:
+
+        >>> import tensorflow as tf, tf_lamb
+        >>> variable = tf.Variable([3.0, 4.0])
+        >>> optimizer = tf_lamb.LAMB(0.1)
+        >>> optimizer.observe_trust_ratios()
+        True
+        >>> _ = optimizer.apply_gradients([(tf.constant([0.0, 2.0]), variable)])
+        >>> (seen,) = optimizer.trust_ratios()
+        >>> print(f"|w| = {seen.weight_norm:.1f}, ratio = {seen.trust_ratio:.3f}")
+        |w| = 5.0, ratio = 5.000
+        """
+        if not self.has_trust_ratios():
+            raise TypeError(
+                f"{self.name} has no trust ratios to show: train with LAMB or LARS, or leave "
+                "TrustRatios out."
+            )
+        is_new, self._observes = not self._observes, True
+        if self._storage:
+            if is_new:
+                self._storage.shown = observation.vectors(self._storage, self._vector_like)
+            # Otherwise variables that are frozen now would keep their old numbers.
+            for vector in self._storage.vectors():
+                vector.assign(observation.UNSEEN)
+        return is_new
+
+    def trust_ratios(self) -> list[observation.Observation]:
+        """Reads the `Observation` of each variable in the latest step. It waits for the device.
+
+        Raises:
+            ValueError: if the optimizer is not built or does not observe its trust ratios.
+        """
+        if not (self._storage and self._storage.shown):
+            raise ValueError(
+                f"{self.name} has no trust ratios on show: call observe_trust_ratios() before the "
+                "first step, and train a step."
+            )
+        vectors = self._storage.vectors()
+        values = self._host.fetch(vectors) if vectors else []
+        return observation.read(self._planner.plan, self._storage.shown, values)
+
+    @property
+    def skipped_steps(self) -> int:
+        """The number of steps skipped so far because a gradient was not finite."""
+        return self._guard.skipped
+
+    @property
+    def spiked_steps(self) -> int:
+        """The number of steps skipped so far because their gradient was a spike."""
+        return self._guard.spikes_so_far
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """The norm of all gradients of the latest finite step; None without `on_spike`."""
+        norms = self._guard.norms
+        return None if norms is None else float(value_of(norms)[-1]) or None
+
+    def nonfinite_weights(self, model: Any = None) -> list[str]:
+        """Returns the paths of the weights that are not finite. It waits for the device.
+
+        Args:
+            model: The model whose weights are checked. Defaults to None: the variables that this
+                optimizer trains, without moving averages.
+        """
+        trained = self._planner.variables
+        weights = trained if model is None else model.weights
+        return nonfinite(self._host.which_are_finite, self._var_key, weights, trained)
+
+    def state_of(self, index: int) -> dict[str, Any]:
+        """Returns a dict of the slots of a variable by name, with its "average" if there is one.
+
+        Args:
+            index: The position of the variable in the build.
+        """
+        return self._storage.of(index)
