@@ -1,5 +1,7 @@
 """The framework-independent half of AdamP: its signature, docstring and rule."""
 
+from typing import Unpack
+
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.rules.adamp import RULE
@@ -75,20 +77,7 @@ class AdamP(Layerwise):
         delta: float = 0.1,
         wd_ratio: float = 0.1,
         nesterov: bool = False,
-        treatments: settings.Treatments = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: settings.Accumulation = None,
-        dtypes: settings.Dtypes = None,
-        shard_update: bool = False,
-        on_nonfinite: str = "skip",
-        on_spike: settings.Spikes = None,
-        jit_compile: bool = True,
         name: str | None = "AdamP",
+        **shared: Unpack[settings.Shared],
     ):
         super().__init__(**settings.constructor_arguments(locals()))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from tf_lamb.api import frontends
 from tf_lamb.api.optimizers import settings
@@ -86,21 +86,8 @@ class LAMB(Layerwise):
         bias_correction: bool = True,
         weight_decay_mode: str = "update",
         bounds: settings.Bounds = None,
-        treatments: settings.Treatments = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: settings.Accumulation = None,
-        dtypes: settings.Dtypes = None,
-        shard_update: bool = False,
-        on_nonfinite: str = "skip",
-        on_spike: settings.Spikes = None,
-        jit_compile: bool = True,
         name: str | None = "LAMB",
+        **shared: Unpack[settings.Shared],
     ):
         super().__init__(**settings.constructor_arguments(locals()))
 

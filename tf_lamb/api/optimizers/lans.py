@@ -1,6 +1,7 @@
 """The framework-independent half of LANS: its signature, docstring, settings and rule."""
 
 import dataclasses
+from typing import Unpack
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
@@ -87,20 +88,7 @@ class LANS(Layerwise):
         exclude_from_weight_decay: settings.Patterns = None,
         exclude_from_layer_adaptation: settings.Patterns = None,
         *,
-        treatments: settings.Treatments = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: settings.Accumulation = None,
-        dtypes: settings.Dtypes = None,
-        shard_update: bool = False,
-        on_nonfinite: str = "skip",
-        on_spike: settings.Spikes = None,
-        jit_compile: bool = True,
         name: str | None = "LANS",
+        **shared: Unpack[settings.Shared],
     ):
         super().__init__(**settings.constructor_arguments(locals()))

@@ -1,5 +1,7 @@
 """The framework-independent half of Muon: its signature, docstring, settings and rule."""
 
+from typing import Unpack
+
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.plan import Treatment
@@ -105,21 +107,8 @@ class Muon(Layerwise):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        treatments: settings.Treatments = None,
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        use_ema: bool = False,
-        ema_momentum: float = 0.99,
-        ema_overwrite_frequency: int | None = None,
-        loss_scale_factor: float | None = None,
-        gradient_accumulation_steps: settings.Accumulation = None,
-        dtypes: settings.Dtypes = None,
-        shard_update: bool = False,
-        on_nonfinite: str = "skip",
-        on_spike: settings.Spikes = None,
-        jit_compile: bool = True,
         name: str | None = "Muon",
+        **shared: Unpack[settings.Shared],
     ):
         super().__init__(**settings.constructor_arguments(locals()))
 

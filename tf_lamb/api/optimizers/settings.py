@@ -7,7 +7,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.schedules import check_host
@@ -27,33 +27,56 @@ Accumulation = int | Mapping[int, int] | None
 Spikes = Sequence[float] | str | None
 
 
-def _shared(
-    *,
-    weight_decay: WeightDecay = 0.0,
-    exclude_from_weight_decay: Patterns = None,
-    exclude_from_layer_adaptation: Patterns = None,
-    treatments: Treatments = None,
-    clipnorm: float | None = None,
-    clipvalue: float | None = None,
-    global_clipnorm: float | None = None,
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_overwrite_frequency: int | None = None,
-    loss_scale_factor: float | None = None,
-    gradient_accumulation_steps: Accumulation = None,
-    dtypes: Dtypes = None,
-    shard_update: bool = False,
-    on_nonfinite: str = "skip",
-    on_spike: Spikes = None,
-    jit_compile: bool = True,
-    name: str | None = None,
-):
-    """Has the arguments that every constructor takes, besides the rate and its rule's own."""
+class Shared(TypedDict, total=False):
+    """The arguments that every constructor takes by keyword alone, with their types.
+
+    Their defaults are in `DEFAULTS`. `_SHARED` in this module describes them.
+    """
+
+    treatments: Treatments
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: Accumulation
+    dtypes: Dtypes
+    shard_update: bool
+    on_nonfinite: str
+    on_spike: Spikes
+    jit_compile: bool
+
+
+DEFAULTS: Shared = {
+    "treatments": None,
+    "clipnorm": None,
+    "clipvalue": None,
+    "global_clipnorm": None,
+    "use_ema": False,
+    "ema_momentum": 0.99,
+    "ema_overwrite_frequency": None,
+    "loss_scale_factor": None,
+    "gradient_accumulation_steps": None,
+    "dtypes": None,
+    "shard_update": False,
+    "on_nonfinite": "skip",
+    "on_spike": None,
+    "jit_compile": True,
+}
 
 
 def shared_parameters() -> list[inspect.Parameter]:
-    """Returns the arguments that every optimizer takes, with their types and defaults."""
-    return [*inspect.signature(_shared).parameters.values()]
+    """Returns the arguments in `Shared` as parameters with their types and defaults."""
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+        for (name, default), annotation in zip(
+            DEFAULTS.items(), Shared.__annotations__.values(), strict=True
+        )
+    ]
 
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -71,8 +94,25 @@ EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
 
 def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all arguments of a constructor by name, given its `locals()`."""
-    return {name: value for name, value in constructor.items() if name not in ("self", "__class__")}
+    """Returns all arguments of a constructor by name, given its `locals()`.
+
+    Args:
+        constructor: The local variables, of which `shared` has the arguments of `Shared` that
+            were passed.
+    """
+    no_arguments = ("self", "__class__", "shared")
+    arguments = {name: value for name, value in constructor.items() if name not in no_arguments}
+    return {**DEFAULTS, **arguments, **constructor.get("shared", {})}
+
+
+def _explicit(constructor: Callable) -> inspect.Signature:
+    """Returns the signature of a constructor with the arguments of `Shared` in place of `**`."""
+    signature = inspect.signature(constructor)
+    *others, last = signature.parameters.values()
+    if last.kind is not last.VAR_KEYWORD:
+        return signature
+    *others, name = others  # the name stays the last
+    return signature.replace(parameters=[*others, *shared_parameters(), name])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -417,7 +457,8 @@ def documented(cls: Class) -> Class:
     """Completes the docstring of a class of optimizers, and the errors of its constructor.
 
     The line `{{shared_arguments}}` is replaced by an entry for each argument that has none. The
-    constructor answers an unknown argument with the one that was probably meant.
+    signature shows each argument of `Shared`. The constructor answers an unknown argument with the
+    one that was probably meant.
 
     Args:
         cls: A class with `settings_class`. It is changed in place.
@@ -425,6 +466,7 @@ def documented(cls: Class) -> Class:
     Returns:
         The class.
     """
+    cls.__init__.__signature__ = _explicit(cls.__init__)  # type: ignore[misc]
     cls.__init__ = arguments.answered(cls.__init__)  # type: ignore[misc]
     keys = cls.settings_class.keys  # type: ignore[attr-defined]
     if not (doc := cls.__doc__):  # `python -OO` removes docstrings

@@ -217,14 +217,19 @@ def _signature(rule, name):
         inspect.Parameter(hyperparameter, by_keyword, default=defaults[hyperparameter].default)
         for hyperparameter in rule.hyper
     ]
-    shared = [
-        parameter.replace(default=name if parameter.name == "name" else parameter.default)
-        for parameter in settings.shared_parameters()
+    first = [
+        inspect.Parameter(argument, by_keyword, default=default, annotation=annotation)
+        for argument, default, annotation in (
+            ("weight_decay", 0.0, settings.WeightDecay),
+            ("exclude_from_weight_decay", None, settings.Patterns),
+            ("exclude_from_layer_adaptation", None, settings.Patterns),
+        )
     ]
+    last = inspect.Parameter("name", by_keyword, default=name, annotation=str | None)
     return inspect.Signature([
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY),
         inspect.Parameter("learning_rate", positional_or_keyword, default=rule.start_rate),
-        *hyperparameters, *shared,
+        *hyperparameters, *first, *settings.shared_parameters(), last,
     ])  # fmt: skip
 
 
