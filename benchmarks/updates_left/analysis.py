@@ -54,19 +54,26 @@ def _scores(lines, what) -> list[float]:
     return [judged(line, "test", what) for line in lines]
 
 
+MORE = "transfer, half more"  # the rule of a cell whose runs saw half as many examples more
+
+
 def cells_of(lines: Iterable[dict]) -> list[Cell]:
-    """Returns the cells of a log, of fresh seeds alone and of as many examples as the base saw."""
+    """Returns the cells of a log, of fresh seeds alone.
+
+    A cell has runs of as many examples as its base saw, or of half as many more, as its rule says.
+    """
     groups: dict = collections.defaultdict(list)
     shorter: dict = collections.defaultdict(list)
     for line in lines:
         chain = line["task"], line["optimizer"], line["length"]
         if not line["seed"] or "256" in line["rule"] or line["batch"] == 256:
             continue
-        if line["examples"] == line["length"]:
-            # The settings that were chosen last are those of the seeds.
-            groups[*chain, line["batch"], line["rule"]].append(line)
-        elif line["examples"] < line["length"]:
+        if line["examples"] < line["length"]:
             shorter[chain].append(line)
+        else:
+            # The settings that were chosen last are those of the seeds.
+            rule = line["rule"] if line["examples"] == line["length"] else MORE
+            groups[*chain, line["batch"], rule].append(line)
     found = {}
     for (*chain, batch, rule), own in groups.items():
         scores = _scores(own, score_of(chain[0]))
@@ -102,6 +109,48 @@ def _compared(cell, found, shorter) -> Cell:
         over_adamw=cell.score / adamw.score - 1 if adamw else math.nan,
         margin=margin,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnNumbers:
+    """What an optimizer did from the user's own small batch to the large one.
+
+    Attributes:
+        optimizer: Its name.
+        updates: At the small batch and at the large one.
+        scores: The mean of the test's loss over the seeds, at each.
+        excess: Of the large batch over the small one, by seed.
+    """
+
+    optimizer: str
+    updates: tuple[int, int]
+    scores: tuple[float, float]
+    excess: tuple[float, ...]
+
+
+def own_numbers_of(lines: Iterable[dict]) -> list[OwnNumbers]:
+    """Returns what became of the step from 256 to 32,768, of each optimizer that made it."""
+    frozen = FROZEN["own_numbers"]
+    groups: dict = collections.defaultdict(dict)
+    for line in lines:
+        is_base = line["batch"] == frozen["base_batch"] and line["rule"] == "tuned"
+        if is_base or line["rule"] == f"transfer from {frozen['base_batch']}":
+            groups[line["optimizer"]].setdefault(line["seed"], {})[is_base] = line
+    found = []
+    for optimizer, of_seed in groups.items():
+        pairs = [(pair[True], pair[False]) for pair in of_seed.values() if len(pair) == 2]
+        if not pairs:
+            continue
+        scores = [[judged(line, "test", "loss") for line in pair] for pair in pairs]
+        found.append(
+            OwnNumbers(
+                optimizer,
+                tuple(line["updates"] for line in pairs[0]),
+                tuple(map(float, np.mean(scores, axis=0))),
+                tuple(large / small - 1 for small, large in scores),
+            )
+        )
+    return found
 
 
 # -- where the result is kept ---------------------------------------------------------------------

@@ -55,6 +55,41 @@ def _excess(cell):
     return f"**{text}**" if cell.is_kept else text
 
 
+def by_rule(cells: Sequence[Cell]) -> str:
+    """A row of each larger batch and rule: the excess over the base, the best and AdamW's base."""
+    rows = [
+        (
+            f"{cell.task}, {cell.optimizer}, 2^{math.log2(cell.length):.0f}", f"{cell.batch:,}",
+            cell.rule, f"{cell.updates:,}", _percent(cell.excess), _percent(cell.over_best),
+            _percent(cell.over_adamw), f"{cell.seconds:.1f}",
+        )
+        for cell in sorted(
+            cells, key=lambda cell: (cell.task, cell.optimizer, cell.length, cell.batch, cell.rule)
+        )
+        if cell.batch > BASE
+    ]  # fmt: skip
+    head = (
+        "task, optimizer, examples", "batch", "rule", "updates", "over its base",
+        "over the best smaller batch", "over AdamW's base", "seconds",
+    )  # fmt: skip
+    return markdown(head, rows)
+
+
+def own_numbers(found: Sequence[analysis.OwnNumbers]) -> str:
+    """A row of each optimizer that was taken from the user's own small batch to the large one."""
+    rows = [
+        (
+            own.optimizer,
+            *(f"{n:,}: {loss:.4f}" for n, loss in zip(own.updates, own.scores, strict=True)),
+            ", ".join(map(_percent, own.excess)),
+        )
+        for own in found
+    ]  # fmt: skip
+    frozen = analysis.FROZEN["own_numbers"]
+    batches = (f"batch {frozen[name]:,}" for name in ("base_batch", "batch"))
+    return markdown(["optimizer", *batches, "excess, by seed"], rows)
+
+
 def needed(cells: Sequence[Cell]) -> dict[tuple, float]:
     """Returns the updates at which each chain's excess is its margin, where they are known."""
     found = {
@@ -115,9 +150,12 @@ def figure(cells: Sequence[Cell], path: str):
 
 
 def main(_):
-    cells = analysis.cells_of(runs.runs_of(FLAGS.log))
-    for part in (by_updates, by_optimizer, by_model):
+    lines = list(runs.runs_of(FLAGS.log))
+    cells = analysis.cells_of(lines)
+    for part in (by_updates, by_rule, by_optimizer, by_model):
         print(part(cells), end="\n\n")
+    if found := analysis.own_numbers_of(lines):
+        print(own_numbers(found), end="\n\n")
     if exponents := analysis.growth(needed(cells)):
         rows = [(*name, f"{power:.2f}") for name, power in exponents.items()]
         print(markdown(["task", "optimizer", "critical batch = c x examples^a, a"], rows))

@@ -112,3 +112,25 @@ def test_a_line_of_the_log_is_known_by_its_run():
     other = dataclasses.replace(run, seed=2)
     assert key(run.line) != key(other.line)
     assert run.line["protocol"] == HASH
+
+
+def test_half_of_the_examples_more_are_a_cell_of_their_own():
+    own = "letters", "AdamW", 2**18
+    more = [line(*own, 3 * 2**17, 16_384, "transfer", seed, 2.1) for seed in (1, 2)]
+    cells = analysis.cells_of([*made_up(), *more])
+    (cell,) = (cell for cell in cells if cell.rule == analysis.MORE)
+    assert (cell.updates, cell.excess) == (24, pytest.approx(0.05))
+    assert cell not in larger(cells)
+
+
+def test_the_own_numbers_are_compared_seed_by_seed():
+    own = "letters", "LAMB", 2**25
+    lines = [
+        line(*own, 2**25, batch, rule, seed, loss + 0.1 * seed)
+        for seed in (1, 2)
+        for batch, rule, loss in ((256, "tuned", 1.0), (32_768, "transfer from 256", 1.1))
+    ]
+    (found,) = analysis.own_numbers_of([*made_up(), *lines])
+    assert found.updates == (131_072, 1_024)
+    assert found.scores == pytest.approx((1.15, 1.25))
+    assert found.excess == pytest.approx((1.2 / 1.1 - 1, 1.3 / 1.2 - 1))
