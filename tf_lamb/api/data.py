@@ -196,7 +196,7 @@ class Arrays:
         yield from (self._rows(slice(first, first + MANY)) for first in range(0, self.length, MANY))
 
     def hold_out(self, wanted: int) -> tuple:
-        """Returns so many examples, chosen at random, which no batch has any longer."""
+        """Takes `wanted` random examples out of the training data, and returns them."""
         import numpy as np
 
         order = np.random.default_rng(0).permutation(self._kept)
@@ -321,7 +321,7 @@ class Batches:
         return sum(map(size_of, self._read()))
 
     def hold_out(self, wanted: int) -> tuple:
-        """Returns the first examples, which no batch has any longer."""
+        """Takes the first `wanted` examples out of the training data, and returns them."""
         self._skipped = wanted
         return Rebatched(self._compared()).take(wanted)
 
@@ -405,7 +405,10 @@ class Batches:
             yield batch
 
     def _tell(self, event):
-        """Tells the data of an event, as `fit` does: a `PyDataset` or `Sequence` may shuffle."""
+        """Calls the data's method `event`, if there is one, as `fit` does.
+
+        For instance, `on_epoch_end` of a `PyDataset` or `Sequence` may shuffle its batches.
+        """
         if notify := getattr(self._data, event, None):
             notify()
 

@@ -37,11 +37,11 @@ class Variable:
     shapes: Mapping[str, tuple[int, ...]]
 
     def get(self, key: str, otherwise=None):
-        """Returns the value that the user's treatments have for a key.
+        """Returns what the user's `treatments` argument sets for this variable.
 
         Args:
-            key: A key of a treatment, such as "rate".
-            otherwise: The value to return if they have none.
+            key: A setting of that argument, such as "rate".
+            otherwise: What to return if no matching pattern sets it. Defaults to None.
         """
         return self.given[key][1] if key in self.given else otherwise
 

@@ -18,10 +18,13 @@ NEAR_ZERO = 1e-3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Treatment(layouts.Layout):
-    """The plan's decision on one variable: its layout and its weight decay.
+    """What the plan decides for one variable: its layout and its weight decay.
+
+    Not to be confused with the user's `treatments`, from which it is made.
 
     Attributes:
-        decay: The weight decay. If it follows a schedule: 1.0, or 0.0 where there is no decay.
+        decay: The weight decay; 0.0 for a variable without. If decay follows a schedule, this is
+            the factor of the scheduled value: 1.0 or 0.0.
     """
 
     decay: float
@@ -112,7 +115,7 @@ class Plan:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The paths, each with its number where several variables have it."""
+        """The paths; a path that several variables share gets a number, as in `path#1of2`."""
         return tuple(unique(self.paths))
 
     def layers(self, indices: Iterable[int], missing: Iterable[int] = ()) -> tuple[Layer, ...]:
@@ -151,7 +154,7 @@ class Plan:
         )
 
     def holding(self, sizes: Mapping[int, float]) -> "Plan":
-        """Returns the plan with the variables that are near zero.
+        """Returns a copy of the plan that records which variables are near zero.
 
         Biases and offsets of normalizations start near zero everywhere, and are left out. So is a
         joined layer of which one variable is not near zero.

@@ -269,7 +269,11 @@ def _second_rung(run, candidate, first, seen, steps):
 
 
 def _rung(run, candidate, trials, start, factor, steps, most, best=None):
-    """Adds an optimizer's trials on a rung to `trials`, in the order in which they are made."""
+    """Trains at the rates of one rung, one after the other, and appends each trial to `trials`.
+
+    `search.next_rate` chooses each rate from the trials so far, up to `most` trials. Returns
+    `trials`.
+    """
     while (rate := search.next_rate(trials, start, factor, most, best)) is not None:
         trials.append(run(candidate, rate, steps))
     return trials

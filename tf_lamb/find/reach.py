@@ -22,7 +22,8 @@ LOOKS = 1.15  # the factor of steps from one evaluation to the next
 LAST = 3  # evaluations whose mean is compared, which lag alike at every batch
 EARLY = 4  # evaluations begin at the first step that may reach the target, divided by this
 LEAST_STEPS = 4  # the fewest steps of a run at the large batch, if the noise scale is infinite
-# (runs, evaluations of each): about, if the first rates are the best, and at most.
+# For the estimate of time: (runs, evaluations of each), as expected and at most. Expected means
+# that the first rates are the best.
 LOOKED = ((2 * (2 + SEEDS), 11), (2 * (RATES + MORE), 20))
 
 
@@ -118,14 +119,17 @@ def learned(seen: Losses) -> bool:
 
 
 def fastest(run: Callable[[float, float], Run], start: float) -> list[Run]:
-    """Runs at rates that are a factor of two apart, until both neighbours of the best are tried.
+    """Searches, by factors of two, for the rate that takes the fewest steps to the target.
+
+    The search ends when both twice and half the best rate have been tried, or after `RATES` runs.
 
     Args:
-        run: Makes a run, from its rate and the fewest steps to the target so far.
+        run: Makes a run. Its arguments are the rate, and the fewest steps to the target of all runs
+            so far, after which it may give up.
         start: The first rate.
 
     Returns:
-        All runs, `RATES` at most.
+        All runs, in the order in which they were made.
     """
     runs: dict[float, Run] = {}
     rate = start

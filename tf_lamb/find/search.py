@@ -239,7 +239,7 @@ def keeps_start(start: Trial, best: Trial) -> bool:
 
 
 def between(found: Plateau) -> float:
-    """Returns the factor between rates of the second rung, which reach the ends of a plateau."""
+    """Returns the factor between rates of the second rung, by which they span the first plateau."""
     return min(max(FINE, math.sqrt(found.high / found.low)), COARSE)
 
 

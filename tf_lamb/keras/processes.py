@@ -26,7 +26,8 @@ def members():
         return [0]
     import jax
 
-    if jax.process_count() == 1:  # even if the mesh, to compile for, has more
+    # One process may have a mesh of a larger machine, to compile for it without its devices.
+    if jax.process_count() == 1:
         return [0]
     mesh = keras.distribution.distribution().device_mesh.backend_mesh
     return sorted({device.process_index for device in mesh.devices.flat})

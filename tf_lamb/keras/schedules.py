@@ -11,7 +11,7 @@ from tf_lamb.core import schedules
 
 
 def _registered(cls):
-    """Registers a class by its name, without the underscore of a private one."""
+    """Registers a class with Keras's serialization, under its name without a leading underscore."""
     name = cls.__name__.removeprefix("_")
     return keras.saving.register_keras_serializable("tf_lamb", name)(cls)
 

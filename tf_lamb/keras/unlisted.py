@@ -11,7 +11,7 @@ from tf_lamb.keras import arrays
 
 
 class Buffer:
-    """Holds a buffer of a torch module, with what a search asks of a variable.
+    """Wraps a buffer of a torch module, so that a search can read and assign it like a variable.
 
     Args:
         module: The module.
@@ -39,7 +39,10 @@ class Buffer:
 
 
 def unlisted(model):
-    """Returns whatever has values that training may change, and that Keras lists nowhere."""
+    """Returns the state of a model that training may change and `model.variables` does not list.
+
+    That is `tf.Variable`s on TensorFlow, a `Buffer` for each buffer on torch, and nothing on JAX.
+    """
     # seam: Keras 3.15.1. No public walk reaches layers inside of layers.
     layers = model._flatten_layers()
     if keras.backend.backend() == "tensorflow":

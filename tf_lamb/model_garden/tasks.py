@@ -202,8 +202,8 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         """
         if not self.task_config.scale_loss:
             return super().train_step(inputs, model, optimizer, metrics)
-        # seam: tf-models-official 2.20.0. The step of the base task does both, but calls
-        # `build_losses` without the metrics that the losses of this task need.
+        # seam: tf-models-official 2.20.0. `base_task.Task.train_step` scales and averages, too, but
+        # calls `build_losses` without the metrics, which the losses of this task need.
         task = types.SimpleNamespace(
             loss=self.loss,
             build_losses=functools.partial(self.build_losses, metrics=metrics),

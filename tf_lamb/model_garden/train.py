@@ -129,8 +129,8 @@ def register() -> None:
     from tf_lamb import model_garden
 
     model_garden.register()
-    # A Gin file may import a module that registers more experiments. Model Garden parses the files
-    # again, and locks Gin.
+    # A Gin file may import a module that registers more experiments, so the files are parsed here.
+    # Model Garden parses them again later and then locks Gin: hence `finalize_config=False` below.
     files, bindings = flags.FLAGS.gin_file or [], flags.FLAGS.gin_params or []
     error_types = ImportError, LookupError, NameError, OSError, SyntaxError, TypeError, ValueError
     for name, source in (("gin_file", files), ("gin_params", bindings)):

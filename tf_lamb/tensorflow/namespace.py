@@ -118,21 +118,22 @@ def concatenate(arrays):
 
 
 def shape(x):
-    """Returns the length of each axis: a number where it is known, else a scalar."""
+    """Returns the length of each axis: an int where it is known, else a scalar tensor."""
     return [n if n is not None else tf.shape(x)[i] for i, n in enumerate(x.shape)]
 
 
 def true_divide(x, y):
-    """Divides as NumPy does; integers in float32, as learning rates are.
+    """Divides as NumPy does, except that an integer `x` becomes float32, as learning rates are.
 
     Args:
-        x, y: The arrays.
+        x: The tensor to divide.
+        y: What to divide by: a tensor or a number.
     """
     return (tf.cast(x, tf.float32) if x.dtype.is_integer else x) / y
 
 
 def take_along_axis(x, indices, axis):
-    """Takes as NumPy does, where the indices of a vector apply to all vectors along an axis.
+    """Reorders the rows (axis -2) or columns (axis -1) of each matrix, as NumPy's function does.
 
     Args:
         x: A matrix, or a stack of matrices.
@@ -144,9 +145,11 @@ def take_along_axis(x, indices, axis):
 
 
 def precise(x, y):
-    """Computes x @ y as three products, of what bfloat16 holds of each and of what it leaves.
+    """Computes x @ y about as precisely as float32, where one product would round its inputs.
 
-    TensorFlow has no precision of one product: by default a GPU drops 13 bits, and a TPU 16.
+    Each matrix is split into its bfloat16 value and the rest, and the products are added; that of
+    both rests is too small to count. TensorFlow has no setting for the precision of one product: by
+    default a GPU drops 13 bits of the inputs, and a TPU 16.
 
     Args:
         x, y: Matrices, or stacks of matrices.

@@ -14,7 +14,7 @@ from tf_lamb.tf_keras import host
 
 
 def _registered(cls):
-    """Registers a class by its name, without the underscore of a private one."""
+    """Registers a class with Keras's serialization, under its name without a leading underscore."""
     name = cls.__name__.removeprefix("_")
     return tf_keras.saving.register_keras_serializable("tf_lamb", name)(cls)
 

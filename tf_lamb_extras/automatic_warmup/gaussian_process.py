@@ -137,7 +137,8 @@ def fitted(x, y) -> Prior:
     kernel = ConstantKernel(1.0, (1e-6, 1e6)) * RBF(LENGTH_SCALE, "fixed")
     kernel += WhiteKernel(1e-3, (1e-4, 1e6))
     with warnings.catch_warnings():
-        # The fit may end at a bound of the noise, which the authors' code has, too.
+        # scikit-learn warns if the fitted noise is at one of its bounds. That is no fault: the
+        # authors' code has such a bound, too.
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted_kernel = _process(kernel, alpha=0.0).fit(x[:, None], y - y.mean()).kernel_
     return Prior(float(fitted_kernel.k1.k1.constant_value), float(fitted_kernel.k2.noise_level))

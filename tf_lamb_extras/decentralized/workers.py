@@ -150,8 +150,9 @@ class Workers:
             decays: The weight decay of each trained weight.
             rate: The learning rate, a scalar.
             turn: The number of the step, which chooses the mixing matrix.
-            state: The weights, the other variables and, as a tuple for each weight, the slots, all
-                of all workers; and the variables of the metrics.
+            state: A tuple of weights, other variables, slots and metric variables. The slots are a
+                tuple for each weight. All but the metric variables have the axis of workers in
+                front.
             data: The batch: inputs, targets and sample weights.
 
         Returns:
@@ -178,7 +179,8 @@ class Workers:
 
         split, replicated = jax.P(AXIS), jax.P()
         parts = (split, split, split, replicated)
-        # The check would refuse loops inside layers, whose carry is alike at first, then differs.
+        # `check_vma` would refuse a loop inside a layer whose carry starts alike on all workers and
+        # then differs.
         return jax.shard_map(
             worker, mesh=self._mesh, in_specs=(replicated, replicated, parts, split),
             out_specs=(replicated, split, parts), check_vma=False,

@@ -1,4 +1,7 @@
-"""Reports memory and time of a Keras model's train step, from the TPU's own compiler."""
+"""Checks, without a TPU, the memory and minimum time of a Keras model's train step on one.
+
+The TPU's own compiler, libtpu, compiles the step on a CPU.
+"""
 
 import functools
 import math
@@ -188,7 +191,7 @@ class _Compiled:
 
 
 def _reduced(topology, program, in_branches):
-    """Returns the bytes whose all-reduce over all chips has the minimum time of the collectives.
+    """Returns the bytes whose all-reduce over all chips takes as long as all the collectives.
 
     An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of one chip send
     nothing.

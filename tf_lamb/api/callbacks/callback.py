@@ -15,17 +15,21 @@ RISING: weakref.WeakSet = weakref.WeakSet()
 
 
 class Callback:
-    """Reads an optimizer every few of its steps, between two batches, and after the last one.
+    """Reads an optimizer every `every` optimizer steps, and once more when training ends.
 
-    A subclass defines `_read_now` and `_find`; the frontend's callback defines `_batches_a_call`.
-    For an optimizer that wraps another one, a step is a batch.
+    It reads between two batches. A subclass defines `_read_now`, which reads, and may override
+    `_find`, which picks the optimizer. The callback class of each Keras defines `_batches_a_call`.
+
+    An optimizer step may take several batches, with `gradient_accumulation_steps`. A wrapper, such
+    as `LossScaleOptimizer`, does not tell how many: if `_find` returns one, a batch counts as a
+    step.
 
     Args:
         every: The optimizer steps between two readings. Defaults to 1.
 
     Attributes:
         model: The model that is trained; Keras sets it.
-        params: What Keras tells callbacks of a training, such as `epochs` and `steps`.
+        params: The settings of this `fit`, such as `epochs` and `steps`; Keras sets them.
     """
 
     model: Any

@@ -75,7 +75,7 @@ class Diagnosis:
     def _skips(self, tried, skipped):
         """Describes the skipped steps if they are in a row or the majority, else returns None."""
         self._tried.append((tried, skipped))
-        # The window has 2 x patience steps that were tried, or two readings if those are rarer.
+        # The window starts at the latest reading that is at least 2 x patience tried steps old.
         while len(self._tried) > 1 and tried - self._tried[1][0] >= 2 * self._patience:
             self._tried.popleft()
         if (row := skipped - self._skipped_before) >= self._patience:

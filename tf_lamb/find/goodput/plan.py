@@ -11,7 +11,7 @@ from tf_lamb.core.messages import table
 from tf_lamb.find.goodput.steps import StepCurve
 
 WRONG_BY = 2.0  # the factor by which the noise scale may be wrong, for the regret
-NEAR = 1.1  # a batch is near the best within this many times its hours
+NEAR = 1.1  # a batch is near the best if it takes at most this many times the hours
 LEVEL = 1.001  # a batch is level within this many times the least hours, device-hours alike
 
 

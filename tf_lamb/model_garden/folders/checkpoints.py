@@ -395,8 +395,9 @@ class Manager(tf.train.CheckpointManager):
         if "train" not in self._mode and not self._check_averages(path):
             target = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
         try:
-            # All that is needed is in the checkpoint. An evaluation, or a run that takes no step,
-            # does not use the rest. The base class would warn of each such variable.
+            # The check above has found all variables that are needed. `expect_partial` silences
+            # TensorFlow's warnings of the others: an evaluation does not read the optimizer's, nor
+            # does a training run that takes no step.
             target.restore(path).expect_partial()
         except ValueError as error:  # a variable has another shape
             raise _foreign(path, str(error)) from error

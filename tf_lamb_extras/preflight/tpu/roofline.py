@@ -1,12 +1,13 @@
 """Computes the minimum time of a step from the peak rates of a TPU.
 
-    compute = operations / peak operations a second
+    compute = operations / peak operations per second
     memory  = bytes moved / bandwidth of the memory (HBM)
-    network = 2 (n - 1)/n x bytes to all-reduce / bandwidth of a chip's links, n chips
+    network = 2 (n - 1)/n x bytes to all-reduce / bandwidth of a chip's links,   for n chips
 
-Each is a lower bound, and so is the largest of them. Nothing here tells how near a program comes to
-it. The network's bound is that of any all-reduce without arithmetic in the network (Patarasuk and
-Yuan, 2009), with every link of a chip in use.
+Each is a lower bound on the time, and the minimum time is the largest of them. How much longer a
+real step takes is not estimated. The network's bound assumes that every link of a chip is in use.
+It holds for any all-reduce in which the chips, and not the network, do the sums (Patarasuk and
+Yuan, 2009).
 """
 
 import dataclasses
