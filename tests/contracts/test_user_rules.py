@@ -10,7 +10,6 @@ from support.frontends import FRONTENDS, apply, array, every_frontend, new_varia
 from support.user_rules import layerwise_lion, lion_in_numpy, plain_sign
 
 from tf_lamb import recipes, rules
-from tf_lamb.api.optimizers import settings
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 4)).astype("float32")
@@ -130,13 +129,40 @@ def test_its_signature_names_every_argument(frontend):
 
 @pytest.mark.parametrize("name", rules.OURS)
 @every_frontend
-def test_what_all_optimizers_take_is_the_same_for_each(frontend, name):
-    """The list that a user's class is made with, and the signatures that editors show."""
+def test_a_users_class_takes_what_ours_take(frontend, name):
     parameters = inspect.signature(getattr(FRONTENDS[frontend][1], name)).parameters
-    for shared in settings.shared_parameters():
-        if shared.name not in ("name", "weight_decay"):
-            own = parameters[shared.name]
-            assert (own.default, own.annotation) == (shared.default, shared.annotation), shared.name
+    of_a_user = inspect.signature(lion(frontend)).parameters
+    shared = [argument for argument in parameters if argument in of_a_user and argument != "name"]
+    assert len(shared) >= 18
+    for argument in shared:
+        if argument not in ("learning_rate", "weight_decay", *rules.OURS[name].hyper):
+            expected, own = parameters[argument], of_a_user[argument]
+            assert (own.default, own.annotation) == (expected.default, expected.annotation)
+
+
+@pytest.mark.parametrize("name", rules.OURS)
+@every_frontend
+def test_a_default_is_the_same_in_a_rule_and_in_its_constructor(frontend, name):
+    parameters = inspect.signature(getattr(FRONTENDS[frontend][1], name)).parameters
+    of_rule = inspect.signature(rules.OURS[name].step).parameters
+    numbers = [argument for argument in rules.OURS[name].hyper
+               if isinstance(of_rule[argument].default, (bool, int, float))]  # fmt: skip
+    assert numbers
+    assert {argument: parameters[argument].default for argument in numbers} == {
+        argument: of_rule[argument].default for argument in numbers
+    }
+
+
+def rule_of_shared(xp, g, w, *, lr, t, decay, adapt, axes, shared=0.5):
+    return (w - shared * lr * g,)
+
+
+@every_frontend
+def test_a_hyper_parameter_may_have_any_name(frontend):
+    optimizer = FRONTENDS[frontend][1].optimizer_of(rule_of_shared)(0.5)
+    variable = new_variable(frontend, [1.0, -2.0])
+    apply(optimizer, [[2.0, -4.0]], [variable])
+    np.testing.assert_array_equal(array(variable), [0.5, -1.0])
 
 
 @every_frontend

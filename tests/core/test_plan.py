@@ -169,7 +169,7 @@ def test_what_is_near_zero_is_named_by_a_pattern_of_its_own():
     paths = ["a/kernel", "b/kernel", "b/bias", "c/lora_b", "d/lora_b", "e/gate"]
     sizes = {0: NEAR_ZERO, 1: 0.0, 2: 0.0, 3: 0.0, 4: 9e-4, 5: 1e-6}
     shapes = [(2, 2)] * 5 + [(2,)]
-    found = plan_for(paths, shapes).holding(sizes)
+    found = plan_for(paths, shapes).with_near_zero(sizes)
     assert found.near_zero == {1, 3, 4, 5}
     message = found.warning_near_zero(["norm"])
     assert message.startswith("At or near zero: 'b/kernel', 'c/lora_b', 'd/lora_b' and 1 more.")
@@ -177,14 +177,14 @@ def test_what_is_near_zero_is_named_by_a_pattern_of_its_own():
     assert [line.endswith("near 0") for line in found.table().splitlines()[1:7]] == [
         False, True, False, True, True, True,
     ]  # fmt: skip
-    assert plan(paths).holding({0: 1.0}).warning_near_zero() is None
+    assert plan(paths).with_near_zero({0: 1.0}).warning_near_zero() is None
 
 
 def test_a_joined_layer_is_near_zero_as_one():
     joined = plan(
         ["a/kernel", "a/bias", "b/kernel", "b/bias"], treatments={"a/|b/": {"join": True}}
     )
-    assert joined.holding({0: 0.0, 1: 1.0, 2: 0.0, 3: 0.0}).near_zero == {2}
+    assert joined.with_near_zero({0: 0.0, 1: 1.0, 2: 0.0, 3: 0.0}).near_zero == {2}
 
 
 def test_the_first_multiplier_that_matches_counts():

@@ -237,3 +237,16 @@ def test_the_way_of_an_optimizer_of_keras_is_named():
         recipes.transfer(256, 256, 0.01, weight_decay=0.01, **of).arguments("LAMB")
     given = "beta_2=0.9, weight_decay=0.01, use_ema=True, ema_momentum=0.5"
     assert str(caught.value).endswith(f"write keras.optimizers.AdamW(recipe.schedule(), {given}).")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "line"),
+    [
+        ((), "layer adaptation everywhere"),
+        (("norm_and_bias",), "layer adaptation everywhere, but not for norm_and_bias"),
+        (("bias",), "layer adaptation everywhere, but not where a name matches 'bias'"),
+    ],
+)
+def test_what_is_not_adapted_is_printed(patterns, line):
+    recipe = dataclasses.replace(scale(), exclude_from_layer_adaptation=patterns)
+    assert line in recipe.settings()

@@ -227,6 +227,8 @@ class Promised:
         if self.micro_step < self.accumulates:
             return False
         # Of as many as are summed: a run may go on with fewer micro-batches than already wait.
+        # Without a gradient in the last micro-batch, a sum of zeros counts as no gradient at all.
+        self.given = {r for r in self.given if r not in missing or np.any(self.sums[r])}
         mean = {r: self.sums[r] / self.micro_step for r in self.trained if r in self.given}
         with np.errstate(over="ignore", invalid="ignore"):
             if not all(np.sum(np.square(g)) <= LARGEST for g in mean.values()):

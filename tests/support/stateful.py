@@ -736,7 +736,9 @@ class Training(RuleBasedStateMachine):
         if form in WITH_MODEL:
             loss = loss_of(self.host)
             model = self.host.models.load_model(path, custom_objects={"tilted": loss})
-            if form == "model.h5":  # Keras 3 hands the state over when the optimizer is built
+            # Keras 3 hands the state over when the optimizer is built. Its loss scale is built by
+            # then, and would begin anew if it was built again.
+            if form == "model.h5" and not getattr(model.optimizer, "built", False):
                 model.optimizer.build(model.trainable_variables)
             self.compile(model, model.optimizer)
             return

@@ -153,7 +153,7 @@ class Plan:
             "them all."
         )
 
-    def holding(self, sizes: Mapping[int, float]) -> "Plan":
+    def with_near_zero(self, sizes: Mapping[int, float]) -> "Plan":
         """Returns a copy of the plan that records which variables are near zero.
 
         Biases and offsets of normalizations start near zero everywhere, and are left out. So is a

@@ -131,6 +131,9 @@ def step(
 def present_in(xp, layer, gradients) -> list:
     """Computes which of a layer's gradients that may be missing are not all zeros.
 
+    A variable that has no gradient in the last micro-batch of an update rests if its sum of those
+    before is all zeros, as it is where none of them had a gradient.
+
     Args:
         xp: An array namespace.
         layer: The layer.

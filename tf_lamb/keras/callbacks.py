@@ -6,6 +6,7 @@ Each joins the framework-independent half with Keras's base class.
 import contextlib
 import math
 import os
+import re
 import warnings
 
 import keras
@@ -161,5 +162,5 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
     def _epochs_done(self):
         """Returns the epochs of the folder's backups; a kill may have left more than one."""
         names = os.listdir(self.backup_dir) if os.path.isdir(self.backup_dir) else []
-        epochs = (name.removeprefix(_BEFORE).removesuffix(_AFTER) for name in names)
-        return sorted(int(epoch) for epoch in epochs if epoch.isdecimal())
+        pattern = re.compile(rf"{re.escape(_BEFORE)}(\d+){re.escape(_AFTER)}")
+        return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)

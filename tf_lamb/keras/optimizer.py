@@ -134,11 +134,16 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             layout = self._shares.layout(variable, shape)
         elif shape is not None:
             layout = sharding.replicated(len(shape))
-        place = contextlib.nullcontext()
+        place: contextlib.AbstractContextManager = contextlib.nullcontext()
+        alike: contextlib.AbstractContextManager = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
-            extended = self._distribution_strategy.extended
-            place = extended.colocate_vars_with(arrays.native(variable))
-        with place:
+            from tf_lamb.tensorflow import replicas
+
+            strategy = self._distribution_strategy
+            place = strategy.extended.colocate_vars_with(arrays.native(variable))
+            if dtype == "bfloat16":
+                alike = replicas.made_alike(strategy)
+        with place, alike:
             name = f"{path_of(variable).replace('/', '_')}_{name}"
             shape = variable.shape if shape is None else shape
             return super().add_variable(shape, initial, dtype, layout=layout, name=name)
@@ -215,11 +220,11 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if not trained:
             self._count(trained, TAKEN)
             return
-        plan, state = self._layers_and_state(trained, missing)
+        layers, state = self._layers_and_state(trained, missing)
         if keras.backend.backend() == "tensorflow":
             gradients = self._aggregated(gradients, state.accumulators)
         apply_update = functools.partial(
-            self._update, plan, state, self._scalars, functools.partial(self._count, trained)
+            self._update, layers, state, self._scalars, functools.partial(self._count, trained)
         )
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf

@@ -1,4 +1,6 @@
-"""Replicas under `tf.distribute`: their accumulators, sums over them, and statistics of both.
+"""What a step needs under `tf.distribute`: accumulators of replicas, sums and maxima over them.
+
+It also has the checks of the strategy that an optimizer is used under.
 
 Under `ParameterServerStrategy` the variables lie on several servers. Seam into TensorFlow (2.20):
 `_sharded_container` of a part, which `api.variables` reads, too.
@@ -73,6 +75,29 @@ def per_replica_variables():
         yield
 
 
+@contextlib.contextmanager
+def made_alike(strategy):
+    """Has each worker make variables by itself, in a `with` block, instead of sending their values.
+
+    All workers have to begin them with the same values. TensorFlow's broadcast from the first
+    worker takes no bfloat16.
+
+    Args:
+        strategy: The strategy of the variables.
+    """
+    # seam: TensorFlow 2.20.0, `_num_workers` of `MultiWorkerMirroredStrategy`'s `extended`.
+    extended = strategy.extended
+    worker_count = getattr(extended, "_num_workers", 1)
+    if worker_count == 1:
+        yield
+        return
+    extended._num_workers = 1
+    try:
+        yield
+    finally:
+        extended._num_workers = worker_count
+
+
 def gather(strategy, accumulators, gradients, is_update):
     """Adds gradients to the accumulators of their replica.
 
@@ -140,6 +165,8 @@ def sum_over_replicas(tensor):
 
 def largest(tensors):
     """Returns the elementwise maximum of each tensor over replicas, by one all-reduce for all.
+
+    Under a parameter server the tensors come back as they are.
 
     `all_gather` of TensorFlow 2.20 numbers its exchanges as another strategy of the process numbers
     its sums, and the later one breaks off.

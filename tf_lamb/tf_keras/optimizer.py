@@ -1,5 +1,6 @@
 """The base class of every optimizer for tf_keras, except for the rule."""
 
+import contextlib
 import functools
 
 import tensorflow as tf
@@ -160,14 +161,14 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
         missing = self._missing  # in this micro-batch; the update takes their sums so far
-        plan, state = self._layers_and_state([*variables, *missing], missing)
+        layers, state = self._layers_and_state([*variables, *missing], missing)
         count = functools.partial(self._count, [*variables, *missing])
         if self.gradient_accumulation_steps:
             zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
             if not self.gradients_are_gathered:
                 self.gather([*gradients, *zeros[len(gradients) :]], state.accumulators)
             gradients = []
-        update = functools.partial(self._update, plan, state, self._scalars, count)
+        update = functools.partial(self._update, layers, state, self._scalars, count)
         strategy = tf.distribute.get_strategy()
         result = interim.maybe_merge_call(update, strategy, tuple(gradients))
         for variable in missing:
@@ -243,7 +244,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         """Adds a variable with a value, which gives its dtype, where another one lives."""
         if host.native(variable).dtype == value.dtype:
             return super().add_variable_from_reference(variable, name, initial_value=value)
-        with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+        strategy = tf.distribute.get_strategy()
+        is_sent = value.dtype != tf.bfloat16
+        alike = contextlib.nullcontext() if is_sent else replicas.made_alike(strategy)
+        with strategy.extended.colocate_vars_with(variable), alike:
             new_variable = tf.Variable(
                 value, name=f"{name}/{variable._shared_name}", trainable=False
             )

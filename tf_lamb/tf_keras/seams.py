@@ -1,7 +1,6 @@
-"""Replaces parts of tf_keras, and of a user's objects of it; no other module does so.
+"""Replaces parts of tf_keras alone; `api/seams.py` has the replacements for both Kerases.
 
-The first optimizer of ours that is made calls `install`; `api/seams.py` has the replacements for
-both Kerases.
+The first optimizer of ours that is made calls `install`.
 
 By itself tf_keras's `LossScaleOptimizer` looks at the gradients of every call, under accumulation
 those of a micro-batch: it would drop one, count it, move its scale, and sum gradients over replicas
@@ -25,9 +24,9 @@ from tf_lamb.tf_keras import host
 
 @functools.cache
 def install():
-    """Changes `LossScaleOptimizerV3` of tf_keras 2.20.1 around ours, once.
+    """Changes tf_keras 2.20.1 once: `LossScaleOptimizerV3` around ours, and `_get_optimizer`.
 
-    Around others it works as ever.
+    Around other optimizers `LossScaleOptimizerV3` works as ever.
 
     `save_own_variables`, `load_own_variables`: tf_keras's save and load the optimizer inside, by
     position, before ours can refuse it. From the first of ours on, they do so around others only; a
@@ -95,7 +94,7 @@ def take_over_scale(scale) -> Callable:
 
 
 def _after_update(move, due, skipped):
-    """Moves the scale after an update, by a gradient of NaN or 0."""
+    """Moves the scale as tf_keras does: its `update` gets a NaN after a skipped update, else 0."""
 
     def update():
         move([tf.where(skipped, math.nan, 0.0)])

@@ -101,7 +101,7 @@ class Source:
             hold are left out.
         unsaid: Arguments that the optimizer had and the source does not hold.
         weights: Name of a variable -> array; None if the source holds no weights.
-        beyond: Arguments that this package does not have, by their own names.
+        beyond: All arguments of the source, by their own names.
         scalars: State that belongs to no single variable, by its name in a file of this package.
         unread: Arguments and, by path, variables that this package cannot interpret: those of a
             newer version, or of a subclass.

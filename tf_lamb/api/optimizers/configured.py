@@ -18,19 +18,18 @@ from tf_lamb.core.recipes.recipe import check_recipe
 from tf_lamb.core.rules import Rule
 
 if TYPE_CHECKING:
-    from tf_lamb.api.optimizers.frontend import Frontend, KerasOptimizer
+    from tf_lamb.api.optimizers.frontend import FrontendMembers, KerasOptimizer
+
+    class _Host(FrontendMembers, KerasOptimizer): ...
 else:  # at run time, the frontend has these members, and a protocol would bring a metaclass
-
-    class Frontend: ...
-
-    class KerasOptimizer: ...
+    _Host = object
 
 
 Own = TypeVar("Own", bound="Configured")
 Recipe = recipes.Recipe | recipes.StagedRecipe
 
 
-class Configured(Frontend, KerasOptimizer):
+class Configured(_Host):
     """Keeps the settings of an optimizer: from arguments, a recipe or a config, and back.
 
     Attributes:
@@ -71,7 +70,9 @@ class Configured(Frontend, KerasOptimizer):
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
         self._settings = dataclasses.replace(settings, name=self.name)
-        self._planner = Planner(self._settings, self._host, self._var_key, self.rule.has_ratio)
+        self._planner = Planner(
+            self._settings, self._host.array_of, self._var_key, self.rule.has_ratio
+        )
         self._guard = Guard(self.name, settings.on_nonfinite, settings.on_spike)
 
     @property

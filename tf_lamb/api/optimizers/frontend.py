@@ -35,7 +35,7 @@ class Host(Protocol):
         """Returns whether steps run on an accelerator, and not on a CPU."""
 
 
-class Frontend(Protocol):
+class FrontendMembers(Protocol):
     """What `LayerwiseOptimizer` of each frontend defines, for `Layerwise` to use."""
 
     _xp: Any  # the array namespace of the framework

@@ -4,8 +4,9 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tf_lamb.api.optimizers import named, observation, storage
+from tf_lamb.api.optimizers import named, observation
 from tf_lamb.api.optimizers.reporting import Reporting
+from tf_lamb.api.optimizers.storage import make_storage
 from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import path_of, step_of, waiting_in
 from tf_lamb.core import accumulation, schedules
@@ -19,7 +20,8 @@ class Layerwise(Reporting):
     """A mixin between the class that a user constructs and the optimizer base class of each Keras.
 
     A class of optimizers sets its `rule`. It overrides `slots_of` where its slots differ from
-    variable to variable. `frontend.Frontend` lists what the base class of each Keras has to give.
+    variable to variable. `frontend.FrontendMembers` lists what the base class of each Keras has
+    to give.
 
         Configured      what a user sets: arguments, recipe, config
         Reporting       what a user reads: plan, trust ratios, skipped steps
@@ -82,7 +84,7 @@ class Layerwise(Reporting):
         return unfrozen
 
     def without_gradient(self, variables: Sequence, unfrozen: Iterable) -> list:
-        """Returns the variables that have no gradient in this step but a sum of earlier ones.
+        """Returns the variables without a gradient in this step that may hold a sum of earlier.
 
         An update takes their accumulated gradients, too.
 
@@ -104,7 +106,7 @@ class Layerwise(Reporting):
 
     def _make_storage(self, variables, plan, averages):
         """Makes all that is kept from step to step; the host has made the averages."""
-        self._storage = storage.make(self, variables, plan, averages)
+        self._storage = make_storage(self, variables, plan, averages)
         self._guard.build(self.add_variable, self._counts)
         if self._observes:
             self._storage.shown = observation.vectors(self._storage, self._vector_like)

@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from tf_lamb.api.variables import is_ours, unwrapped
+from tf_lamb.core import rules
 
 
 class Observation(NamedTuple):
@@ -37,6 +38,12 @@ class Observation(NamedTuple):
 
 UNSEEN = (-1.0, -1.0, -1.0, -1.0)  # the vector of a variable before its first step
 NORMS_AND_RATIO = ("weight_norm", "update_norm", "trust_ratio")
+
+
+def with_ratios() -> str:
+    """Returns a list, in words, of the optimizers whose rule has trust ratios."""
+    *names, last = [name for name, rule in rules.ALL.items() if rule.has_ratio]
+    return f"{', '.join(names)} or {last}"
 
 
 def short(number) -> str:
@@ -130,8 +137,8 @@ def observed(optimizer):
     inner = unwrapped(optimizer)
     if not is_ours(inner):
         raise TypeError(
-            "TrustRatios shows the trust ratios of tf_lamb's LAMB and LARS, not those of "
-            f"{type(inner).__module__}.{type(inner).__qualname__}: compile with one of the two, "
+            f"TrustRatios shows the trust ratios of tf_lamb's {with_ratios()}, not those of "
+            f"{type(inner).__module__}.{type(inner).__qualname__}: compile with one of them, "
             "or leave TrustRatios out."
         )
     return inner

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tf_lamb.api.optimizers.frontend import Host
 from tf_lamb.api.optimizers.settings import Settings
 from tf_lamb.api.variables import is_overwritten, path_of, root_mean_square
 from tf_lamb.core import checks
@@ -17,7 +16,7 @@ class Planner:
 
     Args:
         settings: The settings of the optimizer.
-        host: The frontend's functions on variables.
+        array_of: A function that returns the value of a variable as a NumPy array, or None.
         key: A function that returns the key by which a variable is told from others.
         has_ratio: Whether the rule has trust ratios, for which layers near zero matter.
 
@@ -27,11 +26,11 @@ class Planner:
         variables: The variables of the build; empty before.
     """
 
-    def __init__(self, settings: Settings, host: Host, key: Callable, has_ratio: bool):
+    def __init__(self, settings: Settings, array_of: Callable, key: Callable, has_ratio: bool):
         self.settings = settings
         self.plan: plans.Plan | None = None
         self.variables: tuple = ()
-        self._host, self._key, self._has_ratio = host, key, has_ratio
+        self._array_of, self._key, self._has_ratio = array_of, key, has_ratio
         self._undecayed: tuple[tuple[object, str], ...] = ()  # pairs (key, numbered path)
 
     def exclude(self, variables: Iterable) -> None:
@@ -63,7 +62,7 @@ class Planner:
             excluded_by_identity=[self._key(variable) in undecayed_keys for variable in variables],
             overwritten=list(map(is_overwritten, variables)),
         )
-        return self._with_sizes(self.settings.planned(plan), variables)
+        return self._with_near_zero(self.settings.planned(plan), variables)
 
     def build(self, variables: Sequence, will_load: bool) -> plans.Plan:
         """Makes and stores the plan of a build, and warns of what looks wrong in it.
@@ -94,7 +93,7 @@ class Planner:
 
     def plan_now(self) -> plans.Plan:
         """Returns the plan of the build, with the variables that are near zero now."""
-        return self._with_sizes(self.plan, self.variables)
+        return self._with_near_zero(self.plan, self.variables)
 
     def show(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
         """Prints a plan as a table, and a warning if there are layers near zero.
@@ -107,7 +106,7 @@ class Planner:
         if message := self._warning_near_zero(plan):
             print_fn(message)
 
-    def _with_sizes(self, plan, variables):
+    def _with_near_zero(self, plan, variables):
         """Adds to a plan which variables are near zero now, if trust ratios scale their steps."""
         bounds = self.settings.hyperparameters.get("bounds")
         has_lower_bound = bounds and any(
@@ -116,12 +115,12 @@ class Planner:
         if has_lower_bound or not self._has_ratio:
             return plan
         arrays = {
-            i: self._host.array_of(variable)
+            i: self._array_of(variable)
             for i, variable in enumerate(variables)
             if plan.treatments[i].adapt and i not in plan.frozen
         }
         available = {i: array for i, array in arrays.items() if array is not None and array.size}
-        return plan.holding({i: root_mean_square(array) for i, array in available.items()})
+        return plan.with_near_zero({i: root_mean_square(array) for i, array in available.items()})
 
     def _warning_near_zero(self, plan):
         """Returns the warning for layers near zero, or None."""

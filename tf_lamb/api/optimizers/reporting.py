@@ -11,7 +11,7 @@ from tf_lamb.core import plan as plans
 
 
 class Reporting(Configured):
-    """Shows what an optimizer does; nothing in here changes a step, but that ratios are seen."""
+    """Reports what an optimizer does; only `observe_trust_ratios` changes what a step computes."""
 
     _storage: Any = None  # the `Storage`; None until the build
     _observes = False  # whether steps record their trust ratios
@@ -92,8 +92,8 @@ class Reporting(Configured):
         """
         if not self.has_trust_ratios():
             raise TypeError(
-                f"{self.name} has no trust ratios to show: train with LAMB or LARS, or leave "
-                "TrustRatios out."
+                f"{self.name} has no trust ratios to show: train with "
+                f"{observation.with_ratios()}, or leave TrustRatios out."
             )
         is_new, self._observes = not self._observes, True
         if self._storage:

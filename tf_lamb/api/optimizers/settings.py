@@ -71,11 +71,12 @@ def shared_parameters() -> list[inspect.Parameter]:
     """Returns the arguments in `Shared` as parameters with their types and defaults."""
     return [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Shared.__annotations__[name],
         )
-        for (name, default), annotation in zip(
-            DEFAULTS.items(), Shared.__annotations__.values(), strict=True
-        )
+        for name, default in DEFAULTS.items()
     ]
 
 

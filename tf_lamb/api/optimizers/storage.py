@@ -157,7 +157,7 @@ class Storage:
         return parts
 
 
-def make(optimizer: Any, variables: Sequence, plan: Plan, averages: Sequence) -> Storage:
+def make_storage(optimizer: Any, variables: Sequence, plan: Plan, averages: Sequence) -> Storage:
     """Makes the slots, masters, sums and counters of an optimizer in its build.
 
     Args:

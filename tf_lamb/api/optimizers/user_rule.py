@@ -195,7 +195,8 @@ def class_of(
     def __init__(self, *args, **arguments):
         bound = signature.bind(self, *args, **arguments)
         bound.apply_defaults()
-        frontend.__init__(self, **settings.constructor_arguments(bound.arguments))  # type: ignore[misc]
+        _, *values = bound.arguments.items()  # without self
+        frontend.__init__(self, **dict(values))  # type: ignore[misc]
 
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     settings_class = settings.RatioSettings if rule.has_ratio else settings.Settings

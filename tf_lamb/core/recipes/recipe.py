@@ -143,6 +143,14 @@ class AnyRecipe:
         return core.provided("plots").in_notebook(self)
 
 
+def _in_words(patterns):
+    """Returns the variables that patterns match, in words: where a name matches 'bias'."""
+    return " or ".join(
+        f"for {pattern}" if pattern in PRESETS else f"where a name matches {pattern!r}"
+        for pattern in patterns
+    )
+
+
 def _short(value) -> str:
     """Formats a value, a float with six digits at most."""
     return str(float(f"{value:.6g}") if isinstance(value, float) else value)
@@ -181,7 +189,8 @@ class Recipe(AnyRecipe):
             baseline.
         model: The name of the model, such as "BERT". Defaults to an empty string: any model.
         initial_learning_rate: The rate at step 0 if there is warmup. Defaults to 0.0.
-        end_learning_rate: The rate at the last step of a polynomial decay. Defaults to 0.0.
+        end_learning_rate: The rate that a polynomial decay reaches at its end, one step past the
+            last one. Defaults to 0.0.
         decay: "polynomial", "multi_step" or "constant". Defaults to "polynomial".
         power: The power of a polynomial decay. Defaults to 1.0, which is linear.
         boundaries: The steps, counted from 0, at which a multi-step decay multiplies the rate by
@@ -317,15 +326,19 @@ class Recipe(AnyRecipe):
         """Returns the lines that print the arguments of the optimizer and of the layers."""
         lines = []
         if self.weight_decay is not None:
-            excluded = " or ".join(
-                f"for {pattern}" if pattern in PRESETS else f"where a name matches {pattern!r}"
-                for pattern in self.exclude_from_weight_decay or ()
-            )
+            excluded = _in_words(self.exclude_from_weight_decay or ())
             exception = f", but not {excluded}" if excluded else ""
             lines.append(f"weight decay = {self.weight_decay:g}{exception}")
         elif self.optimizer in (None, "SGD"):
             lines.append("weight decay and exclusions: the baseline's, not set by this recipe")
-        names = *ARGUMENTS[3:], "label_smoothing", "batch_norm_span", "batch_norm_momentum"
+        if (patterns := self.exclude_from_layer_adaptation) is not None:
+            exception = f", but not {_in_words(patterns)}" if patterns else ""
+            lines.append(f"layer adaptation everywhere{exception}")
+        names = (
+            "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient",
+            "global_clipnorm", "ema_momentum", "label_smoothing", "batch_norm_span",
+            "batch_norm_momentum",
+        )  # fmt: skip
         values = [
             f"{name}={_short(getattr(self, name))}"
             for name in names

@@ -107,17 +107,20 @@ def reader(folder: str):
 
 
 def steps_done(folder: str) -> int:
-    """Returns the step of the checkpoint from which a run in this folder goes on; 0 without one."""
+    """Returns the step of the checkpoint that `readable` names; 0 without one.
+
+    After `repair`, that is where a run in this folder goes on.
+    """
     return _count(folder, "global_step")
 
 
 def updates_done(folder: str) -> int:
-    """Returns that checkpoint's number of optimizer steps, without skipped ones; 0 without one."""
+    """Returns the optimizer steps of that checkpoint, without skipped ones; 0 without one."""
     return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # wrappers put it deeper
 
 
 def _count(folder, name) -> int:
-    """Returns the first variable whose name matches the pattern `name`; 0 without one."""
+    """Returns the value of the first variable whose name matches a pattern; 0 without one."""
     checkpoint, name = reader(folder), re.compile(rf"{name}/\.ATTRIBUTES/VARIABLE_VALUE")
     paths = filter(name.fullmatch, checkpoint.get_variable_to_shape_map() if checkpoint else ())
     try:
@@ -192,7 +195,7 @@ def lacks(missing: list[str]) -> str:
 
 
 def last_whole(folder: str) -> str | None:
-    """Returns the path of the newest checkpoint that can be read to its end.
+    """Finds the named checkpoint or else the newest one, if it can be read to its end.
 
     Warns if the folder names another one.
 
@@ -225,7 +228,7 @@ def _why(broken: list[str]) -> str:
 
 
 def repair(folder: str) -> None:
-    """Points the file `checkpoint` at the newest whole checkpoint.
+    """Points the file `checkpoint` at the checkpoint that `last_whole` finds.
 
     Also removes what a killed process has left of a checkpoint that it was writing.
 
@@ -316,9 +319,12 @@ class Best(train_utils.BestCheckpointExporter):
             raise UserError(message) from error
         is_better = super().maybe_export_checkpoint(checkpoint, eval_logs, global_step, False)
         if is_better and write_logs:
-            with atomic_write(self.best_ckpt_logs_path) as self._notes:
-                self.export_best_eval_metric(eval_logs, global_step)
-            self._notes = None
+            with atomic_write(self.best_ckpt_logs_path) as temporary_path:
+                self._notes = temporary_path
+                try:
+                    self.export_best_eval_metric(eval_logs, global_step)
+                finally:
+                    self._notes = None
         return is_better
 
     _notes = None
