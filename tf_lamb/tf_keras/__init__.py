@@ -11,8 +11,8 @@ from tf_lamb.api.migration.migrate import migrate
 from tf_lamb.api.stages import fit_stages
 from tf_lamb.find.batch import find_batch
 from tf_lamb.find.rate import find_rate
+from tf_lamb.tf_keras import family, schedules
 from tf_lamb.tf_keras import frontend as frontend
-from tf_lamb.tf_keras import schedules
 from tf_lamb.tf_keras.callbacks import (
     BackupAndRestore,
     NoiseScale,
@@ -20,24 +20,13 @@ from tf_lamb.tf_keras.callbacks import (
     StopOnDivergence,
     TrustRatios,
 )
-from tf_lamb.tf_keras.family import (
-    LAMB,
-    LANS,
-    LARS,
-    SGDP,
-    SOAP,
-    AdamP,
-    AdaScale,
-    MeasureNoise,
-    Muon,
-    optimizer_of,
-)
+from tf_lamb.tf_keras.family import *  # noqa: F403  # the optimizers
 from tf_lamb.tf_keras.layers import GhostBatchNormalization
 
 __all__ = [
-    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
-    "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
-    "NoiseScale", "StopAtBaseSteps", "TrustRatios",
+    "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "NoiseScale",
+    "StopAtBaseSteps", "TrustRatios",
     "describe", "find_batch", "find_rate", "fit_stages",
-    "layer_decay", "migrate", "optimizer_of", "replace_batch_normalization", "schedules",
+    "layer_decay", "migrate", "replace_batch_normalization", "schedules",
 ]  # fmt: skip
+__all__ += family.__all__

@@ -10,6 +10,11 @@ from tf_lamb.api.optimizers import user_rule
 from tf_lamb.tf_keras.measured import MeasuringOptimizer
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
+__all__ = [
+    "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP", "MeasureNoise", "Muon",
+    "optimizer_of",
+]  # fmt: skip
+
 _registered = tf_keras.saving.register_keras_serializable(package="tf_lamb")
 
 
