@@ -45,6 +45,12 @@ def test_a_key_that_is_taken_is_refused():
         model_garden.register_optimizer("tf_lamb", sign)
 
 
+def test_a_key_of_the_model_garden_is_refused():
+    sign = tf_lamb.tf_keras.optimizer_of(plain_sign)
+    with pytest.raises(ValueError, match="'adamw' is an optimizer of the Model Garden"):
+        model_garden.register_optimizer("adamw", sign)
+
+
 def test_what_is_no_class_of_ours_is_refused():
     with pytest.raises(TypeError, match="is no class that tf_lamb.tf_keras.optimizer_of made"):
         model_garden.register_optimizer("mine", layerwise_lion)

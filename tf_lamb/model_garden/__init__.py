@@ -45,12 +45,13 @@ def register_optimizer(key: str, optimizer: type) -> None:
 
     Args:
         key: The `type` in YAMLs and overrides; the class's arguments are the settings beside it.
-        optimizer: A class that `tf_lamb.tf_keras.optimizer_of` made.
+        optimizer: A class that `tf_lamb.tf_keras.optimizer_of` made, or a subclass of an optimizer
+            of `tf_lamb.tf_keras`.
 
     Raises:
         ModuleNotFoundError: if Model Garden is not installed.
         TypeError: if the class is any other.
-        ValueError: if another optimizer of this package has the key.
+        ValueError: if an optimizer of another name, or one of Model Garden's own, has the key.
     """
     require()
     from tf_lamb.model_garden.experiments import optimizers

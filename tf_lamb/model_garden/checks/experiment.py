@@ -157,10 +157,10 @@ def measures(params) -> str | None:
     """Returns the path of the setting that has gradients measured, or None."""
     optimizer = params.trainer.optimizer_config.optimizer
     settings, path = optimizer.get(), f"trainer.optimizer_config.optimizer.{optimizer.type}"
+    if getattr(getattr(settings, "adascale", None), "scale", None) is not None:
+        return f"{path}.adascale"  # which measures noise as well, if both are there
     if getattr(getattr(settings, "measure_noise", None), "enabled", False):
         return f"{path}.measure_noise"
-    if getattr(getattr(settings, "adascale", None), "scale", None) is not None:
-        return f"{path}.adascale"
     return None
 
 

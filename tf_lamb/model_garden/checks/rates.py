@@ -14,8 +14,8 @@ from tf_lamb.model_garden.experiments.scaling import RATES
 from tf_lamb.model_garden.experiments.schedules import is_steered
 
 _CONFIG = "trainer.optimizer_config"
-# Type of learning rate -> the settings of its length in steps, and of the value that it has after
-# that.
+# Type of learning rate -> the setting of its length in steps, and the setting that, unless it is 0,
+# keeps it above 0 after them; None where it always ends at 0.
 _DECAYS = {
     "polynomial": ("decay_steps", "end_learning_rate"),
     "cosine": ("decay_steps", "alpha"),
@@ -110,7 +110,9 @@ def _check_decay(params) -> None:
     length_key, end_key = _DECAYS.get(kind, ("", None))
     if not length_key or settings.get(end_key) or settings.get("cycle"):
         return
-    if settings.get("power", 1) == 0:
+    # After its power, `power_linear` falls to 0 within a last part of its length, if there is one.
+    is_constant = settings.get("power", 1) == 0
+    if not settings.get("linear_decay_fraction") if kind == "power_linear" else is_constant:
         return
     path, steps = f"{_CONFIG}.learning_rate.{kind}.{length_key}", settings[length_key]
     name, warmup_steps = _warmup(config)

@@ -69,6 +69,11 @@ def add_optimizers(made_by: dict, settings: dict[str, type]) -> None:
         table.update(made_by)
 
 
+def has_optimizer(key: str) -> bool:
+    """Returns whether a key is that of one of Model Garden's own optimizers, which are classes."""
+    return any(isinstance(table.get(key), type) for table in OPTIMIZERS)
+
+
 def add_learning_rates(made_by: dict, settings: dict[str, type]) -> None:
     """Adds learning rates to Model Garden.
 

@@ -72,7 +72,7 @@ class _Config(optimizer_config.BaseOptimizerConfig):
 OPTIMIZERS = {f"tf_{name.lower()}": getattr(tf_lamb.tf_keras, name) for name in rules.OURS}
 
 
-def _settings(cls):
+def _settings_class(cls):
     """Returns the arguments of an optimizer as settings.
 
     `loss_scale_factor` is left out, because only Keras 3 has it.
@@ -81,7 +81,7 @@ def _settings(cls):
 
 
 # Key -> class of settings.
-SETTINGS = {key: _settings(cls) for key, cls in OPTIMIZERS.items()}
+SETTINGS = {key: _settings_class(cls) for key, cls in OPTIMIZERS.items()}
 
 
 def build(
@@ -102,7 +102,7 @@ def build(
         **arguments: The arguments of the class.
 
     Returns:
-        The optimizer, inside `AdaScale` or `MeasureNoise` if one of them is on.
+        The optimizer; inside `AdaScale` if that has a scale, else inside `MeasureNoise` if it is on.
 
     Raises:
         ValueError: if `use_ema` keeps averages that Model Garden never uses, or the weight decay
@@ -116,7 +116,7 @@ def build(
             "and exported"
         )
     if (weight_decay_schedule or {}).get("type"):
-        arguments["weight_decay"] = _falling(
+        arguments["weight_decay"] = _decay_schedule(
             weight_decay_schedule, arguments.get("weight_decay"), learning_rate
         )
     optimizer = cls(learning_rate, **arguments)
@@ -132,7 +132,7 @@ def build(
     return tf_lamb.tf_keras.MeasureNoise(optimizer, **measure_noise) if is_measured else optimizer
 
 
-def _falling(choice: dict, weight_decay, learning_rate):
+def _decay_schedule(choice: dict, weight_decay, learning_rate):
     """Returns the schedule that weight decay follows in place of a number."""
     if weight_decay:
         raise ValueError(
@@ -204,11 +204,12 @@ def register_user_class(key: str, cls: type) -> None:
 
     Args:
         key: The `type` of the optimizer in settings.
-        cls: A class that `tf_lamb.tf_keras.optimizer_of` made.
+        cls: A class that `tf_lamb.tf_keras.optimizer_of` made, or a subclass of an optimizer of
+            `tf_lamb.tf_keras`.
 
     Raises:
         TypeError: if the class is any other.
-        ValueError: if another optimizer of this package has the key.
+        ValueError: if an optimizer of another name, or one of Model Garden's own, has the key.
     """
     if not (isinstance(cls, type) and issubclass(cls, LayerwiseOptimizer)):
         raise TypeError(
@@ -217,5 +218,7 @@ def register_user_class(key: str, cls: type) -> None:
         )
     if OPTIMIZERS.get(key, cls).__name__ != cls.__name__:
         raise ValueError(f"{key!r} is {OPTIMIZERS[key].__name__}: register another key.")
-    OPTIMIZERS[key], SETTINGS[key] = cls, _settings(cls)
+    if key not in OPTIMIZERS and seams.has_optimizer(key):
+        raise ValueError(f"{key!r} is an optimizer of the Model Garden: register another key.")
+    OPTIMIZERS[key], SETTINGS[key] = cls, _settings_class(cls)
     register_optimizers()
