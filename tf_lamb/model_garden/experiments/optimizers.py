@@ -102,7 +102,7 @@ def build(
         **arguments: The arguments of the class.
 
     Returns:
-        The optimizer; inside `AdaScale` if that has a scale, else inside `MeasureNoise` if it is on.
+        The optimizer: inside `AdaScale` if it has a scale, else inside `MeasureNoise` if enabled.
 
     Raises:
         ValueError: if `use_ema` keeps averages that Model Garden never uses, or the weight decay
