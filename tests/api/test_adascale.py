@@ -196,10 +196,9 @@ def test_fit_is_the_papers_loop_and_traces_it_once(frontend, monkeypatch):
     """Data in, weights out: what losses are divided by is Keras's business."""
     make = scaled(frontend, inner="SGDP", own={"momentum": 0.0, "delta": 0.0})
     model = regression(frontend, make)
-    calls, measure = [], type(model.optimizer)._measure
-    monkeypatch.setattr(
-        type(model.optimizer), "_measure", lambda *a, **k: calls.append(1) or measure(*a, **k)
-    )
+    meter = type(model.optimizer._meter)
+    calls, measure = [], meter.measure
+    monkeypatch.setattr(meter, "measure", lambda *a, **k: calls.append(1) or measure(*a, **k))
     fit(model, batch=4, epochs=1)
     once = len(calls)
     fit(model, batch=4, epochs=1)
@@ -307,7 +306,7 @@ def test_saved_and_resumed_is_uninterrupted(frontend, tmp_path):
 def test_a_step_that_is_not_finite_changes_nothing(frontend, bad):
     feed, reference = Feed(frontend, scaled(frontend)), AdaScale(4.0)
     for i, parts in enumerate(gradients(6, 4)):
-        before = [array(v) for v in feed.optimizer._state.values()]
+        before = [array(v) for v in feed.optimizer._meter.state.values()]
         if i == 3:
             parts[-1]["kernel"][0, 0] = bad
         else:
@@ -316,7 +315,7 @@ def test_a_step_that_is_not_finite_changes_nothing(frontend, bad):
         close(optimizer.gain, reference.r)
         close(optimizer.base_steps, reference.tau)
         if i == 3:
-            for one, other in zip(before, optimizer._state.values(), strict=True):
+            for one, other in zip(before, optimizer._meter.state.values(), strict=True):
                 np.testing.assert_array_equal(one, array(other))
     assert reference.r > 1
 
@@ -333,10 +332,8 @@ def test_other_precisions_are_summed_in_float32(frontend, dtype):
                 p[k] = array(keras.ops.cast(keras.ops.cast(p[k], dtype), "float32"))
         reference.step(parts)
         optimizer = feed.step(parts)
-        assert {keras.backend.standardize_dtype(v.dtype) for v in optimizer._state.values()} == {
-            "float32",
-            "int32",
-        }
+        state = optimizer._meter.state.values()
+        assert {keras.backend.standardize_dtype(v.dtype) for v in state} == {"float32", "int32"}
         close(optimizer.gain, reference.r, 2e-6)
 
 

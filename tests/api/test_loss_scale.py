@@ -116,7 +116,7 @@ def test_what_measures_hands_it_on(frontend, name):
     fit(model, *data(bad=0))
     assert inner(model).skipped_steps == 1
     assert int(array(inner(model).iterations)) == 1
-    state = model.optimizer.inner_optimizer._state
+    state = model.optimizer.inner_optimizer._meter.state
     assert all(np.isfinite(array(v)).all() for v in state.values())
 
 

@@ -216,7 +216,8 @@ def test_wrappers_know_theirs(tmp_path, frontend, wrapper):
         assert int(new.iterations) == int(old.iterations) == 7
         assert_same(slots(new.inner_optimizer), slots(old.inner_optimizer))
         for name in ("variance", "signal", "count"):
-            assert_same([array(new._state[name])], [array(old._state[name])])
+            new_value, old_value = (array(each._meter.state[name]) for each in (new, old))
+            assert_same([new_value], [old_value])
     kind = {"MeasureNoise": "measured", "AdaScale": "adascale"}[wrapper]
     with pytest.raises(ValueError, match=f"lamb did not write this state, {kind} wrote"):
         loaded(frontend, path)

@@ -304,7 +304,7 @@ def test_replicas_are_parts_of_the_batch(kind):
         x, y = data(128)
         model.fit(x, y, batch_size=16 // micro_batches, epochs=2, shuffle=False, verbose=0)
         own = model.optimizer
-        measured = [own._state[name] for name in ("variance", "signal", "count")]
+        measured = [own._meter.state[name] for name in ("variance", "signal", "count")]
         gain = [own.gain] if kind == "AdaScale" else []
         found.append([np.asarray(v) for v in (*measured, *gain, *model.trainable_variables)])
         assert own.parts == 8 and found[-1][0] > 0

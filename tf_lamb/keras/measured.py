@@ -13,6 +13,7 @@ import contextlib
 import keras
 from keras import ops
 
+from tf_lamb.api.noise import meter
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.seams import use_rate
 from tf_lamb.keras import arrays, host, overwritten, processes, saved, seams
@@ -24,18 +25,78 @@ _ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is a subclass
 class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule): ...
 
 
+class Backend(meter.Backend):
+    """What a meter of Keras 3 works with.
+
+    Args:
+        inner: The inner optimizer, built.
+        variables: The variables of the build.
+        strategy: The strategy of the wrapper on TensorFlow; None on other backends.
+        replicas, gathers: As in the base class.
+    """
+
+    xp = ops
+
+    def __init__(self, inner, variables, strategy, replicas, gathers):
+        self.replicas, self.gathers = replicas, gathers
+        self._inner, self._variables, self._strategy = inner, variables, strategy
+
+    def cond(self, condition, if_true, if_false):
+        """See base class."""
+        return arrays.cond(condition, if_true, if_false)
+
+    def squared_norm(self, gradient):
+        """See base class."""
+        if keras.backend.backend() == "tensorflow":
+            from tf_lamb.tensorflow import replicas
+
+            return replicas.squared_norm(gradient)
+        return ops.sum(ops.square(ops.cast(gradient, "float32")))
+
+    def sum_over_replicas(self, squares):
+        """See base class; replicas hold squares apart on TensorFlow alone."""
+        if self.replicas == 1 or keras.backend.backend() != "tensorflow":
+            return squares
+        from tf_lamb.tensorflow import replicas
+
+        return replicas.sum_over_replicas(squares)
+
+    def sum_stacked(self, gradient):
+        """See base class; on JAX `per_replica` stacks gradients."""
+        is_stacked = self.replicas > 1 and keras.backend.backend() == "jax"
+        return ops.sum(gradient, axis=0) if is_stacked else gradient
+
+    def accumulated(self, position):
+        """See base class."""
+        index = self._inner._get_variable_index(self._variables[position])
+        return self._inner._accumulated_gradients[index]
+
+    def gather(self, arrays, accumulators):
+        """See base class."""
+        self._inner.gather(arrays, accumulators)
+
+    def assign(self, variables, values):
+        """See base class."""
+        if keras.backend.backend() != "tensorflow":
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(ops.cast(value, variable.dtype))
+            return
+        from tf_lamb.tensorflow import replicas
+
+        replicas.assign(self._strategy, [arrays.native(v) for v in variables], values)
+
+
 class MeasuringOptimizer(keras.optimizers.Optimizer):
     """Owns the variables of the measurements; the inner optimizer does everything else."""
 
-    _xp = ops
     _host = host
-    _replicas = 1  # the number that are measured apart; on JAX `per_replica` stacks their gradients
-    _cond = staticmethod(arrays.cond)
+    _replicas = 1  # the number that are measured apart; on JAX `per_replica` sets it
     _dense = staticmethod(arrays.dense)
     _wraps = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
     _serialize = staticmethod(keras.saving.serialize_keras_object)
     _deserialize = staticmethod(keras.saving.deserialize_keras_object)
-    # AdaScale alone uses these three.
+    # AdaScale alone uses these four.
+    _xp = ops
     _stands_around = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _adaptive = _ADAPTIVE
     _schedules = keras.optimizers.schedules.LearningRateSchedule
@@ -89,20 +150,21 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
         if self.built or not variables:
             return
         processes.agree_on(self, variables)
-        replicas, on_tensorflow = self._replicas, keras.backend.backend() == "tensorflow"
-        if on_tensorflow:
-            replicas = self._distribution_strategy.num_replicas_in_sync
-        self._divide(replicas, may_gather=on_tensorflow)
-        if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
+        inner, strategy = self.inner_optimizer, None
+        if keras.backend.backend() == "tensorflow":
+            strategy = self._distribution_strategy
+            self._replicas = strategy.num_replicas_in_sync
+        gathers = self._divide(self._replicas, may_gather=strategy is not None)
+        if not inner.built:
+            inner.build(variables)
         super().build(variables)
-        self._make_state(variables)
+        self._start(Backend(inner, list(variables), strategy, self._replicas, gathers), variables)
         saved.set_weights_of_files(self)
 
-    def _add(self, name, shape, dtype, initializer):
-        """Adds a variable of the state; of squares, each replica may have its own to add up."""
+    def _add(self, name, shape, dtype, initializer, is_per_replica):
+        """Adds a variable of the state, of which each replica may have its own."""
         scope: contextlib.AbstractContextManager = contextlib.nullcontext()
-        if self._gathers and name == "squares":
+        if is_per_replica:
             from tf_lamb.tensorflow import replicas
 
             scope = replicas.per_replica_variables()
@@ -140,40 +202,3 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
     def _position(self, variable):
         """Returns the position of a variable among those of the build."""
         return self._get_variable_index(variable)
-
-    def _accumulated(self, position):
-        """Returns the sum of the earlier micro-batches' gradients."""
-        variable = self._trainable_variables[position]
-        inner = self.inner_optimizer
-        return inner._accumulated_gradients[inner._get_variable_index(variable)]
-
-    def _squared_norm(self, gradient):
-        """Returns |g|^2 in float32."""
-        if keras.backend.backend() == "tensorflow":
-            from tf_lamb.tensorflow import replicas
-
-            return replicas.squared_norm(gradient)
-        return ops.sum(ops.square(ops.cast(gradient, "float32")))
-
-    def _sum_over_replicas(self, squares):
-        """Returns the sum of squares over replicas, which hold them apart on TensorFlow alone."""
-        if self._replicas == 1 or keras.backend.backend() != "tensorflow":
-            return squares
-        from tf_lamb.tensorflow import replicas
-
-        return replicas.sum_over_replicas(squares)
-
-    def _summed(self, gradients):
-        """Returns the sums of gradients that `per_replica` has stacked; any others as they are."""
-        is_per_replica = self._replicas > 1 and keras.backend.backend() == "jax"
-        return [ops.sum(g, axis=0) for g in gradients] if is_per_replica else gradients
-
-    def _assign(self, variables, values):
-        """Assigns the values to the variables, on every replica."""
-        if keras.backend.backend() != "tensorflow":
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(ops.cast(value, variable.dtype))
-            return
-        from tf_lamb.tensorflow import replicas
-
-        replicas.assign(self._distribution_strategy, [arrays.native(v) for v in variables], values)

@@ -12,7 +12,9 @@ import contextlib
 import tensorflow as tf
 import tf_keras
 
+from tf_lamb.api.noise import meter
 from tf_lamb.api.noise.adascale import Rate
+from tf_lamb.api.noise.measured import without_frozen
 from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.api.seams import use_rate
 from tf_lamb.tensorflow import namespace, replicas, tracking
@@ -26,22 +28,63 @@ _ADAPTIVE = (tf_keras.optimizers.Adam, tf_keras.optimizers.AdamW)
 class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule): ...
 
 
+class Backend(meter.Backend):
+    """What a meter of tf_keras works with.
+
+    Args:
+        inner: The inner optimizer, built.
+        replicas, gathers: As in the base class.
+    """
+
+    xp = namespace
+
+    def __init__(self, inner, replicas, gathers):
+        self.replicas, self.gathers = replicas, gathers
+        self._inner = inner
+
+    def cond(self, condition, if_true, if_false):
+        """See base class."""
+        return tf.cond(condition, if_true, if_false)
+
+    def squared_norm(self, gradient):
+        """See base class."""
+        return replicas.squared_norm(gradient)
+
+    def sum_over_replicas(self, squares):
+        """See base class."""
+        return replicas.sum_over_replicas(squares)
+
+    def sum_stacked(self, gradient):
+        """See base class; none are stacked in tf_keras."""
+        return gradient
+
+    def accumulated(self, position):
+        """See base class."""
+        total = self._inner._storage.accumulators[position]
+        return total if self.gathers else self.replicas * total
+
+    def gather(self, arrays, accumulators):
+        """See base class."""
+        self._inner.gather(arrays, accumulators)
+
+    def assign(self, variables, values):
+        """See base class."""
+        replicas.assign(self._inner._distribution_strategy, variables, values)
+
+
 class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     """Owns the variables of the measurements; the inner optimizer does everything else."""
 
-    _xp = namespace
-    _cond = staticmethod(tf.cond)
     _host = host
     _wraps = (
         tf_keras.optimizers.Optimizer,
         "tf_keras, such as tf_lamb.tf_keras.LAMB(), and not a legacy one; this is",
     )
     _serialize = staticmethod(tf_keras.optimizers.serialize)
-    _squared_norm = staticmethod(replicas.squared_norm)
-    _sum_over_replicas = staticmethod(replicas.sum_over_replicas)
     _dense = staticmethod(dense)
     _built_for: tuple = ()  # the variables of the latest call of `build`
-    # AdaScale alone uses these three.
+    # AdaScale alone uses these four.
+    _xp = namespace
     _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _adaptive = _ADAPTIVE
     _schedules = tf_keras.optimizers.schedules.LearningRateSchedule
@@ -78,11 +121,11 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             check_built_for(self, var_list, self._index_dict)
             return
         inner = self.inner_optimizer
-        n = inner._distribution_strategy.num_replicas_in_sync
-        self._divide(n, may_gather=aggregates_as_tf_keras(inner))
+        self._replicas = inner._distribution_strategy.num_replicas_in_sync
+        gathers = self._divide(self._replicas, may_gather=aggregates_as_tf_keras(inner))
         inner.build(var_list)
         super().build(var_list)
-        self._make_state(var_list)
+        self._start(Backend(inner, self._replicas, gathers), var_list)
         self._built = True
         tracking.restore_deferred(self)
 
@@ -91,9 +134,8 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         if isinstance(self.inner_optimizer, LayerwiseOptimizer):
             self.inner_optimizer._take_loss_scale(scale)
 
-    def _add(self, name, shape, dtype, initializer):
-        """Adds a variable of the state; of squares, each replica may have its own to add up."""
-        is_per_replica = self._gathers and name == "squares"
+    def _add(self, name, shape, dtype, initializer, is_per_replica):
+        """Adds a variable of the state, of which each replica may have its own."""
         with replicas.per_replica_variables() if is_per_replica else contextlib.nullcontext():
             return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
 
@@ -140,7 +182,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
                 [*pairs, *without_gradient], name=name, skip_gradients_aggregation=True
             )
 
-        if not self._without_frozen(pairs):
+        if not without_frozen(self.inner_optimizer, pairs):
             return self.inner_optimizer.apply_gradients(
                 without_gradient, skip_gradients_aggregation=True
             )
@@ -155,20 +197,6 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     def _position(self, variable):
         """Returns the position of a variable among those of the build."""
         return self._index_dict[self._var_key(variable)]
-
-    @staticmethod
-    def _summed(gradients):
-        """Returns the gradients: none are stacked in tf_keras."""
-        return gradients
-
-    def _accumulated(self, position):
-        """Returns the sum of the earlier micro-batches' gradients."""
-        total = self.inner_optimizer._storage.accumulators[position]
-        return total if self._gathers else self._replicas * total
-
-    def _assign(self, variables, values):
-        """Assigns the values to the variables, on every replica."""
-        replicas.assign(self.inner_optimizer._distribution_strategy, variables, values)
 
     @staticmethod
     def _deserialize(inner, custom_objects):

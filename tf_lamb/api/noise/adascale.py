@@ -1,17 +1,14 @@
 """Defines AdaScale, an optimizer whose learning rate follows the noise of its gradients."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
+from tf_lamb.api.noise.gain import GainMeter, second_moments_of
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.optimizers.configured import with_base_rate
-from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.schedules import factor
-from tf_lamb.api.variables import value_of
-from tf_lamb.core import checks, noise
-from tf_lamb.core.rules.shared import debias
+from tf_lamb.core import checks
 
 
 class Rate:
@@ -29,8 +26,8 @@ class Rate:
         self.outer, self.base = outer, base
 
     def __call__(self, step):
-        xp, state = self.outer._xp, self.outer._state
-        if state is None:
+        xp, state = self.outer._xp, self.outer._meter.state
+        if not state:
             return factor(xp, self.at(0))
         rate = factor(xp, self.at(xp.convert_to_tensor(state["step"])))
         gain = xp.convert_to_tensor(state["gain"])
@@ -41,10 +38,6 @@ class Rate:
         if isinstance(self.base, self.outer._schedules):
             return self.base(step)
         return self.base() if callable(self.base) else self.base
-
-
-# The first steps, in which second moments say too little to measure with; adaptdl's number.
-UNMEASURED_STEPS = 5
 
 
 class AdaScale(MeasureNoise):
@@ -102,7 +95,9 @@ class AdaScale(MeasureNoise):
     """
 
     saved_kind = "adascale"
+    _meter: GainMeter
     # A frontend defines these.
+    _xp: Any  # its array namespace
     _stands_around: tuple  # the classes that it can wrap
     _take_rate: Callable  # has the inner optimizer read a `Rate` instead of its own
     _adaptive: tuple  # the Keras classes among them that keep second moments
@@ -113,16 +108,19 @@ class AdaScale(MeasureNoise):
         smoothing: float = 0.99, name: str = "adascale",
     ):  # fmt: skip
         super().__init__(inner, smoothing=smoothing, name=name)
-        self.scale = scale
-        adaptive = self._second_moment_of() is not None
-        self._preconditioned = adaptive
-        if preconditioned is not None:
-            self._preconditioned = checks.flag("preconditioned", preconditioned)
-        if self._preconditioned and not adaptive:
+        scale = checks.number("scale", scale)
+        second_moments = second_moments_of(inner, isinstance(inner, self._adaptive))
+        if preconditioned is None:
+            preconditioned = second_moments is not None
+        if not checks.flag("preconditioned", preconditioned):
+            second_moments = None
+        elif second_moments is None:
             raise ValueError(
                 f"preconditioned=True needs second moments, and {self.inner_optimizer.name} keeps "
                 "none. Leave the argument out."
             )
+        self._meter = GainMeter(self.smoothing, scale, second_moments)
+        self._take_rate(inner)
 
     def _check_inner(self, inner):
         """See base class; also raises ValueError for an optimizer whose gain has no known place."""
@@ -134,12 +132,7 @@ class AdaScale(MeasureNoise):
                 f"Muon and SOAP, not {type(inner).__name__}: how its gain would enter is not known."
             )
 
-    def _wrap(self, inner, name):
-        """See base class; also has the inner optimizer read a `Rate`."""
-        super()._wrap(inner, name)
-        self._take_rate(inner)
-
-    # seam: Keras 3.15.1 and tf_keras 2.20.1, here and in `_learning_rate`, `_velocities` below.
+    # seam: `_learning_rate` of Keras 3.15.1 and tf_keras 2.20.1
     @property
     def _rate(self) -> Rate:
         """The `Rate` that the inner optimizer reads."""
@@ -148,7 +141,8 @@ class AdaScale(MeasureNoise):
     @property
     def learning_rate(self) -> Any:
         """The base batch's learning rate at its next step, without the gain."""
-        return self._rate.at(self._xp.convert_to_tensor(self._state["step"]) if self._state else 0)
+        state = self._meter.state
+        return self._rate.at(self._xp.convert_to_tensor(state["step"]) if state else 0)
 
     @learning_rate.setter
     def learning_rate(self, value):
@@ -171,7 +165,8 @@ class AdaScale(MeasureNoise):
         """See base class; the config of the inner optimizer has the base batch's learning rate."""
         with with_base_rate(self.inner_optimizer):
             config = super().get_config()
-        return {**config, "scale": self.scale, "preconditioned": self._preconditioned}
+        is_preconditioned = self._meter.second_moments is not None
+        return {**config, "scale": self.scale, "preconditioned": is_preconditioned}
 
     @property
     def scale(self) -> float:
@@ -181,81 +176,23 @@ class AdaScale(MeasureNoise):
         `model.make_train_function(force=True)` asks for. The averages stay, because they are those
         of a base batch.
         """
-        return self._scale
+        return self._meter.scale
 
     @scale.setter
     def scale(self, value):
-        self._scale = checks.number("scale", value)
+        self._meter.scale = checks.number("scale", value)
 
     @property
     def power(self) -> float:
         """The power of the gain in the learning rate: 0.5 for preconditioned gradients, else 1."""
-        return 0.5 if self._preconditioned else 1.0
-
-    def _initial_state(self):
-        """See base class; adds the averages for the gain, the gain, and tau = step + fraction."""
-        floats = ("base_variance", "base_signal", "base_count", "fraction")
-        return {
-            **super()._initial_state(),
-            **dict.fromkeys(floats, ((), "float32", "zeros")),
-            "gain": ((), "float32", "ones"),
-            "step": ((), "int32", "zeros"),
-        }
-
-    def _averaged(self, xp, state, moments, when):
-        """See base class; adds the averages for the gain, and the gain."""
-        averages = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
-        sums = (xp.sum(moment) for moment in moments)
-        new_averages, gain = noise.measured(xp, averages, *sums, scale=self.scale, when=when)
-        own_values = {f"base_{name}": value for name, value in new_averages._asdict().items()}
-        return {**super()._averaged(xp, state, moments, when), **own_values, "gain": gain}
-
-    def _second_moment_of(self):
-        """Returns a function from a position to its second moment; None if there are none."""
-        inner = self.inner_optimizer
-        if isinstance(inner, self._adaptive):
-            return lambda i: self.inner_optimizer._velocities[i]
-        if isinstance(inner, Layerwise) and "m" in inner.rule.slots:
-            return lambda i: self.inner_optimizer.state_of(i)["v"]
-        return None
-
-    def _preconditioner(self, positions):
-        """See base class; divides gradients by the root of their second moments."""
-        if not self._preconditioned:
-            return super()._preconditioner(positions)
-        xp, inner, second_moment = self._xp, self.inner_optimizer, self._second_moment_of()
-        # The moments are those after `iterations` steps; before the first step all are zeros.
-        step = xp.maximum(xp.cast(inner.iterations, "float32"), 1.0)
-        correction = debias(xp, inner.beta_2, step)
-
-        def denominator(moment):
-            moment = xp.cast(moment, "float32")
-            # A row of an embedding may not have been in any batch: its quotient would be g/epsilon.
-            return xp.where(moment > 0, xp.sqrt(moment / correction) + inner.epsilon, math.inf)
-
-        denominators = {i: denominator(second_moment(i)) for i in positions}
-        return lambda gradient, i: xp.cast(gradient, "float32") / denominators[i]
-
-    def _is_measured(self):
-        """See base class; if gradients are preconditioned, the first steps are not measured."""
-        return not self._preconditioned or self.inner_optimizer.iterations >= UNMEASURED_STEPS
-
-    def _stepped(self, counts):
-        """See base class; adds the gain to tau if an update was taken."""
-        step, fraction, gain = (
-            self._xp.convert_to_tensor(self._state[name]) for name in ("step", "fraction", "gain")
-        )
-        spent = noise.spent(self._xp, step, fraction, gain, counts)
-        self._assign([self._state["step"], self._state["fraction"]], spent)
+        return self._meter.power
 
     @property
     def gain(self) -> float:
         """r of the last step, in [1, scale]; 1 before the build."""
-        return float(value_of(self._state["gain"])) if self._state else 1.0
+        return self._meter.gain()
 
     @property
     def base_steps(self) -> float:
         """tau, the steps of the base batch that training so far is worth; 0 before the build."""
-        if not self._state:
-            return 0.0
-        return float(sum(float(value_of(self._state[name])) for name in ("step", "fraction")))
+        return self._meter.base_steps()

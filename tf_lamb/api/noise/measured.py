@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_lamb.api.noise.meter import Backend, NoiseMeter
 from tf_lamb.api.optimizers import arguments, named
 from tf_lamb.api.optimizers.guard import warn_if_waiting
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import as_int, names_of, numpy_of, step_of, unwrapped
+from tf_lamb.api.variables import as_int, names_of, step_of, unwrapped
 from tf_lamb.core import checks, noise
 
 
@@ -33,7 +34,6 @@ class MeasureNoise:
         inner_optimizer: The optimizer that steps.
         parts: The samples of the gradient in a step: replicas x micro-batches. Set by the build.
         micro_batches: The micro-batches of an update. Set by the build.
-        smoothing: theta of the averages.
 
     Raises:
         ValueError, TypeError: at construction, for an optimizer that cannot be wrapped or an
@@ -52,39 +52,31 @@ class MeasureNoise:
     """
 
     saved_kind = "measured"  # the name of its state in files
+    _named_state = named.of_measured  # a method: its own state by name
     inner_optimizer: Any
     parts: int
     micro_batches: int
     name: str
-    # A frontend defines the names that follow, except those with a value.
-    _xp: Any  # its array namespace
-    _host: Any  # its functions on gradients and variables
+    _meter: NoiseMeter
+    _ended_at = 0  # updates at the end of the last `fit`
+    _measured_names: Sequence[str]  # those of the variables of the build
+    # A frontend defines the names that follow.
+    _host: Any  # its functions on variables
     _wraps: tuple[type, str]  # the optimizers of this Keras, and the words of a refusal for them
     _wrap: Callable  # takes the inner optimizer over
     _serialize: Callable
     _deserialize: Callable
     _variables: list  # those of this optimizer, without the inner one's
-    _cond: Callable  # a branch in the frontend's graph
-    _add: Callable  # name, shape, dtype, initializer -> a variable
-    _state: Any = None  # name -> variable, after the build
-    _ended_at = 0  # updates at the end of the last `fit`
-    _measured: Sequence[int]  # the positions of the variables that are measured
-    _squared_norm: Callable  # gradient -> its squared norm in float32
-    _sum_over_replicas: Callable  # squares of each replica -> their sum
-    _sums: Callable  # (gradient, variable) pairs -> pairs whose gradients are sums over replicas
-    _dense: Callable  # a gradient and its variable -> the gradient as an array
+    _add: Callable  # name, shape, dtype, initializer, is_per_replica -> a variable
     _position: Callable  # a variable -> its position among those of the build
-    _accumulated: Callable  # position -> the sum of the micro-batches before
-    _replicas: int
-    _gathers = False  # whether each replica adds up its own gradients until the update sums them
-    _summed: Callable  # per-replica gradients -> their sums over replicas
-    _assign: Callable  # assigns values to variables, on every replica
+    _dense: Callable  # a gradient and its variable -> the gradient as an array
+    _sums: Callable  # (gradient, variable) pairs -> pairs whose gradients are sums over replicas
 
     @arguments.answered
     def __init__(self, inner: Any, *, smoothing: float = 0.99, name: str = "measured"):
         self._check_inner(inner)
         self._wrap(inner, checks.text("name", name))
-        self.smoothing = checks.number("smoothing", smoothing)
+        self._meter = NoiseMeter(checks.number("smoothing", smoothing))
 
     def _check_inner(self, inner):
         """Raises ValueError or TypeError for an optimizer that cannot be wrapped."""
@@ -144,6 +136,15 @@ class MeasureNoise:
             self._iterations = variable
 
     @property
+    def smoothing(self) -> float:
+        """theta of the averages."""
+        return self._meter.smoothing
+
+    @smoothing.setter
+    def smoothing(self, value):
+        self._meter.smoothing = value
+
+    @property
     def variables(self) -> list:
         """Its own variables, then the inner optimizer's."""
         return [*self._variables, *self.inner_optimizer.variables]
@@ -179,11 +180,11 @@ class MeasureNoise:
     def finalize_variable_values(self, var_list):
         """See base class. Also warns if a host's own optimizer has made no update in `fit`."""
         self.inner_optimizer.finalize_variable_values(var_list)
-        if isinstance(self.inner_optimizer, Layerwise) or self._state is None:
+        if isinstance(self.inner_optimizer, Layerwise) or not self._meter.state:
             return
         updates_before, self._ended_at = self._ended_at, self.updates
         if self._ended_at == updates_before:
-            waiting = as_int(self._state["micro_step"])
+            waiting = as_int(self._meter.state["micro_step"])
             warn_if_waiting(self.inner_optimizer.name, waiting, self.micro_batches)
 
     @property
@@ -193,14 +194,10 @@ class MeasureNoise:
 
     def set_weights(self, weights):
         """Sets its own variables, then the inner optimizer's, from a list of arrays."""
-        own_count = len(weights) if self._state is None else len(self._variables)
+        own_count = len(self._variables) if self._meter.state else len(weights)
         super().set_weights(weights[:own_count])  # type: ignore[misc]
-        if self._state is not None:
+        if self._meter.state:
             self.inner_optimizer.set_weights(weights[own_count:])
-
-    def _named_state(self):
-        """Returns its own state by name."""
-        return named.of_measured(self)
 
     def continue_from(self, values: dict) -> None:
         """Continues another optimizer's measurement; state that is not in `values` starts anew.
@@ -208,18 +205,22 @@ class MeasureNoise:
         Args:
             values: Name of a state -> array.
         """
-        initials = {name: initial for name, (_, _, initial) in self._initial_state().items()}
+        declarations = self._meter.declarations
+        initials = {name: initial for name, (_, _, initial) in declarations.items()}
         for name, variable in self._named_state().scalars.items():
             initial = initials.get(name, "zeros")
             value = values[name] if name in values else self._host.initial(variable, initial)
             self._host.put(variable, value)
 
-    def _divide(self, replicas: int, may_gather: bool):
+    def _divide(self, replicas: int, may_gather: bool) -> bool:
         """Counts the parts of a step, and decides whether replicas add up their own gradients.
 
         Call it before the inner optimizer is built. It sets `parts` = replicas x micro-batches.
+
+        Returns:
+            Whether each replica adds up its own gradients until the update sums them.
         """
-        inner, self._replicas = self.inner_optimizer, replicas
+        inner = self.inner_optimizer
         self.micro_batches = getattr(inner, "gradient_accumulation_steps", None) or 1
         self.parts = replicas * self.micro_batches
         if self.parts == 1:
@@ -232,9 +233,19 @@ class MeasureNoise:
                 f"{target} gradient_accumulation_steps=2 and batches of half the size, or train "
                 "under a tf.distribute strategy."
             )
-        self._gathers = may_gather and isinstance(inner, Layerwise) and self.micro_batches > 1
-        if self._gathers:  # `_gather` adds the gradients up, so the inner optimizer must not
+        gathers = may_gather and isinstance(inner, Layerwise) and self.micro_batches > 1
+        if gathers:  # the meter adds the gradients up, so the inner optimizer must not
             inner.gradients_are_gathered = True
+        return gathers
+
+    def _start(self, backend: Backend, variables: Sequence):
+        """Makes the state of the meter, at the end of a build for these variables."""
+        state = {
+            name: self._add(name, *declaration, backend.gathers and name == "squares")
+            for name, declaration in self._meter.declarations.items()
+        }
+        self._measured_names = names_of(variables)
+        self._meter.start(backend, state, self.micro_batches)
 
     def step(self, pairs: Sequence, apply: Callable, unfrozen: Sequence) -> None:
         """Measures gradients, then has the inner optimizer step with them.
@@ -247,162 +258,31 @@ class MeasureNoise:
                 replicas, unless each replica gathers its own.
             unfrozen: The variables that are not frozen.
         """
-        pairs = self._without_frozen(pairs)
-        gradients = [self._dense(*pair) for pair in pairs]
-        variables = [variable for _, variable in pairs]
-        positions = list(map(self._position, variables))
-        missing = self._missing(variables, unfrozen)
-        saved_values = self._before_step()
+        meter, inner = self._meter, self.inner_optimizer
+
+        def by_position(pairs):
+            return {self._position(variable): self._dense(g, variable) for g, variable in pairs}
+
+        pairs = without_frozen(inner, pairs)
+        gradients = by_position(pairs)
+        missing = list(map(self._position, without_gradient(inner, pairs, unfrozen)))
+        may_skip = isinstance(inner, Layerwise) and bool(inner._guard.window)
+        if may_skip:
+            steps_before, values_before = inner.iterations + 0, meter.lasting_values()
         sums = None
-        if self._gathers:
-            self._gather(gradients, positions, missing)
+        if meter.gathers:
+            meter.gather(gradients, missing)
         elif (summed_pairs := self._sums(pairs)) is pairs:
             sums = gradients
         else:
             pairs = summed_pairs
-            sums = [self._dense(*pair) for pair in pairs]
-        counts = self._measure(gradients, sums, positions, missing)
+            sums = by_position(pairs)
+        is_update = meter.measure(gradients, sums, missing)
         apply(pairs)
-        self._stepped(self._counted(counts, saved_values))
-
-    def _missing(self, variables, unfrozen):
-        """Returns the positions of variables without a gradient, whose sums the update takes."""
-        if not isinstance(self.inner_optimizer, Layerwise):
-            return []
-        missing = self.inner_optimizer.without_gradient(variables, unfrozen)
-        return list(map(self._position, missing))
-
-    def _before_step(self):
-        """Returns values to put back if the step is skipped as a spike; None if none can be."""
-        inner = self.inner_optimizer
-        if not (isinstance(inner, Layerwise) and inner._guard.window):
-            return None
-        return [variable + 0 for variable in (inner.iterations, *self._lasting())]
-
-    def _lasting(self):
-        """Returns the variables of the state that outlast an update."""
-        of_parts = "micro_step", "squares"
-        return [variable for name, variable in self._state.items() if name not in of_parts]
-
-    def _counted(self, counts, before):
-        """Returns whether the update was taken; undoes the measurement of a skipped spike."""
-        if before is None:
-            return counts
-        xp, (step, *values_before) = self._xp, before
-        is_taken = self.inner_optimizer.iterations > step
-        is_spike = xp.logical_and(counts, xp.logical_not(is_taken))
-        variables = self._lasting()
-        values = [
-            xp.where(is_spike, value_before, xp.convert_to_tensor(variable))
-            for value_before, variable in zip(values_before, variables, strict=True)
-        ]
-        self._assign(variables, values)
-        return xp.logical_and(counts, is_taken)
-
-    def _without_frozen(self, pairs):
-        """Returns the (gradient, variable) pairs that the inner optimizer does not freeze."""
-        inner = self.inner_optimizer
-        return inner.without_frozen(pairs) if isinstance(inner, Layerwise) else pairs
-
-    def _make_state(self, variables):
-        """Makes the variables of the state, at the end of a build."""
-        self._measured = range(len(variables))
-        self._state = {
-            name: self._add(name, *declaration)
-            for name, declaration in self._initial_state().items()
-        }
-        self._measured_names = names_of(variables)
-
-    def _initial_state(self) -> dict[str, tuple[tuple[int, ...], str, str]]:
-        """Returns name -> (shape, dtype, initializer) of the state."""
-        return {
-            "micro_step": ((), "int32", "zeros"),
-            "squares": ((1,), "float32", "zeros"),  # the sum over the micro-batches so far
-            "variance": ((1,), "float32", "zeros"),
-            "signal": ((1,), "float32", "zeros"),
-            "count": ((), "float32", "zeros"),
-        }
-
-    def _measure(self, gradients, summed, positions, missing):
-        """Updates the state; returns whether the call is an update with finite gradients."""
-        xp = self._xp
-        if summed is not None:
-            summed = [xp.cast(gradient, "float32") for gradient in summed]
-        state = {name: xp.convert_to_tensor(variable) for name, variable in self._state.items()}
-        # More micro-batches may wait than an update has, after `set_weights` from another number.
-        is_update = state["micro_step"] >= self.micro_batches - 1
-        count = xp.maximum(state["micro_step"] + 1, self.micro_batches)
-        micro_batches = xp.cast(count, "float32")
-        precondition = self._preconditioner([*positions, *missing])
-        squares = state["squares"]  # if replicas gather, `_gather` has added this call's already
-        if not self._gathers:
-            # Replica i has g_i/n, so the mean of |g_i|^2 is n times the sum of these squares.
-            local_squares = self._squares(gradients, positions, precondition)
-            squares = squares + self._replicas * self._sum_over_replicas(local_squares)
-        square_of_mean = self._squares_of_mean(
-            summed, positions, missing, precondition, is_update, micro_batches
-        )
-        parts = self._replicas * micro_batches
-        moments = noise.moments(squares / micro_batches, square_of_mean, parts=parts)
-        new_values = {
-            "micro_step": xp.where(is_update, 0, state["micro_step"] + 1),
-            "squares": xp.where(is_update, xp.zeros_like(squares), squares),
-            **self._averaged(xp, state, moments, is_update & self._is_measured()),
-        }
-        self._assign([self._state[name] for name in new_values], new_values.values())
-        return xp.logical_and(is_update, xp.isfinite(xp.sum(square_of_mean)))
-
-    def _gather(self, gradients, positions, missing):
-        """Has each replica add up its own gradients; an update sums them over replicas."""
-        squares = self._squares(gradients, positions, self._preconditioner(positions))
-        missing_sums = [self._accumulated(i) for i in missing]
-        zeros = [
-            self._xp.zeros(missing_sum.shape, missing_sum.dtype) for missing_sum in missing_sums
-        ]
-        targets = [*map(self._accumulated, positions), *missing_sums, self._state["squares"]]
-        self.inner_optimizer.gather([*gradients, *zeros, self._replicas * squares], targets)
-
-    def _squares(self, gradients, positions, weigh):
-        """Returns |g|^2 over all measured variables, with shape (1,)."""
-        xp = self._xp
-        pairs = zip(gradients, positions, strict=True)
-        squares = {i: self._squared_norm(weigh(gradient, i)) for gradient, i in pairs}
-        measured = (squares[i] for i in self._measured if i in squares)
-        return xp.stack([sum(measured, xp.zeros((), "float32"))])
-
-    def _squares_of_mean(self, summed, positions, missing, weigh, is_update, micro_batches):
-        """Returns |mean g|^2 over all micro-batches; 0 before the last one."""
-        xp = self._xp
-        if self.micro_batches == 1:
-            return self._squares(self._summed(summed), positions, weigh)
-
-        def squares_at_update():
-            # Adds this micro-batch to the sums of those before, unless `_gather` has done so.
-            all_positions = [*positions, *missing]
-            sums = [xp.cast(self._accumulated(i), "float32") for i in all_positions]
-            for i, gradient in enumerate(() if self._gathers else summed):
-                sums[i] = gradient + sums[i]
-            means = [total / micro_batches for total in self._summed(sums)]
-            return self._squares(means, all_positions, weigh)
-
-        return self._cond(is_update, squares_at_update, lambda: xp.zeros((1,), "float32"))
-
-    def _preconditioner(self, positions):
-        """Returns a function from a gradient and its position to the measured gradient."""
-        return lambda gradient, position: gradient
-
-    def _is_measured(self):
-        """Returns whether the averages take this step."""
-        return True
-
-    def _stepped(self, counts):
-        """Runs after every call; `counts` is what `_measure` returned, if the step was taken."""
-
-    def _averaged(self, xp, state, moments, when):
-        """Returns the averages of the state by name, with the moments of one more step."""
-        averages = noise.Averages(state["variance"], state["signal"], state["count"])
-        new_averages = noise.average(xp, averages, *moments, theta=self.smoothing, when=when)
-        return new_averages._asdict()
+        if may_skip:
+            is_taken = inner.iterations > steps_before
+            is_update = meter.undo_skipped(values_before, is_update, is_taken)
+        meter.finish(is_update)
 
     def noise_scale(self, batch_size: int) -> float:
         """Returns the simple noise scale, in examples.
@@ -417,5 +297,22 @@ class MeasureNoise:
 
     def averages(self) -> noise.Averages:
         """Returns variance, signal, and the number of steps that they average, as floats."""
-        names = ("variance", "signal", "count")
-        return noise.Averages(*(float(numpy_of(self._state[name]).sum()) for name in names))
+        return self._meter.averages()
+
+
+def without_frozen(inner: Any, pairs: Sequence) -> Sequence:
+    """Returns the (gradient, variable) pairs that an inner optimizer does not freeze."""
+    return inner.without_frozen(pairs) if isinstance(inner, Layerwise) else pairs
+
+
+def without_gradient(inner: Any, pairs: Sequence, unfrozen: Sequence) -> Sequence:
+    """Returns the variables without a gradient of whose earlier ones an update takes the sums.
+
+    Args:
+        inner: The inner optimizer.
+        pairs: The (gradient, variable) pairs of this call.
+        unfrozen: The variables that are not frozen.
+    """
+    if not isinstance(inner, Layerwise):
+        return []
+    return inner.without_gradient([variable for _, variable in pairs], unfrozen)

@@ -122,9 +122,9 @@ def of(optimizer) -> State:
 def of_measured(optimizer) -> State:
     """Returns the state of MeasureNoise or AdaScale, without that of the optimizer inside."""
     kind = optimizer.saved_kind
-    if optimizer._state is None:
+    scalars = dict(optimizer._meter.state)
+    if not scalars:
         return State(kind, {}, ())
-    scalars = dict(optimizer._state)
     for name in ("micro_step", "squares"):  # these belong to an unfinished update
         scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
     parts = [Part(name, (), {}) for name in optimizer._measured_names]

@@ -1,0 +1,139 @@
+"""Defines GainMeter, which measures AdaScale's gain, too."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tf_lamb.api.noise.meter import NoiseMeter
+from tf_lamb.api.optimizers.layerwise import Layerwise
+from tf_lamb.api.variables import value_of
+from tf_lamb.core import noise
+from tf_lamb.core.rules.shared import debias
+
+# The first steps, in which second moments say too little to measure with; adaptdl's number.
+UNMEASURED_STEPS = 5
+
+
+class SecondMoments(NamedTuple):
+    """The second moments of an optimizer, whose roots divide the gradients that are measured.
+
+    Attributes:
+        optimizer: The optimizer, which has `iterations`, `beta_2` and `epsilon`.
+        of: Position of a variable -> its second moment.
+    """
+
+    optimizer: Any
+    of: Callable[[int], Any]
+
+    def denominators(self, xp: Any, positions: Sequence[int]) -> dict[int, Any]:
+        """Returns, by position, what the optimizer divides a gradient by.
+
+        Args:
+            xp: The array namespace.
+            positions: The positions of the variables.
+        """
+        # The moments are those after `iterations` steps; before the first step all are zeros.
+        step = xp.maximum(xp.cast(self.optimizer.iterations, "float32"), 1.0)
+        correction = debias(xp, self.optimizer.beta_2, step)
+
+        def denominator(moment):
+            moment = xp.cast(moment, "float32")
+            root = xp.sqrt(moment / correction) + self.optimizer.epsilon
+            # A row of an embedding may not have been in any batch: its quotient would be g/epsilon.
+            return xp.where(moment > 0, root, math.inf)
+
+        return {position: denominator(self.of(position)) for position in positions}
+
+
+def second_moments_of(optimizer: Any, is_adaptive: bool) -> SecondMoments | None:
+    """Returns the second moments of an optimizer; None if it keeps none.
+
+    Args:
+        optimizer: The optimizer, which need not be built yet.
+        is_adaptive: Whether it is one of those of its Keras that keep second moments.
+    """
+    if is_adaptive:  # seam: Keras 3.15.1 and tf_keras 2.20.1
+        return SecondMoments(optimizer, lambda position: optimizer._velocities[position])
+    if isinstance(optimizer, Layerwise) and _divides_by_roots(optimizer.rule):
+        return SecondMoments(optimizer, lambda position: optimizer.state_of(position)["v"])
+    return None
+
+
+def _divides_by_roots(rule):
+    """Returns whether a rule divides by sqrt(v_hat) + epsilon: whether it has v and both numbers."""
+    return "v" in rule.slots and {"beta_2", "epsilon"} <= rule.hyper.keys() and "m" in rule.slots
+
+
+class GainMeter(NoiseMeter):
+    """Measures the gain r and the steps of the base batch tau as well, as `AdaScale` defines them.
+
+    Args:
+        smoothing: theta of the averages of the noise scale; the gain has its own.
+        scale: S, the ratio of the batch to the base batch.
+        second_moments: Those by which gradients are preconditioned; None if they are not.
+
+    Attributes:
+        scale: S, the ratio of the batch to the base batch.
+        second_moments: Those by which gradients are preconditioned; None if they are not.
+    """
+
+    declarations = {
+        **NoiseMeter.declarations,
+        "base_variance": ((), "float32", "zeros"),
+        "base_signal": ((), "float32", "zeros"),
+        "base_count": ((), "float32", "zeros"),
+        "fraction": ((), "float32", "zeros"),  # tau = step + fraction
+        "gain": ((), "float32", "ones"),
+        "step": ((), "int32", "zeros"),
+    }
+
+    def __init__(self, smoothing: float, scale: float, second_moments: SecondMoments | None):
+        super().__init__(smoothing)
+        self.scale = scale
+        self.second_moments = second_moments
+
+    @property
+    def power(self) -> float:
+        """The power of the gain in the learning rate: 0.5 for preconditioned gradients, else 1."""
+        return 1.0 if self.second_moments is None else 0.5
+
+    def gain(self) -> float:
+        """Returns r of the last step; 1 before the build."""
+        return float(value_of(self.state["gain"])) if self.state else 1.0
+
+    def base_steps(self) -> float:
+        """Returns tau; 0 before the build."""
+        names = ("step", "fraction") if self.state else ()
+        return sum((float(value_of(self.state[name])) for name in names), 0.0)
+
+    def finish(self, is_update: Any) -> None:
+        """See base class; adds the gain to tau if an update was made."""
+        xp = self._backend.xp
+        step, fraction, gain = (
+            xp.convert_to_tensor(self.state[name]) for name in ("step", "fraction", "gain")
+        )
+        new_step, new_fraction = noise.spent(xp, step, fraction, gain, is_update)
+        self._set({"step": new_step, "fraction": new_fraction})
+
+    def _preconditioner(self, positions):
+        """See base class; divides gradients by the roots of their second moments."""
+        if self.second_moments is None:
+            return super()._preconditioner(positions)
+        xp = self._backend.xp
+        denominators = self.second_moments.denominators(xp, positions)
+        return lambda gradient, i: xp.cast(gradient, "float32") / denominators[i]
+
+    def _is_measured(self):
+        """See base class; if gradients are preconditioned, the first steps are not measured."""
+        if self.second_moments is None:
+            return True
+        return self.second_moments.optimizer.iterations >= UNMEASURED_STEPS
+
+    def _averaged(self, state, moments, when):
+        """See base class; adds the averages for the gain, and the gain."""
+        xp = self._backend.xp
+        averages = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
+        sums = (xp.sum(moment) for moment in moments)
+        new_averages, gain = noise.measured(xp, averages, *sums, scale=self.scale, when=when)
+        base_values = {f"base_{name}": value for name, value in new_averages._asdict().items()}
+        return {**super()._averaged(state, moments, when), **base_values, "gain": gain}
