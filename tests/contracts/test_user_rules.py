@@ -153,6 +153,18 @@ def test_a_default_is_the_same_in_a_rule_and_in_its_constructor(frontend, name):
     }
 
 
+@every_frontend
+def test_adascale_takes_a_rule_without_second_moments(frontend):
+    ours = FRONTENDS[frontend][1]
+    inner = lion(frontend)(0.01, gradient_accumulation_steps=2)
+    optimizer = ours.AdaScale(inner, scale=2.0)
+    variable = new_variable(frontend, [1.0, -2.0])
+    for gradient in ([3.0, -4.0], [1.0, -2.0]):
+        apply(optimizer, [gradient], [variable])
+    assert optimizer.power == 1.0
+    assert 1.0 <= optimizer.gain <= 2.0 and optimizer.base_steps > 0
+
+
 def rule_of_shared(xp, g, w, *, lr, t, decay, adapt, axes, shared=0.5):
     return (w - shared * lr * g,)
 

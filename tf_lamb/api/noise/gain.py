@@ -60,8 +60,8 @@ def second_moments_of(optimizer: Any, is_adaptive: bool) -> SecondMoments | None
 
 
 def _divides_by_roots(rule):
-    """Returns whether a rule divides by sqrt(v_hat) + epsilon: whether it has v and both numbers."""
-    return "v" in rule.slots and {"beta_2", "epsilon"} <= rule.hyper.keys() and "m" in rule.slots
+    """Returns whether a rule has the moments m and v, and divides m by sqrt(v_hat) + epsilon."""
+    return {"m", "v"} <= {*rule.slots} and {"beta_2", "epsilon"} <= rule.hyper.keys()
 
 
 class GainMeter(NoiseMeter):
