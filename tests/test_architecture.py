@@ -57,7 +57,7 @@ ON_DEMAND = {
     "core/recipes/growing.py": {"numpy"}, "api/data.py": {"numpy"}, "api/variables.py": {"numpy"},
     "find/trials.py": {"numpy"}, "api/plots.py": {"matplotlib", "numpy"},
     "api/optimizers/layout.py": {"numpy"},
-    "model_garden/experiments/scaling.py": {"numpy"},
+    "model_garden/experiments/decays.py": {"numpy"},
 }  # fmt: skip
 # What an extra may import besides `tf_lamb` and itself; the second only inside functions.
 OF_EXTRAS = {

@@ -15,7 +15,7 @@ from official.modeling.optimization import OptimizerFactory
 
 from tf_lamb import model_garden
 from tf_lamb.model_garden.common.yamls import merged
-from tf_lamb.model_garden.experiments import scaling
+from tf_lamb.model_garden.experiments import decays, scaling
 
 model_garden.register()
 
@@ -153,7 +153,7 @@ def test_a_decay_is_read_as_model_garden_builds_it(rate):
     config = optimization.OptimizationConfig({"learning_rate": chosen(rate)})
     kind, known = config.learning_rate.type, config.learning_rate.get().as_dict()
     for step in (100, 400, 500, 501, 899, 900, 999):
-        assert scaling.peak(kind, known, step) == pytest.approx(float(schedule(step)), rel=1e-4)
+        assert decays.peak(kind, known, step) == pytest.approx(float(schedule(step)), rel=1e-4)
 
 
 @pytest.mark.parametrize("warmup", [LINEAR, POLYNOMIAL], ids=["linear", "polynomial"])

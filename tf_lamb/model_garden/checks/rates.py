@@ -10,7 +10,7 @@ import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory, optimizer_factory
 
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.experiments.scaling import RATES
+from tf_lamb.model_garden.experiments.curves import RATES
 from tf_lamb.model_garden.experiments.schedules import is_steered
 
 _CONFIG = "trainer.optimizer_config"

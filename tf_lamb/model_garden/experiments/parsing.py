@@ -15,7 +15,7 @@ from official.modeling.hyperparams import base_config, oneof, params_dict
 from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean, named, unknown
 from tf_lamb.model_garden.common.yamls import at, leaves, nested
-from tf_lamb.model_garden.experiments import scaling
+from tf_lamb.model_garden.experiments import decays, scaling
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
 # The parts that every experiment needs; other parts may be null.
@@ -62,7 +62,7 @@ def parse(
     parser.parse_data_service(parser.parse_runtime(params))
     _override(params, override, "--params_override")
     if not filled_settings and at(override, "trainer.train_steps") is not None:
-        text += filter(None, [scaling.cut_short(tuned, params)])
+        text += filter(None, [decays.cut_short(tuned, params)])
     if largest := flags.per_replica_batch_size:
         text.append(_accumulate(params, largest, replicas, override))
     for path, value in leaves(filled_settings):

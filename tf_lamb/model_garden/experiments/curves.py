@@ -1,0 +1,185 @@
+"""The curve of a learning rate over the steps, taken to another peak and another length.
+
+The whole curve is multiplied by one factor and stretched over the new number of steps; warmup has a
+length of its own.
+
+Model Garden's own warmups lead to the rate that the decay has when they end, because both count
+from step 0: with `polynomial` over 400 steps, to 9/10 of its first rate after 40. The factor then
+applies to the rate at the end of warmup. The curve follows the number of steps and the length of
+warmup in `--params_override`.
+"""
+
+import dataclasses
+from fractions import Fraction
+from typing import Any
+
+from tf_lamb.core.recipes.scaling import nearest
+from tf_lamb.model_garden.experiments import decays
+
+# The settings of a schedule that are learning rates.
+RATES = {
+    "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",
+    "start", "warmup_learning_rate",
+}  # fmt: skip
+# The settings of a schedule that are steps. They count from the step `offset`, if there is one.
+_STEPS = {"steps", "decay_steps", "boundaries"}
+# The schedules of Model Garden whose rates can be scaled.
+_SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
+
+
+def multiplied(schedule, factor: float) -> dict:
+    """Returns the settings of a schedule that are rates, multiplied by a factor."""
+    return _each(schedule, RATES, lambda rate: rate * factor)
+
+
+def stretched(
+    schedule,
+    stretch: Fraction,
+    old_warmup: int = 0,
+    new_warmup: int = 0,
+    has_end: bool = True,
+    new_offset: int | None = None,
+) -> dict:
+    """Returns the settings of a schedule that are steps, stretched to the same shares of the run.
+
+    Args:
+        schedule: The settings of the schedule.
+        stretch: The new number of steps of the run, divided by the old one.
+        old_warmup: The steps of the old warmup, if the schedule counts from its end. Defaults to 0.
+        new_warmup: The steps of the new warmup, if the schedule counts from its end. Defaults to 0.
+        has_end: Whether the steps are where a decay ends, rather than a period. Defaults to True.
+        new_offset: The new offset. Defaults to None: the old one, stretched.
+    """
+    old_offset = getattr(schedule, "offset", 0) or 0
+    old_begin = old_warmup + old_offset
+    if new_offset is None:
+        # A decay that would begin within the new warmup begins where that warmup ends. A shorter
+        # warmup does not lengthen the offset, because a rate before its offset is above the first.
+        new_offset = min(
+            max(nearest(old_begin * stretch) - new_warmup, 0), nearest(old_offset * stretch)
+        )
+    begin, new_begin = (old_begin, new_warmup + new_offset) if has_end else (0, 0)
+    changes = _each(
+        schedule, _STEPS, lambda step: max(nearest((step + begin) * stretch) - new_begin, 1)
+    )
+    return {**changes, "offset": new_offset} if old_offset else changes
+
+
+def _each(schedule, names: set[str], change) -> dict:
+    """Applies a function to the settings with these names, and to each entry of a list."""
+    return {
+        name: [*map(change, value)] if isinstance(value, list) else change(value)
+        for name, value in schedule.as_dict().items()
+        if value and name in names
+    }
+
+
+def largest(path: str, rate) -> float:
+    """Returns the largest rate in the settings of a schedule.
+
+    Args:
+        path: The place of the schedule in `optimizer_config`, for the message.
+        rate: The choice of a schedule: its type and its settings.
+
+    Raises:
+        ValueError: if the schedule cannot be scaled.
+    """
+    if rate.type not in _SCALABLE and not str(rate.type).startswith("tf_lamb_"):
+        raise ValueError(
+            f"--global_batch_size cannot scale {path}.type={rate.type}, only "
+            f"{', '.join(_SCALABLE)} and those of tf_lamb. Write what this batch needs into a YAML"
+        )
+    rates = [
+        value for key, value in rate.get().as_dict().items() if key in RATES and value is not None
+    ]
+    if not rates:
+        raise ValueError(
+            f"trainer.optimizer_config.{path}.{rate.type} names no rate to scale. Write one "
+            "into a YAML, because a rate of --params_override holds as it is"
+        )
+    return max(max(entry) if isinstance(entry, list) else entry for entry in rates)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A learning rate over the steps, with the warmup that leads to it.
+
+    Attributes:
+        rate: The choice of a learning rate: its type and its settings.
+        warmup_kind: The type of the warmup; None without one.
+        warmup: The settings of the warmup.
+        override: The settings of the learning rate in `--params_override`, which stay as they are.
+    """
+
+    rate: Any
+    warmup_kind: str | None
+    warmup: Any
+    override: dict
+
+    @property
+    def warmup_setting(self) -> str:
+        """The name of the setting for the steps of warmup."""
+        return "steps" if self.warmup_kind == "tf_lamb" else "warmup_steps"
+
+    @property
+    def warmup_steps(self) -> int:
+        """The steps of warmup; 0 if there is none."""
+        return getattr(self.warmup, self.warmup_setting, None) or 0
+
+    @property
+    def decay_begins_behind(self) -> bool:
+        """Whether the decay counts its steps from the end of warmup."""
+        return self.warmup_kind == "tf_lamb" and self.warmup.handover == "continuous"
+
+    @property
+    def warmup_ends_on_decay(self) -> bool:
+        """Whether warmup rises to the rate of the decay at its end, as Model Garden's own does."""
+        return self.warmup is not None and self.warmup_kind != "tf_lamb"
+
+    @property
+    def peak(self) -> float:
+        """The learning rate where warmup ends."""
+        largest_rate = largest("learning_rate", self.rate)
+        if not self.warmup_ends_on_decay:
+            return largest_rate
+        settings = {
+            key: self.override.get(key) if value is None else value
+            for key, value in self.rate.get().as_dict().items()
+        }
+        return decays.peak(self.rate.type, settings, self.warmup_steps) or largest_rate
+
+    def rate_at(self, peak: float, stretch: Fraction, warmup_steps: int) -> dict:
+        """Returns the changes in the settings of the learning rate that take it to a new peak.
+
+        Args:
+            peak: The new rate where warmup ends.
+            stretch: The new number of steps of the run, divided by the old one.
+            warmup_steps: The new steps of warmup.
+
+        Raises:
+            ValueError: if no settings of the decay give the peak at the end of warmup.
+        """
+        rate, kind = self.rate.get(), self.rate.type
+        steps_before = (self.warmup_steps, warmup_steps) if self.decay_begins_behind else (0, 0)
+        has_end, new_offset = "exponential" not in kind, self.override.get("offset")
+        changes = {
+            **multiplied(rate, peak / self.peak),
+            **stretched(rate, stretch, *steps_before, has_end, new_offset),
+        }
+        if not self.warmup_ends_on_decay:
+            return changes
+        settings = {**rate.as_dict(), **changes, **self.override}
+        return changes | decays.with_peak(kind, settings, warmup_steps, peak)
+
+    def warmup_to(self, peak: float, steps: int) -> dict:
+        """Returns the settings of a warmup to a new peak.
+
+        Args:
+            peak: The new rate where warmup ends.
+            steps: The new steps of warmup.
+        """
+        settings = {**self.warmup.as_dict(), **multiplied(self.warmup, peak / self.peak)}
+        return {
+            "type": self.warmup_kind,
+            self.warmup_kind: {**settings, self.warmup_setting: steps},
+        }

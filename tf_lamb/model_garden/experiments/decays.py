@@ -1,0 +1,128 @@
+"""The learning rate of a decay at a step, from its settings alone.
+
+Learning rates are computed without TensorFlow, because a multi-worker strategy must be the first to
+touch a device.
+"""
+
+import math
+from typing import Any
+
+from tf_lamb.core import schedules
+
+
+def _decay(kind: str, settings: dict) -> Any:
+    """Returns the core's schedule for the settings of a decay, ours or Model Garden's own.
+
+    Returns None for a constant rate, a decay that rises again, and settings that are invalid.
+    """
+    first: Any = settings.get("initial_learning_rate")
+    try:
+        if kind == "stepwise":  # in that of Keras, the rate falls one step after the boundary
+            boundaries = tuple(step + 1 for step in settings["boundaries"])
+            return schedules._MultiStep(boundaries, settings["values"])
+        if kind == "tf_lamb_multi_step":
+            return schedules._MultiStep(**settings)
+        length: Any = settings.get("decay_steps", settings.get("steps"))
+        if kind.endswith("exponential"):
+            factor: Any = settings.get("decay_rate", settings.get("rate"))
+            staircase = bool(settings["staircase"])
+            return schedules._Exponential(first, length, min(factor, 1.0), staircase)
+        is_stock_cosine = kind == "cosine"
+        end = (
+            first * (settings["alpha"] or 0.0) if is_stock_cosine else settings["end_learning_rate"]
+        )
+        if first < end or settings.get("cycle"):  # the rate rises again
+            return None
+        if kind.endswith("cosine"):
+            return schedules._Cosine(first, length, end)
+        return schedules._Polynomial(first, length, end, settings["power"])
+    except (KeyError, TypeError, ValueError):  # a constant rate, or settings that the checks refuse
+        return None
+
+
+def peak(kind: str, settings: dict, step: int) -> float | None:
+    """Returns the largest rate of a decay from a step on; None if it is unknown, or rises again.
+
+    Args:
+        kind: The type of the decay.
+        settings: Its settings.
+        step: The step, counted from the beginning of training and not from the end of warmup.
+    """
+    import numpy as np
+
+    if (decay := _decay(kind, settings)) is None:
+        return None
+    first_step = step - (settings.get("offset") or 0)
+    # Before its offset a cosine rises to its first rate, so step 0 of the decay counts, too.
+    later_steps = [later for later in (0, *getattr(decay, "boundaries", ())) if later > first_step]
+    return float(max(decay.value(np, at_step) for at_step in (first_step, *later_steps)))
+
+
+def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
+    """Returns the changes in the settings of a decay that give it a rate at a step.
+
+    The end rate of the decay stays.
+
+    Args:
+        kind: The type of the decay.
+        settings: Its settings.
+        step: The step at which warmup ends, counted from the beginning of training.
+        rate: The largest rate from that step on.
+
+    Raises:
+        ValueError: if the decay has fallen too far by that step.
+    """
+    old_peak, decay = peak(kind, settings, step), _decay(kind, settings)
+    if old_peak is None or math.isclose(old_peak, rate, rel_tol=1e-9):
+        return {}
+    end = getattr(decay, "end_learning_rate", 0.0)
+    if kind in ("stepwise", "tf_lamb_multi_step") or old_peak == end:
+        raise ValueError(
+            f"warmup would end at step {step:,} with a learning rate of {old_peak:.4g}, and not of "
+            f"{rate:.4g}, because learning_rate.{kind} has fallen by then. Train for longer, or "
+            "take a smaller batch"
+        )
+    first = end + (rate - end) * (decay.initial_learning_rate - end) / (old_peak - end)
+    alpha = {"alpha": end / first} if "alpha" in settings else {}
+    return {"initial_learning_rate": first, **alpha}
+
+
+def cut_short(tuned, params) -> str | None:
+    """Says at which learning rate a run with fewer steps ends; None if its decay comes to its end.
+
+    Args:
+        tuned: The experiment whose decay ends with its own steps.
+        params: The same experiment with other steps.
+    """
+    steps, old_steps = params.trainer.train_steps, tuned.trainer.train_steps
+    if _counts_otherwise(params) or not isinstance(steps, int) or steps < 1:
+        return None
+    rate, end = _rate_at(params, steps), _rate_at(tuned, old_steps)
+    if rate is None or end is None or rate <= end * 1.001:
+        return None
+    batch = params.task.train_data.global_batch_size
+    return (
+        f"the learning rate ends at {rate:.4g}, and not at {end:.4g}: trainer.train_steps={steps} "
+        f"of --params_override ends training, and not the decay, which is for {old_steps:,} steps. "
+        f"Add --global_batch_size={batch} to have the decay end there, too"
+    )
+
+
+def _counts_otherwise(params) -> bool:
+    """Returns whether the schedule counts other steps than the run, as with AdaScale."""
+    adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
+    return getattr(adascale, "scale", None) is not None
+
+
+def _rate_at(params, step: int) -> float | None:
+    """Returns the learning rate at a step after warmup; None if it is unknown."""
+    import numpy as np
+
+    config = params.trainer.optimizer_config
+    rate, warmup = config.learning_rate.get(), config.warmup.get()
+    if rate is None or (decay := _decay(config.learning_rate.type, rate.as_dict())) is None:
+        return None
+    begin = getattr(rate, "offset", 0) or 0
+    if config.warmup.type == "tf_lamb":
+        begin += warmup.begin_step + (warmup.steps if warmup.handover == "continuous" else 0)
+    return float(decay.value(np, step - begin))
