@@ -54,7 +54,7 @@ def trained(monkeypatch):
     """What Model Garden's main is handed, without a run."""
     found = []
     train = "_have_model_garden_train"
-    monkeypatch.setattr(run, train, lambda _, params, *rest: found.append(params))
+    monkeypatch.setattr(run, train, lambda _, session: found.append(session.params))
     monkeypatch.setattr(run, "_end", lambda *_: None)
     return found
 

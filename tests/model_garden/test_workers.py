@@ -115,19 +115,15 @@ def folder_at(folder, step):
 @pytest.fixture
 def two(monkeypatch):
     """Runs the end of both workers, with what the chief does before it; what each returns."""
-    store, names = Store(2), {True: "the chief", False: "the other"}
+    store = Store(2)
     monkeypatch.setattr(workers, "context", types.SimpleNamespace(context=lambda: store))
-    monkeypatch.setattr(workers.batches, "workers", lambda params: 2)
-    monkeypatch.setattr(
-        workers.batches, "is_chief", lambda params: threading.current_thread().name == names[True]
-    )
 
     def run(folder, seen_by_the_other, chief=lambda: None):
         def end(is_chief):
             if is_chief:
                 chief()
             try:
-                workers.wait_for_chief(None, str(folder if is_chief else seen_by_the_other))
+                workers.wait_for_chief(is_chief, str(folder if is_chief else seen_by_the_other))
                 return checkpoints.steps_done(str(seen_by_the_other))
             except UserError as error:
                 return str(error)
@@ -135,8 +131,7 @@ def two(monkeypatch):
         found = {}
         threads = [
             threading.Thread(
-                target=lambda is_chief=is_chief: found.update({is_chief: end(is_chief)}),
-                name=names[is_chief],
+                target=lambda is_chief=is_chief: found.update({is_chief: end(is_chief)})
             )
             for is_chief in (False, True)
         ]

@@ -37,10 +37,10 @@ def at_the_end(folder):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # which brings the store
     runtime = types.SimpleNamespace(distribution_strategy="multi_worker_mirrored", num_gpus=0)
     params = types.SimpleNamespace(runtime=runtime)
-    if batches.is_chief(params):
+    if is_chief := batches.is_chief(params):
         time.sleep(3)
         checkpoint = tf.train.Checkpoint(global_step=tf.Variable(10, dtype=tf.int64))
         tf.train.CheckpointManager(checkpoint, folder, 1).save(checkpoint_number=10)
-    workers.wait_for_chief(params, folder)
+    workers.wait_for_chief(is_chief, folder)
     del strategy
     return checkpoints.steps_done(folder)

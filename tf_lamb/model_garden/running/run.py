@@ -1,9 +1,11 @@
 """A run in six steps: check, meet, take the folder, begin, have Model Garden train, end."""
 
+import dataclasses
 import importlib.metadata
 import json
 import os
 import tempfile
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -27,6 +29,35 @@ PATIENCE = 300
 _KEY, _MOST_SHOWN = "tf_lamb/told", 5
 
 
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """What one command does in a run, and what this process does in it.
+
+    Attributes:
+        params: The experiment, as Model Garden's `ExperimentConfig`.
+        args: The parsed flags; `args.model_dir` is replaced where an evaluation cannot write there.
+        seed: The seed of the run, the same in all its sessions; None without one.
+        checkpoint: The path of the checkpoint to evaluate; None in training, and for
+            `task.init_checkpoint`.
+        is_chief: Whether this process is the one of its cluster that prints and writes files.
+        workers: The number of processes that train one model together.
+        strategy: The strategy of a TPU or of several workers; None if Model Garden's main makes it.
+    """
+
+    params: Any
+    args: Any
+    seed: int | None
+    checkpoint: str | None
+    is_chief: bool
+    workers: int
+    strategy: tf.distribute.Strategy | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run trains."""
+        return "train" in self.args.mode
+
+
 def run(console, params, args) -> None:
     """Trains and evaluates an experiment as the flags say.
 
@@ -42,88 +73,98 @@ def run(console, params, args) -> None:
         UserError: if the run is impossible, or would harm another one.
     """
     check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
-    seed, checkpoint, strategy = _meet(params, args)
-    params = _dealt_out(params, args, strategy)
-    _take_folder(console, params, args)
-    if "train" in args.mode and not _begin(console, params, args, seed):
+    session = _meet(params, args)
+    _take_folder(console, session)
+    if session.trains and not _begin(console, session):
         return
-    _have_model_garden_train(console, params, args, seed, checkpoint, strategy)
-    _end(params, args)
+    _have_model_garden_train(console, session)
+    _end(session)
 
 
-def _meet(params, args):
-    """Returns the seed, the checkpoint to evaluate and the strategy, the same in all workers."""
+def _meet(params, args) -> Session:
+    """Returns the session once all workers have met, with the strategy that they share."""
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
     checkpoint = _evaluated(params, args.model_dir) if args.mode == "eval" else None
-    return seed, checkpoint, _joined(params, args, seed, checkpoint)
+    session = Session(
+        params=params,
+        args=args,
+        seed=seed,
+        checkpoint=checkpoint,
+        is_chief=batches.is_chief(params),
+        workers=batches.workers(params),
+    )
+    strategy = _joined(session)
+    return dataclasses.replace(session, params=_dealt_out(session, strategy), strategy=strategy)
 
 
-def _dealt_out(params, args, strategy):
+def _dealt_out(session: Session, strategy):
     """Returns the experiment with its micro-batches, computed from the strategy's replicas.
 
     Only needed on a TPU, whose number of replicas the settings do not say.
     """
-    if batches.replicas(params) is not None or "train" not in args.mode:
-        return params
-    if not (per_replica_batch_size := args.per_replica_batch_size):
-        return params
+    if batches.replicas(session.params) is not None or not session.trains:
+        return session.params
+    if not (per_replica_batch_size := session.args.per_replica_batch_size):
+        return session.params
     replicas = strategy.num_replicas_in_sync
-    params, message = parsing.accumulated(params, per_replica_batch_size, replicas)
+    params, message = parsing.accumulated(session.params, per_replica_batch_size, replicas)
     check_batch(params, replicas)
     print(message, flush=True)
     return params
 
 
-def _take_folder(console, params, args) -> None:
+def _take_folder(console, session: Session) -> None:
     """Checks that the folder can be written, locks it, and writes the log into it.
 
     Only the chief locks and logs; other workers keep their stderr. An evaluation may read a folder
     that somebody else owns: its files then go to a temporary folder.
     """
-    training = "train" in args.mode
+    args = session.args
     if not checkpoints.is_writable(args.model_dir):
         if args.mode != "eval":
             raise UserError(f"--model_dir={args.model_dir} cannot be written. Choose another one")
         read_only_dir, args.model_dir = args.model_dir, tempfile.mkdtemp(prefix="tf_lamb-eval-")
         print(f"{read_only_dir} cannot be written: all that this evaluation writes goes to "
               f"{args.model_dir}", flush=True)  # fmt: skip
-    if not batches.is_chief(params):
+    if not session.is_chief:
         console.give_back(show=True)
         return
-    if training:
+    if session.trains:
         model_dirs.lock(args.model_dir)
-    console.keep_in(args.model_dir, "train.log" if training else "eval.log")
+    console.keep_in(args.model_dir, "train.log" if session.trains else "eval.log")
 
 
-def _begin(console, params, args, seed) -> bool:
+def _begin(console, session: Session) -> bool:
     """Repairs the folder and notes what this run is; returns False where training is over."""
-    is_chief = batches.is_chief(params)
+    params, args = session.params, session.args
     checkpoints.repair(args.model_dir)
     evaluates_once = args.mode in ("train", "train_and_eval")  # other modes evaluate each time
     if evaluates_once and model_dirs.is_over(params, args.model_dir, args.mode):
-        if is_chief:
+        if session.is_chief:
             step = checkpoints.steps_done(args.model_dir)
             print(f"Training is over at step {step:,}: a larger trainer.train_steps goes on")
             print(report.report(args.model_dir), flush=True)
         return False
     console.on_stop = lambda: _stopped(console.step, args.model_dir)
-    model_dirs.write_run(args.model_dir, args.experiment, seed, params.task.init_checkpoint)
-    if is_chief and (latest := checkpoints.latest(args.model_dir)):
+    initial = params.task.init_checkpoint
+    model_dirs.write_run(args.model_dir, args.experiment, session.seed, initial)
+    if session.is_chief and (latest := checkpoints.latest(args.model_dir)):
         print(f"Going on from {os.path.basename(latest)}", flush=True)
     return True
 
 
-def _have_model_garden_train(console, params, args, seed, evaluated, strategy) -> None:
+def _have_model_garden_train(console, session: Session) -> None:
     """Calls Model Garden's main, which makes the strategy, the task and the trainer."""
-    is_chief, timeout = batches.is_chief(params), params.trainer.continuous_eval_timeout
-    if seed is not None:
-        tf_keras.utils.set_random_seed(seed)
-    if args.mode == "continuous_eval" and is_chief and timeout is not None:
+    params, args, shown_on = session.params, session.args, console if session.is_chief else None
+    timeout = params.trainer.continuous_eval_timeout
+    if session.seed is not None:
+        tf_keras.utils.set_random_seed(session.seed)
+    if args.mode == "continuous_eval" and session.is_chief and timeout is not None:
         print(f"Waiting for each checkpoint in {args.model_dir}, {timeout:,} seconds at the most "
               "(trainer.continuous_eval_timeout)", flush=True)  # fmt: skip
-    params_before = model_dirs.read_params(args.model_dir) if "train" in args.mode else None
-    runner.install(params, console if is_chief else None, evaluated, strategy, params_before)
+    params_before = model_dirs.read_params(args.model_dir) if session.trains else None
+    runner.install(params, shown_on, session.checkpoint, session.strategy, params_before)
     try:
         with naming_records(params):
             model_garden.main(None)
@@ -132,16 +173,17 @@ def _have_model_garden_train(console, params, args, seed, evaluated, strategy) -
         raise
 
 
-def _end(params, args) -> None:
+def _end(session: Session) -> None:
     """Waits for the chief, and prints the report of a training or the end of an evaluation."""
-    training, is_chief = "train" in args.mode, batches.is_chief(params)
-    if training:
-        workers.wait_for_chief(params, args.model_dir)
+    model_dir = session.args.model_dir
+    if session.trains:
+        if session.workers > 1:
+            workers.wait_for_chief(session.is_chief, model_dir)
         logging.set_verbosity(logging.WARNING)  # TensorFlow's threads log when they end
-    if training and is_chief:
-        print(report.report(args.model_dir), flush=True)
-    elif args.mode == "continuous_eval" and is_chief:
-        step = checkpoints.steps_done(args.model_dir)
+    if session.trains and session.is_chief:
+        print(report.report(model_dir), flush=True)
+    elif session.args.mode == "continuous_eval" and session.is_chief:
+        step = checkpoints.steps_done(model_dir)
         print(f"Training is over at step {step:,}, and so is its evaluation", flush=True)
 
 
@@ -170,9 +212,10 @@ def _stopped(step: int | None, model_dir: str) -> str:
 # -- several workers that train one model ----------------------------------------------------------
 
 
-def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, str]:
+def _told(session: Session) -> dict[str, str]:
     """Returns the settings on which all workers of a run have to agree, name -> text."""
-    start = evaluated or checkpoints.readable(args.model_dir)
+    params, args = session.params, session.args
+    start = session.checkpoint or checkpoints.readable(args.model_dir)
     initial = params.task.init_checkpoint and model_dirs.checkpoint_in(params.task.init_checkpoint)
     settings = {
         "the version of tf_lamb": tf_lamb.__version__,
@@ -181,7 +224,7 @@ def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, st
         "--experiment": args.experiment,
         "--mode": args.mode,
         "--model_dir": args.model_dir,
-        "--seed": seed,
+        "--seed": session.seed,
         "--gin_params": args.gin_params,
         "the checkpoint that it begins with": start and os.path.basename(start),
         "the checkpoint of task.init_checkpoint": initial and os.path.basename(initial),
@@ -191,16 +234,17 @@ def _told(params, args, seed: int | None, evaluated: str | None) -> dict[str, st
     return {name: repr(value) for name, value in settings.items()}
 
 
-def _joined(params, args, seed, evaluated) -> tf.distribute.Strategy | None:
+def _joined(session: Session) -> tf.distribute.Strategy | None:
     """Returns the strategy of a TPU or of several workers; None if Model Garden's main makes it.
 
     Raises `UserError` in all workers if their settings differ.
     """
-    if str(params.runtime.distribution_strategy).lower() == "tpu":
-        return _of_tpu(params.runtime)
-    if batches.workers(params) < 2:
+    runtime = session.params.runtime
+    if str(runtime.distribution_strategy).lower() == "tpu":
+        return _of_tpu(runtime)
+    if session.workers < 2:
         return None
-    runtime, settings = params.runtime, _told(params, args, seed, evaluated)
+    settings = _told(session)
     strategy = distribute_utils.get_distribution_strategy(
         distribution_strategy=runtime.distribution_strategy,
         all_reduce_alg=runtime.all_reduce_alg,

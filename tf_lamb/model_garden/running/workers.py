@@ -7,7 +7,6 @@ import time
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tf_lamb.model_garden.common import batches
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
@@ -18,7 +17,7 @@ PAUSE = 0.2  # seconds between two checks of the folder
 _KEY = "tf_lamb/left"
 
 
-def wait_for_chief(params, model_dir: str) -> None:
+def wait_for_chief(is_chief: bool, model_dir: str) -> None:
     """Returns in all workers once each of them sees the folder as the chief has left it.
 
     A stage that follows reads this folder in every worker. The chief alone writes the last
@@ -26,19 +25,17 @@ def wait_for_chief(params, model_dir: str) -> None:
     folders, and on NFS or in a bucket the others may see it later than the chief.
 
     Args:
-        params: the experiment; with one worker the function returns at once.
+        is_chief: whether this worker is the chief.
         model_dir: the folder of the run.
 
     Raises:
         UserError: if the chief ends before it says what it has left, or if that is not visible here
             within `PATIENCE` seconds.
     """
-    if batches.workers(params) < 2:
-        return
     # seam: tensorflow 2.20. The store of the coordination service, of which nothing is public.
     store, milliseconds = context.context(), 1000 * PATIENCE
     try:
-        if batches.is_chief(params):
+        if is_chief:
             store.set_config_key_value(_KEY, json.dumps(_seen(model_dir)))
         chief_state = json.loads(store.get_config_key_value(_KEY, milliseconds))
         _wait_to_see(chief_state, model_dir)
