@@ -24,7 +24,7 @@ from run_log import Log
 
 from tf_lamb.find.data import Examples
 from tf_lamb.find.feeds import feed_of
-from tf_lamb.find.goodput import plan
+from tf_lamb.find.goodput import costs
 from tf_lamb.find.timing import in_turn, lasting
 from tf_lamb.find.trials import Trials
 
@@ -57,7 +57,7 @@ def timed(make):
         trials.choose("adam", lambda: keras.optimizers.Adam())
         feed = feed_of(read.source, read.examples, keras)
         seen = in_turn(trials, feed, {size: lasting(trials, feed, size) for size in sizes}).seconds
-    fit = plan.fit_time(sizes[::2], [seen[size] for size in sizes[::2]])
+    fit = costs.fit_time(sizes[::2], [seen[size] for size in sizes[::2]])
     return {
         "residual": fit.residual,
         "between": [

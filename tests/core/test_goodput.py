@@ -13,14 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tf_lamb.find.goodput import plan as plans
+from tf_lamb.find.goodput import costs
 from tf_lamb.find.goodput import steps as counts
 
 pytestmark = pytest.mark.filterwarnings("error")
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("module", [counts, plans])
+@pytest.mark.parametrize("module", [counts, costs])
 def test_the_examples_run(module):
     ran = doctest.testmod(module)
     assert ran.attempted and not ran.failed
@@ -30,21 +30,21 @@ def test_the_examples_run(module):
 
 
 def test_the_update_and_the_network_of_several_devices_are_counted_once():
-    time = plans.fit_time([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
+    time = costs.fit_time([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
     assert (time.micro_batch, time.example) == pytest.approx((0.05, 0.001), rel=1e-9)
     assert time.residual < 1e-12
     assert time.step(64, 4) == pytest.approx(4 * 0.114 + 0.02)
-    machine = plans.Machine(time, 64, (1, 8))
+    machine = costs.Machine(time, 64, (1, 8))
     assert machine.seconds(8 * 256, 8) == machine.seconds(256, 1) == time.step(64, 4)
-    assert plans.Machine(time, 512, (16,)).seconds(256, 16) == time.step(16)
-    wired = plans.Machine(time, 64, (1, 8), network={8: 0.03})
+    assert costs.Machine(time, 512, (16,)).seconds(256, 16) == time.step(16)
+    wired = costs.Machine(time, 64, (1, 8), network={8: 0.03})
     assert wired.seconds(8 * 256, 8) == pytest.approx(4 * 0.114 + 0.05)
     assert wired.seconds(8 * 256, 8, 256) == pytest.approx(0.306 + 0.05)
     assert wired.seconds(256, 1) == time.step(64, 4)
 
 
 def test_between_sizes_that_were_timed_the_seconds_are_on_the_line_through_them():
-    time = plans.fit_time([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update=0.01)
+    time = costs.fit_time([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update=0.01)
     assert [time.step(at) for at in (4, 6, 8, 12, 16)] == pytest.approx(
         [0.05, 0.06, 0.07, 0.16, 0.25]
     )
@@ -67,7 +67,7 @@ def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
     def squares(micro_batch, example):
         return sum(((micro_batch + example * b) / t - 1) ** 2 for b, t in pairs)
 
-    time = plans.fit_time(sizes, seconds)
+    time = costs.fit_time(sizes, seconds)
     assert time.micro_batch >= 0 and time.example >= 0
     least = squares(time.micro_batch, time.example)
     for a, b in itertools.product((0.0, 0.99, 1.01), repeat=2):
@@ -81,7 +81,7 @@ def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
 
 
 def test_no_seconds_are_negative():
-    rising, falling = plans.fit_time([1, 2], [0.1, 0.3]), plans.fit_time([1, 2], [0.3, 0.1])
+    rising, falling = costs.fit_time([1, 2], [0.1, 0.3]), costs.fit_time([1, 2], [0.3, 0.1])
     assert (rising.micro_batch, rising.example) == (0, pytest.approx(3 / 26))
     assert (falling.micro_batch, falling.example) == (pytest.approx(0.12), 0)
 
@@ -180,18 +180,18 @@ def test_what_the_logs_bear():
 
 # -- the answer ------------------------------------------------------------------------------------
 
-TIME = plans.StepTime(0.05, 0.001)
+TIME = costs.StepTime(0.05, 0.001)
 STEPS = counts.from_noise(1000, batch=32, steps=4800)
 
 
 def plan(steps=STEPS, time=TIME, micro_batch=512, devices=(1,), price=None, network=None, **given):
-    machine = plans.Machine(time, micro_batch, devices, price, network)
-    return plans.plan(steps, machine, **{"baseline": 32, "examples": 60000, **given})
+    machine = costs.Machine(time, micro_batch, devices, price, network)
+    return costs.plan(steps, machine, **{"baseline": 32, "examples": 60000, **given})
 
 
 def test_the_table_of_one_device():
     """Of a = 50 ms once an update; 8 devices' price on one."""
-    once = plans.StepTime(0.0, 0.001, update=0.05)
+    once = costs.StepTime(0.0, 0.001, update=0.05)
     rows = {r.batch: r for r in plan(time=once, batches=[32, 224, 512, 4096], price=9.6).rows}
     for batch, micro, k, updates, seconds, minutes, cost in [
         (32, 32, 1, 4800, 0.082, 6.6, 1.05), (224, 224, 1, 813, 0.274, 3.7, 0.59),
@@ -208,8 +208,8 @@ def test_the_table_of_one_device():
 
 @given(st.floats(1e-3, 1), st.floats(1e-6, 1e-2), st.floats(1, 1e5))
 def test_the_optimum_is_the_best_of_a_grid(alpha, beta, noise_scale):
-    time = plans.StepTime(alpha, beta)
-    best = plans.optimum(time, noise_scale)
+    time = costs.StepTime(alpha, beta)
+    best = costs.optimum(time, noise_scale)
 
     def hours(batch):
         return (alpha + beta * batch) * (1 + noise_scale / batch)
@@ -219,12 +219,12 @@ def test_the_optimum_is_the_best_of_a_grid(alpha, beta, noise_scale):
 
 
 def test_the_optimum_and_its_regret():
-    assert plans.optimum(TIME, 1000) == pytest.approx(223.6, abs=0.05)
+    assert costs.optimum(TIME, 1000) == pytest.approx(223.6, abs=0.05)
     answer = plan(batches=[*range(16, 1000, 4)], micro_batch=1000)
     assert answer.fastest.batch == pytest.approx(224, abs=16)  # those within 0.1% are level
     taken = next(row for row in answer.rows if row.batch == 224)
     for truth, lost in ((250, 0.107), (500, 0.022), (2000, 0.014), (4000, 0.045)):
-        assert plans.regret(answer.rows, taken, truth) == pytest.approx(lost, abs=6e-4)
+        assert costs.regret(answer.rows, taken, truth) == pytest.approx(lost, abs=6e-4)
 
 
 def test_the_regret_goes_as_far_as_the_runs_scatter():
@@ -237,13 +237,13 @@ def test_the_regret_goes_as_far_as_the_runs_scatter():
     answer = plan(counts.from_runs([(256, 700), (512, 420)]))
     assert answer.steps.interval[1] == math.inf
     lost = answer.regret[math.inf]
-    assert lost == pytest.approx(plans.regret(answer.rows, answer.fastest, 1e12)) and lost > 0
+    assert lost == pytest.approx(costs.regret(answer.rows, answer.fastest, 1e12)) and lost > 0
     assert " or inf, it takes " in str(answer)
 
 
 @given(st.integers(1, 10**5), st.integers(1, 64), st.integers(1, 512))
 def test_parts_are_as_few_as_memory_allows_and_equal(batch, devices, largest):
-    micro, k = plans.arrange(batch, devices, largest)
+    micro, k = costs.arrange(batch, devices, largest)
     assert micro <= largest and batch <= micro * k * devices < batch + k * devices
     assert (k - 1) * largest * devices < batch
 
@@ -271,7 +271,7 @@ def test_without_a_bend_a_larger_batch_is_always_faster():
 
 @pytest.mark.parametrize("largest", [32, 512])
 def test_of_level_batches_the_smallest_is_named(largest):
-    steps, time = counts.from_runs([(32, 4800), (512, 300)]), plans.StepTime(0.0, 0.001)
+    steps, time = counts.from_runs([(32, 4800), (512, 300)]), costs.StepTime(0.0, 0.001)
     answer = plan(steps, time, micro_batch=largest)
     assert answer.fastest.batch == answer.cheapest.batch == 32
     assert answer.why_not_larger == "64 takes 1x as long"
@@ -348,9 +348,9 @@ def test_why_not_larger(given, why):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: plans.fit_time([16, 16], [1, 1]), "two different micro-batches at least"),
-        (lambda: plans.fit_time([16, 32], [1, math.nan]), "seconds must be a number"),
-        (lambda: plans.fit_time([16, 32], [1, 2], update=1), "update=1 s is no less than a step"),
+        (lambda: costs.fit_time([16, 16], [1, 1]), "two different micro-batches at least"),
+        (lambda: costs.fit_time([16, 32], [1, math.nan]), "seconds must be a number"),
+        (lambda: costs.fit_time([16, 32], [1, 2], update=1), "update=1 s is no less than a step"),
         (lambda: counts.from_runs(5), "^runs must be pairs .*, not 5"),
         (lambda: counts.from_runs([(64, 100, 0)]), "^runs must be pairs"),
         (lambda: counts.from_runs([(64, "100"), (1024, 9)]), "^Steps in runs must be a number in"),
@@ -388,8 +388,8 @@ def test_a_longer_run_has_the_same_noise_scale():
 
 def test_an_epoch_has_a_start_an_evaluation_and_a_smaller_last_call():
     """1,000 examples are four calls of 256, the last one smaller, which compiles once more."""
-    epoch = plans.Epoch(1000, start=0.5, evaluation=(0.1, 25.6), compiled=3.0, evaluated=1.0)
-    machine = plans.Machine(plans.StepTime(0.01, 0.001), 256, epoch=epoch)
+    epoch = costs.Epoch(1000, start=0.5, evaluation=(0.1, 25.6), compiled=3.0, evaluated=1.0)
+    machine = costs.Machine(costs.StepTime(0.01, 0.001), 256, epoch=epoch)
     assert machine.seconds(256, 1) == pytest.approx(0.266 + (0.5 + 0.1 + 0.1) / 4)
     # Two calls an update: an update has twice the share.
     assert machine.seconds(512, 1) == pytest.approx(2 * machine.seconds(256, 1))
@@ -397,7 +397,7 @@ def test_an_epoch_has_a_start_an_evaluation_and_a_smaller_last_call():
     assert machine.begin(250, 1) == machine.begin(1000, 8) == 3.0 + 1.0
     whole = dataclasses.replace(epoch, drops=True)
     assert (whole.calls(256), whole.begin(256)) == (3, 4.0)
-    answer = plans.plan(
+    answer = costs.plan(
         counts.from_noise(1000, batch=250, steps=40), machine, baseline=250, examples=1000,
         batches=[250],
     )  # fmt: skip

@@ -13,7 +13,7 @@ from official.modeling.optimization import optimizer_factory
 from support.batch_flags import Flags
 from support.garden import BATCH, EXAMPLES, EXPERIMENT, build, optimizer, tiny
 
-from tf_lamb.find.goodput import plan, steps
+from tf_lamb.find.goodput import costs, steps
 from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks.data import count_examples
 from tf_lamb.model_garden.checks.experiment import check_run
@@ -55,9 +55,9 @@ GIVEN = {"step_seconds": ["2:0.4", "8:1.0"], "runs": ["8:20", "32:8"]}
 
 def test_the_table_is_that_of_the_plan(config, monkeypatch, capsys):
     run(monkeypatch, config_file=config(), price=2.0, deadline=1.0, devices=["1", "2"], **GIVEN)
-    expected = plan.plan(
+    expected = costs.plan(
         steps.from_runs([(8, 20), (32, 8)]),
-        plan.Machine(plan.fit_time([2, 8], [0.4, 1.0]), BATCH, (1, 2), price=2.0),
+        costs.Machine(costs.fit_time([2, 8], [0.4, 1.0]), BATCH, (1, 2), price=2.0),
         baseline=BATCH, examples=EXAMPLES, deadline=1.0,
     )  # fmt: skip
     assert capsys.readouterr().out.startswith(f"{expected}\nTo train with it: python -m tf_lamb")

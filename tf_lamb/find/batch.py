@@ -21,7 +21,7 @@ from tf_lamb.find.checks import accumulates, anew, check, check_shared, executio
 from tf_lamb.find.data import Examples
 from tf_lamb.find.feeds import feed_of
 from tf_lamb.find.found_batch import FoundBatch
-from tf_lamb.find.goodput import plan, steps
+from tf_lamb.find.goodput import costs, steps
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import Trials, normalizations
 
@@ -170,7 +170,7 @@ def find_batch(
             (run.batch, run.steps) for best_runs in best_by_batch for run in best_runs
         ]
         curve = steps.from_runs(batches_and_steps).through(base, total_steps)
-    answer = plan.plan(
+    answer = costs.plan(
         curve, machine, baseline=base, examples=split.training, deadline=deadline_hours
     )
     return FoundBatch(
@@ -196,13 +196,13 @@ class _Search:
         key = ["epochs", sizes, self.executions]
         measured = self.log.cached(key, lambda: self._measured(sizes))
         micro_batches, seconds = zip(*measured["seconds"], strict=True)
-        time = plan.fit_time(micro_batches, seconds, measured["update"])
+        time = costs.fit_time(micro_batches, seconds, measured["update"])
         constant, coefficient = measured["evaluation"]
-        epoch = plan.Epoch(
+        epoch = costs.Epoch(
             self.read.examples, evaluation=(constant, coefficient), **measured["epoch"]
         )
         return (
-            plan.Machine(time, max(micro_batches), epoch=epoch),
+            costs.Machine(time, max(micro_batches), epoch=epoch),
             measured["how"],
             measured["idle"],
         )
@@ -262,7 +262,7 @@ class _Search:
         low, high = (count / (base * total) for count in run_examples)
         example_seconds = sum(machine.time.call(batch) / batch for batch in (base, large)) / 2
         micro_batch = machine.micro_batch if accumulates(self.own) else large
-        _, calls = plan.arrange(large, 1, micro_batch)
+        _, calls = costs.arrange(large, 1, micro_batch)
         base_calls = micro_batches(base, micro_batch)
         check_shared(self.model, base // base_calls)
         check_shared(self.model, large // calls)
@@ -272,7 +272,7 @@ class _Search:
             ["look", base], lambda: self._look(*calls_of[base])
         )
         quick, slow = (
-            plan.duration(
+            costs.duration(
                 count * example_seconds + number_of_runs * looks * look_seconds + 2 * begin_seconds
             )
             for count, (number_of_runs, looks) in zip(run_examples, reach.LOOKED, strict=True)
@@ -333,7 +333,7 @@ def _given_machine(step_seconds):
             f"{{32: 0.01, 128: 0.012}}, but it is {step_seconds!r}."
         )
     sizes = [checks.integer("A micro-batch of step_seconds", size) for size in step_seconds]
-    return plan.Machine(plan.fit_time(sizes, [*step_seconds.values()]), max(sizes))
+    return costs.Machine(costs.fit_time(sizes, [*step_seconds.values()]), max(sizes))
 
 
 def _device_counts(given):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_lamb.api.data import Arrays, Batches, Rebatched, mapped, size_of, whole
-from tf_lamb.find.goodput.plan import calls_of_epoch
+from tf_lamb.find.goodput.costs import calls_of_epoch
 
 
 def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":

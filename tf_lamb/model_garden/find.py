@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 from absl import app, flags
 
-from tf_lamb.find.goodput import plan, steps
+from tf_lamb.find.goodput import costs, steps
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
@@ -122,14 +122,14 @@ def _steps(args, baseline, train_steps) -> steps.StepCurve:
         return steps.from_noise(args.noise_scale, baseline, train_steps)
 
 
-def _seconds(args) -> tuple[plan.StepTime, int]:
+def _seconds(args) -> tuple[costs.StepTime, int]:
     """Returns the seconds of a step, and the largest micro-batch that was timed."""
     with named("--step_seconds"):
         sizes, seconds = zip(*_pairs(args, "step_seconds") or [(1, 1.0)], strict=True)
-        return plan.fit_time(sizes, seconds), max(sizes)
+        return costs.fit_time(sizes, seconds), max(sizes)
 
 
-def ask(params, args) -> plan.Answer:
+def ask(params, args) -> costs.Answer:
     """Plans how long training takes at each batch, and what it costs.
 
     Args:
@@ -176,9 +176,9 @@ def ask(params, args) -> plan.Answer:
     accumulates = params.trainer.optimizer_config.optimizer.type in OPTIMIZERS
     step_curve = _steps(args, baseline, params.trainer.train_steps)
     try:
-        return plan.plan(
+        return costs.plan(
             step_curve,
-            plan.Machine(step_time, micro_batch, devices, price=args.price),
+            costs.Machine(step_time, micro_batch, devices, price=args.price),
             baseline=baseline,
             examples=examples,
             batches=sizes or None,

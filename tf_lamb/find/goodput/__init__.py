@@ -1,1 +1,1 @@
-"""How long training takes at each batch and what it costs: `steps` to a target, and the `plan`."""
+"""How long training takes at each batch and what it costs: `steps` to a target, and `costs`."""
