@@ -52,7 +52,7 @@ $(KJV): | $(VENV)/bin/python
 	touch $@
 
 large-batch: $(VENV)/.large-batch $(KJV)
-	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(RUN) benchmarks/large_batch.py
+	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(RUN) -m benchmarks.study.large_batch
 
 # One case of each test of the optimizers' rooms, and of one test in twelve of the others: `--draw` in tests/conftest.py.
 # An archive without git has no commits: its seed is 1.

@@ -18,7 +18,7 @@ import tqdm
 
 from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.equivalence.runs import Run, Runs, by_cell
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 WORKLOADS, CELLS, LOT = ("flights", "diamonds"), 3, 20261126
 LOG, REGISTERED = "benchmarks/logs/equivalence_again.jsonl", "benchmarks/logs/equivalence_{}.jsonl"

@@ -21,7 +21,7 @@ from benchmarks.equivalence.report import markdown, told, unit
 from benchmarks.equivalence.runs import Run, Runs, by_cell
 from benchmarks.equivalence.statistics import holm, margin, worse_by
 from benchmarks.equivalence.warmups import LOG, TRANSFER
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 PERCEPTRON = "perceptron"  # its bases, too, were chosen by another quantity than scores it
 TASKS = {"flights": "flights", "diamonds": "diamonds", "fashion": "Fashion-MNIST",

@@ -33,7 +33,7 @@ from benchmarks.equivalence import arms, fits, workloads
 from benchmarks.equivalence.experiment import tuned
 from benchmarks.equivalence.protocol import Settings
 from benchmarks.equivalence.runs import Run, Runs, program
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 from tf_lamb_extras.automatic_warmup import AutoWarmup
 
 REGISTERED = "benchmarks/logs/equivalence_flights.jsonl"

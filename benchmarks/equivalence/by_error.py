@@ -25,7 +25,7 @@ from absl import app, flags
 
 from benchmarks.equivalence.protocol import FROZEN, Settings, points
 from benchmarks.equivalence.runs import Run, Runs
-from benchmarks.run_log import Log, commit, machine
+from benchmarks.shared.run_log import Log, commit, machine
 
 LOG = "benchmarks/logs/equivalence_by_error.jsonl"
 SECONDS = "benchmarks/logs/equivalence_seconds.jsonl"

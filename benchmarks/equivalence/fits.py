@@ -76,7 +76,7 @@ def _fit(workload, made, batch, seed, every, epochs, callbacks) -> dict:
     model.compile(made, workload.loss)
 
     def batches():
-        from benchmarks.loop import batches as drawn
+        from benchmarks.shared.jax_loop import batches as drawn
 
         for each in drawn(len(y), batch, seed):
             yield keras.tree.map_structure(lambda of, each=each: of[each], (x, y))

@@ -2,8 +2,8 @@
 
 import math
 
-from benchmarks import look
 from benchmarks.equivalence.protocol import FROZEN
+from benchmarks.shared import drawing
 
 OF_RULES = {  # the line and the mark of a rule; the colour is the optimizer's
     "unchanged": (":", "o"), "transfer": ("-", "o"), "legw": ("-.", "<"), "growing": (":", "*"),
@@ -18,7 +18,7 @@ SAVING = "times fewer updates to the loss of the base", lambda row: row["saved"]
 
 def draw(name: str, rows: list[dict], path: str):
     """Writes the picture: losses in margins on the left, updates saved on the right."""
-    plt, ratios = look.pyplot(), FROZEN["ratios"]
+    plt, ratios = drawing.pyplot(), FROZEN["ratios"]
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.4))
     for axes, (title, value) in zip(panels, (LOSS, SAVING), strict=True):
         axes.set_xscale("log", base=2)
@@ -34,7 +34,7 @@ def draw(name: str, rows: list[dict], path: str):
             own = {"ls": dashes, "marker": marker, "ms": 8 if marker == "*" else 6}
             pale = {"alpha": 0.35, "lw": 3} if rule == "tuned" else {}
             axes.plot([k for k, _ in shown], [y for _, y in shown], label=arm,
-                      **look.style(spec) | own | pale)  # fmt: skip
+                      **drawing.style(spec) | own | pale)  # fmt: skip
     panels[0].set_yscale("symlog", linthresh=2)
     panels[0].set_yticks([0, 1, 2, 5, 10, 20], [0, 1, 2, 5, 10, 20])
     panels[0].axhline(1, color="black", lw=1, label="the margin")

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 
 from benchmarks.equivalence.protocol import HASH, Settings
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from benchmarks.equivalence import workloads
 from benchmarks.equivalence.experiment import hours
 from benchmarks.equivalence.protocol import FROZEN, points
 from benchmarks.equivalence.training import Program
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 REGISTERED = tuple(FROZEN["optimizers"])
 PROTOTYPES = (f"benchmarks.soap:{name}" for name in ("MuonH", "OfPackage", "SOAP", "KLSOAP"))

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.equivalence import against, experiment, report, warmups
 from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.equivalence.runs import Runs
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 PAGE = pathlib.Path("docs/results_tables.md")
 IN_FULL = ("flights", "diamonds")

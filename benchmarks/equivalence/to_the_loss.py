@@ -23,7 +23,7 @@ from benchmarks.equivalence import against, arms
 from benchmarks.equivalence.experiment import arrived, target_of
 from benchmarks.equivalence.protocol import FROZEN, Settings
 from benchmarks.equivalence.report import markdown
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 TASKS, RATIOS = ("flights", "diamonds"), (8, 32)
 SECONDS = "benchmarks/logs/equivalence_seconds.jsonl"

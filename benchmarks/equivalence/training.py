@@ -13,6 +13,11 @@ from benchmarks.equivalence.workloads import Workload
 from tf_lamb.core import schedules
 
 TOLD = 2048  # examples of a call without gradients
+# The log names these modules by where they lay when the runs were made.
+MOVED = {
+    "benchmarks.precision": "benchmarks.study.muon_precision",
+    "benchmarks.soap": "benchmarks.equivalence.prototypes",
+}
 
 
 def optimizer(spec: str, settings: Settings, rate=1.0):
@@ -25,10 +30,10 @@ def optimizer(spec: str, settings: Settings, rate=1.0):
     """
     module, _, name = FROZEN["optimizers"].get(spec, spec).partition(":")
     if module == "optax":
-        from benchmarks.of_optax import OfOptax
+        from benchmarks.shared.of_optax import OfOptax
 
         return OfOptax(name)
-    make = getattr(importlib.import_module(module), name)
+    make = getattr(importlib.import_module(MOVED.get(module, module)), name)
     takes = inspect.signature(make).parameters
     given = {
         "momentum": settings.beta_1,

@@ -19,7 +19,7 @@ from benchmarks.equivalence import arms, workloads
 from benchmarks.equivalence.experiment import tuned
 from benchmarks.equivalence.protocol import FROZEN
 from benchmarks.equivalence.runs import Runs, program
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 REGISTERED = "benchmarks/logs/equivalence_{}.jsonl"
 LOG = "benchmarks/logs/equivalence_warmups.jsonl"

@@ -71,7 +71,7 @@ def _cut(data, tested):
 
 
 def _flights():
-    from benchmarks import flights
+    from benchmarks.shared import flights
 
     (train, held_out), known = flights.read(flights.FLIGHTS)
     parts = _cut([(list(x), y) for x, y in (train, held_out)], TESTED["flights"])
@@ -82,10 +82,10 @@ def _pictures(network, shape=(28, 28, 1)):
     """Fashion-MNIST, or scikit-learn's digits, by which this code is tested."""
 
     def make():
-        from benchmarks import pictures, sliced
+        from benchmarks.shared import pictures, sliced_convolution
 
         folder = pictures.FASHION_MNIST if shape[0] == 28 else ""
-        own = {"convolution": sliced.Conv2D} if network == "convolutional" else {}
+        own = {"convolution": sliced_convolution.Conv2D} if network == "convolutional" else {}
         made = functools.partial(getattr(pictures, network), shape, **own)
         return pictures.images(folder), made, told_apart
 
@@ -93,7 +93,7 @@ def _pictures(network, shape=(28, 28, 1)):
 
 
 def _rows():
-    from benchmarks import pictures
+    from benchmarks.shared import pictures
 
     def network():
         from keras import Input, Sequential, layers
@@ -105,7 +105,7 @@ def _rows():
 
 
 def _letters():
-    from benchmarks import text
+    from benchmarks.shared import text
 
     (x, y), tested = text.hidden_letters(text.BIBLE)
 

@@ -17,9 +17,9 @@ import sys
 
 from absl import app, flags
 
-from benchmarks import run_log
 from benchmarks.language_model import plan
 from benchmarks.language_model.runs import OutOfTime, Work
+from benchmarks.shared import run_log
 
 BEGUN = time.monotonic()
 

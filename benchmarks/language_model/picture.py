@@ -7,7 +7,7 @@ from absl import app, flags
 
 from benchmarks.language_model.protocol import FROZEN
 from benchmarks.language_model.report import Found
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 COLORS = {"adamw": "C0", "muon": "C1", "lamb": "C2"}
 

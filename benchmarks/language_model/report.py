@@ -13,7 +13,7 @@ from benchmarks.equivalence.report import markdown
 from benchmarks.equivalence.statistics import holm, worse_by
 from benchmarks.language_model import plan
 from benchmarks.language_model.protocol import FROZEN, HASH
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 LEVEL = 0.05
 KEEPS, UNDECIDED, WORSE = "keeps", "undecided", "worse"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from benchmarks.equivalence import arms
 from benchmarks.language_model.protocol import FROZEN, HASH, Settings
-from benchmarks.run_log import Log
+from benchmarks.shared.run_log import Log
 
 COMPILATION = 30.0  # seconds that a program is expected to take which is not compiled yet
 OVERHEAD = 1.06  # evaluations

@@ -4,7 +4,7 @@ import json
 import os
 import time
 
-from benchmarks.run_log import Log, commit, machine
+from benchmarks.shared.run_log import Log, commit, machine
 from benchmarks.updates_left import chains
 from benchmarks.updates_left.protocol import HASH, Run, key
 

@@ -130,7 +130,7 @@ def _pictures(parts) -> Task:
 
 def _flights(data, known) -> Task:
     """Whether a flight is late; half of what is held out is for the test."""
-    from benchmarks import flights
+    from benchmarks.shared import flights
 
     (x, y), (held_x, held_y) = data
     arrays = jax.tree.map(jnp.asarray, ([*x], y))
@@ -150,19 +150,19 @@ def _flights(data, known) -> Task:
 def task(name: str) -> Task:
     """Reads the data of a task of the protocol, or of the rehearsal."""
     if name == "letters":
-        from benchmarks import text
+        from benchmarks.shared import text
 
         return _letters(text.letters(text.BIBLE))
     if name == "manual":  # the rehearsal's: Python's own manual
-        from benchmarks import text
+        from benchmarks.shared import text
 
         return _letters(text.letters(""))
     if name in ("pictures", "digits"):
-        from benchmarks import pictures
+        from benchmarks.shared import pictures
 
         return _pictures(pictures.images(pictures.FASHION_MNIST if name == "pictures" else ""))
     if name == "flights":
-        from benchmarks import flights
+        from benchmarks.shared import flights
 
         return _flights(*flights.read(flights.FLIGHTS))
     raise ValueError(f"there is no task {name!r}")

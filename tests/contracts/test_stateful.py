@@ -1,6 +1,6 @@
 """Any optimizer and options, any sequence of what users do: `support/stateful.py` draws them.
 
-The same few every day; `benchmarks/stateful.py` draws others for hours.
+The same few every day; `benchmarks/fuzz/stateful.py` draws others for hours.
 """
 
 import json
@@ -65,11 +65,10 @@ def test_a_planted_fault_is_found_again(row, tmp_path):
     host = row["host"]
     if host != BACKEND and host not in FRONTENDS:
         pytest.skip(f"of {host}")
-    script = ROOT / "benchmarks" / "stateful.py"
     run = subprocess.run(
-        [sys.executable, script, f"--host={host}", f"--plant={row['planted']}",
-         f"--log={tmp_path}/log"],
-        capture_output=True, text=True,
+        [sys.executable, "-m", "benchmarks.fuzz.stateful", f"--host={host}",
+         f"--plant={row['planted']}", f"--log={tmp_path}/log"],
+        cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     assert f"{row['planted']}: found in run" in run.stdout

@@ -1,7 +1,7 @@
 """Properties of any case that hypothesis finds, in NumPy: the oracle to the last places, and
 invariants.
 
-`benchmarks/properties.py` runs the same properties on twenty times as many cases.
+`benchmarks/fuzz/properties.py` runs the same properties on twenty times as many cases.
 """
 
 import re

@@ -69,7 +69,7 @@ def test_what_starts_near_zero_ends_as_the_log_has_it():
 
 
 def test_the_skipped_steps_of_spikes_are_those_of_the_log():
-    bad, rows = 800, table(RELIABILITY, "Spikes")[1:]  # the step, of benchmarks/spikes.py
+    bad, rows = 800, table(RELIABILITY, "Spikes")[1:]  # the step, of benchmarks/study/spikes.py
     cases = {run["case"] for run in runs("spikes") if "case" in run}
     assert {row[0].partition(":")[0] for row in rows} == cases
     for label, count, planted, others in rows:
@@ -162,7 +162,15 @@ def test_what_stays_on_flights_is_in_the_log():
 
 
 def test_every_benchmark_has_its_line():
+    """A package has one line for all; every other script says in its docstring how it is run."""
     folder = ROOT / "benchmarks"
+    packages = {path.parent for path in folder.glob("*/__init__.py")}
+    scripts = [path for path in folder.rglob("*.py") if path.parent not in packages]
     said = set(re.findall(r"\]\((\S+?)\)", (folder / "README.md").read_text()))
-    scripts = {path.name for path in folder.glob("*.py")}
-    assert said == scripts | {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+    assert said == {f"{path.name}/" for path in packages} | {
+        path.relative_to(folder).as_posix() for path in scripts
+    }
+    for path in scripts:
+        code = path.read_text()
+        name = f"benchmarks.{path.parent.name}.{path.stem}"
+        assert f"python -m {name}" in code or "__main__" not in code, path

@@ -291,9 +291,10 @@ def choice_by_loss_is_no_choice_by_error():
 
 def held_out_is_diamonds_alone():
     """The networks of the other tasks are those on which a rule was tried before."""
-    code = {path.stem: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
+    folders = (ROOT / "benchmarks" / name for name in ("study", "performance", "fuzz", "shared"))
+    code = {path.stem: path.read_text() for folder in folders for path in folder.glob("*.py")}
     assert "return perceptron(shape)" in code["autowarmup"]
-    assert "lambda x: text.bert" in code["steps"] and '"text": ((16,)' in code["growing"]
+    assert "lambda x: text.bert" in code["steps_to_target"] and '"text": ((16,)' in code["growing"]
     assert not [name for name, text in code.items() if "diamonds" in text]
     late = {"find_rate lamb", "find_rate muon", "autowarmup lamb", "adascale momentum"}
     first = {*FROZEN["arms"], *(f"tuned {spec}" for spec in FROZEN["optimizers"])} - late

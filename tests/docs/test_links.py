@@ -6,6 +6,7 @@ import pytest
 from support.pages import PAGES, ROOT, anchors, prose
 
 TOP = r"(?<![\w/.-])(?:tests|benchmarks|tf_lamb|docs)/[\w/]+(?:\.\w+|/)"  # a file or a folder
+MODULE = r"python -m (benchmarks[.\w]+)"  # a file, or a package that runs
 ROOM = r"(?<![\w/.-])(?:core|api|tensorflow|tpu|keras|tf_keras|model_garden)/[\w/]+(?:\.py\b|/`)"
 TESTS = [path for path in ROOT.glob("tests/**/test_*.py")]
 NAMES = {path.stem for path in TESTS}.union(
@@ -46,6 +47,10 @@ def test_the_files_and_tests_that_a_page_names_exist(page):
         for path, folders in named.items()
         if "NAME" not in path and not any((ROOT / each / path).exists() for each in folders)
     ]
+    for name in re.findall(MODULE, text):
+        path = ROOT.joinpath(*name.rstrip(".").split("."))
+        is_there = path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+        gone += [] if is_there else [name]
     for name in re.findall(r"\btest_\w+", text):  # `test_a_frontend_is_...`
         gone += [] if any(each.startswith(name) for each in NAMES) else [name]
     assert not gone

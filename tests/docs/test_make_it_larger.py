@@ -9,7 +9,7 @@ import pytest
 from support.pages import ROOT, blocks, number, reworded, runs, span, table, words
 
 sys.path.insert(0, str(ROOT))
-from benchmarks import search_again
+from benchmarks.study import find_rate_again
 
 PAGE, TRUST = (ROOT / "docs" / f"{name}.md" for name in ("make_it_larger", "find_rate_trust"))
 SHORT, TEXT = words(PAGE), words(TRUST)
@@ -138,7 +138,7 @@ def test_where_it_warns_of_a_plateau_is_in_the_log():
 
 
 def test_what_it_says_of_searching_anew_is_so():
-    every = [search_again.compared(task) for task in search_again.TASKS]
+    every = [find_rate_again.compared(task) for task in find_rate_again.TASKS]
     count, wider = (sum(row[name] for row in every) for name in ("searches", "wider"))
     among, undecided, close, pairs = (
         [sum(row[name][i] for row in every) for i in (0, 1)]

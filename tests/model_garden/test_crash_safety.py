@@ -318,7 +318,7 @@ def command(records, model_dir, **runtime):
 
 @pytest.mark.slow
 def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
-    """`benchmarks/kills.py` at a small size."""
+    """`benchmarks/fuzz/kills.py` at a small size."""
     code, said = commands.run(*command(records, tmp_path / "whole"))
     assert code == 0, said[-2000:]
     assert "steps               12 of 12" in said
@@ -390,5 +390,5 @@ def data(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [21, 22])
 def test_a_drawn_run_is_as_promised(seed, data, tmp_path):
-    """`benchmarks/garden_fuzz.py` draws more."""
+    """`benchmarks/fuzz/garden_fuzz.py` draws more."""
     garden_runs.check(garden_runs.draw(seed, data), tmp_path)

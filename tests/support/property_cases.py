@@ -24,7 +24,8 @@ MOST_ULPS = 2000
 # What the oracle loses of its own digits: in 1 - b^t as it stands, with b = 0.9999 and t = 1.
 ORACLE = 2.0**-38
 
-# The same cases every day; `benchmarks/properties.py` has a profile of its own, and a larger scale.
+# The same cases every day; `benchmarks/fuzz/properties.py` has a profile of its own, and a larger
+# scale.
 SCALE = 1
 hypothesis.settings.register_profile(
     "every day", derandomize=True, deadline=None, database=None,

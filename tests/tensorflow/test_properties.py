@@ -1,7 +1,7 @@
 """Properties of any case that hypothesis finds, in both frontends on TensorFlow: the oracle to the
 last places, whatever the dtypes, the order of variables and the gradients that are missing.
 
-`benchmarks/properties.py` runs the same properties on twenty times as many cases.
+`benchmarks/fuzz/properties.py` runs the same properties on twenty times as many cases.
 """
 
 import re

@@ -163,7 +163,7 @@ def test_every_tpu_configuration_is_of_one_program():
 @pytest.mark.slow
 @pytest.mark.parametrize("names", on_tpu.EQUAL, ids=lambda names: names[0])
 def test_every_tpu_configuration_passes_at_its_own_topology(names):
-    """Of a small model; at full size in benchmarks/preflight.py."""
+    """Of a small model; at full size in benchmarks/performance/preflight.py."""
     ask = functools.partial(on_tpu.reports, names)
     ((programs, reports),) = clusters.results(ask, timeout=1000)
     assert programs == 2  # the step and its update, of all of these files

@@ -16,7 +16,7 @@ from tf_lamb.core import checks
 FARTHEST = 8  # a curve has no numbers beyond this many times the largest batch of its runs
 RELIABLE = 16  # times from the smallest to the largest batch; with less Bn stays open
 # SEED_DEVIATION: the standard deviation of the logarithm of one run's steps, in the logs of
-# benchmarks/steps.py. SEED_RUNS: the runs that it is worth beside the user's own.
+# benchmarks/study/steps_to_target.py. SEED_RUNS: the runs that it is worth beside the user's own.
 SEED_DEVIATION, SEED_RUNS = 0.17, 4
 NINETY = 1.645  # standard deviations on either side that hold 90 %
 GRID = 1.02  # factor between two noise scales that are tried; its 100th root around the best
@@ -188,7 +188,8 @@ def from_noise(noise: float, batch: float, steps: float) -> StepCurve:
     """Returns the hyperbola through one run, with the last reading of the noise scale in it.
 
     Curves are likely with Bn within a factor of two, and with the run's steps as far as another
-    seed may move them: in the logs of benchmarks/steps.py 32 of 33 batches are inside.
+    seed may move them: in the logs of benchmarks/study/steps_to_target.py 32 of 33 batches are
+    inside.
 
     Args:
         noise: The noise scale Bn, in examples.
