@@ -202,7 +202,7 @@ def _recipe(rule, batch_size, baseline: Baseline, train_steps: int) -> recipes.R
             batch_size,
             base,
             curve.peak,
-            examples,
+            examples=examples,
             epochs=1,
             warmup_epochs=share,
             **baseline.hyperparameters,
