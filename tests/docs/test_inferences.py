@@ -24,7 +24,7 @@ from tf_lamb.core.recipes.transfer import ENOUGH, LEFT_AT_128, LEFT_BEYOND
 pytestmark = pytest.mark.once
 WORDS = r"\b(keep|keeps|kept|every|no|none|nothing|all|held out|too few|faster|each)\b"
 INFERRING = {  # page -> what is left out of it: definitions, links, what runs
-    "../README.md": (r".*(?=## A larger batch)", r"## Beside others.*"),
+    "../README.md": (r".*(?=## A larger batch)", r"## A rule of your own.*"),
     "should_i.md": (r"## What an optimizer costs.*",),
     "evidence.md": (
         r"\*\*These runs.*?(?=## What others)", r"LEGW's own experiment.*?(?=\n\n)",
