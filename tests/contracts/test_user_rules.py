@@ -245,7 +245,8 @@ def test_a_hyper_parameter_is_held_in_its_interval():
 
 
 def test_an_argument_that_is_none_is_answered_with_one_that_is():
-    with pytest.raises(TypeError, match="LayerwiseLion has no argument 'lr': pass it as learning_"):
+    answer = r"LayerwiseLion has no argument 'lr' .*: write LayerwiseLion\(learning_rate=0\.1\)\.$"
+    with pytest.raises(TypeError, match=answer):
         lion("keras")(lr=0.1)
 
 

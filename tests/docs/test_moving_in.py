@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tf_keras
 from goldens import problem
+from support import words
 from support.migrating import ADDONS, GARDEN
 from support.pages import ROOT, blocks
 
@@ -84,3 +85,8 @@ def test_a_port_is_three_lines():
         after = next(c for h, c in BLOCKS if h == heading and c.startswith("# after"))
         new = set(after.splitlines()) - set(before.splitlines()) - {"# after"}
         assert len(new) <= 3, new
+
+
+def test_the_table_of_words_is_what_the_optimizers_know():
+    """`PYTHONPATH=.:tests python -m support.words` writes it anew."""
+    assert words.parts(words.PAGE.read_text())[1] == words.lines()

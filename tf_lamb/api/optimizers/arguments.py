@@ -1,65 +1,339 @@
-"""The error for an argument that an optimizer does not have, which names the right one."""
+"""The error for an argument that an optimizer does not have: the user's own call, rewritten."""
 
+import ast
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+import math
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from tf_lamb.api import frontends
+from tf_lamb.api.optimizers.words import WORDS, Word
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
-# Names in TensorFlow Addons, Model Garden, torch, apex and optax -> the names here.
-_ELSEWHERE = {
-    "lr": ("learning_rate",),
-    "weight_decay_rate": ("weight_decay",),
-    "wd": ("weight_decay",),
-    "eps": ("epsilon",),
-    "betas": ("beta_1", "beta_2"),
-    "b1": ("beta_1",),
-    "b2": ("beta_2",),
-    "eeta": ("trust_coefficient",),
-    "max_grad_norm": ("global_clipnorm",),
-}
 _LIKENESS = 0.75  # least similarity, of 1; below it, names of other things would count as similar
+_LONGEST = 100  # letters of a value that a call shows; what is longer is shown as `...`
+_DEEPEST = 3  # levels of lists and dicts that a call shows
+_HIDDEN = "..."
 
 
 def answered(constructor: Constructor) -> Constructor:
-    """Wraps a constructor, so that its error for an unknown argument names the right one.
+    """Wraps a constructor, so that its error for an unknown argument is the call rewritten.
 
     The signature stays the same. A subclass may take other arguments.
     """
-    accepted = [*inspect.signature(constructor).parameters][1:]
+    parameters = dict([*inspect.signature(constructor).parameters.items()][1:])
 
     @functools.wraps(constructor)
     def __init__(self, *args: Any, **arguments: Any) -> None:
-        for name in arguments:
-            if name not in accepted:
-                raise TypeError(answer(type(self), name, accepted))
+        if any(name not in parameters for name in arguments):
+            cls = type(self)
+            call = _Call(cls, parameters, args, arguments, cls.__init__ is __init__)
+            raise TypeError(call.answer())
         constructor(self, *args, **arguments)
 
     return __init__  # type: ignore[return-value]
 
 
-def answer(cls: type, name: str, known: Collection[str]) -> str:
-    """Returns a sentence that says which argument to pass instead of one that a class lacks.
+def translation(cls: type, arguments: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """Translates arguments that a class of optimizers lacks, for where no call is written.
 
     Args:
-        cls: The class of optimizers.
-        name: The argument that was passed.
-        known: The arguments that the class has.
+        cls: The class.
+        arguments: Words of other packages -> values.
+
+    Returns:
+        Arguments of the class with their values as text, and sentences about them.
     """
-    unknown = f"{cls.__name__} has no argument {name!r}"
-    equivalents = _ELSEWHERE.get(name, ())
-    if equivalents and set(equivalents) <= set(known):
-        return f"{unknown}: pass it as {' and '.join(equivalents)}."
-    if name == "decay" and "learning_rate" in known:
-        host = frontends.of(cls).host.__name__
-        return (
-            f"{unknown}, the decay of the learning rate: pass learning_rate="
-            f"{host}.optimizers.schedules.InverseTimeDecay(rate, 1, decay)."
-        )
-    if matches := difflib.get_close_matches(name, known, 1, _LIKENESS):
-        return f"{unknown}: did you mean {matches[0]}?"
-    return f"{unknown}: it takes {', '.join(known)}."
+    call = _Call(cls, inspect.signature(cls).parameters, (), arguments, True)
+    return {name: shown(value) for name, value in call.new.items()}, call.sentences()
+
+
+def shown(value: Any, depth: int = 0) -> str:
+    """Returns a value as short Python; `...` for what is long, or is no number, text or list.
+
+    It calls no method of an object of an unknown type.
+
+    Args:
+        value: The value of an argument.
+        depth: How many lists and dicts it is in. Defaults to 0.
+    """
+    text = _HIDDEN
+    if type(value) is _Code or value is None or type(value) is bool:
+        return str(value)
+    if type(value) is str:
+        text = repr(value) if len(value) < _LONGEST else _HIDDEN
+    elif type(value) in (int, float) or type(value).__module__ == "numpy":
+        text = _number(value)
+    elif type(value) in (list, tuple, dict) and depth < _DEEPEST and len(value) < _LONGEST:
+        parts = [shown(item, depth + 1) for item in value]
+        if type(value) is dict:
+            parts = [
+                f"{key}: {shown(item, depth + 1)}"
+                for key, item in zip(parts, value.values(), strict=True)
+            ]
+            text = f"{{{', '.join(parts)}}}"
+        elif type(value) is list:
+            text = f"[{', '.join(parts)}]"
+        else:
+            text = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    return text if len(text) <= _LONGEST else _HIDDEN
+
+
+def _number(value: Any) -> str:
+    """Returns a number as Python; those of NumPy with seven digits, which float32 holds."""
+    if type(value) is int:
+        return str(value) if abs(value) < 1e15 else _HIDDEN
+    if not isinstance(value, numbers.Real):  # an array
+        return _HIDDEN
+    number = float(value)
+    text = repr(number) if type(value) is float else f"{number:.7g}"
+    return text if math.isfinite(number) else f"float({text!r})"
+
+
+class _Code(str):
+    """A value that is known as code alone."""
+
+
+class _Foreign(NamedTuple):
+    """An argument that a class lacks, and what is known of it."""
+
+    name: str
+    label: str  # who calls it so, or which was probably meant
+    has_place: bool = True  # whether anything of ours does what it does
+
+
+class _Call:
+    """A call of a constructor with arguments that it lacks, and the same call rewritten.
+
+    Attributes:
+        new: The arguments of the class that replace those.
+    """
+
+    def __init__(
+        self, cls: type, parameters: Mapping[str, inspect.Parameter], args: Sequence[Any],
+        arguments: Mapping[str, Any], is_whole: bool,
+    ):  # fmt: skip
+        """Rewrites a call.
+
+        Args:
+            cls: The class that is called.
+            parameters: Its arguments.
+            args: The values that were passed by position.
+            arguments: The values that were passed by name.
+            is_whole: Whether the user wrote this call, and not a subclass.
+        """
+        self._cls, self._parameters, self._is_whole = cls, parameters, is_whole
+        self._foreign: list[_Foreign] = []
+        self._notes: dict[str, None] = {}  # in order, each once
+        foreign = {name: value for name, value in arguments.items() if name not in parameters}
+        if "learning_rate" in parameters and _begins_with_parameters(args, foreign):
+            # torch's optimizers take the model's parameters first.
+            (foreign["params"], *args) = args
+        self._positional = [*parameters][: len(args)]
+        self._given = dict(zip(self._positional, args, strict=False))
+        self._given |= {name: arguments[name] for name in parameters if name in arguments}
+        self.new: dict[str, Any] = {}
+        entries = self._entries()
+        self._unknown = self._read_misspelt(foreign, entries)
+        self._rewrite(foreign, entries)
+        # A word that the table has with other values, such as classic_momentum="no".
+        self._unknown += foreign
+        self._foreign += [_Foreign(name, "", has_place=False) for name in foreign]
+        order = list(arguments)
+        self._foreign.sort(key=lambda word: order.index(word.name) if word.name in order else -1)
+
+    def answer(self) -> str:
+        """Returns the text of the error."""
+        plural = "s" if len(self._foreign) > 1 else ""
+        names = [f"{word.name!r}{word.label and f' ({word.label})'}" for word in self._foreign]
+        head = f"{self._cls.__name__} has no argument{plural} {_listed(names)}"
+        known = ", ".join(self._parameters)
+        if len(self._unknown) == len(self._foreign):
+            return f"{head}: it takes {known}."
+        if self._unknown:
+            self._notes[f"{_listed(map(repr, self._unknown))} is unknown; it takes {known}."] = None
+        notes = self.sentences()
+        call = self._rewritten()
+        if any(word.has_place for word in self._foreign):
+            return " ".join(filter(None, [f"{head}: {call}.", notes]))
+        return f"{head}. {notes} Without {'them' if plural else 'it'}, {call}."
+
+    def sentences(self) -> str:
+        """Returns what is computed otherwise, and what cannot be had."""
+        return " ".join(self._notes)
+
+    def _entries(self) -> list[Word]:
+        """Returns the entries of the table that are for this class."""
+        if "learning_rate" not in self._parameters:
+            return []
+        names = [base.__name__ for base in self._cls.__mro__]
+        return [
+            entry
+            for entry in WORDS
+            if (not entry.classes or any(name in entry.classes for name in names))
+            and entry.arguments.keys() <= self._parameters.keys()
+        ]
+
+    def _read_misspelt(self, foreign: dict[str, Any], entries: Sequence[Word]) -> list[str]:
+        """Replaces misspelt words of other packages, and takes misspelt arguments of ours over.
+
+        Returns:
+            The words that are like nothing known.
+        """
+        known = dict.fromkeys(word for entry in entries for word in entry.conditions)
+        unknown = []
+        for name in [name for name in foreign if name not in known]:
+            candidates = [*self._parameters, *known]
+            match = next(iter(difflib.get_close_matches(name, candidates, 1, _LIKENESS)), None)
+            if match in foreign or match is None:
+                unknown.append(name)
+                self._foreign.append(_Foreign(name, "", has_place=False))
+                del foreign[name]
+                continue
+            value = foreign.pop(name)
+            self._foreign.append(_Foreign(name, f"did you mean {match}?"))
+            if match in self._parameters:
+                self._put(match, value, replaces=False)
+            else:
+                foreign[match] = value
+        return unknown
+
+    def _rewrite(self, foreign: dict[str, Any], entries: Sequence[Word]):
+        """Rewrites words of other packages, each by the first entry that is for it."""
+        labelled = {word.label: word for word in self._foreign}
+        for entry in entries:
+            words = [word for word in entry.conditions if word in foreign]
+            if not words or not self._holds(entry, foreign):
+                continue
+            values = {word: foreign.pop(word) for word in words}
+            is_same = _is_one_of(values[words[0]], entry.same)
+            has_place = is_same or entry.becomes is not None
+            self._foreign += [
+                _Foreign(word, entry.of, has_place)
+                for word in words
+                if f"did you mean {word}?" not in labelled
+            ]
+            if is_same:
+                continue
+            if entry.note:
+                self._notes[entry.note] = None
+            defaults = {name: p.default for name, p in self._parameters.items()}
+            named = {**defaults, **self._given, **self.new, **values}
+            for name, tree in entry.arguments.items():
+                used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+                replaces = name in used or name in entry.conditions
+                self._put(name, self._value(tree, named), replaces)
+
+    def _holds(self, entry: Word, foreign: Mapping[str, Any]) -> bool:
+        """Returns whether all words of an entry are there, with the values that it asks for."""
+        for word, wanted in entry.conditions.items():
+            if word in self._parameters:
+                value = {**self._given, **self.new}.get(word)
+            elif word in foreign:
+                value = foreign[word]
+            else:
+                return False
+            if wanted is not ... and not _is_one_of(value, (wanted,)):
+                return False
+        return True
+
+    def _put(self, name: str, value: Any, replaces: bool):
+        """Sets an argument; dicts and lists are joined with what is given."""
+        before = {**self._given, **self.new}.get(name)
+        if before is None or replaces:
+            self.new[name] = value
+        elif isinstance(before, Mapping) and isinstance(value, Mapping):
+            self.new[name] = {**before, **{key: value[key] for key in value if key not in before}}
+        elif type(before) is list and type(value) is list:
+            known = [shown(item) for item in before]
+            self.new[name] = [*before, *(item for item in value if shown(item) not in known)]
+        elif shown(before) != shown(value):
+            self._notes[f"That gives {name} twice: keep the one that you mean."] = None
+
+    def _value(self, tree: ast.expr, named: Mapping[str, Any]) -> Any:
+        """Returns the value of an expression of the table, as far as plain values go."""
+
+        def value_of(tree):
+            return self._value(tree, named)
+
+        match tree:
+            case ast.Constant(value):
+                return value
+            case ast.Name("keras"):
+                return _Code(frontends.of(self._cls).host.__name__)
+            case ast.Name(name):
+                return named[name]
+            case ast.List(items):
+                return [value for item in items for value in self._items(item, named)]
+            case ast.Tuple(items):
+                return tuple(map(value_of, items))
+            case ast.Dict(keys, values):
+                return dict(zip(map(value_of, keys), map(value_of, values), strict=True))
+            case ast.Subscript(whole, ast.Constant(int(position))):
+                values = value_of(whole)
+                is_long_enough = type(values) in (list, tuple) and len(values) > position
+                return values[position] if is_long_enough else _Code(_HIDDEN)
+            case ast.BinOp(left, ast.Div(), right):
+                above, below = value_of(left), value_of(right)
+                are_numbers = all(
+                    type(value) in (int, float) and shown(value) != _HIDDEN
+                    for value in (above, below)
+                )
+                return float(f"{above / below:.7g}") if are_numbers and below else _Code(_HIDDEN)
+            case ast.Call(function, items):
+                name = ast.unparse(function).replace("keras", value_of(ast.Name("keras")), 1)
+                return _Code(f"{name}({', '.join(shown(value_of(item)) for item in items)})")
+        raise NotImplementedError(ast.unparse(tree))
+
+    def _items(self, tree: ast.expr, named: Mapping[str, Any]) -> list[Any]:
+        """Returns the items that an expression in a list stands for."""
+        if not isinstance(tree, ast.Starred):
+            return [self._value(tree, named)]
+        value = self._value(tree.value, named)
+        if value is None:
+            return []
+        return list(value) if type(value) in (list, tuple) else [value]
+
+    def _rewritten(self) -> str:
+        """Returns the way out: the whole call, or the arguments where a subclass makes it."""
+        if not self._is_whole:
+            new = [f"{name}={shown(value)}" for name, value in self.new.items()]
+            return f"write {_listed(new)}" if new else "leave it out"
+        values = {**self._given, **self.new}
+        parts = [shown(values[name]) for name in self._positional]
+        parts += [
+            f"{name}={shown(values[name])}"
+            for name in self._parameters
+            if name in values and name not in self._positional
+        ]
+        return f"write {self._cls.__name__}({', '.join(parts)})"
+
+
+def _begins_with_parameters(args: Sequence[Any], foreign: Mapping[str, Any]) -> bool:
+    """Returns whether the first value by position is what torch's optimizers take first."""
+    if not args:
+        return False
+    is_number = isinstance(args[0], numbers.Real)
+    return type(args[0]) in (list, tuple) or isinstance(args[0], Iterator) or (
+        "lr" in foreign and not is_number
+    )  # fmt: skip
+
+
+def _is_one_of(value: Any, values: Sequence[Any]) -> bool:
+    """Returns whether a value is among plain others; False for an object of another type."""
+    if type(value) in (list, tuple):
+        return shown(tuple(value)) in map(shown, values)
+    is_plain = value is None or type(value) in (bool, int, float, str)
+    return is_plain and any(
+        value == other and (type(value) is bool) == (type(other) is bool) for other in values
+    )
+
+
+def _listed(texts) -> str:
+    """Joins texts by commas, and the last by "and"."""
+    *others, last = texts
+    return f"{', '.join(others)} and {last}" if others else last

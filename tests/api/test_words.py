@@ -1,0 +1,222 @@
+"""Who types another package's word reads their own call, rewritten; and that call works."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from support.frontends import FRONTENDS, every_frontend
+
+import tf_lamb.keras
+from tf_lamb.api.optimizers import arguments
+from tf_lamb.api.optimizers.words import WORDS
+
+pytestmark = pytest.mark.once
+NAMES = {
+    "tf_lamb": tf_lamb, "keras": keras, "iter": iter, "np": np,
+    "schedule": keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9),
+    **{name: getattr(tf_lamb.keras, name) for name in tf_lamb.core.rules.OURS},
+}  # fmt: skip
+# What is typed -> what the error says to write.
+CALLS = {
+    # TensorFlow Addons and old Keras
+    "LAMB(1e-3, weight_decay_rate=0.01)": "LAMB(0.001, weight_decay=0.01)",
+    "LAMB(schedule, weight_decay_rate=0.01)": "LAMB(..., weight_decay=0.01)",
+    "LAMB(1e-3, 0.9, 0.99, weight_decay_rate=0.01)": "LAMB(0.001, 0.9, 0.99, weight_decay=0.01)",
+    "LAMB(weight_decay_rate=0.01, name='mine')": "LAMB(weight_decay=0.01, name='mine')",
+    "LAMB(lr=1e-3, exclude_from_weight_decay=['bias'])":
+        "LAMB(learning_rate=0.001, exclude_from_weight_decay=['bias'])",
+    "LAMB(1e-3, decay=1e-4)":
+        "LAMB(keras.optimizers.schedules.InverseTimeDecay(0.001, 1, 0.0001))",
+    "LAMB(lr=0.1, decay=0.5)":
+        "LAMB(learning_rate=keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5))",
+    "LAMB(decay=0.5)":
+        "LAMB(learning_rate=keras.optimizers.schedules.InverseTimeDecay(0.001, 1, 0.5))",
+    "SGDP(0.1, decay=0.0, momentum=0.8)": "SGDP(0.1, momentum=0.8)",
+    "AdamP(lr=np.float32(1e-3), amsgrad=False)": "AdamP(learning_rate=0.001)",
+    # Model Garden
+    "LARS(0.5, weight_decay_rate=1e-4, eeta=0.002)":
+        "LARS(0.5, weight_decay=0.0001, trust_coefficient=0.002)",
+    "LARS(0.5, classic_momentum=True)": "LARS(0.5, form={'denominator': 'norm_of_sum'})",
+    "LARS(eeta=0.01, classic_momentum=False, nesterov=False)":
+        "LARS(trust_coefficient=0.01, nesterov=False, "
+        "form={'momentum': 'outside', 'denominator': 'norm_of_update'})",
+    "LAMB(1e-3, gradient_clip_norm=1.0)": "LAMB(0.001, global_clipnorm=1.0)",
+    "LARS(17.0, use_nesterov=True, skip_list=['bias'])":
+        "LARS(17.0, exclude_from_weight_decay=['bias'], nesterov=True)",
+    # Keras
+    "LAMB(1e-3, weight_decay=0.01, amsgrad=True)": "LAMB(0.001, weight_decay=0.01)",
+    "LAMB(0.1, momentum=0.8, nesterov=False)": "LAMB(0.1, beta_1=0.8)",
+    "LARS(0.1, beta_1=0.8, beta_2=0.99)": "LARS(0.1, momentum=0.8)",
+    "Muon(1e-3, exclude_layers=['head'])":
+        "Muon(0.001, exclude_from_layer_adaptation=['head', 'embedding'])",
+    "Muon(1e-3, exclude_layers=['head'], exclude_embeddings=False)":
+        "Muon(0.001, exclude_from_layer_adaptation=['head'])",
+    "Muon(1e-3, exclude_embeddings=False)": "Muon(0.001, exclude_from_layer_adaptation=[])",
+    "Muon(1e-3, exclude_embeddings=True, rms_rate=0.2)": "Muon(0.001)",
+    "Muon(1e-3, exclude_layers=None)": "Muon(0.001, exclude_from_layer_adaptation=['embedding'])",
+    "Muon(weight_decay=0.1, adam_weight_decay=0.1)": "Muon(weight_decay=0.1)",
+    "Muon(adam_weight_decay=0.01)": "Muon(weight_decay=0.01)",
+    "Muon(1e-3, adam_lr_ratio=0.1, ns_steps=6)":
+        "Muon(0.001, form={'newton_schulz_steps': 6, 'fallback_lr_scale': 0.1})",
+    "Muon(ns_steps=6, form={'update_scale': 'shape'})":
+        "Muon(form={'update_scale': 'shape', 'newton_schulz_steps': 6})",
+    "Muon(adam_beta_1=0.8, adam_beta_2=0.99, muon_a=3.4445)": "Muon(beta_1=0.8, beta_2=0.99)",
+    "Muon(1e-3, muon_b=-4.0)": "Muon(0.001)",
+    "SOAP(1e-3, adam_lr_ratio=0.1)": "SOAP(0.001)",
+    "LAMB(1e-3, exclude_layers='head')": "LAMB(0.001, exclude_from_layer_adaptation=['head'])",
+    # torch, Jordan, Vyas
+    "LAMB(iter([]), lr=1e-3, betas=(0.9, 0.99), eps=1e-8)":
+        "LAMB(learning_rate=0.001, beta_1=0.9, beta_2=0.99, epsilon=1e-08)",
+    "SGDP([], lr=0.1, dampening=0, betas=[0.8, 0.99])": "SGDP(learning_rate=0.1, momentum=0.8)",
+    "LAMB(1e-3, foreach=True, fused=None, maximize=False)": "LAMB(0.001)",
+    "LAMB(1e-3, maximize=True)": "LAMB(0.001)",
+    "LAMB(1e-3, betas=schedule)": "LAMB(0.001, beta_1=..., beta_2=...)",
+    "Muon(lr=0.02, momentum=0.9)":
+        "Muon(learning_rate=0.02, momentum=0.9, form={'update_scale': 'shape'})",
+    "Muon(lr=1e-3, adjust_lr_fn='match_rms_adamw')": "Muon(learning_rate=0.001)",
+    "Muon(lr=1e-3, adjust_lr_fn='original', ns_coefficients=(3.4445, -4.775, 2.0315))":
+        "Muon(learning_rate=0.001, form={'update_scale': 'shape'})",
+    "Muon(lr=0.02, adamw_lr=1e-3, adamw_betas=(0.9, 0.95), adamw_eps=1e-9)":
+        "Muon(learning_rate=0.02, form={'update_scale': 'shape', 'fallback_lr_scale': 0.05}, "
+        "beta_1=0.9, beta_2=0.95, epsilon=1e-09)",
+    "SOAP(lr=3e-3, betas=(.95, .95), max_precond_dim=9, merge_dims=False, correct_bias=True)":
+        "SOAP(learning_rate=0.003, beta_1=0.95, beta_2=0.95, max_precond_dim=9)",
+    "SOAP(3e-3, normalize_grads=True, shampoo_beta=-1, data_format='channels_last')": "SOAP(0.003)",
+    # apex, timm, DeepSpeed, torch_optimizer
+    "LAMB(1e-3, use_nvlamb=True, adam_w_mode=True)":
+        "LAMB(0.001, exclude_from_layer_adaptation=[], global_clipnorm=1.0)",
+    "LAMB(1e-3, use_nvlamb=True, max_grad_norm=2.0)":
+        "LAMB(0.001, exclude_from_layer_adaptation=[], global_clipnorm=2.0)",
+    "LAMB(1e-3, weight_decay=0.1, adam_w_mode=False)": "LAMB(0.001, weight_decay=0.0)",
+    "LAMB(1e-3, max_grad_norm=None, grad_averaging=True)": "LAMB(0.001)",
+    "LAMB(1e-3, trust_clip=True, always_adapt=True, bounds={'weight_norm': (0, 10)})":
+        "LAMB(0.001, exclude_from_layer_adaptation=[], "
+        "bounds={'weight_norm': (0, 10), 'trust_ratio': (0, 1)})",
+    "LAMB(1e-3, decoupled_decay=True)": "LAMB(0.001, weight_decay_mode='decoupled')",
+    "LARS(1.0, trust_coeff=0.002, trust_clip=True)":
+        "LARS(1.0, trust_coefficient=0.002, form={'momentum': 'mixed', 'clip': True})",
+    "LAMB(1e-3, max_coeff=5, min_coeff=0.1)": "LAMB(0.001, bounds={'trust_ratio': (0.1, 5)})",
+    "LAMB(1e-3, clamp_value=10, debias=False)":
+        "LAMB(0.001, bias_correction=False, bounds={'weight_norm': (0, 10)})",
+    # optax, paddle, MXNet
+    "LAMB(1e-3, b1=0.8, b2=0.99, eps_root=0.0, mask=None)": "LAMB(0.001, beta_1=0.8, beta_2=0.99)",
+    "LAMB(1e-3, weight_decay=0.1, mask=lambda tree: tree)":
+        "LAMB(0.001, weight_decay=0.1, exclude_from_weight_decay='norm_and_bias')",
+    "LARS(1.0, trust_ratio_mask=True, weight_decay_mask=True)":
+        "LARS(1.0, exclude_from_layer_adaptation=[])",
+    "LAMB(1e-3, wd=0.01, beta1=0.8, mu_dtype='bfloat16')":
+        "LAMB(0.001, beta_1=0.8, weight_decay=0.01, dtypes={'slots': 'bfloat16'})",
+    "LAMB(1e-3, multi_precision=True, clip_gradient=5.0)":
+        "LAMB(0.001, clipvalue=5.0, dtypes={'masters': 'float32'})",
+    # misspelt
+    "LAMB(1e-3, wieght_decay=0.01)": "LAMB(0.001, weight_decay=0.01)",
+    "LAMB(1e-3, exclude_from_weight_deacy=['bias'])":
+        "LAMB(0.001, exclude_from_weight_decay=['bias'])",
+    "Muon(1e-3, exclude_layer=['head'], nestorov=False)":
+        "Muon(0.001, exclude_from_layer_adaptation=['head', 'embedding'], nesterov=False)",
+    # too long to show, and twice the same
+    "LAMB(1e-3, weight_decay_rate=0.1, exclude_from_weight_decay=['a'] * 300)":
+        "LAMB(0.001, weight_decay=0.1, exclude_from_weight_decay=...)",
+    "LAMB(1e-3, lr=1e-2)": "LAMB(0.001)",
+}  # fmt: skip
+
+
+def error_of(call, names=NAMES):
+    with pytest.raises(TypeError) as caught:
+        eval(call, dict(names))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_in_others_words_is_answered_with_the_call_in_ours(call):
+    assert f"write {CALLS[call]}." in error_of(call)
+
+
+@pytest.mark.parametrize("call", sorted({*CALLS.values()}))
+def test_the_call_that_is_answered_can_be_made(call):
+    value = "['a']" if "decay=..." in call else "0.9" if "beta_1=..." in call else "schedule"
+    eval(call.replace("...", value), dict(NAMES))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("LAMB(1e-3, lr=1e-2)", "gives learning_rate twice"),
+        ("LAMB(1e-3, amsgrad=True)",
+         "LAMB has no argument 'amsgrad' (Keras, torch). No rule of this package is AMSGrad. "
+         "Without it, write LAMB(0.001)."),
+        ("LAMB(lr=1e-3, eps=1e-8)",
+         "LAMB has no arguments 'lr' (torch, timm, apex, old Keras) and 'eps' (torch, timm, apex, "
+         "optax): write LAMB(learning_rate=0.001, epsilon=1e-08)."),
+        ("LAMB(1e-3, wieght_decay=0.1)",
+         "LAMB has no argument 'wieght_decay' (did you mean weight_decay?): write LAMB(0.001, "
+         "weight_decay=0.1)."),
+        ("LAMB(lr=1e-3, colour=2)", "'colour' is unknown; it takes learning_rate, "),
+        ("LARS(classic_momentum='no')", "no argument 'classic_momentum': it takes learning_rate, "),
+        ("LAMB(colour=2, tint=1)", "no arguments 'colour' and 'tint': it takes learning_rate, "),
+        ("Muon(1e-3, ns_coefficients=(3, -4, 2))", "are fixed. Without it, write Muon(0.001)."),
+        ("Muon(1e-3, adam_weight_decay=0.0)", "exclude_from_weight_decay"),
+        ("SOAP(1e-3, adam_lr_ratio=0.1)", "slower one in treatments"),
+        ("LAMB(1e-3, nesterov=True)", "LANS is LAMB with Nesterov's step"),
+        ("LAMB(1e-3, adam_w_mode=False)", "keras.regularizers.L2"),
+    ],
+)  # fmt: skip
+def test_what_changes_and_why_something_cannot_be_had_is_said(call, said):
+    assert said in error_of(call)
+
+
+@every_frontend
+def test_a_schedule_is_of_the_keras_that_asks(frontend):
+    names = {"LAMB": FRONTENDS[frontend][1].LAMB}
+    rate = f"LAMB({frontend}.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.5))."
+    assert rate in error_of("LAMB(0.1, decay=0.5)", names)
+
+
+def test_a_subclass_reads_only_what_is_new():
+    class Mine(tf_lamb.keras.LAMB):
+        def __init__(self, rate=0.1, **arguments):
+            super().__init__(rate, **arguments)
+
+    names = {"Mine": Mine}
+    assert error_of("Mine(eps=1e-8, wd=1)", names).endswith(
+        ": write weight_decay=1 and epsilon=1e-08."
+    )
+    assert ": leave it out. XLA" in error_of("Mine(fused=True)", names)
+
+
+class Secret:
+    def __repr__(self):
+        raise AssertionError("was shown")
+
+    __eq__ = __str__ = __float__ = __len__ = __iter__ = __repr__
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Secret(), [Secret()] * 40, {"key": "x" * 200}, np.ones(3), 10**5000, [[[[[1]]]]], "x" * 200],
+    ids=["object", "list", "dict", "array", "number", "nested", "text"],
+)
+def test_a_value_is_shown_in_short_or_not_at_all(value):
+    for word in ("eps", "betas", "mask", "decay", "exclude_layers", "ns_steps", "fused"):
+        for cls in (tf_lamb.keras.LAMB, tf_lamb.keras.Muon):
+            with pytest.raises(TypeError) as caught:
+                cls(1e-3, **{word: value})
+            assert len(str(caught.value)) < 700 and "xxxx" not in str(caught.value)
+
+
+@pytest.mark.parametrize("entry", WORDS, ids=[entry.given for entry in WORDS])
+def test_an_entry_is_reached_by_every_optimizer_that_it_is_for(entry):
+    values = {name: 0.5 if value is ... else value for name, value in entry.conditions.items()}
+    reached = []
+    for name in entry.classes or tf_lamb.core.rules.OURS:
+        cls = getattr(tf_lamb.keras, name)
+        known = inspect.signature(cls).parameters
+        assert entry.arguments.keys() <= known.keys() or not entry.classes
+        if entry.arguments.keys() <= known.keys() and not values.keys() <= known.keys():
+            with pytest.raises(TypeError, match="has no argument"):
+                cls(**values)
+            new, said = arguments.translation(cls, values)
+            reached.append(entry.note in said and entry.arguments.keys() <= new.keys())
+    assert any(reached) and (all(reached) or not entry.classes)

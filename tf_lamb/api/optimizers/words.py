@@ -1,0 +1,326 @@
+"""The words of other packages for arguments of optimizers, and what they become here.
+
+`arguments.py` rewrites a call by this table, and docs/moving_in.md shows it.
+"""
+
+import ast
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Word(NamedTuple):
+    """One word of other packages, or several that mean something else together.
+
+    Attributes:
+        given: The arguments there, as in a call: "lr"; with a value, if the entry is for this value
+            alone: "adam_w_mode=False". An argument of ours among them is one that is replaced.
+        of: The packages that have the word.
+        becomes: Arguments of ours, as in a call, in which names stand for values: "epsilon=eps".
+            "" if there is nothing to write, None if what it does cannot be had.
+        note: A sentence: what is computed otherwise, or why it cannot be had, and the way out.
+        classes: The optimizers of ours that the entry is for. Defaults to all that have the
+            arguments in `becomes`.
+        same: Values that say what ours do anyway: the word is left out then.
+    """
+
+    given: str
+    of: str
+    becomes: str | None
+    note: str = ""
+    classes: tuple[str, ...] = ()
+    same: tuple[Any, ...] = ()
+
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        """The words of `given`, each with the value that it must have; `...` is any."""
+        return _conditions(self.given)
+
+    @property
+    def arguments(self) -> Mapping[str, ast.expr]:
+        """The arguments of ours in `becomes`, each with its value as a syntax tree."""
+        return {str(item.arg): item.value for item in _call(self.becomes or "").keywords}
+
+
+def _call(text: str) -> ast.Call:
+    """Parses arguments of a call."""
+    call = ast.parse(f"f({text})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return call
+
+
+@functools.cache
+def _conditions(given):
+    """Returns the words of `given`, each with the value that it must have; `...` is any."""
+    call = _call(given)
+    return {
+        **{ast.unparse(name): ... for name in call.args},
+        **{str(item.arg): ast.literal_eval(item.value) for item in call.keywords},
+    }
+
+
+_MOMENTS = ("LAMB", "LANS", "SOAP", "AdamP")  # what keeps two moments of every variable
+_VELOCITY = ("LARS", "SGDP")  # what keeps a velocity of every variable
+_RATIO = ("LAMB", "LANS", "LARS")  # what has a trust ratio
+_MATRICES = ("Muon", "SOAP")  # what works on matrices
+
+_TORCH = "torch"
+_KERAS_MUON = "Keras's Muon"
+_XLA = "XLA compiles the update as one program."
+_PARAMETERS = "The model gives its variables in `compile`, or you in `build`."
+_TIMM_CLIPS = "Without max_grad_norm timm clips, too, as global_clipnorm=1.0 does."
+_REGEXES = "What a mask leaves out is a list of regexes here, searched in paths, or this group."
+_COEFFICIENTS = "The coefficients are Jordan's, 3.4445, -4.775 and 2.0315, and are fixed."
+_ONE_DECAY = (
+    "One weight_decay is for all variables, and Adam's follow Adam's rate; what shall not decay "
+    "goes into exclude_from_weight_decay. Keras's Muon decays by 0.004 where nothing is given."
+)
+_L2 = (
+    "There decay is part of the gradient: give the layers "
+    "kernel_regularizer=keras.regularizers.L2(weight_decay / 2) instead."
+)
+_RATE_OF_ADAM = (
+    "All variables have one rate: give the paths that shall be slower one in treatments, such as "
+    "{'embedding': {'rate': 0.1}}."
+)
+
+# The first entry whose words are all there counts; what needs more words stands first.
+WORDS = (
+    # -- learning rate and decay
+    Word(
+        "lr, adjust_lr_fn='match_rms_adamw'", "torch's Muon", "learning_rate=lr", "", ("Muon",)
+    ),
+    Word(
+        "lr", "Muon of torch and of Jordan", "learning_rate=lr, form={'update_scale': 'shape'}",
+        "Their Muon scales steps by the shape, as this form does. Without it AdamW's rate serves.",
+        ("Muon",),
+    ),
+    Word("lr", "torch, timm, apex, old Keras", "learning_rate=lr"),
+    Word(
+        "decay", "TensorFlow Addons, old Keras",
+        "learning_rate=keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)",
+        "It is the decay of the learning rate.", same=(0, None),
+    ),
+    Word("weight_decay_rate", "TensorFlow Addons, Model Garden", "weight_decay=weight_decay_rate"),
+    Word("wd", "MXNet, fastai", "weight_decay=wd"),
+    Word("lamb_weight_decay", "paddle", "weight_decay=lamb_weight_decay", "", ("LAMB",)),
+    Word("lars_weight_decay", "paddle", "weight_decay=lars_weight_decay", "", ("LARS",)),
+    Word(
+        "decoupled_decay", "timm", "weight_decay_mode='decoupled'", _TIMM_CLIPS, same=(False, None)
+    ),
+    Word(
+        "weight_decouple", "pytorch_optimizer", "weight_decay_mode='decoupled'",
+        "Its Lamb differs elsewhere, too: see docs/other_lambs.md.", same=(False,),
+    ),
+    Word("weight_decay, adam_w_mode=False", "apex", "weight_decay=0.0", _L2),
+    Word("adam_w_mode", "apex", "", "Decay is no part of the gradient here."),
+    Word(
+        "corrected_weight_decay", "timm", None, "Decay here follows the rate itself.",
+        same=(False, None),
+    ),
+    # -- moments
+    Word(
+        "betas", "torch, timm, apex", "momentum=betas[0]", "It keeps no second moment.", _VELOCITY
+    ),
+    Word("betas", "torch, timm, apex", "beta_1=betas[0], beta_2=betas[1]"),
+    Word("b1", "optax", "beta_1=b1"),
+    Word("b2", "optax", "beta_2=b2"),
+    Word("beta1", "paddle, MXNet", "beta_1=beta1"),
+    Word("beta2", "paddle, MXNet", "beta_2=beta2"),
+    Word("beta", "optax's Muon", "momentum=beta", "", ("Muon",)),
+    Word("beta_1", "Keras", "momentum=beta_1", "", _VELOCITY),
+    Word("beta_2", "Keras, torch", None, "It keeps no second moment.", _VELOCITY),
+    Word("momentum", "Keras's and torch's SGD", "beta_1=momentum", "", _MOMENTS),
+    Word("eps", "torch, timm, apex, optax", "epsilon=eps",
+         "It is AdamW's. That of Newton-Schulz, which torch's Muon calls so, is 1e-7.", ("Muon",)),
+    Word("eps", "torch, timm, apex, optax", "epsilon=eps"),
+    Word(
+        "eps_root", "optax", None, "Epsilon here stands outside of the root: pass epsilon.",
+        same=(0,),
+    ),
+    Word(
+        "eps_inside_sqrt", "DeepSpeed", None,
+        "Epsilon here stands outside of the root: pass epsilon.", same=(False,),
+    ),
+    Word("debias=False", "torch_optimizer", "bias_correction=False", "", ("LAMB",)),
+    Word("debias", "torch_optimizer", "bias_correction=False",
+         "Its correction is on the rate: see `Corrected` in docs/other_lambs.md.",
+         ("LAMB",)),
+    Word("correct_bias", "Vyas' SOAP", None, "Bias is always corrected.", ("SOAP",), same=(True,)),
+    Word(
+        "bias_correction", "timm, apex", None, "Bias is always corrected.",
+        ("LANS", "SOAP", "AdamP", "Muon"), same=(True,),
+    ),
+    Word(
+        "grad_averaging", "timm, apex", None, "The first moment here is an average, not a sum.",
+        same=(True,),
+    ),
+    Word(
+        "normalize_grad", "LANS of its authors", None,
+        "LANS normalizes each gradient; LAMB does not.", ("LANS",), same=(True,),
+    ),
+    Word("amsgrad", "Keras, torch", None, "No rule of this package is AMSGrad.", same=(False,)),
+    Word("dampening", "torch", None, "A gradient enters the velocity whole.", same=(0,)),
+    Word("use_nesterov", "MLPerf", "nesterov=use_nesterov"),
+    Word("nesterov", "Keras, torch", None, "LANS is LAMB with Nesterov's step: take that class.",
+         ("LAMB",), same=(False,)),
+    Word("nesterov", "Keras, torch", "", "LANS always takes Nesterov's step.", ("LANS",)),
+    Word(
+        "nesterov", "Keras, torch", None, "SOAP has no Nesterov's step; Muon has.", ("SOAP",),
+        same=(False,),
+    ),
+    # -- the trust ratio
+    Word("eeta, classic_momentum=True", "Model Garden",
+         "trust_coefficient=eeta, form={'denominator': 'norm_of_sum'}", "", ("LARS",)),
+    Word("eeta, classic_momentum=False", "Model Garden",
+         "trust_coefficient=eeta, form={'momentum': 'outside', 'denominator': 'norm_of_update'}",
+         "", ("LARS",)),
+    Word("eeta", "Model Garden, MLPerf", "trust_coefficient=eeta",
+         "Model Garden's ratio divides by the norm of the sum: add "
+         "form={'denominator': 'norm_of_sum'} to compute as it does."),
+    Word("trust_coeff", "timm", "trust_coefficient=trust_coeff, form={'momentum': 'mixed'}",
+         "timm's epsilon is 1e-8, and its momentum is 0 where none is given."),
+    Word("lars_coeff", "paddle", "trust_coefficient=lars_coeff"),
+    Word("eta", "others' LARS", "trust_coefficient=eta"),
+    Word(
+        "trust_coefficient", "LARS", None,
+        "Its trust ratio has no coefficient; that of LARS has.", ("LAMB", "LANS"), same=(1,),
+    ),
+    Word("classic_momentum=True", "Model Garden", "form={'denominator': 'norm_of_sum'}",
+         "", ("LARS",)),
+    Word("classic_momentum=False", "Model Garden",
+         "form={'momentum': 'outside', 'denominator': 'norm_of_update'}", "", ("LARS",)),
+    Word("trust_clip", "timm", "form={'momentum': 'mixed', 'clip': True}", "", ("LARS",),
+         same=(False,)),
+    Word(
+        "trust_clip", "timm", "bounds={'trust_ratio': (0, 1)}", _TIMM_CLIPS, ("LAMB",),
+        same=(False,),
+    ),
+    Word("clip", "apex's LARC", "form={'momentum': 'mixed', 'clip': clip}", "", ("LARS",)),
+    Word("always_adapt", "timm", "exclude_from_layer_adaptation=[]", "", ("LARS",),
+         same=(False,)),
+    Word("always_adapt", "timm, paddle", "exclude_from_layer_adaptation=[]", _TIMM_CLIPS,
+         ("LAMB", "LANS"), same=(False,)),
+    Word("max_grad_norm, use_nvlamb=True", "apex",
+         "exclude_from_layer_adaptation=[], global_clipnorm=max_grad_norm", "", ("LAMB",)),
+    Word("use_nvlamb", "apex", "exclude_from_layer_adaptation=[], global_clipnorm=1.0",
+         "NVLAMB adapts every variable, and clips to 1.", ("LAMB",), same=(False,)),
+    Word("min_coeff, max_coeff", "DeepSpeed", "bounds={'trust_ratio': (min_coeff, max_coeff)}",
+         "", ("LAMB", "LARS")),
+    Word("max_coeff", "DeepSpeed", "bounds={'trust_ratio': (0.01, max_coeff)}", "",
+         ("LAMB", "LARS")),
+    Word("min_coeff", "DeepSpeed", "bounds={'trust_ratio': (min_coeff, 10)}", "",
+         ("LAMB", "LARS")),
+    Word("lower_bound, upper_bound", "MXNet",
+         "bounds={'weight_norm': (lower_bound, upper_bound)}", "", ("LAMB",)),
+    Word("upper_bound", "MXNet", "bounds={'weight_norm': (0, upper_bound)}", "", ("LAMB",)),
+    Word("lower_bound", "MXNet", None,
+         "Give the largest norm, too: bounds={'weight_norm': (smallest, largest)}.", ("LAMB",),
+         same=(None,)),
+    Word("clamp_value", "torch_optimizer", "bounds={'weight_norm': (0, clamp_value)}", "",
+         ("LAMB",)),
+    Word("max_unorm", "bitsandbytes", None,
+         "There it bounds the norm of the step: see docs/other_lambs.md.", _RATIO),
+    Word("caution", "timm", None, "No rule here masks a step by the sign of its gradient.",
+         same=(False,)),
+    # -- what is excluded
+    Word("exclude_layers, exclude_embeddings=False", _KERAS_MUON,
+         "exclude_from_layer_adaptation=[*exclude_layers]", "", _MATRICES),
+    Word("exclude_layers", _KERAS_MUON,
+         "exclude_from_layer_adaptation=[*exclude_layers, 'embedding']",
+         "Keras's Muon leaves embeddings to Adam besides what you list.", _MATRICES),
+    Word("exclude_layers", _KERAS_MUON, "exclude_from_layer_adaptation=[*exclude_layers]"),
+    Word("exclude_embeddings", _KERAS_MUON, "exclude_from_layer_adaptation=[]",
+         "", _MATRICES, same=(True,)),
+    Word("mask", "optax", "exclude_from_weight_decay='norm_and_bias'", _REGEXES, same=(None,)),
+    Word("weight_decay_mask", "optax", "exclude_from_weight_decay='norm_and_bias'", _REGEXES,
+         same=(None, True)),
+    Word("trust_ratio_mask=True", "optax", "exclude_from_layer_adaptation=[]", "", _RATIO),
+    Word("trust_ratio_mask", "optax", "exclude_from_layer_adaptation='norm_and_bias'", _REGEXES,
+         _RATIO),
+    Word("exclude_from_weight_decay_fn", "paddle", "exclude_from_weight_decay='norm_and_bias'",
+         "What the function picks is a list of regexes here, searched in paths, or this group.",
+         same=(None,)),
+    Word("skip_list", "MLPerf", "exclude_from_weight_decay=skip_list"),
+    Word("no_decay", "Hugging Face", "exclude_from_weight_decay=no_decay"),
+    Word("include_in_weight_decay", "Model Garden, Hugging Face", None,
+         "All decays but what exclude_from_weight_decay matches: narrow its regexes.",
+         same=(None,)),
+    # -- Muon
+    Word("ns_steps", "torch, optax, Keras's Muon", "form={'newton_schulz_steps': ns_steps}", "",
+         ("Muon",)),
+    Word("ns_coefficients", "torch", None, _COEFFICIENTS, ("Muon",),
+         same=((3.4445, -4.775, 2.0315),)),
+    Word("ns_coeffs", "optax", None, _COEFFICIENTS, ("Muon",), same=((3.4445, -4.775, 2.0315),)),
+    Word("muon_a", _KERAS_MUON, None, _COEFFICIENTS, ("Muon",), same=(3.4445,)),
+    Word("muon_b", _KERAS_MUON, None, _COEFFICIENTS, ("Muon",), same=(-4.775,)),
+    Word("muon_c", _KERAS_MUON, None, _COEFFICIENTS, ("Muon",), same=(2.0315,)),
+    Word("rms_rate", _KERAS_MUON, None,
+         "It is 0.2 here. For another multiply learning_rate by rms_rate / 0.2, and divide "
+         "weight_decay and the fallback_lr_scale of form by that.", ("Muon",), same=(0.2,)),
+    Word("adjust_lr_fn='match_rms_adamw'", "torch", "form={'update_scale': 'rms'}", "", ("Muon",)),
+    Word("adjust_lr_fn", "torch", "form={'update_scale': 'shape'}", "", ("Muon",)),
+    Word("consistent_rms=None", "optax", "form={'update_scale': 'shape'}", "", ("Muon",)),
+    Word("consistent_rms", "optax", None, "It is 0.2 here, Moonlight's.", ("Muon",), same=(0.2,)),
+    Word("adaptive", "optax", None, "A step is not scaled by the dual norm.", ("Muon",),
+         same=(False,)),
+    Word("adam_lr_ratio", _KERAS_MUON, "form={'fallback_lr_scale': adam_lr_ratio}",
+         "", ("Muon",)),
+    Word("adam_lr_ratio", _KERAS_MUON, None, _RATE_OF_ADAM, same=(1,)),
+    Word("adamw_lr", "Jordan's Muon", "form={'fallback_lr_scale': adamw_lr / learning_rate}", "",
+         ("Muon",)),
+    Word("adam_weight_decay, weight_decay=None", _KERAS_MUON, "weight_decay=adam_weight_decay",
+         _ONE_DECAY, ("Muon",)),
+    Word("adam_weight_decay", _KERAS_MUON, "", _ONE_DECAY, ("Muon",)),
+    Word("adamw_wd", "Jordan's Muon", "", _ONE_DECAY, ("Muon",)),
+    Word("adam_beta_1", _KERAS_MUON, "beta_1=adam_beta_1", "", ("Muon",)),
+    Word("adam_beta_2", _KERAS_MUON, "beta_2=adam_beta_2", "", ("Muon",)),
+    Word("adam_b1", "optax", "beta_1=adam_b1", "", ("Muon",)),
+    Word("adam_b2", "optax", "beta_2=adam_b2", "", ("Muon",)),
+    Word("adamw_betas", "Jordan's Muon", "beta_1=adamw_betas[0], beta_2=adamw_betas[1]", "",
+         ("Muon",)),
+    Word("adamw_eps", "Jordan's Muon", "epsilon=adamw_eps", "", ("Muon",)),
+    # -- SOAP
+    Word("shampoo_beta", "Vyas' SOAP", None, "The factors decay by beta_2.", ("SOAP",),
+         same=(-1,)),
+    Word("merge_dims", "Vyas' SOAP", None,
+         "Kernels of more axes are matrices already: `tf_lamb.describe` shows which.", ("SOAP",),
+         same=(False,)),
+    Word("precondition_1d", "Vyas' SOAP", None, "What has one axis is AdamW's.", ("SOAP",),
+         same=(False,)),
+    Word("normalize_grads", "Vyas' SOAP", None, "Updates keep their length.", ("SOAP",),
+         same=(False,)),
+    Word("data_format", "Vyas' SOAP", "", "Keras's order of axes is known.", ("SOAP",)),
+    # -- clipping
+    Word("max_grad_norm", "timm, apex, Hugging Face", "global_clipnorm=max_grad_norm",
+         same=(None, 0)),
+    Word("gradient_clip_norm", "Model Garden", "global_clipnorm=gradient_clip_norm",
+         same=(None, 0)),
+    Word("max_norm", "torch's clip_grad_norm_", "global_clipnorm=max_norm", same=(None,)),
+    Word("clip_gradient", "MXNet", "clipvalue=clip_gradient", same=(None, -1)),
+    Word("grad_clip", "paddle", None, "Pass global_clipnorm, clipnorm or clipvalue, a number.",
+         same=(None,)),
+    # -- around the rule
+    Word("params", "torch", "", _PARAMETERS),
+    Word("parameters", "paddle", "", _PARAMETERS),
+    Word("foreach", _TORCH, "", _XLA),
+    Word("fused", _TORCH, "", _XLA),
+    Word("capturable", _TORCH, "", _XLA),
+    Word("differentiable", _TORCH, None, "No gradient flows through a step.", same=(False,)),
+    Word("maximize", _TORCH, None, "Steps go down: negate the loss.", same=(False,)),
+    Word("set_grad_none", "apex", "", "Gradients are not kept between steps."),
+    Word("mu_dtype", "optax", "dtypes={'slots': mu_dtype}", "Both moments have it.",
+         same=(None,)),
+    Word("multi_precision", "paddle, MXNet", "dtypes={'masters': 'float32'}", same=(False,)),
+    Word("optim_bits", "bitsandbytes", None,
+         "The smallest slots are dtypes={'slots': 'bfloat16'}.", same=(32,)),
+    Word("rescale_grad", "MXNet", None, "The loss is a mean already: scale it, if need be.",
+         same=(1,)),
+    Word("lazy_update", "MXNet", None, "The moments of rows without a gradient decay, too.",
+         same=(False,)),
+    Word("ema_decay", "timm", "use_ema=True, ema_momentum=ema_decay", same=(None,)),
+    Word("layer_decay", "timm, Model Garden", None,
+         "Pass treatments=tf_lamb.layer_decay(...), which makes rates by depth.",
+         same=(None, 1)),
+    Word("is_legacy_optimizer", "old Keras's configs", ""),
+)  # fmt: skip
