@@ -324,3 +324,8 @@ WORDS = (
          same=(None, 1)),
     Word("is_legacy_optimizer", "old Keras's configs", ""),
 )  # fmt: skip
+
+
+def is_known(name: str) -> bool:
+    """Returns whether another package has an argument of this name."""
+    return any(name in entry.conditions for entry in WORDS)

@@ -12,11 +12,12 @@ import tensorflow as tf
 from official.core import config_definitions, exp_factory, train_utils
 from official.modeling.hyperparams import base_config, oneof, params_dict
 
+from tf_lamb.api.optimizers import arguments, words
 from tf_lamb.model_garden.common import batches, yamls
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean, named, unknown
 from tf_lamb.model_garden.common.yamls import at, leaves, nested
 from tf_lamb.model_garden.experiments import decays, scaling
-from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
+from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS, SETTINGS
 
 # The parts that every experiment needs; other parts may be null.
 _NEEDED = (
@@ -221,7 +222,8 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
     for key, value in settings.items():
         known_keys = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
         if key not in known_keys:
-            yield f"there is no {path}{key}. {did_you_mean(key, known_keys)}"
+            way_out = _in_our_words(config, key, value, path) or did_you_mean(key, known_keys)
+            yield f"there is no {path}{key}. {way_out}"
             continue
         if key == "type" and isinstance(config, oneof.OneOfConfig) and value is not None:
             types = [name for name in known_keys if name != "type"]
@@ -249,3 +251,15 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
             elif isinstance(entry, float) and is_integer and not isinstance(inner, float):
                 way_out = f". Write {int(entry)}" if entry.is_integer() else ""
                 yield f"{name} is {entry!r}, which is no whole number{way_out}"
+
+
+def _in_our_words(config, key: str, value, path: str) -> str:
+    """Returns a sentence with the settings that replace one of another package; "" if none do."""
+    for kind, cls in OPTIMIZERS.items():
+        if not (isinstance(config, SETTINGS[kind]) and words.is_known(key)):
+            continue
+        found, notes = arguments.translation(cls, {key: value})
+        if found and all(name in config.__dict__ for name in found):
+            pairs = " and ".join(f"{path}{name}={text}" for name, text in found.items())
+            return " ".join(filter(None, [f"Write {pairs}.", notes])).removesuffix(".")
+    return ""
