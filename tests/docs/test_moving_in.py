@@ -7,6 +7,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 from goldens import problem
 from support import words
@@ -90,3 +91,21 @@ def test_a_port_is_three_lines():
 def test_the_table_of_words_is_what_the_optimizers_know():
     """`PYTHONPATH=.:tests python -m support.words` writes it anew."""
     assert words.parts(words.PAGE.read_text())[1] == words.lines()
+
+
+def test_lars_without_decay_makes_the_steps_of_the_model_gardens():
+    from official.modeling.optimization import lars
+
+    rng = np.random.default_rng(1)
+    start, gradients = rng.normal(size=(3, 2)), rng.normal(size=(5, 3, 2))
+    weights = []
+    for host, make in ((tf_keras, lars.LARS), (keras, tf_lamb.keras.LARS)):
+        rate = host.optimizers.schedules.CosineDecay(0.2, 1000, alpha=1.0)
+        variable = host.Variable(start) if host is keras else tf.Variable(start, dtype="float32")
+        optimizer = make(learning_rate=rate)
+        for gradient in gradients:
+            step = tf.constant(gradient, "float32")
+            optimizer.apply_gradients([(step, variable)])
+        weights.append(np.array(variable))
+    np.testing.assert_allclose(*weights, rtol=1e-6)
+    assert np.abs(weights[0] - start).max() > 1e-5
