@@ -736,10 +736,13 @@ class Training(RuleBasedStateMachine):
         if form in WITH_MODEL:
             loss = loss_of(self.host)
             model = self.host.models.load_model(path, custom_objects={"tilted": loss})
-            # Keras 3 hands the state over when the optimizer is built. Its loss scale is built by
-            # then, and would begin anew if it was built again.
-            if form == "model.h5" and not getattr(model.optimizer, "built", False):
-                model.optimizer.build(model.trainable_variables)
+            if form == "model.h5":
+                # Keras 3 hands the state over when the optimizer is built. Its loss scale is built
+                # by then, of nothing, and would begin anew if it was built again.
+                optimizer = model.optimizer
+                is_begun = getattr(optimizer, "built", False) and self.wrapper == "LossScale"
+                optimizer = optimizer.inner_optimizer if is_begun else optimizer
+                optimizer.build(model.trainable_variables)
             self.compile(model, model.optimizer)
             return
         if script["begins_anew"]:  # as another process has it: names are numbered from the first
