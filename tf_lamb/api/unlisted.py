@@ -1,4 +1,7 @@
-"""Finds the state of a model that its Keras does not list as variables, for restoring it."""
+"""Finds the state of a model that its Keras does not list as variables.
+
+A search that tries several runs on one model puts it back between them.
+"""
 
 from typing import Any
 
@@ -6,7 +9,10 @@ from tf_lamb.api import frontends
 
 
 def unlisted(model: Any) -> list:
-    """Returns the states of the model's stateful RNNs, and what its frontend adds to them."""
+    """Returns what has `assign` in the `states` of layers, and what the frontend finds beside it.
+
+    Stateful RNNs have such states.
+    """
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public function visits layers inside of layers.
     layer_states = [getattr(layer, "states", None) for layer in model._flatten_layers()]
     states = [leaf for leaf in leaves(layer_states) if hasattr(leaf, "assign")]
@@ -14,7 +20,10 @@ def unlisted(model: Any) -> list:
 
 
 def identity_of(variable: Any) -> Any:
-    """Returns a key that tells a variable, or an object that stands for one, from all others."""
+    """Returns a key that tells a variable from all others.
+
+    An object that stands for a variable, such as `keras.unlisted.Buffer`, has an `identity`.
+    """
     return getattr(variable, "identity", None) or id(variable)
 
 

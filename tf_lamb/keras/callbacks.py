@@ -42,6 +42,7 @@ class _Observing:
 
 
 class StopOnDivergence(_Observing, callbacks.StopOnDivergence, BetweenBatches):
+    # Otherwise `help` would show the docstring of the mixin.
     __doc__ = callbacks.StopOnDivergence.__doc__
 
 
@@ -52,6 +53,7 @@ class StopAtBaseSteps(callbacks.StopAtBaseSteps, BetweenBatches): ...
 
 
 class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
+    # Otherwise `help` would show the docstring of the mixin.
     __doc__ = callbacks.TrustRatios.__doc__
 
     def _check_directory(self):

@@ -180,7 +180,8 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         check_order(params)
         steps = checkpoints.steps_done(self.logging_dir)
         examples_seen = steps * self.task_config.train_data.global_batch_size + params.begin_example
-        # One element of the dataset is a micro-batch for one replica.
+        # One element of the dataset is a micro-batch for one replica: the runner gives `params` the
+        # batch of a micro-batch, while `task_config` still has that of an update.
         elements = examples_seen // params.global_batch_size
         if input_context is not None:
             elements *= input_context.num_replicas_in_sync // input_context.num_input_pipelines

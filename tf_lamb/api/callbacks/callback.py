@@ -94,7 +94,7 @@ class Callback:
         return self._every * (getattr(self._optimizer, "gradient_accumulation_steps", None) or 1)
 
     def _sync(self):
-        """Brings the model's variables up to date, as Keras on JAX does only when asked."""
+        """Brings the model's variables up to date; on JAX, reading a callback's `model` does so."""
         return self.model
 
     def _read(self):

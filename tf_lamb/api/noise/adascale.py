@@ -12,9 +12,10 @@ from tf_lamb.core import checks
 
 
 class Rate:
-    """The learning rate that the inner optimizer reads: the base batch's rate times the gain.
+    """The learning rate that the inner optimizer reads: the base batch's rate times gain ** power.
 
-    It reads the base batch's rate at the base batch's own steps.
+    The base batch's rate is read at the base batch's own steps, and not at the steps of the inner
+    optimizer, which count large batches. Each frontend mixes in its Keras's class of schedules.
 
     Attributes:
         outer: The AdaScale, which has the steps and the gain.

@@ -3,6 +3,7 @@
 from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import decayed, estimate, norm, root, trust_ratio
 
+# Name -> kind, as `rule.py` explains; the defaults are those of `lans`.
 HYPER = {"beta_1": float, "beta_2": float, "epsilon": float}
 
 
@@ -20,8 +21,8 @@ def lans(
         ug  = g / d + decay w
         w  <- w - lr (b1 |w|/|um| um + (1 - b1) |w|/|ug| ug)
 
-    A gradient of norm 0 stays. Each of the two ratios is 1 where one of its norms is 0, and 1
-    throughout if not `adapt`.
+    A gradient of norm 0 is not divided. Each ratio is 1 where one of its norms is 0. Without
+    `adapt` both are 1, and the gradient is normalized all the same.
 
     Args:
         xp: The array namespace.

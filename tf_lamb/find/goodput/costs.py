@@ -41,7 +41,11 @@ class StepTime:
     timed: tuple[tuple[float, float], ...] = ()
 
     def call(self, size: float) -> float:
-        """Returns C, the seconds of a micro-batch; beyond the timed sizes it is the fit."""
+        """Returns C, the seconds of a micro-batch.
+
+        It lies on the line between the two nearest timed sizes, and beyond the largest of them it
+        grows by `example` for each further example.
+        """
         points = ((0.0, self.micro_batch), *self.timed)
         for (smaller, smaller_seconds), (larger, larger_seconds) in itertools.pairwise(points):
             if size <= larger:
@@ -145,7 +149,7 @@ class Epoch:
         return self.start + constant + coefficient / size
 
     def begin(self, size: int) -> float:
-        """Returns the seconds before the first step, and before the first smaller call, if any."""
+        """Returns the seconds before the first step, the first smaller call and the evaluation."""
         has_smaller = self.examples > size and self.examples % size > 0 and not self.drops
         return self.compiled * (1 + has_smaller) + self.evaluated
 
@@ -288,7 +292,7 @@ def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
 
 
 def optimum(time: StepTime, noise: float) -> float:
-    """Returns the fastest batch of one device that holds any, without accumulation.
+    """Returns the batch that is fastest on one device with unlimited memory.
 
         B* = sqrt(a Bn/b),  a = micro_batch + update, b = example
 
@@ -588,5 +592,5 @@ def duration(seconds):
 
 
 def _digits(number):
-    """Formats a number with at least three digits."""
+    """Formats a number with three significant digits below 100, else with all of its digits."""
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"

@@ -10,7 +10,7 @@ from tensorflow.python.eager import context
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
-# Seconds that the workers wait for the chief's last checkpoint, and then until they see it.
+# Seconds of each of three waits: for what the chief says, for the folder, and for the others.
 PATIENCE = 1800
 PAUSE = 0.2  # seconds between two checks of the folder
 # The key of the coordination service under which the chief publishes what it left.
