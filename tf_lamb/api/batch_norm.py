@@ -189,11 +189,12 @@ def replace_batch_normalization(model: Model, group_size: int) -> Model:
 
 
 def found(model: Any, cls: type) -> list:
-    """Returns the layers of a model that can become ones of a class.
+    """Returns the batch normalization layers of a model, if `cls` can replace every one.
 
     Args:
         model: A model, or a layer that contains layers.
-        cls: The class that replaces `BatchNormalization`; its own layers are returned, too.
+        cls: The class to put in the place of `BatchNormalization`. Layers that are of this class
+            already are returned, too.
 
     Raises:
         ValueError, TypeError: if there is none, or if one of them cannot be replaced.

@@ -326,15 +326,17 @@ class Batches:
         return Rebatched(self._compared()).take(wanted)
 
     def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
-        """Yields batches without end, each drawn from the next two batches' worth of examples.
+        """Yields batches without end, each drawn at random from at least 2 x `size` examples.
 
         Args:
             size: Examples of a batch.
             seed: Seed of the draws.
-            examples: Examples at which a pass ends. Defaults to None: where the data end.
+            examples: The number of examples after which a pass over the data ends, those held out
+                included. Defaults to None: a pass reads all.
 
         Raises:
-            ValueError: if a later pass has no examples.
+            ValueError: if a pass has no example to train on, ends before `examples`, or begins with
+                other examples than those held out.
         """
         import numpy as np
 

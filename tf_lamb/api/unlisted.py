@@ -1,6 +1,6 @@
 """Finds the state of a model that its Keras does not list as variables.
 
-A search that tries several runs on one model puts it back between them.
+A search trains one model several times. Between the runs it restores this state, too.
 """
 
 from typing import Any

@@ -11,8 +11,8 @@ from typing import Any
 from tf_lamb.core import layouts
 from tf_lamb.core.patterns import PRESETS, aliases, exact, is_preset, joined_layers, search, unique
 
-# Weights whose root mean square is smaller count as near zero: 0.02 is usual, and a LayerScale's
-# is 1e-6 to 1e-4.
+# A variable whose root mean square is below this counts as near zero. Kernels usually start at
+# about 0.02, and a LayerScale at 1e-6 to 1e-4.
 NEAR_ZERO = 1e-3
 
 

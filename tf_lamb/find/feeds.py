@@ -141,7 +141,10 @@ class DatasetFeed(Feed):
         return {"x": self._prefetched(single_batch.repeat(steps))}
 
     def _prefetched(self, data):
-        """Prefetches if the pipeline ends with a prefetch, as it would at any batch."""
+        """Returns the data with a prefetch at the end if the user's pipeline ends with one.
+
+        Its own prefetch is no longer the last step here: `take`, `rebatch` or `repeat` follows it.
+        """
         # seam: TensorFlow 2.19 to 2.21, where only the name of the class shows a prefetch.
         return data.prefetch(2) if "Prefetch" in type(self.data).__name__ else data
 

@@ -14,7 +14,8 @@ from tf_lamb.find.trials import Trials
 # ROUNDS: the rounds of timing. In a round all micro-batches take turns, so that a slow moment of
 # the machine does not hit one of them alone.
 LASTS, ROUNDS = 0.15, 3
-MORE = 8  # the largest factor of steps from one epoch to the next, until an epoch lasts
+# While an epoch is shorter than LASTS, the next one has at most this many times as many steps.
+MORE = 8
 # Epochs that are timed in one `fit`, at most. TIMED: those that last. SHORT: those of the fewest
 # steps.
 TIMED, SHORT = 2, 8

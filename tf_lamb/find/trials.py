@@ -342,7 +342,10 @@ class Trials:
         self._averages.estimate(update, self.averaging_updates)
 
     def _variables(self):
-        """Returns the variables of the model and its metrics, each once."""
+        """Returns all state that training may change, each variable once; [] before the build.
+
+        It is that of the model, of its metrics, and what its Keras does not list (`unlisted`).
+        """
         if not self.model.built:
             return []
         metric_variables = [

@@ -73,7 +73,8 @@ def _state_of(source):
     used_ids |= {id(source._iterations), id(source._learning_rate)}
     if config["use_ema"]:  # Keras averages at every micro-batch of an update
         config["ema_momentum"] **= config["gradient_accumulation_steps"] or 1
-    # Keras has no public list of exclusions; without decay there was nothing to exclude from.
+    # The config of Keras's optimizers does not hold what is excluded from decay, so the report of
+    # `migrate` asks the user to check it. Without decay there is nothing to check.
     options = {} if config["weight_decay"] or config.get("adam_weight_decay") else {"unsaid": ()}
     return Source.of_peer(
         peer,

@@ -384,7 +384,8 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         max_norm = self.global_clipnorm
         if not max_norm:
             return super()._clip_gradients(gradients)
-        # seam: Keras 3.15.1. The `minimum` in its own function is float32 on torch.
+        # seam: Keras 3.15.1. Keras's `clip_by_global_norm` uses `ops.minimum`, which on torch
+        # rounds float64 to float32.
         norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
         scale = max_norm * within(ops, 1.0 / norm, (0.0, 1.0 / max_norm)) + (norm - norm)
         return [gradient * scale for gradient in gradients]

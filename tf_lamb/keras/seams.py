@@ -1,7 +1,8 @@
-"""Replaces parts of Keras 3, and of a user's objects of it; no other module does so.
+"""Replaces parts of Keras 3, and methods of a user's models, layers and optimizers in Keras 3.
 
-The first optimizer of ours that is made calls `install`. Every other public function changes one
-object; `api/seams.py` has the replacements for both Kerases.
+`api/seams.py` does so for both Kerases; no other module does. The first optimizer of this package
+that is made calls `install`, which changes Keras's classes for good. The other public functions
+change single objects, or change something for the time of a `with` block.
 """
 
 import contextlib

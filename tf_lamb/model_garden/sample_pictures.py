@@ -20,7 +20,7 @@ def write(output_dir):
     """Writes `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
 
     The files are always the same, byte for byte. A second call finds them and writes nothing. The
-    flag of the command takes its help from the line below.
+    command shows the text of `output_dir` below as the help of its flag.
 
     Args:
         output_dir: local folder to write to, made if missing.

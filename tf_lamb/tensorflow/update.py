@@ -175,7 +175,10 @@ class Update(step.Update):
         return tf.cond(scalars.is_update, apply, lambda: tf.constant(TAKEN))
 
     def _apply_if_finite(self, plan, gradients, state, scalars):
-        """Takes one step; returns what became of it."""
+        """Takes one step if no gradient is NaN or infinite and their norm is no spike.
+
+        Returns TAKEN, NONFINITE or SPIKE. Without a counter of skipped steps it takes every step.
+        """
         if not state.skipped:
             self._apply(plan, gradients, state, scalars)
             return tf.constant(TAKEN)

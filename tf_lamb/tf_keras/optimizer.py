@@ -296,7 +296,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return super()._build_learning_rate(learning_rate)
 
     def _get_hyper(self, name, dtype=None):
-        """Returns an attribute, in a dtype if one is given."""
+        """Returns an attribute, cast to `dtype` if one is given, for Model Garden's averaging."""
         value = getattr(self, name)
         return value if dtype is None else tf.cast(value, dtype)
 

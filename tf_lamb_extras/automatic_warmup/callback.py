@@ -262,7 +262,7 @@ class AutoWarmup(Callback):
         return [*self.model.weights, *variables_of(self.model.optimizer)]
 
     def _copies(self):
-        """Returns copies of the values of these variables, as NumPy arrays."""
+        """Returns copies of the model's and the optimizer's variables, as NumPy arrays."""
         return [variable.numpy().copy() for variable in self._trained()]
 
     def plot(self, axes: Any = None) -> Any:

@@ -249,7 +249,7 @@ def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:
 
 
 def _powers(base: int, below: int) -> list[int]:
-    """Returns the powers of the base that are smaller than `below`, from 1; always at least 1."""
+    """Returns [1, base, base^2, ...] up to the last power below `below`; never less than [1]."""
     powers = [1]
     while powers[-1] * base < below:
         powers.append(powers[-1] * base)

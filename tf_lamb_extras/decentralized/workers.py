@@ -179,8 +179,8 @@ class Workers:
 
         split, replicated = jax.P(AXIS), jax.P()
         parts = (split, split, split, replicated)
-        # `check_vma` would refuse a loop inside a layer whose carry starts alike on all workers and
-        # then differs.
+        # With `check_vma`, JAX refuses a layer with a loop (an RNN, say) if the loop's carry begins
+        # with one value for all workers, and then differs between them.
         return jax.shard_map(
             worker, mesh=self._mesh, in_specs=(replicated, replicated, parts, split),
             out_specs=(replicated, split, parts), check_vma=False,

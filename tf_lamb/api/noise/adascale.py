@@ -185,7 +185,7 @@ class AdaScale(MeasureNoise):
 
     @property
     def power(self) -> float:
-        """The power of the gain in the learning rate: 0.5 for preconditioned gradients, else 1."""
+        """The exponent of the gain in the rate: 0.5 for preconditioned gradients, else 1."""
         return self._meter.power
 
     @property

@@ -94,7 +94,7 @@ class GainMeter(NoiseMeter):
 
     @property
     def power(self) -> float:
-        """The power of the gain in the learning rate: 0.5 for preconditioned gradients, else 1."""
+        """The exponent of the gain in the rate: 0.5 for preconditioned gradients, else 1."""
         return 1.0 if self.second_moments is None else 0.5
 
     def gain(self) -> float:

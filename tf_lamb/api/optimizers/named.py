@@ -170,8 +170,8 @@ def continue_from(
             if value is None:
                 value = host.initial(target, part.initial.get(name, "zeros"))
             host.put(target, value)
-    # A state without averages begins with the weights as averages, unless it says that the
-    # averages still wait for the first update.
+    # Averages that `states` does not have were set to the weights above, and count as begun. With
+    # has_averages=0 in `scalars` they do not: then the first update sets them to its new weights.
     saved_scalars = {"has_averages": 1, **scalars, "iterations": step}
     for name, target in state.scalars.items():
         if name != "learning_rate":

@@ -85,11 +85,11 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
 def in_epochs(
     name: str, epochs: float, examples: int, batch_size: int, count=epochs_to_steps
 ) -> str:
-    """Formats the conversion of epochs to steps in one line.
+    """Returns one line such as "warmup = 5 epochs x 8,000 / 32 = 1,250 steps".
 
     Args:
-        name: What has this length, such as "warmup".
-        epochs: The length to convert.
+        name: What takes that many epochs, such as "warmup".
+        epochs: The epochs to convert.
         examples: Examples in an epoch.
         batch_size: Examples in a step.
         count: The function that converts: `epochs_to_steps`, the default, or `fit_steps`.

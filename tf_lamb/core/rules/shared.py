@@ -202,14 +202,15 @@ def project(
     xp: Any, w: Any, g: Any, u: Any, *, adapt: bool, axes: Axes, delta: float, wd_ratio: float,
     epsilon: float,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Returns u without its part along w where w is scale-invariant, and the decay's share then.
+    """Returns u without its part along w if w is scale-invariant, and a factor of weight decay.
 
-        for each view, rows = channels first, then the whole variable as one row:
+    A gradient that is orthogonal to its weight is the sign of scale invariance. Each channel is a
+    row at first, then the whole variable is one row:
+
+        for rows in (the channels, the whole variable):
             c = max over rows |cos(w, g)|
             if c < delta / sqrt(row length):  n = w/(|w| + eps);  return u - n <n, u>, wd_ratio
         return u, 1
-
-    A gradient that is orthogonal to its weight is the sign of scale invariance.
 
     Args:
         xp: The array namespace.
@@ -218,11 +219,11 @@ def project(
         axes: The axes within a channel; None is all but the last, since Keras keeps output channels
             last.
         delta: The threshold of c, in units of 1 / sqrt(row length).
-        wd_ratio: The decay's share where u is projected.
+        wd_ratio: The factor of weight decay where u is projected.
         epsilon: eps.
 
     Returns:
-        The update, and the share as a scalar.
+        The update, and the factor by which the caller multiplies weight decay: wd_ratio or 1.
 
     Source: Heo et al., arXiv:2006.08217, and the authors' code.
     """

@@ -285,7 +285,9 @@ def _orthonormal(xp, a, renewal):
 def _taken(xp, when, new, old_v, kept, *old_bases):
     """Returns v, the count and the bases: new ones where they are due and valid, else the old ones.
 
-    The sum of a column is never below 0, since a decomposition leaves signs open.
+    A basis is valid if its columns are orthonormal. The count grows by 1 where new bases are due
+    and one of them is not valid. A decomposition leaves the sign of each column open; the sign is
+    chosen here so that the sum of the column is not negative.
     """
     v, *bases = new
     is_valid = when

@@ -148,7 +148,9 @@ def _baseline(rule, params, override) -> Baseline:
     """Returns what a rule takes of an experiment."""
     config = params.trainer.optimizer_config
     warmup_kind, warmup = config.warmup.type, config.warmup.get()
-    if warmup_kind is None and rule == TRANSFER:  # `transfer` adds a warmup at a larger batch
+    # `transfer` adds a warmup at a larger batch. An experiment without one gets a warmup of 0 steps
+    # here, whose settings then take the new length.
+    if warmup_kind is None and rule == TRANSFER:
         warmup_kind = "tf_lamb"
         warmup = config.warmup.tf_lamb.replace(steps=0, start=0.0, handover="continuous")
     rate = config.learning_rate

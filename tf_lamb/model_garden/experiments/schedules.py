@@ -127,7 +127,7 @@ def is_steered(kind) -> bool:
 
 
 def steered_rate(optimizer) -> Steered | None:
-    """Returns the steered rate of an optimizer, inside its wrappers; None if it has none."""
+    """Returns the rate of an optimizer if it is a `Steered` one, else None; looks into wrappers."""
     # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging wraps the optimizer in
     # `_optimizer`, and the two generations of optimizers keep the rate in different attributes.
     optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))

@@ -1,6 +1,6 @@
-"""Makes a folder of data once, whole or not at all, and recognizes it when it is asked for again.
+"""Makes a folder of sample data, whole or not at all, and reuses it if a command asks again.
 
-`data.json` is the last of its files. It holds the settings and the facts of the other files.
+`data.json` is written last. It holds the settings, and facts such as the number of examples.
 """
 
 import contextlib
