@@ -1,7 +1,8 @@
 # make train   a small BERT on real text, from nothing
 # make train-resnet  a small ResNet on handwritten digits, with LAMB and with LARS
 # make large-batch  one model at batch 16, 128, 2,048 and 16,384: three minutes, losses, seconds, a picture
-# make test    a sample by a seed that moves with the commits: run it before every commit
+# make test    the mathematics, and the cheapest case of each other test: run it before every commit
+# make test-drawn  a sample by a seed that moves with the commits
 # make test-all   every test but the slow ones, on TensorFlow and on JAX; or those of TESTS=tests/api
 # make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings
 # make coverage  the lines of the package that `make test-all` does not run
@@ -24,7 +25,7 @@ INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 # What a shell has set of Keras and of Python's path is not for these environments.
 unexport KERAS_BACKEND TF_USE_LEGACY_KERAS PYTHONPATH
 
-.PHONY: train train-resnet large-batch test test-all test-slow coverage test-hosts check format docs goldens audit
+.PHONY: train train-resnet large-batch test test-drawn test-all test-slow coverage test-hosts check format docs goldens audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -54,14 +55,15 @@ $(KJV): | $(VENV)/bin/python
 large-batch: $(VENV)/.large-batch $(KJV)
 	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(RUN) -m benchmarks.study.large_batch
 
-# One case of each test of the optimizers' rooms, and of one test in twelve of the others: `--draw` in tests/conftest.py.
+# `make test-drawn`: one case of each test of the optimizers' rooms, and of one test in twelve of the others (tests/conftest.py).
 # An archive without git has no commits: its seed is 1.
 DRAW ?= $(or $(shell git rev-list --count HEAD 2>/dev/null),1)
 NONE_IS_WELL = || [ $$? = 5 ]  # of pytest: a room that this backend does not run
 
-test: TESTS = --draw=$(DRAW)
+test: TESTS = --quick
+test-drawn: TESTS = --draw=$(DRAW)
 # On TensorFlow, then the rooms that run on every backend again on JAX, and on torch where it is.
-test test-all: $(VENV)/.develop
+test test-drawn test-all: $(VENV)/.develop
 	$(PYTEST) -m "not slow" $(TESTS)
 	KERAS_BACKEND=jax $(PYTEST) -m "not slow" $(TESTS) $(NONE_IS_WELL)
 	if $(RUN) -c "import torch" 2>/dev/null; then KERAS_BACKEND=torch $(PYTEST) -m "not slow" $(TESTS) $(NONE_IS_WELL); fi

@@ -21,6 +21,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 import pytest
 from support import clusters, forgetting
+from support.quick import quick
 
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 if BACKEND == "jax":
@@ -55,11 +56,19 @@ def pytest_ignore_collect(collection_path):
 
 def pytest_addoption(parser):
     parser.addoption("--draw", metavar="SEED", help="run a sample of the tests, drawn by this seed")
+    parser.addoption("--quick", action="store_true", help="run the cheapest case of each test")
 
 
 def pytest_report_header(config):
     seed = config.getoption("draw")
     return None if seed is None else f"a sample: --draw={seed}; all tests: make test-all"
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    if (
+        seed := config.getoption("draw")
+    ) is not None and exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.write_line(f"The same sample again: make test-drawn DRAW={seed}")
 
 
 def drawn(items, seed):
@@ -78,6 +87,9 @@ def drawn(items, seed):
 def pytest_collection_modifyitems(config, items):
     if (seed := config.getoption("draw")) is not None:
         items[:] = drawn(items, seed)
+    if config.getoption("quick"):
+        chosen = quick([item.nodeid for item in items])
+        items[:] = [item for item in items if item.nodeid in chosen]
     once = [item for item in items if item.get_closest_marker("once")]
     # Files that a command names are collected, whatever is ignored.
     once += [item for item in items if not is_of_every_backend(item.path)]
