@@ -1,7 +1,7 @@
 """Makes the core's schedules callable and serializable as those of a Keras are."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from tf_lamb.core import schedules
@@ -53,14 +53,37 @@ class Schedule(schedules.Schedule):
         """Returns the value of a field as JSON can hold it; tuples become lists."""
         if isinstance(value, tuple):
             return [cls._serialized(element) for element in value]
-        return cls._serialize(value) if isinstance(value, cls._host) else value
+        return with_numbers(cls._serialize(value)) if isinstance(value, cls._host) else value
 
     @classmethod
     def _deserialized(cls, value):
         """Returns the value of a field from what `_serialized` returned."""
         if isinstance(value, list):
             return tuple(cls._deserialized(element) for element in value)
-        return cls._deserialize(value) if isinstance(value, dict) else value
+        return cls._deserialize(with_numbers(value)) if isinstance(value, dict) else value
+
+
+def with_numbers(config: Any) -> Any:
+    """Replaces the tensors and arrays in a serialized schedule by their numbers.
+
+    Keras (3.15.1) and tf_keras (2.20.1) write them as dicts that their own schedules do not read
+    again.
+
+    Args:
+        config: The config of a schedule, or any part of it.
+
+    Returns:
+        A copy with numbers; what is no dict, list or tuple, itself.
+    """
+    if type(config) in (list, tuple):
+        return type(config)(map(with_numbers, config))
+    if not isinstance(config, Mapping):
+        return config
+    inner = config.get("config")
+    is_array = config.get("class_name") in ("__tensor__", "__numpy__")
+    if is_array and isinstance(inner, Mapping) and "value" in inner:
+        return inner["value"]
+    return {name: with_numbers(value) for name, value in config.items()}
 
 
 def factor(xp, value):

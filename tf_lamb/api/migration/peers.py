@@ -12,6 +12,7 @@ from typing import Any
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.lamb import ADDONS_HAS, decayed
 from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
+from tf_lamb.api.schedules import with_numbers
 from tf_lamb.api.variables import numpy_of
 from tf_lamb.core.patterns import exact, model_name
 
@@ -440,7 +441,7 @@ def _same(a, b):
     """Returns whether two values of a config mean the same, in either Keras."""
     if all(isinstance(value, (int, float)) for value in (a, b)):
         return abs(a - b) <= 1e-6 * max(abs(a), abs(b))
-    a, b = map(_bare, (a, b))
+    a, b = map(_bare, map(with_numbers, (a, b)))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     if all(isinstance(value, (list, tuple)) for value in (a, b)):
@@ -468,6 +469,7 @@ def _bare(value):
 
 def shown(value) -> str:
     """Formats the value of an argument for a report; a schedule as a call of its class."""
+    value = with_numbers(value)
     bare = _bare(value)
     if bare is value:
         return repr(value)

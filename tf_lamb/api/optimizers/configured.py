@@ -12,6 +12,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard
 from tf_lamb.api.optimizers.planner import Planner
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
+from tf_lamb.api.schedules import with_numbers
 from tf_lamb.core import checks, recipes
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.recipes.recipe import check_recipe
@@ -112,7 +113,9 @@ class Configured(_Host):
             TypeError: if the config has an argument that the constructor does not have.
         """
         config = dict(config)  # a copy, because Keras writes the schedule that it makes into it
-        if isinstance(decay := config.get("weight_decay"), dict):
+        if isinstance(rate := config.get("learning_rate"), dict):
+            config["learning_rate"] = with_numbers(rate)
+        if isinstance(decay := with_numbers(config.get("weight_decay")), dict):
             config["weight_decay"] = cls._schedules._Schedule._deserialize(decay, custom_objects)
         try:
             optimizer = super().from_config(config, custom_objects)  # type: ignore[misc]
@@ -192,12 +195,13 @@ class Configured(_Host):
         paths.
         """
         with with_base_rate(self):
-            rate = undo_float32_rounding(self._rate_in_config(), self._given_rate)
+            rate = with_numbers(self._rate_in_config())
+            rate = undo_float32_rounding(rate, self._given_rate)
         config = {"learning_rate": rate, **self._settings.config()}
         config |= {name: getattr(self, name, config[name]) for name in settings_.OF_HOST}
         if callable(config["weight_decay"]):
             serialize = self._schedules._Schedule._serialize
-            config["weight_decay"] = serialize(config["weight_decay"])
+            config["weight_decay"] = with_numbers(serialize(config["weight_decay"]))
         if paths := self._planner.excluded_paths():
             patterns = config["exclude_from_weight_decay"] or ()
             config["exclude_from_weight_decay"] = [*patterns, *paths]
