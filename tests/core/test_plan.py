@@ -180,6 +180,25 @@ def test_what_is_near_zero_is_named_by_a_pattern_of_its_own():
     assert plan(paths).with_near_zero({0: 1.0}).warning_near_zero() is None
 
 
+@pytest.mark.parametrize(
+    ("paths", "pattern"),
+    [
+        (["m/a/kernel", "m/b/kernel"], "^b/kernel$"),
+        (["b/a/kernel", "b/kernel"], "^kernel$"),
+        (["b/kernel", "m/b/kernel", "m/a/kernel"], "^m/b/kernel$"),
+        (["m/b/kernel", "m/b/kernel"], "^m/b/kernel\\#2of2$"),
+    ],
+)
+def test_what_is_near_zero_is_named_without_the_model(paths, pattern):
+    """Whose name is another one when the script builds it again."""
+    near = paths.index("m/b/kernel") if len(paths) == 3 else 1
+    shapes = [(2, 2)] * len(paths)
+    message = plan_for(paths, shapes).with_near_zero({near: 0.0}).warning_near_zero()
+    assert message.endswith(f"=[{pattern!r}].")
+    again = plan_for(paths, shapes, exclude_from_layer_adaptation=[pattern])
+    assert [not each.adapt for each in again.treatments] == [i == near for i in range(len(paths))]
+
+
 def test_a_joined_layer_is_near_zero_as_one():
     joined = plan(
         ["a/kernel", "a/bias", "b/kernel", "b/bias"], treatments={"a/|b/": {"join": True}}

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core import layouts
-from tf_lamb.core.patterns import PRESETS, aliases, exact, is_preset, joined_layers, search, unique
+from tf_lamb.core.patterns import (
+    PRESETS,
+    aliases,
+    exact,
+    is_preset,
+    joined_layers,
+    model_name,
+    search,
+    unique,
+)
 
 # A variable whose root mean square is below this counts as near zero. Kernels usually start at
 # about 0.02, and a LayerScale at 1e-6 to 1e-4.
@@ -205,8 +214,12 @@ class Plan:
             for position, treatment in enumerate(self.treatments)
             if treatment.adapt and position not in self.near_zero
         )
-        is_shared = any(name in self.paths[position] for position in adapted)
-        return exact(self.names[i]) if is_shared else f"{re.escape(name)}$"
+        if not any(name in self.paths[position] for position in adapted):
+            return f"{re.escape(name)}$"
+        # Keras numbers the models of a process: the next one's name may be `sequential_1`.
+        without_model = self.names[i].removeprefix(model_name(self.paths))
+        is_ambiguous = "#" in without_model or without_model in self.paths
+        return exact(self.names[i] if is_ambiguous else without_model)
 
     def table(self) -> str:
         """Returns the plan as a table: a line for each variable, then one for each treatment."""
