@@ -1,8 +1,8 @@
 """What holds in every room: which tests a backend runs, on which devices, and what they leave.
 
 `KERAS_BACKEND` names the backend. On TensorFlow everything runs; elsewhere the rooms `contracts`,
-`api` and `keras` do, and `extras` but for their Model Garden halves, for the others have no other
-backend. Of these, what is marked `once` does not: what computes nothing is the same on every
+`api` and `keras` do, and `extras` and `moving_in` but for the Model Garden, for the others have no
+other backend. Of these, what is marked `once` does not: what computes nothing is the same on every
 backend.
 """
 
@@ -35,7 +35,7 @@ os.environ.setdefault("MPLCONFIGDIR", str(BUILD / "matplotlib"))
 # What JAX has compiled for one test is read for the next one, and in the next run.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-ON_EVERY_BACKEND = ("contracts", "api", "keras", "extras")
+ON_EVERY_BACKEND = ("contracts", "api", "keras", "extras", "moving_in")
 HEART = ("core", "contracts", "keras", "tensorflow")
 
 

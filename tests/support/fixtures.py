@@ -42,6 +42,13 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
+def uncompiled_fits():
+    """On TensorFlow, where compiling a step takes longer than the few steps of a fit."""
+    with uncompiled(fits=True):
+        yield
+
+
+@pytest.fixture
 def eager(request):
     """Tracing a step takes as long as fifty steps: only what is slow traces its own."""
     with contextlib.nullcontext() if request.node.get_closest_marker("slow") else uncompiled():
