@@ -277,6 +277,10 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
 
     def _rate_in_config(self):
         """Returns the learning rate as Keras's config has it."""
+        rate = self._learning_rate
+        has_number = self._given_rate is not None and isinstance(rate, keras.Variable)
+        if has_number and host.is_deleted(rate):  # as a `fit` that has failed on JAX leaves it
+            return self._given_rate
         return keras.optimizers.Optimizer.get_config(self)["learning_rate"]
 
     def _vector_like(self, variable, name):
