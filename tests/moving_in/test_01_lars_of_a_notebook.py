@@ -157,11 +157,10 @@ def test_a_saved_head_goes_on_along_its_cosine(frontend, tmp_path):
 def test_a_head_in_hdf5_has_its_cosine_again(frontend, tmp_path):
     """Keras 3 reads no moments from such a file, but the settings."""
     host, ours = FRONTENDS[frontend]
-    model = head(host)
-    model.compile(optimizer := ours.LARS(learning_rate=cosine(host)), "mse")
+    model = trained(host, ours.LARS(learning_rate=cosine(host)), epochs=1)
     model.save(tmp_path / "head.h5")
     loaded = host.models.load_model(tmp_path / "head.h5", **UNSAFE)
-    assert rates(loaded.optimizer) == rates(optimizer)
+    assert rates(loaded.optimizer) == rates(model.optimizer)
 
 
 @every_frontend
