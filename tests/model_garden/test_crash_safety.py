@@ -328,8 +328,8 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(records, tmp_path):
 
     folder = tmp_path / "killed"
     module, flags = command(records, folder)
-    # Of what AutoGraph writes of the model, which is built before params.yaml is written; then of the
-    # first checkpoint.
+    # Of what AutoGraph writes of the model, which is built before params.yaml is written; then of
+    # the first checkpoint.
     for byte in (2000, 30_000):
         dead = commands.started(module, [*flags, "--verbosity=-2"], byte)  # the log is short
         dead.join(300)
