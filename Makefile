@@ -1,7 +1,7 @@
 # make train   a small BERT on real text, from nothing
 # make train-resnet  a small ResNet on handwritten digits, with LAMB and with LARS
 # make large-batch  one model at batch 16, 128, 2,048 and 16,384: three minutes, losses, seconds, a picture
-# make test    the mathematics, and the cheapest case of each other test: run it before every commit
+# make test    the mathematics, and the quick tests of all else: run it before every commit
 # make test-drawn  a sample by a seed that moves with the commits
 # make test-all   every test but the slow ones, on TensorFlow and on JAX; or those of TESTS=tests/api
 # make test-slow  what needs minutes: kills, clusters, the TPU's compiler, notebooks, trainings

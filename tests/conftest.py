@@ -56,7 +56,7 @@ def pytest_ignore_collect(collection_path):
 
 def pytest_addoption(parser):
     parser.addoption("--draw", metavar="SEED", help="run a sample of the tests, drawn by this seed")
-    parser.addoption("--quick", action="store_true", help="run the cheapest case of each test")
+    parser.addoption("--quick", action="store_true", help="run the quick tests")
 
 
 def pytest_report_header(config):

@@ -1,4 +1,4 @@
-"""The tests of `make test`: the mathematics whole, and elsewhere the cheapest case of each test.
+"""The tests of `make test`: the mathematics whole, and elsewhere the cheapest case of quick tests.
 
 A line of `quick.txt` is a test: the seconds of its cheapest case, and the node id of that case. A
 test without a line is new, and its first case runs. To write the file anew, from a run of all:

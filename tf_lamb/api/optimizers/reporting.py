@@ -32,7 +32,7 @@ class Reporting(Configured):
         >>> layer.build((None, 4))
         >>> optimizer = tf_lamb.LAMB(0.1, weight_decay=0.01, exclude_from_weight_decay=["bias"])
         >>> optimizer.build(layer.trainable_variables)
-        >>> [(each.decay, each.adapt) for each in optimizer.plan.treatments]
+        >>> [(treatment.decay, treatment.adapt) for treatment in optimizer.plan.treatments]
         [(0.01, True), (0.0, False)]
         """
         return self._planner.plan
