@@ -135,15 +135,11 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         elif shape is not None:
             layout = sharding.replicated(len(shape))
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
-        alike: contextlib.AbstractContextManager = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 
-            strategy = self._distribution_strategy
-            place = strategy.extended.colocate_vars_with(arrays.native(variable))
-            if dtype == "bfloat16":
-                alike = replicas.made_alike(strategy)
-        with place, alike:
+            place = replicas.beside(self._distribution_strategy, arrays.native(variable), dtype)
+        with place:
             name = f"{path_of(variable).replace('/', '_')}_{name}"
             shape = variable.shape if shape is None else shape
             return super().add_variable(shape, initial, dtype, layout=layout, name=name)

@@ -76,26 +76,29 @@ def per_replica_variables():
 
 
 @contextlib.contextmanager
-def made_alike(strategy):
-    """Has each worker make variables by itself, in a `with` block, instead of sending their values.
+def beside(strategy, variable, dtype):
+    """Makes variables, in a `with` block, where another one lives.
 
-    All workers have to begin them with the same values. TensorFlow's broadcast from the first
-    worker takes no bfloat16.
+    Those in bfloat16 each worker makes by itself, with the same values on all: TensorFlow's
+    broadcast from the first worker takes no bfloat16.
 
     Args:
         strategy: The strategy of the variables.
+        variable: The variable of the framework that is there.
+        dtype: The dtype of the new variables.
     """
-    # seam: TensorFlow 2.20.0, `_num_workers` of `MultiWorkerMirroredStrategy`'s `extended`.
     extended = strategy.extended
-    worker_count = getattr(extended, "_num_workers", 1)
-    if worker_count == 1:
-        yield
-        return
-    extended._num_workers = 1
-    try:
-        yield
-    finally:
-        extended._num_workers = worker_count
+    with extended.colocate_vars_with(variable):
+        # seam: TensorFlow 2.20.0, `_num_workers` of `MultiWorkerMirroredStrategy`'s `extended`.
+        worker_count = getattr(extended, "_num_workers", 1)
+        if worker_count == 1 or dtype != "bfloat16":
+            yield
+            return
+        extended._num_workers = 1
+        try:
+            yield
+        finally:
+            extended._num_workers = worker_count
 
 
 def gather(strategy, accumulators, gradients, is_update):

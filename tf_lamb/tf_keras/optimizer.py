@@ -1,6 +1,5 @@
 """The base class of every optimizer for tf_keras, except for the rule."""
 
-import contextlib
 import functools
 
 import tensorflow as tf
@@ -244,10 +243,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         """Adds a variable with a value, which gives its dtype, where another one lives."""
         if host.native(variable).dtype == value.dtype:
             return super().add_variable_from_reference(variable, name, initial_value=value)
-        strategy = tf.distribute.get_strategy()
-        is_sent = value.dtype != tf.bfloat16
-        alike = contextlib.nullcontext() if is_sent else replicas.made_alike(strategy)
-        with strategy.extended.colocate_vars_with(variable), alike:
+        with replicas.beside(tf.distribute.get_strategy(), variable, value.dtype):
             new_variable = tf.Variable(
                 value, name=f"{name}/{variable._shared_name}", trainable=False
             )

@@ -185,8 +185,8 @@ class Configured(_Host):
             )
         self._planner.exclude(var_list or ())
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
-        self._settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
-        self._planner.settings = self._settings
+        settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
+        self._settings = self._planner.settings = settings
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments by name.
