@@ -25,6 +25,7 @@ LAW = {
     "": {"tf_lamb.core"},
     "core": {"tf_lamb.core"},
     "api": {"tf_lamb.api", "tf_lamb.core"},
+    "adopt": {"libcst", "tf_lamb.api", "tf_lamb.core", "tf_lamb.adopt"},
     "find": {"tf_lamb.api", "tf_lamb.core", "tf_lamb.find"},
     "tensorflow": {"tensorflow", "tf_lamb.core", "tf_lamb.tensorflow"},
     "keras": {

@@ -217,6 +217,6 @@ def test_an_entry_is_reached_by_every_optimizer_that_it_is_for(entry):
         if entry.arguments.keys() <= known.keys() and not values.keys() <= known.keys():
             with pytest.raises(TypeError, match="has no argument"):
                 cls(**values)
-            new, said = arguments.translation(cls, values)
+            new, said, _ = arguments.translation(cls, values)
             reached.append(entry.note in said and entry.arguments.keys() <= new.keys())
     assert any(reached) and (all(reached) or not entry.classes)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import numbers
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,18 +39,41 @@ def answered(constructor: Constructor) -> Constructor:
     return __init__  # type: ignore[return-value]
 
 
-def translation(cls: type, arguments: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+class Code(str):
+    """A value that is known as code alone, such as "config.betas"."""
+
+
+class Translation(NamedTuple):
+    """Holds arguments of another package in the words of this one.
+
+    Attributes:
+        arguments: The arguments of ours that replace them, with their values as code. "..." stands
+            for a value that code does not show.
+        notes: Sentences about what is computed otherwise, or cannot be had.
+        impossible: The words that are unknown, or stand for what cannot be had.
+    """
+
+    arguments: dict[str, str]
+    notes: str
+    impossible: tuple[str, ...]
+
+
+def translation(
+    cls: type, arguments: Mapping[str, Any], keras: str | None = None
+) -> Translation:
     """Translates arguments that a class of optimizers lacks, for where no call is written.
 
     Args:
-        cls: The class.
-        arguments: Words of other packages -> values.
+        cls: The class, or its half in `tf_lamb.api`.
+        arguments: Words of other packages and of ours -> values, which may be `Code`.
+        keras: How the code names Keras. Defaults to None: the Keras of the class.
 
     Returns:
-        Arguments of the class with their values as text, and sentences about them.
+        The translation.
     """
-    call = _Call(cls, inspect.signature(cls).parameters, (), arguments, True)
-    return {name: shown(value) for name, value in call.new.items()}, call.sentences()
+    call = _Call(cls, inspect.signature(cls).parameters, (), arguments, True, keras)
+    new = {name: shown(value) for name, value in call.new.items()}
+    return Translation(new, call.sentences(), call.impossible())
 
 
 def shown(value: Any, depth: int = 0) -> str:
@@ -62,7 +86,7 @@ def shown(value: Any, depth: int = 0) -> str:
         depth: How many lists and dicts it is in. Defaults to 0.
     """
     text = _HIDDEN
-    if type(value) is _Code or value is None or type(value) is bool:
+    if type(value) is Code or value is None or type(value) is bool:
         return str(value)
     if type(value) is str:
         text = repr(value) if len(value) < _LONGEST else _HIDDEN
@@ -94,10 +118,6 @@ def _number(value: Any) -> str:
     return text if math.isfinite(number) else f"float({text!r})"
 
 
-class _Code(str):
-    """A value that is known as code alone."""
-
-
 class _Foreign(NamedTuple):
     """An argument that a class lacks, and what is known of it."""
 
@@ -115,7 +135,7 @@ class _Call:
 
     def __init__(
         self, cls: type, parameters: Mapping[str, inspect.Parameter], args: Sequence[Any],
-        arguments: Mapping[str, Any], is_whole: bool,
+        arguments: Mapping[str, Any], is_whole: bool, keras: str | None = None,
     ):  # fmt: skip
         """Rewrites a call.
 
@@ -125,8 +145,10 @@ class _Call:
             args: The values that were passed by position.
             arguments: The values that were passed by name.
             is_whole: Whether the user wrote this call, and not a subclass.
+            keras: How the code names Keras. Defaults to None: the Keras of the class.
         """
         self._cls, self._parameters, self._is_whole = cls, parameters, is_whole
+        self._keras = keras
         self._foreign: list[_Foreign] = []
         self._notes: dict[str, None] = {}  # in order, each once
         foreign = {name: value for name, value in arguments.items() if name not in parameters}
@@ -165,6 +187,10 @@ class _Call:
     def sentences(self) -> str:
         """Returns what is computed otherwise, and what cannot be had."""
         return " ".join(self._notes)
+
+    def impossible(self) -> tuple[str, ...]:
+        """Returns the words that are unknown, or stand for what cannot be had."""
+        return tuple(word.name for word in self._foreign if not word.has_place)
 
     def _entries(self) -> list[Word]:
         """Returns the entries of the table that are for this class."""
@@ -264,7 +290,7 @@ class _Call:
             case ast.Constant(value):
                 return value
             case ast.Name("keras"):
-                return _Code(frontends.of(self._cls).host.__name__)
+                return Code(self._keras or frontends.of(self._cls).host.__name__)
             case ast.Name(name):
                 return named[name]
             case ast.List(items):
@@ -275,18 +301,22 @@ class _Call:
                 return dict(zip(map(value_of, keys), map(value_of, values), strict=True))
             case ast.Subscript(whole, ast.Constant(int(position))):
                 values = value_of(whole)
+                if type(values) is Code:
+                    return _composed("{}[{}]", values, position)
                 is_long_enough = type(values) in (list, tuple) and len(values) > position
-                return values[position] if is_long_enough else _Code(_HIDDEN)
+                return values[position] if is_long_enough else Code(_HIDDEN)
             case ast.BinOp(left, ast.Div(), right):
                 above, below = value_of(left), value_of(right)
                 are_numbers = all(
                     type(value) in (int, float) and shown(value) != _HIDDEN
                     for value in (above, below)
                 )
-                return float(f"{above / below:.7g}") if are_numbers and below else _Code(_HIDDEN)
+                if Code in (type(above), type(below)):
+                    return _composed("{} / {}", above, below)
+                return float(f"{above / below:.7g}") if are_numbers and below else Code(_HIDDEN)
             case ast.Call(function, items):
                 name = ast.unparse(function).replace("keras", value_of(ast.Name("keras")), 1)
-                return _Code(f"{name}({', '.join(shown(value_of(item)) for item in items)})")
+                return Code(f"{name}({', '.join(shown(value_of(item)) for item in items)})")
         raise NotImplementedError(ast.unparse(tree))
 
     def _items(self, tree: ast.expr, named: Mapping[str, Any]) -> list[Any]:
@@ -296,6 +326,8 @@ class _Call:
         value = self._value(tree.value, named)
         if value is None:
             return []
+        if type(value) is Code:
+            return [_composed("*{}", value)]
         return list(value) if type(value) in (list, tuple) else [value]
 
     def _rewritten(self) -> str:
@@ -311,6 +343,14 @@ class _Call:
             if name in values and name not in self._positional
         ]
         return f"write {self._cls.__name__}({', '.join(parts)})"
+
+
+def _composed(form: str, *values: Any) -> Code:
+    """Returns code that is made of other values; hidden if one of them is."""
+    texts = [shown(value) for value in values]
+    if _HIDDEN in texts:
+        return Code(_HIDDEN)
+    return Code(form.format(*(t if re.fullmatch(r"[\w.]+", t) else f"({t})" for t in texts)))
 
 
 def _begins_with_parameters(args: Sequence[Any], foreign: Mapping[str, Any]) -> bool:

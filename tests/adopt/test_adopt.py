@@ -1,0 +1,423 @@
+"""Scripts that `python -m tf_lamb.adopt` rewrites: what it writes, what it says, what it leaves."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import tf_lamb
+from tf_lamb.adopt.__main__ import main
+from tf_lamb.adopt.script import Adopted, adopt
+
+pytestmark = pytest.mark.once
+
+
+def call(text, **how):
+    """The last line of a script, rewritten."""
+    return adopt(text, **how).code.splitlines()[-1]
+
+
+def notes(text, **how):
+    return "\n".join(map(str, adopt(text, **how).notes))
+
+
+ADDONS = "import tensorflow_addons as tfa\n"
+KERAS = "import keras\n"
+GARDEN = "import tensorflow_models as tfm\n"
+CONFIG = "from official.modeling import optimization\n"
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (ADDONS + "tfa.optimizers.LAMB()", "tf_lamb.LAMB()"),
+        (ADDONS + "tfa.optimizers.LAMB(weight_decay_rate=wd)", "tf_lamb.LAMB(weight_decay=wd)"),
+        (ADDONS + "tfa.optimizers.LAMB(lr=1e-3)", "tf_lamb.LAMB(learning_rate=1e-3)"),
+        (ADDONS + "tfa.optimizers.LAMB(1e-3, 0.9)", "tf_lamb.LAMB(1e-3, beta_1=0.9)"),
+        (
+            ADDONS + "tfa.optimizers.LAMB(1e-3, exclude_from_layer_adaptation=[])",
+            "tf_lamb.LAMB(1e-3)",
+        ),
+        (
+            ADDONS + "tfa.optimizers.LAMB(0.1, decay=DECAY)",
+            "tf_lamb.LAMB(learning_rate="
+            "tf.keras.optimizers.schedules.InverseTimeDecay(0.1, 1, DECAY))",
+        ),
+        (KERAS + "keras.optimizers.Lamb(1e-3)", "tf_lamb.keras.LAMB(1e-3)"),
+        (KERAS + "keras.optimizers.Lamb(**config)", "tf_lamb.keras.LAMB(**config)"),
+        (
+            "import tensorflow as tf\ntf.keras.optimizers.Lamb(clipvalue=3)",
+            "tf_lamb.LAMB(clipvalue=3)",
+        ),
+        ("from tensorflow import keras\nkeras.optimizers.Lamb()", "tf_lamb.LAMB()"),
+        (
+            KERAS + "keras.optimizers.Muon(1e-4, ns_steps=6, weight_decay=None)",
+            "tf_lamb.keras.Muon(1e-4, form={'newton_schulz_steps': 6}, weight_decay=None)",
+        ),
+        (
+            KERAS + "keras.optimizers.Muon(exclude_layers=NAMES)",
+            "tf_lamb.keras.Muon(exclude_from_layer_adaptation=[*NAMES, 'embedding'])",
+        ),
+        (
+            GARDEN + "tfm.optimization.lars.LARS(0.5, eeta=ETA)",
+            "tf_lamb.LARS(0.5, trust_coefficient=ETA)",
+        ),
+        (
+            "import tf_keras\n" + GARDEN + "tfm.optimization.lamb.LAMB(0.5)",
+            "tf_lamb.tf_keras.LAMB(0.5)",
+        ),
+        (
+            KERAS + "model.compile(optimizer='lamb', loss='mse')",
+            "model.compile(optimizer=tf_lamb.keras.LAMB(), loss='mse')",
+        ),
+        (KERAS + "model.compile('Muon')", "model.compile(tf_lamb.keras.Muon())"),
+        (KERAS + "keras.optimizers.get('lamb')", "tf_lamb.keras.LAMB()"),
+        (
+            CONFIG + "optimization.OptimizationConfig({'optimizer': {'type': 'lamb'}})",
+            "optimization.OptimizationConfig({'optimizer': {'type': 'tf_lamb'}})",
+        ),
+        (
+            CONFIG + "optimization.OptimizerConfig({'type': 'lars', 'lars': {'eeta': x}})",
+            "optimization.OptimizerConfig({'type': 'tf_lars', "
+            "'tf_lars': {\"trust_coefficient\": x}})",
+        ),
+        (
+            CONFIG + "optimization.OptimizerConfig(type='lamb', lamb={'weight_decay_rate': x})",
+            'optimization.OptimizerConfig({"type": "tf_lamb", "tf_lamb": {"weight_decay": x}})',
+        ),
+    ],
+)
+def test_a_call_is_written_in_our_words(before, after):
+    assert call(before) == after
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (KERAS + "keras.optimizers.Lamb()", "tf_lamb.keras.LAMB(epsilon=1e-07)"),
+        (
+            KERAS + "keras.optimizers.Lamb(1e-3, weight_decay=wd)",
+            "tf_lamb.keras.LAMB(1e-3, weight_decay=wd, epsilon=1e-07, "
+            "weight_decay_mode='decoupled')",
+        ),
+        (
+            KERAS + "keras.optimizers.Muon()",
+            "tf_lamb.keras.Muon(weight_decay=0.004, epsilon=1e-07)",
+        ),
+        (
+            GARDEN + "tfm.optimization.lars.LARS(weight_decay_rate=wd)",
+            "tf_lamb.LARS(weight_decay=wd, form={'denominator': 'norm_of_sum'})",
+        ),
+        (GARDEN + "tfm.optimization.lars.LARS(0.5)", "tf_lamb.LARS(0.5)"),
+        (ADDONS + "tfa.optimizers.LAMB(0.5)", "tf_lamb.LAMB(0.5)"),
+    ],
+)
+def test_the_steps_of_before_are_kept_on_demand(before, after):
+    assert call(before, same_steps=True) == after
+
+
+@pytest.mark.parametrize(
+    "before, said",
+    [
+        ("keras.optimizers.Lamb()", "Epsilon is 1e-07 there, and 1e-06 here; epsilon=1e-07 keeps"),
+        ("keras.optimizers.Lamb(weight_decay=0.1)", "Weight decay is outside of the trust ratio"),
+        (
+            "keras.optimizers.Lamb(gradient_accumulation_steps=4)",
+            "schedules and averages count updates here, micro-batches there",
+        ),
+        (
+            "keras.optimizers.Lamb().exclude_from_weight_decay(var_names=['bias'])",
+            "exclude_from_layer_adaptation=[] keeps it",
+        ),
+        ("keras.optimizers.Lamb(**config)", "What ** passes is not read"),
+        ("keras.optimizers.Muon()", "Weight_decay is 0.004 there, and 0.0 here"),
+        ("keras.optimizers.Muon()", "Kernels of convolutions and of attention are matrices here"),
+    ],
+)
+def test_what_is_computed_otherwise_is_said(before, said):
+    assert said in notes(KERAS + before)
+
+
+def test_what_the_arguments_do_not_change_is_not_said():
+    assert (
+        notes(ADDONS + "tfa.optimizers.LAMB(1e-3)")
+        == "line 2: TensorFlow Addons LAMB is tf_lamb.LAMB"
+    )
+    assert "Weight decay" not in notes(KERAS + "keras.optimizers.Lamb(1e-3)")
+
+
+@pytest.mark.parametrize(
+    "left, why",
+    [
+        (KERAS + "keras.optimizers.Lamb(*values)", "a list is unpacked"),
+        (KERAS + "keras.optimizers.Muon(rms_rate=0.3)", "nothing here stands for rms_rate"),
+        (KERAS + "keras.optimizers.Lamb(warm=3)", "nothing here stands for warm"),
+        (KERAS + "KINDS = {'lamb': keras.optimizers.Lamb}", "is named without a call"),
+        (
+            CONFIG + "optimization.OptimizerConfig(type='lamb', lamb=settings)",
+            "its type is to be tf_lamb",
+        ),
+        (
+            CONFIG
+            + "optimization.OptimizationConfig({'optimizer': {'type': 'lamb', 'lamb': {**a}}})",
+            "its type is to be tf_lamb",
+        ),
+    ],
+)
+def test_what_is_not_understood_stays_and_is_said_by_line(left, why):
+    adopted = adopt(left)
+    assert adopted.code == left
+    (note,) = adopted.notes
+    assert note.is_left and note.line == 2 and why in note.text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        KERAS + "keras.optimizers.Adam(1e-3)",
+        "import mine\nmine.LAMB(lr=0.1)",
+        "import re\nre.compile('lamb')",
+        "def Lamb():\n    pass\n\nLamb()",
+        KERAS + "model.compile(optimizer='adam')",
+        "import torch_optimizer as keras\nkeras.optimizers.Lamb()",
+    ],
+)
+def test_scripts_of_other_optimizers_stay(other):
+    assert adopt(other) == Adopted(other, ())
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (
+            "import tensorflow_addons as tfa  # LAMB\n\ntfa.optimizers.LAMB()\n",
+            "import tf_lamb  # LAMB\n\ntf_lamb.LAMB()\n",
+        ),
+        (
+            "import tensorflow_addons as tfa\ntfa.optimizers.LAMB()\ntfa.losses.X()\n",
+            "import tensorflow_addons as tfa\nimport tf_lamb\ntf_lamb.LAMB()\ntfa.losses.X()\n",
+        ),
+        (
+            "from keras.optimizers import Adam, Lamb\nAdam(), Lamb()\n",
+            "from keras.optimizers import Adam\nimport tf_lamb\nAdam(), tf_lamb.keras.LAMB()\n",
+        ),
+        (
+            "try:\n    import tensorflow_addons as tfa\nexcept ImportError:\n    raise\n"
+            "tfa.optimizers.LAMB()\n",
+            "try:\n    import tf_lamb\nexcept ImportError:\n    raise\ntf_lamb.LAMB()\n",
+        ),
+        (
+            "import os\ndef f():\n    import tensorflow_addons as tfa\n"
+            "    return tfa.optimizers.LAMB()\n",
+            "import os\nimport tf_lamb\ndef f():\n    return tf_lamb.LAMB()\n",
+        ),
+        (
+            "import keras\nimport tf_lamb\nkeras.optimizers.Lamb()\n",
+            "import keras\nimport tf_lamb\ntf_lamb.keras.LAMB()\n",
+        ),
+        (
+            '"""Trains."""\nmodel.compile("lamb")\n',
+            '"""Trains."""\nimport tf_lamb\nmodel.compile(tf_lamb.LAMB())\n',
+        ),
+        (
+            "from official.modeling import optimization\n"
+            "optimization.OptimizerConfig(type='lamb')\n",
+            "from official.modeling import optimization\nimport tf_lamb\n"
+            "tf_lamb.model_garden.register()\n"
+            'optimization.OptimizerConfig({"type": "tf_lamb", "tf_lamb": {}})\n',
+        ),
+    ],
+    ids=["replaced", "kept", "taken out", "in try", "in a function", "there", "none", "garden"],
+)
+def test_imports_follow(before, after):
+    assert adopt(before).code == after
+
+
+def test_the_layout_of_a_call_stays():
+    before = (
+        "import tensorflow_addons as tfa\noptimizer = tfa.optimizers.LAMB(\n"
+        "    learning_rate=args.lr,  # tuned\n    weight_decay_rate=args.wd,\n    beta_1=0.9,\n)\n"
+    )
+    assert adopt(before).code == (
+        "import tf_lamb\noptimizer = tf_lamb.LAMB(\n"
+        "    learning_rate=args.lr,  # tuned\n    weight_decay=args.wd,\n    beta_1=0.9,\n)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("(1e-3, 0.9, **more)", "(1e-3, beta_1=0.9, epsilon=1e-07, **more)"),
+        ("(\n    1e-3,\n)", "(\n    1e-3, epsilon=1e-07,\n)"),
+        ("(\n    1e-3,  # tuned\n)", "(\n    1e-3, epsilon=1e-07,  # tuned\n)"),
+        ("()", "(epsilon=1e-07)"),
+    ],
+)
+def test_arguments_that_are_added_fit_in(before, after):
+    code = adopt(KERAS + "keras.optimizers.Lamb" + before, same_steps=True).code
+    assert code == KERAS + "import tf_lamb\ntf_lamb.keras.LAMB" + after
+
+
+def blocks():
+    """The scripts of docs/moving_in.md that come before a change, with those after it."""
+    page = pathlib.Path(__file__).parents[2] / "docs" / "moving_in.md"
+    found = re.findall(r"```python\n(# (?:before|after).*?)```", page.read_text(), re.DOTALL)
+    return [
+        (a, b)
+        for a, b in zip(found, found[1:], strict=False)
+        if a.startswith("# before") and b.startswith("# after")
+    ]
+
+
+@pytest.mark.parametrize("before, after", blocks()[:2], ids=["addons", "keras"])
+def test_the_pages_scripts_become_what_the_page_says(before, after):
+    assert adopt(before.partition("\n")[2]).code == after.partition("\n")[2]
+
+
+def steps(script):
+    """The weights after three steps of the optimizer that a script makes for a small model."""
+    names: dict = {}
+    exec(script, names)
+    host = names["host"]
+    host.utils.set_random_seed(0)
+    layers = [host.layers.Dense(6, "tanh", name="hidden"), host.layers.Dense(3, name="head")]
+    model = host.Sequential([host.Input((4,)), *layers])
+    rng = np.random.default_rng(0)
+    model.compile(names["optimizer"], "mse")
+    model.fit(rng.normal(size=(24, 4)), rng.normal(size=(24, 3)), batch_size=8, verbose=0)
+    return model.get_weights()
+
+
+IN_KERAS = "import keras\nhost = keras\n"
+IN_TF_KERAS = (
+    "import tf_keras\nfrom official.modeling.optimization import lamb, lars\nhost = tf_keras\n"
+)
+SAME = [
+    IN_KERAS + "optimizer = keras.optimizers.Lamb(0.02)",
+    IN_KERAS + "optimizer = keras.optimizers.Lamb(0.02, weight_decay=0.1, clipvalue=0.01)",
+    IN_KERAS
+    + "optimizer = keras.optimizers.Lamb(0.02, weight_decay=0.1)\n"
+    + "optimizer.exclude_from_weight_decay(var_names=['bias'])",
+    IN_KERAS + "optimizer = keras.optimizers.Muon(0.02, epsilon=1e-12)",
+    IN_KERAS
+    + "optimizer = keras.optimizers.Muon(\n    0.02, epsilon=1e-12, adam_beta_1=0.8,\n"
+    + "    exclude_layers=['head'], ns_steps=4)",
+    IN_TF_KERAS + "optimizer = lamb.LAMB(0.02, weight_decay_rate=0.1)",
+    IN_TF_KERAS + "optimizer = lamb.LAMB(0.02, 0.8, exclude_from_weight_decay=['bias'])",
+    IN_TF_KERAS + "optimizer = lars.LARS(0.5, weight_decay_rate=0.1, eeta=0.1)",
+    IN_TF_KERAS + "optimizer = lars.LARS(0.5, 0.8, 0.1, 0.1, classic_momentum=False)",
+]
+
+
+@pytest.mark.filterwarnings("ignore:No variable matches the pattern 'embedding'")
+@pytest.mark.parametrize(
+    "before", SAME, ids=[script.splitlines()[3 if "official" in script else 2] for script in SAME]
+)
+def test_three_steps_are_those_of_before(before):
+    after = adopt(before, same_steps=True).code
+    assert "tf_lamb." in after
+    for a, b in zip(steps(after), steps(before), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def test_without_the_added_arguments_the_steps_are_the_papers():
+    """So the notes are right that something changes."""
+    before = IN_KERAS + "optimizer = keras.optimizers.Lamb(0.02, weight_decay=0.5)"
+    papers = IN_KERAS + "import tf_lamb\noptimizer = tf_lamb.keras.LAMB(0.02, weight_decay=0.5)"
+    ends = [steps(script) for script in (adopt(before).code, papers, before)]
+    for a, b in zip(*ends[:2], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert max(np.abs(a - c).max() for a, _, c in zip(*ends, strict=True)) > 1e-4
+
+
+def test_a_config_of_the_model_garden_makes_ours():
+    before = textwrap.dedent("""
+        from official.modeling import optimization
+        from official.modeling.optimization.configs import optimizer_config
+
+        config = optimization.OptimizationConfig()
+        config.optimizer = optimization.OptimizerConfig(
+            type="lamb", lamb=optimizer_config.LAMBConfig(weight_decay_rate=0.01, epsilon=1e-5)
+        )
+        config.learning_rate = optimization.LrConfig(
+            {"type": "constant", "constant": {"learning_rate": 0.5}}
+        )
+        factory = optimization.OptimizerFactory(config)
+        optimizer = factory.build_optimizer(factory.build_learning_rate())
+    """)
+    adopted = adopt(before)
+    assert "LAMBConfig" not in adopted.code and "optimizer_config" not in adopted.code
+    names: dict = {}
+    exec(adopted.code, names)
+    config = names["optimizer"].get_config()
+    assert type(names["optimizer"]) is tf_lamb.tf_keras.LAMB
+    assert (config["weight_decay"], config["epsilon"], config["learning_rate"]) == (0.01, 1e-5, 0.5)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_bytes(b"import keras\r\noptimizer = keras.optimizers.Lamb(1e-3)\r\n")
+    return path
+
+
+def test_the_command_shows_a_diff_and_writes_nothing(script, capsys):
+    before = script.read_bytes()
+    assert main([str(script)]) == 0
+    out = capsys.readouterr().out
+    assert "-optimizer = keras.optimizers.Lamb(1e-3)" in out
+    assert "+optimizer = tf_lamb.keras.LAMB(1e-3)" in out
+    assert "line 2: Keras's Lamb is tf_lamb.keras.LAMB" in out
+    assert out.endswith("Nothing was written; --write does it.\n")
+    assert script.read_bytes() == before
+
+
+def test_the_command_writes_on_demand_and_keeps_ends_of_lines(script, capsys):
+    assert main([str(script), "--write"]) == 0
+    assert script.read_bytes() == (
+        b"import keras\r\nimport tf_lamb\r\noptimizer = tf_lamb.keras.LAMB(1e-3)\r\n"
+    )
+    assert capsys.readouterr().out.endswith("Written: 1 of 1.\n")
+    assert main([str(script)]) == 0
+    assert "no optimizer that this package replaces" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name, text, said",
+    [
+        ("train.py", "def f(:\n", "line 1 is no Python"),
+        ("train.yaml", "type: lamb", "write type: tf_lamb"),
+        ("train.ipynb", "{}", "save the notebook as a script first"),
+        ("none.py", None, "No such file"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_line(name, text, said, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    assert main([str(tmp_path / name)]) == 1
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_without_libcst_the_command_names_the_extra(script):
+    code = "import runpy, sys; sys.modules['libcst'] = None\n"
+    code += "runpy.run_module('tf_lamb.adopt', run_name='__main__', alter_sys=True)"
+    done = subprocess.run([sys.executable, "-c", code, str(script)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == 'This needs libcst: pip install ".[adopt]".\n'
+
+
+def test_the_command_loads_no_framework(script):
+    code = "import sys; from tf_lamb.adopt.__main__ import main; main(sys.argv[1:])\n"
+    code += "print({'keras', 'tensorflow', 'jax', 'torch'} & sys.modules.keys())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(script)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("set()\n")

@@ -1,0 +1,75 @@
+"""The command `python -m tf_lamb.adopt SCRIPT.py`."""
+
+import argparse
+import difflib
+import pathlib
+import sys
+from collections.abc import Sequence
+
+# What is no script -> what to do instead.
+_OTHERS = {
+    ".ipynb": "save the notebook as a script first, by jupyter nbconvert --to script.",
+    ".yaml": "write type: tf_lamb, or tf_lars, in a YAML; the trainer names each word to change.",
+    ".yml": "write type: tf_lamb, or tf_lars, in a YAML; the trainer names each word to change.",
+}  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Shows the rewritten script as a diff, with notes; writes it on demand.
+
+    Args:
+        arguments: The command line. Defaults to that of the process.
+
+    Returns:
+        The exit status: 1 if a script cannot be read, else 0.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tf_lamb.adopt",
+        description="Rewrites a script of TensorFlow Addons' LAMB, Model Garden's LAMB or LARS, or "
+        "Keras's Lamb or Muon for tf_lamb, and says for each call what is computed otherwise.",
+    )
+    parser.add_argument("scripts", nargs="+", metavar="SCRIPT.py")
+    parser.add_argument("--write", action="store_true", help="write the scripts; else show a diff")
+    parser.add_argument(
+        "--same_steps", action="store_true",
+        help="add the arguments with which the steps stay those of before",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    try:
+        from tf_lamb.adopt.script import adopt
+    except ModuleNotFoundError as error:
+        if error.name != "libcst":
+            raise
+        parser.exit(1, 'This needs libcst: pip install ".[adopt]".\n')
+
+    status, n_written = 0, 0
+    for name in options.scripts:
+        if other := _OTHERS.get(pathlib.Path(name).suffix):
+            print(f"{name}: {other}", file=sys.stderr)
+            status = 1
+            continue
+        try:
+            before = pathlib.Path(name).read_bytes().decode()  # with its ends of lines
+            adopted = adopt(before, same_steps=options.same_steps)
+        except (OSError, SyntaxError, UnicodeDecodeError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            status = 1
+            continue
+        old, new = before.splitlines(keepends=True), adopted.code.splitlines(keepends=True)
+        print("".join(difflib.unified_diff(old, new, name, name)), end="")
+        for note in adopted.notes:
+            print(note)
+        if not adopted.notes:
+            print(f"{name}: no optimizer that this package replaces.")
+        if options.write and adopted.code != before:
+            pathlib.Path(name).write_bytes(adopted.code.encode())
+            n_written += 1
+    if options.write:
+        print(f"Written: {n_written} of {len(options.scripts)}.")
+    elif not status:
+        print("Nothing was written; --write does it.")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

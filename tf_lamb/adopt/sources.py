@@ -1,0 +1,115 @@
+"""Describes the optimizers whose calls can be rewritten: their names, arguments and defaults."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tf_lamb.api.migration import peers
+from tf_lamb.api.optimizers.lamb import LAMB
+from tf_lamb.api.optimizers.lars import LARS
+from tf_lamb.api.optimizers.muon import Muon
+
+CLASSES = {"LAMB": LAMB, "LARS": LARS, "Muon": Muon}  # those that continue a peer, by name
+
+_ADAM = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999}
+_LISTS = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
+_OF_KERAS = {
+    "clipnorm": None, "clipvalue": None, "global_clipnorm": None, "use_ema": False,
+    "ema_momentum": 0.99, "ema_overwrite_frequency": None, "loss_scale_factor": None,
+    "gradient_accumulation_steps": None, "name": None,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Describes an optimizer of another package by what a script says of it.
+
+    Attributes:
+        peer: What of it differs, as `migrate` knows it.
+        names: Where a script may import it from.
+        defaults: Its arguments with their defaults, in the order of its constructor.
+        warnings: What may differ beside the arguments: the beginning of a text in the script that
+            it is about ("" for always) -> the sentence.
+    """
+
+    peer: peers.Peer
+    names: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    warnings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def cls(self) -> type:
+        """The class of ours that replaces it, in the half that needs no framework."""
+        return CLASSES[self.peer.family]
+
+
+_SEARCHED = (
+    "Patterns are searched in dense/bias here, and in dense/bias:0 there: one that ends in $ or "
+    "names :0 matches otherwise."
+)
+_COUNTS = (
+    "With gradient_accumulation_steps schedules and averages count updates here, micro-batches "
+    "there."
+)
+_EXCLUDED = (
+    "Variables that exclude_from_weight_decay(...) names have no trust ratio here either; "
+    "exclude_from_layer_adaptation=[] keeps theirs."
+)
+_GARDEN = ("official.modeling.optimization", "tensorflow_models.optimization")
+_KERASES = ("keras.optimizers", "keras.api.optimizers", "tensorflow.keras.optimizers")
+
+SOURCES = (
+    Source(
+        peers.ADDONS_LAMB,
+        ("tensorflow_addons.optimizers.LAMB", "tensorflow_addons.optimizers.lamb.LAMB"),
+        {**_ADAM, "epsilon": 1e-6, "weight_decay": 0.0, **_LISTS, "name": "LAMB"},
+        {"exclude_from_": _SEARCHED},
+    ),
+    Source(
+        dataclasses.replace(peers.OLDER_LAMB, title="Model Garden's LAMB"),
+        tuple(f"{module}.lamb.LAMB" for module in _GARDEN),
+        {**_ADAM, "epsilon": 1e-6, "weight_decay_rate": 0.0, **_LISTS, "name": "LAMB"},
+        {"exclude_from_": _SEARCHED},
+    ),
+    Source(
+        dataclasses.replace(peers.GARDEN_LARS, title="Model Garden's LARS"),
+        tuple(f"{module}.{file}.LARS" for module in _GARDEN for file in ("lars", "lars_optimizer")),
+        {
+            "learning_rate": 0.01, "momentum": 0.9, "weight_decay_rate": 0.0, "eeta": 0.001,
+            "nesterov": False, "classic_momentum": True, **_LISTS, "name": "LARS",
+        },
+        {"exclude_from_": _SEARCHED},
+    ),
+    Source(
+        dataclasses.replace(peers.KERAS_LAMB, title="Keras's Lamb"),
+        tuple(f"{module}.Lamb" for module in _KERASES),
+        {**_ADAM, "epsilon": 1e-7, "weight_decay": None, **_OF_KERAS},
+        {".exclude_from_weight_decay(": _EXCLUDED, "gradient_accumulation_steps": _COUNTS},
+    ),
+    Source(
+        dataclasses.replace(peers.KERAS_MUON, title="Keras's Muon"),
+        tuple(f"{module}.Muon" for module in _KERASES),
+        {
+            "learning_rate": 0.001, "adam_beta_1": 0.9, "adam_beta_2": 0.999,
+            "adam_weight_decay": 0.004, "epsilon": 1e-7, "weight_decay": 0.004, **_OF_KERAS,
+            "exclude_layers": None, "exclude_embeddings": True, "muon_a": 3.4445,
+            "muon_b": -4.775, "muon_c": 2.0315, "adam_lr_ratio": 1, "momentum": 0.95,
+            "ns_steps": 5, "nesterov": True, "rms_rate": 0.2,
+        },
+        {
+            "": "Kernels of convolutions and of attention are matrices here, and Adam's there; "
+            "tf_lamb.describe(model) shows them, and exclude_from_layer_adaptation excludes them. "
+            "Keras adds epsilon before it corrects Adam's second moment: where gradients are "
+            "as small as epsilon, the first steps differ.",
+            "gradient_accumulation_steps": _COUNTS,
+        },
+    ),
+)  # fmt: skip
+
+OF_NAME = {name: source for source in SOURCES for name in source.names}
+# What `compile(optimizer="lamb")` and `keras.optimizers.get("lamb")` mean.
+OF_WORD = {"lamb": OF_NAME["keras.optimizers.Lamb"], "muon": OF_NAME["keras.optimizers.Muon"]}
+# The types of the Model Garden's configs -> the optimizer that each makes.
+OF_TYPE = {
+    "lamb": OF_NAME[f"{_GARDEN[0]}.lamb.LAMB"], "lars": OF_NAME[f"{_GARDEN[0]}.lars.LARS"],
+}  # fmt: skip
