@@ -58,9 +58,7 @@ class Translation(NamedTuple):
     impossible: tuple[str, ...]
 
 
-def translation(
-    cls: type, arguments: Mapping[str, Any], keras: str | None = None
-) -> Translation:
+def translation(cls: type, arguments: Mapping[str, Any], keras: str | None = None) -> Translation:
     """Translates arguments that a class of optimizers lacks, for where no call is written.
 
     Args:
