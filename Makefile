@@ -11,6 +11,7 @@
 # make test-hosts  the optimizers on the oldest and the newest versions that are declared, and on torch
 # make docs    the site, in .build/site
 # make goldens what the peers compute, made again in environments of their own
+# make release  builds sdist and wheel, and uses the wheel in a new environment of each extra, on the oldest and newest hosts
 # make audit   known vulnerabilities of the pinned packages; asks a service on the network
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,13 +20,14 @@ PYTEST = $(RUN) -m pytest -q -n 2 --dist worksteal
 GOLDENS = .build/goldens
 HOSTS = .build/hosts
 AUDIT = .build/audit
+RELEASE = .build/release
 CHECK = .build/check
 INSTALL = $(RUN) -m pip install --quiet --constraint constraints.txt --editable
 
 # What a shell has set of Keras and of Python's path is not for these environments.
 unexport KERAS_BACKEND TF_USE_LEGACY_KERAS PYTHONPATH
 
-.PHONY: train train-resnet large-batch test test-drawn test-all test-slow coverage test-hosts check format docs goldens audit
+.PHONY: train train-resnet large-batch test test-drawn test-all test-slow coverage test-hosts check format docs goldens release audit
 
 train: $(VENV)/.train
 	$(RUN) -m tf_lamb.model_garden.sample_data --output_dir=.build/data
@@ -116,6 +118,36 @@ goldens: $(VENV)/.develop $(patsubst %,$(GOLDENS)/%/.ready,tensorflow_addons opt
 	for name in torch paddle mxnet; do $(GOLDENS)/$$name/bin/python tests/goldens/make_$$name.py || exit 1; done
 	$(RUN) tests/goldens/make_model_garden.py
 	$(RUN) tests/goldens/make_keras.py
+
+# What is published: built from a clean checkout, and used from a folder without one.
+release: $(RELEASE)/tools/.ready
+	git diff --quiet HEAD -- && rm -rf $(RELEASE)/dist
+	$(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist
+	$(RELEASE)/tools/bin/twine check --strict $(RELEASE)/dist/*
+	$(MAKE) $(patsubst %,release-%,tensorflow jax torch tf-keras model-garden adopt oldest newest)
+
+release-tensorflow release-jax release-tf-keras release-model-garden release-adopt: PINS = constraints.txt
+release-torch release-oldest release-newest: PINS = tests/hosts/$*.txt
+release-newest: VERSION = 3.13
+release-%: EXTRA = $*
+release-oldest release-newest: EXTRA = tensorflow,jax,tf-keras
+release-jax: RELEASE_BACKEND = jax
+release-torch: RELEASE_BACKEND = torch
+release-tf-keras release-oldest release-newest: USES = --tf_keras
+release-model-garden: USES = --tf_keras --garden
+release-adopt: USES = --adopt
+RELEASE_BACKEND = tensorflow
+
+release-%:
+	rm -rf $(RELEASE)/$* && python$(VERSION) -m venv $(RELEASE)/$*
+	$(RELEASE)/$*/bin/python -m pip install --quiet --constraint $(PINS) "$$(echo $(RELEASE)/dist/*.whl)[$(EXTRA)]"
+	cd $(RELEASE)/$* && KERAS_BACKEND=$(RELEASE_BACKEND) bin/python $(CURDIR)/tests/release/smoke.py $(USES)
+	rm -rf $(RELEASE)/$*
+
+$(RELEASE)/tools/.ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet build==1.4.0 twine==7.0.0
+	touch $@
 
 # Strict: a package of which the service knows nothing was not audited, and that is no success.
 audit: $(AUDIT)/.ready

@@ -53,3 +53,19 @@ def test_the_hook_of_a_commit_has_the_version_of_make_check():
     """Else the one formats what the other refuses."""
     hook = re.search(r"rev: v(\S+)", (ROOT / ".pre-commit-config.yaml").read_text())[1]
     assert hook == pins("constraints.txt")["ruff"]
+
+
+@pytest.mark.parametrize(
+    "file", ["README.md", "colab/quickstart.ipynb", "colab/keras_jax_bert.ipynb"]
+)
+def test_a_page_names_the_repository_that_the_project_declares(file):
+    repository = PROJECT["urls"]["Repository"]
+    owner_and_name = repository.removeprefix("https://github.com/")
+    text = (ROOT / file).read_text()
+    assert repository in text
+    assert set(re.findall(r"github\.com/([\w-]+/tf_lamb)\b", text)) == {owner_and_name}
+
+
+def test_every_address_of_the_project_is_of_its_repository():
+    urls = PROJECT["urls"]
+    assert all(url.startswith(urls["Repository"]) for url in urls.values())
