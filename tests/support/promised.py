@@ -222,7 +222,9 @@ class Promised:
         for role in (role for role in self.trained if role not in missing):
             self.given.add(role)
             self.sums[role] = self.sums[role] + gradients[role]
-            self.largest_gradient = max(self.largest_gradient, np.abs(gradients[role]).max())
+            # One entry that is not finite leaves the rounding of the others as it is.
+            finite = np.abs(gradients[role][np.isfinite(gradients[role])])
+            self.largest_gradient = max(self.largest_gradient, finite.max(initial=0.0))
         self.micro_step += 1
         if self.micro_step < self.accumulates:
             return False
