@@ -43,7 +43,9 @@ CONFIG = "from official.modeling import optimization\n"
             "tf_lamb.LAMB(1e-3)",
         ),
         (
-            ADDONS + "tfa.optimizers.LAMB(0.1, decay=DECAY)",
+            "import tensorflow as tf\ntf.keras.Model\n"
+            + ADDONS
+            + "tfa.optimizers.LAMB(0.1, decay=DECAY)",
             "tf_lamb.LAMB(learning_rate="
             "tf.keras.optimizers.schedules.InverseTimeDecay(0.1, 1, DECAY))",
         ),
@@ -60,7 +62,7 @@ CONFIG = "from official.modeling import optimization\n"
         ),
         (
             KERAS + "keras.optimizers.Muon(exclude_layers=NAMES)",
-            "tf_lamb.keras.Muon(exclude_from_layer_adaptation=[*NAMES, 'embedding'])",
+            "tf_lamb.keras.Muon(exclude_from_layer_adaptation=[*(NAMES or []), 'embedding'])",
         ),
         (
             GARDEN + "tfm.optimization.lars.LARS(0.5, eeta=ETA)",
@@ -71,19 +73,13 @@ CONFIG = "from official.modeling import optimization\n"
             "tf_lamb.tf_keras.LAMB(0.5)",
         ),
         (
-            KERAS + "model.compile(optimizer='lamb', loss='mse')",
-            "model.compile(optimizer=tf_lamb.keras.LAMB(), loss='mse')",
-        ),
-        (KERAS + "model.compile('Muon')", "model.compile(tf_lamb.keras.Muon())"),
-        (KERAS + "keras.optimizers.get('lamb')", "tf_lamb.keras.LAMB()"),
-        (
             CONFIG + "optimization.OptimizationConfig({'optimizer': {'type': 'lamb'}})",
             "optimization.OptimizationConfig({'optimizer': {'type': 'tf_lamb'}})",
         ),
         (
             CONFIG + "optimization.OptimizerConfig({'type': 'lars', 'lars': {'eeta': x}})",
             "optimization.OptimizerConfig({'type': 'tf_lars', "
-            "'tf_lars': {\"trust_coefficient\": x}})",
+            "'tf_lars': {'trust_coefficient': x}})",
         ),
         (
             CONFIG + "optimization.OptimizerConfig(type='lamb', lamb={'weight_decay_rate': x})",
@@ -153,26 +149,77 @@ def test_what_the_arguments_do_not_change_is_not_said():
 @pytest.mark.parametrize(
     "left, why",
     [
-        (KERAS + "keras.optimizers.Lamb(*values)", "a list is unpacked"),
-        (KERAS + "keras.optimizers.Muon(rms_rate=0.3)", "nothing here stands for rms_rate"),
-        (KERAS + "keras.optimizers.Lamb(warm=3)", "nothing here stands for warm"),
-        (KERAS + "KINDS = {'lamb': keras.optimizers.Lamb}", "is named without a call"),
-        (
-            CONFIG + "optimization.OptimizerConfig(type='lamb', lamb=settings)",
-            "its type is to be tf_lamb",
-        ),
-        (
-            CONFIG
-            + "optimization.OptimizationConfig({'optimizer': {'type': 'lamb', 'lamb': {**a}}})",
-            "its type is to be tf_lamb",
-        ),
+        ("keras.optimizers.Lamb(*values)", "its arguments by position cannot be told apart"),
+        ("keras.optimizers.Muon(rms_rate=0.3)", "nothing here stands for rms_rate"),
+        ("keras.optimizers.Lamb(warm=3)", "Keras's Lamb has no warm"),
+        ("keras.optimizers.Lamb(1e-3, decay=1e-5)", "Keras's Lamb has no decay"),
+        ("keras.optimizers.Muon(exclude_embeddings=flag)", "exclude_embeddings is known when"),
+        ("keras.optimizers.Muon(exclude_layers=[3])", "exclude_layers is no list of texts"),
+        ("print(f'{keras.optimizers.Lamb()}')", "it stands in an f-string"),
+        ("KINDS = {'big': keras.optimizers.Lamb}", "is named without a call"),
+        ("class Mine(keras.optimizers.Lamb): pass", "is named without a call"),
+        ("model.compile('muon')", "left as it is: 'muon'"),
+        ("getattr(keras.optimizers, 'Lamb')(1e-3)", "left as it is: 'Lamb'"),
     ],
 )
 def test_what_is_not_understood_stays_and_is_said_by_line(left, why):
-    adopted = adopt(left)
-    assert adopted.code == left
-    (note,) = adopted.notes
-    assert note.is_left and note.line == 2 and why in note.text
+    assert_left(KERAS + left, why)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "OptimizerConfig(type='lamb', lamb=settings)",
+        "OptimizerConfig(type='lamb', lamb=optimization.LAMBConfig(**settings))",
+        "OptimizerConfig(type='lamb', **settings)",
+        "OptimizerConfig(type='lamb', adamw=settings)",
+        "OptimizationConfig({'optimizer': {'type': 'lamb', 'lamb': {**settings}}})",
+        "OptimizationConfig({'optimizer': {'type': 'lamb', 'lamb': settings}})",
+    ],
+)
+def test_a_config_that_cannot_be_read_stays(config):
+    assert_left(CONFIG + f"optimization.{config}", "its config is to be tf_lamb")
+
+
+def assert_left(code, why):
+    adopted = adopt(code)
+    assert adopted.code == code
+    assert [(note.line, note.is_left) for note in adopted.notes] == [(2, True)]
+    assert why in adopted.notes[0].text
+
+
+@pytest.mark.parametrize(
+    "code, lines",
+    [
+        (
+            "try:\n    from tensorflow_addons.optimizers import LAMB\nexcept ImportError:\n"
+            "    from keras.optimizers import Lamb as LAMB\nLAMB(1e-3)\n",
+            [2, 4, 5],
+        ),
+        ("from keras.optimizers import Lamb\nclass Lamb(Lamb): pass\nLamb(1)\n", [1, 2, 3]),
+        ("import tensorflow_addons as tfa\ntfa.losses.X()\n", [1]),
+    ],
+    ids=["two sources", "a class of the user's", "another part of Addons"],
+)
+def test_names_whose_meaning_is_open_stay_and_are_said(code, lines):
+    adopted = adopt(code)
+    assert adopted.code == code
+    assert [note.line for note in adopted.notes] == lines
+
+
+@pytest.mark.parametrize(
+    "both, said",
+    [
+        ("weight_decay=0.1", "adam_weight_decay=0.004"),
+        ("adam_weight_decay=0.0", "adam_weight_decay=0.0"),
+        ("weight_decay=None, adam_weight_decay=wd", "adam_weight_decay=wd"),
+    ],
+)
+def test_two_decays_of_keras_muon_are_said(both, said):
+    text = notes(KERAS + f"keras.optimizers.Muon({both})", same_steps=True)
+    assert f"Keras decays Adam's variables by {said}" in text
+    same = notes(KERAS + "keras.optimizers.Muon(weight_decay=x, adam_weight_decay=x)")
+    assert "Keras decays Adam's variables" not in same
 
 
 @pytest.mark.parametrize(
@@ -183,6 +230,7 @@ def test_what_is_not_understood_stays_and_is_said_by_line(left, why):
         "import re\nre.compile('lamb')",
         "def Lamb():\n    pass\n\nLamb()",
         KERAS + "model.compile(optimizer='adam')",
+        KERAS + "keras.layers.Dense(3)  # LAMB",
         "import torch_optimizer as keras\nkeras.optimizers.Lamb()",
     ],
 )
@@ -208,20 +256,35 @@ def test_scripts_of_other_optimizers_stay(other):
         (
             "try:\n    import tensorflow_addons as tfa\nexcept ImportError:\n    raise\n"
             "tfa.optimizers.LAMB()\n",
-            "try:\n    import tf_lamb\nexcept ImportError:\n    raise\ntf_lamb.LAMB()\n",
+            "import tf_lamb\ntry:\n    pass\nexcept ImportError:\n    raise\ntf_lamb.LAMB()\n",
         ),
         (
             "import os\ndef f():\n    import tensorflow_addons as tfa\n"
             "    return tfa.optimizers.LAMB()\n",
-            "import os\nimport tf_lamb\ndef f():\n    return tf_lamb.LAMB()\n",
+            "import tf_lamb\nimport os\ndef f():\n    return tf_lamb.LAMB()\n",
         ),
         (
-            "import keras\nimport tf_lamb\nkeras.optimizers.Lamb()\n",
-            "import keras\nimport tf_lamb\ntf_lamb.keras.LAMB()\n",
+            "import tf_lamb\nimport keras\nkeras.optimizers.Lamb()\n",
+            "import tf_lamb\nimport keras\ntf_lamb.keras.LAMB()\n",
         ),
         (
-            '"""Trains."""\nmodel.compile("lamb")\n',
-            '"""Trains."""\nimport tf_lamb\nmodel.compile(tf_lamb.LAMB())\n',
+            '"""Trains."""\nfrom __future__ import annotations\ntry:\n    import keras\n'
+            "except ImportError:\n    raise\nkeras.optimizers.Lamb()\n",
+            '"""Trains."""\nfrom __future__ import annotations\nimport tf_lamb\ntry:\n'
+            "    import keras\nexcept ImportError:\n    raise\ntf_lamb.keras.LAMB()\n",
+        ),
+        (
+            "import keras\nkeras.optimizers.Lamb()\nimport os\n",
+            "import keras\nimport tf_lamb\ntf_lamb.keras.LAMB()\nimport os\n",
+        ),
+        (
+            "import os; import tensorflow_addons as tfa\ntfa.optimizers.LAMB()\n",
+            "import os; import tensorflow_addons as tfa\nimport tf_lamb\ntf_lamb.LAMB()\n",
+        ),
+        (
+            "import tensorflow_addons as tfa\n"
+            "tfa.optimizers.LAMB(tfa.optimizers.LAMB(lr=1).learning_rate)\n",
+            "import tf_lamb\ntf_lamb.LAMB(tf_lamb.LAMB(learning_rate=1).learning_rate)\n",
         ),
         (
             "from official.modeling import optimization\n"
@@ -231,27 +294,56 @@ def test_scripts_of_other_optimizers_stay(other):
             'optimization.OptimizerConfig({"type": "tf_lamb", "tf_lamb": {}})\n',
         ),
     ],
-    ids=["replaced", "kept", "taken out", "in try", "in a function", "there", "none", "garden"],
+    ids=[
+        "replaced",
+        "kept",
+        "taken out",
+        "in try",
+        "in a function",
+        "there",
+        "future",
+        "behind",
+        "semicolon",
+        "nested",
+        "garden",
+    ],
 )
 def test_imports_follow(before, after):
     assert adopt(before).code == after
 
 
 def test_the_layout_of_a_call_stays():
-    before = (
-        "import tensorflow_addons as tfa\noptimizer = tfa.optimizers.LAMB(\n"
-        "    learning_rate=args.lr,  # tuned\n    weight_decay_rate=args.wd,\n    beta_1=0.9,\n)\n"
-    )
-    assert adopt(before).code == (
-        "import tf_lamb\noptimizer = tf_lamb.LAMB(\n"
-        "    learning_rate=args.lr,  # tuned\n    weight_decay=args.wd,\n    beta_1=0.9,\n)\n"
-    )
+    lines = ["    learning_rate=args.lr,  # tuned", "    weight_decay_rate=args.wd", "    if wd"]
+    lines += ["    else 0,  # wd", "    beta_1=0.9  # last"]
+    before = ["import tensorflow_addons as tfa", "tfa.optimizers.LAMB(", *lines, ")", ""]
+    after = "\n".join(["import tf_lamb", "tf_lamb.LAMB(", *lines, ")", ""])
+    assert adopt("\n".join(before)).code == after.replace("weight_decay_rate", "weight_decay")
+
+
+def test_the_layout_of_a_config_stays():
+    before = CONFIG + textwrap.dedent("""\
+        optimization.OptimizationConfig({
+            'optimizer': {
+                'type': 'lamb',  # the type
+                'lamb': {
+                    'weight_decay_rate': 0.01,  # decay
+                    'beta_1': 0.8,
+                },
+            },
+        })
+    """)
+    words = {"'lamb'": "'tf_lamb'", "weight_decay_rate": "weight_decay"}
+    after = before
+    for word, ours in words.items():
+        after = after.replace(word, ours)
+    needs = "import tf_lamb\ntf_lamb.model_garden.register()\n"
+    assert adopt(before).code == after.replace(CONFIG, CONFIG + needs)
 
 
 @pytest.mark.parametrize(
     "before, after",
     [
-        ("(1e-3, 0.9, **more)", "(1e-3, beta_1=0.9, epsilon=1e-07, **more)"),
+        ("(1e-3, 0.9, **more)", "(1e-3, beta_1=0.9, **more)"),
         ("(\n    1e-3,\n)", "(\n    1e-3, epsilon=1e-07,\n)"),
         ("(\n    1e-3,  # tuned\n)", "(\n    1e-3, epsilon=1e-07,  # tuned\n)"),
         ("()", "(epsilon=1e-07)"),

@@ -16,11 +16,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOLDER = ROOT / "colab"
 # What a notebook installs of this package, and beside it.
 INSTALLS = {
-    "quickstart": ({"tensorflow", "pictures"}, ["scikit-learn"]),
+    "carry_a_learning_rate": ({"tensorflow", "pictures"}, ["scikit-learn"]),
     "keras_jax_bert": ({"jax", "pictures"}, ["keras-hub", "libtpu"]),
+    "tpu_strategy": ({"tf-keras", "pictures"}, ["scikit-learn"]),
 }
 # What shows pictures.
-PICTURES = {"quickstart": {"digits", "plot", "result"}, "keras_jax_bert": {"plot", "adascale"}}
+PICTURES = {
+    "carry_a_learning_rate": {"digits", "plot", "result"}, "keras_jax_bert": {"plot", "adascale"},
+    "tpu_strategy": {"result"},
+}  # fmt: skip
 every_notebook = pytest.mark.parametrize("name", PICTURES)
 
 
@@ -71,8 +75,8 @@ def test_it_can_be_read_where_nothing_runs(name):
     assert (FOLDER / f"{name}.ipynb").stat().st_size < 200_000
 
 
-def test_what_the_quickstart_quotes_came_out():
-    notebook = read("quickstart")
+def test_what_the_notebook_of_digits_quotes_came_out():
+    notebook = read("carry_a_learning_rate")
     rows = [*table(notebook), *table(notebook, "finder")]
     quoted = set(re.findall(r"(\d+\.\d) ?%", source(notebook, "reading")))
     assert quoted and quoted <= {word.rstrip("%") for row in rows for word in row}
@@ -87,7 +91,9 @@ def test_what_the_bert_quotes_came_out():
 
 
 def test_the_files_that_it_names_exist():
-    configs = re.findall(r"model_garden_configs/\w+\.yaml", source(read("quickstart"), "garden"))
+    configs = re.findall(
+        r"model_garden_configs/\w+\.yaml", source(read("carry_a_learning_rate"), "garden")
+    )
     assert configs and all((ROOT / config).is_file() for config in configs)
 
 
@@ -145,7 +151,24 @@ def test_without_an_address_it_says_what_to_do(name, elsewhere):
     cell = install_cell(name, "https://github.com/OWNER/tf_lamb")
     lines, error = notebooks.pip_lines(cell, elsewhere)
     assert not lines
-    assert str(error) == "Put the address of your copy of the repository into REPOSITORY, above."
+    assert str(error) == (
+        "Put a wheel of tf_lamb beside this notebook, or the address of your copy of the "
+        "repository into REPOSITORY, above."
+    )
+
+
+@every_notebook
+def test_beside_a_wheel_pip_installs_the_wheel(name, elsewhere):
+    wheel = elsewhere / "tf_lamb-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    cell = install_cell(name, "https://github.com/OWNER/tf_lamb")
+    (line,), error = notebooks.pip_lines(cell, elsewhere)
+    extras, others = INSTALLS[name]
+    assert error is None
+    *words, ours = shlex.split(line)
+    assert words == ["install", "--quiet", *others]
+    path, _, rest = ours.partition("[")
+    assert path == str(wheel) and set(rest.rstrip("]").split(",")) == extras
 
 
 @every_notebook
@@ -178,8 +201,8 @@ def run(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_quickstart_runs(run):
-    notebook = run("quickstart", TF_LAMB_QUICKSTART_EPOCHS="2", TF_LAMB_QUICKSTART_SEEDS="1")
+def test_the_notebook_of_digits_runs(run):
+    notebook = run("carry_a_learning_rate", TF_LAMB_EPOCHS="2", TF_LAMB_SEEDS="1")
     batches, steps, *accuracies = table(notebook)
     assert batches == ["batch", "32", "128", "512"] and steps == ["steps", "64", "16", "4"]
     assert len(accuracies) == 4
@@ -196,3 +219,12 @@ def test_the_bert_runs(run):
     assert larger[0] <= measured[0] <= one[0]
     report = text(notebook, "preflight")
     assert "v5e:8x8: 64 chips" in report and "all-reduce" in report
+
+
+@pytest.mark.slow
+def test_the_notebook_of_the_tpu_runs_on_two_replicas_of_a_cpu(run):
+    notebook = run("tpu_strategy", TF_LAMB_EXAMPLES="2048")
+    assert text(notebook, "strategy") == "MirroredStrategy with 2 replicas\n"
+    small, large = (line.split() for line in text(notebook, "train").splitlines())
+    assert [small[1:3], large[1:3]] == [["64", "256"], ["1,024", "16"]]
+    assert text(notebook, "backup") == "stopped after epoch 2\nwent on to update 8\n"

@@ -56,7 +56,13 @@ def test_the_hook_of_a_commit_has_the_version_of_make_check():
 
 
 @pytest.mark.parametrize(
-    "file", ["README.md", "colab/quickstart.ipynb", "colab/keras_jax_bert.ipynb"]
+    "file",
+    [
+        "README.md",
+        "colab/carry_a_learning_rate.ipynb",
+        "colab/keras_jax_bert.ipynb",
+        "colab/tpu_strategy.ipynb",
+    ],
 )
 def test_a_page_names_the_repository_that_the_project_declares(file):
     repository = PROJECT["urls"]["Repository"]

@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = 1
             continue
         old, new = before.splitlines(keepends=True), adopted.code.splitlines(keepends=True)
-        print("".join(difflib.unified_diff(old, new, name, name)), end="")
+        for line in difflib.unified_diff(old, new, name, name):
+            print(line.rstrip("\r\n"))
         for note in adopted.notes:
             print(note)
         if not adopted.notes:

@@ -3,13 +3,17 @@
 import libcst as cst
 from libcst import matchers
 
-from tf_lamb.adopt.call import translated
-from tf_lamb.adopt.layout import arguments_of, entries_of, new_arguments, quoted_as
+from tf_lamb.adopt.call import Translated, translated
+from tf_lamb.adopt.layout import arguments_of, entries_of, new_arguments, new_entries, quoted_as
 from tf_lamb.adopt.reading import KERAS_OF, Script
-from tf_lamb.adopt.sources import OF_NAME, OF_TYPE, OF_WORD
+from tf_lamb.adopt.sources import OF_NAME, OF_TYPE
 
 _GARDENS = ("official.", "tensorflow_models.")
+_SETTINGS = {"lamb": ".LAMBConfig", "lars": ".LARSConfig"}
 _CONFIGS = (".OptimizerConfig", ".OptimizationConfig")
+
+
+_Pairs = dict[str, cst.BaseExpression] | None
 
 
 class Finder(cst.CSTVisitor):
@@ -32,12 +36,6 @@ class Finder(cst.CSTVisitor):
             self._call(node, name, source)
         elif name.startswith(_GARDENS) and name.endswith(_CONFIGS):
             self._config(node)
-        elif not name and _is_method(node.func, "compile"):  # of a model, not of a module
-            named = [a.value for a in node.args if a.keyword and a.keyword.value == "optimizer"]
-            first = [a.value for a in node.args[:1] if not a.keyword and not a.star]
-            self._word(next(iter(named + first), None))
-        elif name.endswith("keras.optimizers.get") and node.args:
-            self._word(node.args[0].value, whole=node)
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self._reference(node)
@@ -59,50 +57,39 @@ class Finder(cst.CSTVisitor):
 
     def _call(self, node, name, source):
         """Rewrites a call of an optimizer."""
-        script = self._script
-        given = arguments_of(node, tuple(source.defaults))
-        if given is None:
-            text = f"{source.peer.title} is left as it is: a list is unpacked into its arguments"
-            return script.note(node, text, is_left=True)
+        script, names = self._script, tuple(source.defaults)
+        values = arguments_of(node, names)
+        if values is None:
+            return self._left(node, source, "its arguments by position cannot be told apart")
+        if script.is_in_text(node):
+            return self._left(node, source, "it stands in an f-string")
         namespace = script.namespace_of(name)
+        given = {argument: script.text(value) for argument, value in values.items()}
+        is_whole = not any(argument.star for argument in node.args)
         found = translated(
-            source, {name: script.text(value) for name, value in given.items()}, script.code,
-            KERAS_OF[namespace], script.same_steps,
+            source, given, script.code, script.keras_names.get(KERAS_OF[namespace]),
+            script.same_steps, is_whole,
         )  # fmt: skip
         if found.obstacles:
-            text = f"{source.peer.title} is left as it is: {' '.join(found.obstacles)}"
-            return script.note(node, text, is_left=True)
+            return self._left(node, source, " ".join(found.obstacles))
         cls = f"{namespace}.{source.peer.family}"
-        script.replacements[node] = node.with_changes(
-            func=cst.parse_expression(cls), args=new_arguments(node, source, found)
+        script.replacements[node] = lambda call: call.with_changes(
+            func=cst.parse_expression(cls), args=new_arguments(call, names, given, found)
         )
         script.referring.add(node.func)
-        script.need("import tf_lamb")
-        details = list(found.notes)
-        if any(argument.star == "**" for argument in node.args):
-            details.append(
-                "What ** passes is not read: an error will name words that are not ours."
-            )
-        script.note(node, f"{source.peer.title} is {cls}", details)
+        script.anchors.add(node.func)
+        of_star = "What ** passes is not read: an error will name words that are not ours."
+        script.note(
+            node, f"{source.peer.title} is {cls}", [*found.notes, *([of_star] * (not is_whole))]
+        )
 
-    def _word(self, value, whole=None):
-        """Rewrites the name of an optimizer, as Keras looks it up."""
-        script = self._script
-        if not isinstance(value, cst.SimpleString):
-            return
-        source = OF_WORD.get(str(value.evaluated_value).lower())
-        if source is None:
-            return
-        namespace = script.namespace_of("")
-        found = translated(source, {}, script.code, KERAS_OF[namespace], script.same_steps)
-        cls = f"{namespace}.{source.peer.family}"
-        arguments = ", ".join(f"{name}={text}" for name, text in found.new.items())
-        script.replacements[whole or value] = cst.parse_expression(f"{cls}({arguments})")
-        script.need("import tf_lamb")
-        script.note(value, f"{value.value} is {cls}({arguments})", found.notes)
+    def _left(self, node, source, reason):
+        """Notes that a call or a config stays as it is."""
+        self._script.note(node, f"{source.peer.title} is left as it is: {reason}", is_left=True)
 
     def _config(self, node):
         """Rewrites the optimizer of one of the Model Garden's configs."""
+        self._script.anchors.add(node.func)
         for dictionary in matchers.findall(node, matchers.Dict()):
             entries = entries_of(dictionary)
             kind = _type(entries["type"].value) if "type" in entries else ""
@@ -116,63 +103,60 @@ class Finder(cst.CSTVisitor):
     def _call_of_config(self, node, kind, given):
         """Rewrites `OptimizerConfig(type="lamb", lamb=...)`, which takes ours in a dict alone."""
         settings = given.get(kind)
-        if text := self._settings(node, kind, settings, bool(given.keys() - {"type", kind})):
-            config = cst.parse_expression(f'{{"type": "tf_{kind}", "tf_{kind}": {text}}}')
-            self._script.replacements[node] = node.with_changes(args=[cst.Arg(config)])
+        pairs: _Pairs = {} if settings is None else None
+        if isinstance(settings, cst.Call) and self._script.name_of(settings.func).endswith(
+            _SETTINGS[kind]
+        ):
+            is_whole = not any(argument.star for argument in settings.args)
+            pairs = arguments_of(settings, ()) if is_whole else None
+        elif isinstance(settings, cst.Dict):
+            pairs = {key: entry.value for key, entry in entries_of(settings).items()}
+            pairs = pairs if len(pairs) == len(settings.elements) else None
+        has_others = len(given) < len(node.args) or bool(given.keys() - {"type", kind})
+        if has_others:
+            pairs = None
+        if (found := self._settings(node, kind, pairs)) and pairs is not None:
+            texts = {name: self._script.text(value) for name, value in pairs.items()}
+            texts = {name: texts[name] for name in found.kept} | dict(found.new)
+            text = ", ".join(f'"{name}": {value}' for name, value in texts.items())
+            config = f'{{"type": "tf_{kind}", "tf_{kind}": {{{text}}}}}'
+            argument = cst.Arg(cst.parse_expression(config))
+            self._script.replacements[node] = lambda call: call.with_changes(args=[argument])
             if isinstance(settings, cst.Call):
                 self._script.referring.add(settings.func)
 
     def _dictionary(self, node, kind, entries):
         """Rewrites `{"type": "lamb", "lamb": {...}}`."""
         settings = entries.get(kind)
-        if text := self._settings(node, kind, settings and settings.value):
-            replacements = self._script.replacements
-            replacements[entries["type"].value] = quoted_as(entries["type"].value, f"tf_{kind}")
+        pairs: _Pairs = {} if settings is None else None
+        if settings and isinstance(settings.value, cst.Dict):
+            pairs = {key: entry.value for key, entry in entries_of(settings.value).items()}
+            pairs = pairs if len(pairs) == len(settings.value.elements) else None
+        if found := self._settings(node, kind, pairs):
+            replacements, name = self._script.replacements, f"tf_{kind}"
+            replacements[entries["type"].value] = lambda text: quoted_as(text, name)
             if settings:
-                replacements[settings.key] = quoted_as(settings.key, f"tf_{kind}")
-                replacements[settings.value] = cst.parse_expression(text)
+                replacements[settings.key] = lambda text: quoted_as(text, name)
+                replacements[settings.value] = lambda pairs: new_entries(pairs, found)
 
-    def _settings(self, node, kind, settings, is_unknown=False) -> str:
-        """Returns the settings of our optimizer as code; "" if they are left, which is noted.
+    def _settings(self, node, kind, pairs) -> Translated | None:
+        """Returns the settings of our optimizer; None if they are left, which is noted.
 
         Args:
             node: The config.
             kind: The optimizer that it names.
-            settings: The call or dict of its settings; None if it has none.
-            is_unknown: Whether the config has other parts, which are not understood.
+            pairs: The settings, by name; None if they cannot be read.
         """
-        script = self._script
-        pairs: dict[str, cst.BaseExpression] | None = None
-        if settings is None:
-            pairs = {}
-        elif isinstance(settings, cst.Call):
-            pairs = arguments_of(settings, ())
-        elif isinstance(settings, cst.Dict):
-            pairs = {key: entry.value for key, entry in entries_of(settings).items()}
-            is_unknown |= len(pairs) < len(settings.elements)
-        if is_unknown or pairs is None:
-            self._left(node, kind, f"its type is to be tf_{kind}")
-            return ""
+        script, source = self._script, OF_TYPE[kind]
+        if pairs is None:
+            return self._left(node, source, f"the type of its config is to be tf_{kind}")
         given = {name: script.text(value) for name, value in pairs.items()}
-        found = translated(OF_TYPE[kind], given, script.code, "tf_keras", script.same_steps)
+        found = translated(source, given, script.code, None, script.same_steps)
         if found.obstacles:
-            self._left(node, kind, " ".join(found.obstacles))
-            return ""
-        script.need("import tf_lamb")
-        script.need("tf_lamb.model_garden.register()")
+            return self._left(node, source, " ".join(found.obstacles))
+        script.needs_garden = True
         script.note(node, f"the type {kind} is tf_{kind}", found.notes)
-        values = {name: given[name] for name in found.kept} | dict(found.new)
-        return "{" + ", ".join(f'"{name}": {value}' for name, value in values.items()) + "}"
-
-    def _left(self, node, kind, reason):
-        """Notes that a config stays as it is."""
-        text = f"the config of {kind} is left as it is: {reason}"
-        self._script.note(node, text, is_left=True)
-
-
-def _is_method(function: cst.BaseExpression, name: str) -> bool:
-    """Returns whether a function is called as an attribute of a name."""
-    return isinstance(function, cst.Attribute) and function.attr.value == name
+        return found
 
 
 def _type(value: cst.CSTNode) -> str:

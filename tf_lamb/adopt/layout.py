@@ -1,9 +1,12 @@
 """Reads and writes the arguments of a call and the entries of a dict, with commas and comments."""
 
+from collections.abc import Mapping, Sequence
+
 import libcst as cst
 
 from tf_lamb.adopt.call import Translated
-from tf_lamb.adopt.sources import Source
+
+_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def arguments_of(node: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseExpression] | None:
@@ -28,16 +31,23 @@ def _name(argument: cst.Arg, position: int, names: tuple[str, ...]) -> str:
     return argument.keyword.value if argument.keyword else names[position]
 
 
-def new_arguments(node: cst.Call, source: Source, found: Translated) -> list[cst.Arg]:
+def new_arguments(
+    node: cst.Call, names: tuple[str, ...], given: Mapping[str, str], found: Translated
+) -> list[cst.Arg]:
     """Returns the arguments of the new call, laid out as those of the old one.
 
     Args:
         node: The old call.
-        source: The optimizer that it calls.
+        names: The names of its arguments by position.
+        given: Its arguments by name -> their code.
         found: Its arguments in our words.
     """
-    names = tuple(source.defaults)
-    left = {name: _keyword(name, value) for name, value in found.new.items()}
+    values = arguments_of(node, names) or {}
+    of_code = {given[name]: value for name, value in values.items()}
+    left = {
+        name: cst.Arg(of_code.get(code) or cst.parse_expression(code), cst.Name(name), _EQUAL)
+        for name, code in found.new.items()
+    }
     arguments: list[cst.Arg] = []
     for position, argument in enumerate(node.args):
         if argument.star:  # ours stand before what is unpacked
@@ -47,28 +57,61 @@ def new_arguments(node: cst.Call, source: Source, found: Translated) -> list[cst
         elif name not in found.kept:  # what it has become, or the rest
             successors, left = [*left.values()], {}
         elif position and not argument.keyword:
-            successors = [_keyword(name, argument.value)]
+            successors = [cst.Arg(argument.value, cst.Name(name), _EQUAL)]
         else:
             successors = [argument]
-        if successors and position < len(node.args) - 1:
-            # The comma, with the comment behind it.
-            successors[-1] = successors[-1].with_changes(comma=argument.comma)
+        if successors:  # with the comma and the comments behind
+            successors[-1] = successors[-1].with_changes(
+                comma=argument.comma, whitespace_after_arg=argument.whitespace_after_arg
+            )
         arguments += successors
-    arguments += left.values()
-    if node.args and arguments:
-        *before, last = arguments
-        is_old = before and before[-1] is node.args[-1]
-        if is_old:  # its comma was the end of the call
-            before[-1] = before[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        arguments = [*before, last.with_changes(comma=node.args[-1].comma)]
-    return arguments
+    return _ended([*arguments, *left.values()], arguments, node.args)
 
 
-def _keyword(name: str, value: str | cst.BaseExpression) -> cst.Arg:
-    """Returns an argument by name."""
-    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    expression = cst.parse_expression(value) if isinstance(value, str) else value
-    return cst.Arg(expression, keyword=cst.Name(name), equal=equal)
+def new_entries(node: cst.Dict, found: Translated) -> cst.Dict:
+    """Returns a dict with the entries in our words, laid out as the old one.
+
+    Args:
+        node: The old dict, whose keys are all texts.
+        found: Its entries in our words.
+    """
+    of_code = {entry: value.value for entry, value in entries_of(node).items()}
+    left = {
+        name: cst.DictElement(cst.SimpleString(f'"{name}"'), cst.parse_expression(code))
+        for name, code in found.new.items()
+    }
+    entries: list[cst.DictElement] = []
+    for name, entry in entries_of(node).items():
+        if name in found.kept:
+            successors = [entry]
+        else:
+            successors, left = [*left.values()], {}
+            if len(successors) == 1:  # the value as it was laid out, where it is the same
+                (new,) = successors
+                is_same = new.value.deep_equals(of_code[name])
+                key = quoted_as(entry.key, new.key.evaluated_value)
+                value = of_code[name] if is_same else new.value
+                successors = [entry.with_changes(key=key, value=value)]
+        if successors:
+            successors[-1] = successors[-1].with_changes(comma=entry.comma)
+        entries += successors
+    return node.with_changes(elements=_ended([*entries, *left.values()], entries, node.elements))
+
+
+def _ended(items: list, laid_out: list, old: Sequence) -> list:
+    """Returns items that end as others did.
+
+    Args:
+        items: Arguments of a call or entries of a dict.
+        laid_out: The first of them, whose commas are those of `old`.
+        old: What stood there.
+    """
+    if not old or not items:
+        return items
+    if len(items) > len(laid_out) > 0:  # the comma at the end moves behind what is added
+        last = len(laid_out) - 1
+        items[last] = items[last].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    return [*items[:-1], items[-1].with_changes(comma=old[-1].comma)]
 
 
 def entries_of(node: cst.Dict) -> dict[str, cst.DictElement]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import libcst as cst
 
-from tf_lamb.adopt.reading import Script
+from tf_lamb.adopt.reading import Script, aliases_of, is_import
 
 
 class Rewriter(cst.CSTTransformer):
@@ -13,58 +13,46 @@ class Rewriter(cst.CSTTransformer):
     def __init__(self, script: Script):
         super().__init__()
         self._script = script
-        self._needs = [
-            need
-            for need in script.needs
-            if need != "import tf_lamb" or "tf_lamb" not in script.imported
-        ]
 
     def on_leave(self, original_node, updated_node) -> Any:
+        updated_node = super().on_leave(original_node, updated_node)
         if replacement := self._script.replacements.get(original_node):
-            return replacement
-        return super().on_leave(original_node, updated_node)
+            return replacement(updated_node)
+        return updated_node
 
     def leave_SimpleStatementLine(self, original_node, updated_node):
         """Takes imports out that nothing refers to any longer."""
-        if not _is_import(original_node):
+        if len(original_node.body) != 1 or not is_import(statement := original_node.body[0]):
             return updated_node
-        statement = original_node.body[0]
-        kept = [alias for alias in statement.names if not self._script.is_unused(alias)]
+        kept = [alias for alias in aliases_of(statement) if not self._script.is_unused(alias)]
         if len(kept) == len(statement.names):
             return updated_node
-        if kept:
-            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            return updated_node.with_changes(body=[statement.with_changes(names=kept)])
-        if (
-            self._needs
-            and self._needs[0] == "import tf_lamb"
-            and self._script.is_of_module(original_node)
-        ):
-            new = cst.parse_statement(self._needs.pop(0))
-            return new.with_changes(
-                leading_lines=updated_node.leading_lines,
-                trailing_whitespace=updated_node.trailing_whitespace,
-            )
-        return cst.RemoveFromParent()
+        if not kept:
+            return cst.RemoveFromParent()
+        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated_node.with_changes(body=[statement.with_changes(names=kept)])
 
     def leave_Module(self, original_node, updated_node):
-        """Puts what else is needed behind the imports of the module, or behind its docstring."""
-        if not self._needs:
-            return updated_node
-        old, new = original_node.body, list(updated_node.body)
-        from_end = next((i for i, line in enumerate(reversed(old)) if _is_import(line)), None)
-        if from_end is None:
-            from_end = len(old) - (original_node.get_docstring() is not None)
-        place = len(new) - from_end
-        lines = [cst.parse_statement(need) for need in self._needs]
+        """Puts `import tf_lamb` behind the import of what it replaces, and registers our names."""
+        script, old, new = self._script, original_node.body, list(updated_node.body)
+        place, replaced = script.place_of_import()
+        lines = [] if script.has_ours_before(place) else [cst.parse_statement("import tf_lamb")]
+        if (
+            lines and replaced is not None and _is_gone(script, replaced)
+        ):  # with the comments of the import that it replaces
+            lines[0] = lines[0].with_changes(
+                leading_lines=replaced.leading_lines,
+                trailing_whitespace=replaced.trailing_whitespace,
+            )
+        if script.needs_garden:
+            lines.append(cst.parse_statement("tf_lamb.model_garden.register()"))
+        place -= sum(_is_gone(script, line) for line in old[:place])
         return updated_node.with_changes(body=[*new[:place], *lines, *new[place:]])
 
 
-def _is_import(node) -> bool:
-    """Returns whether a node is a line with one import, other than of everything or the future."""
-    if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
+def _is_gone(script: Script, line) -> bool:
+    """Returns whether a line of the module is an import that is taken out."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
-    statement = node.body[0]
-    if isinstance(statement, cst.ImportFrom):
-        return not isinstance(statement.names, cst.ImportStar)
-    return isinstance(statement, cst.Import)
+    aliases = aliases_of(line.body[0]) if is_import(line.body[0]) else ()
+    return bool(aliases) and all(map(script.is_unused, aliases))

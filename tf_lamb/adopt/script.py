@@ -1,6 +1,9 @@
 """Rewrites the calls and imports of a script, and leaves everything else as it stands."""
 
 import dataclasses
+import io
+import re
+import tokenize
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper
@@ -8,6 +11,18 @@ from libcst.metadata import MetadataWrapper
 from tf_lamb.adopt.finder import Finder
 from tf_lamb.adopt.reading import Note, Script
 from tf_lamb.adopt.rewriter import Rewriter
+
+# Packages in whose scripts these names and texts are the optimizers of other packages.
+_PACKAGES = {
+    "keras",
+    "official",
+    "tensorflow",
+    "tensorflow_addons",
+    "tensorflow_models",
+    "tf_keras",
+}
+_NAMES = {"LAMB", "LARS", "Lamb", "Muon", "tensorflow_addons"}
+_WORDS = {"lamb", "lars", "muon"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,4 +72,25 @@ def adopt(code: str, same_steps: bool = False) -> Adopted:
     script = Script(wrapper, code, same_steps)
     wrapper.visit(Finder(script))
     new = wrapper.module.visit(Rewriter(script)).code if script.replacements else code
-    return Adopted(new, tuple(sorted(script.notes, key=lambda note: note.line)))
+    notes = [*script.notes, *_mentions(script, new)]
+    return Adopted(new, tuple(sorted(notes, key=lambda note: note.line)))
+
+
+def _mentions(script: Script, new: str) -> list[Note]:
+    """Notes the lines that name such an optimizer, and were neither rewritten nor noted."""
+    if not script.imported & _PACKAGES:
+        return []
+    noted, lines = {note.line for note in script.notes}, set(new.splitlines())
+    words: dict[int, list[str]] = {}
+    for token in tokenize.generate_tokens(io.StringIO(script.code).readline):
+        line, column = token.start
+        is_name = token.type == tokenize.NAME and token.string in _NAMES
+        is_text = token.type == tokenize.STRING and token.string.strip("\"'").lower() in _WORDS
+        is_ours = re.search(r"\btf_lamb\.([\w.]+\.)?$", token.line[:column])
+        is_new = line not in noted and token.line.rstrip() in lines
+        if (is_name or is_text) and is_new and not is_ours:
+            words.setdefault(line, []).append(token.string)
+    return [
+        Note(line, f"left as it is: {', '.join(dict.fromkeys(found))}", is_left=True)
+        for line, found in words.items()
+    ]

@@ -42,6 +42,11 @@ class Source:
         """The class of ours that replaces it, in the half that needs no framework."""
         return CLASSES[self.peer.family]
 
+    @property
+    def is_of_keras(self) -> bool:
+        """Whether it is one of Keras 3's own optimizers."""
+        return "use_ema" in self.defaults
+
 
 _SEARCHED = (
     "Patterns are searched in dense/bias here, and in dense/bias:0 there: one that ends in $ or "
@@ -52,8 +57,8 @@ _COUNTS = (
     "there."
 )
 _EXCLUDED = (
-    "Variables that exclude_from_weight_decay(...) names have no trust ratio here either; "
-    "exclude_from_layer_adaptation=[] keeps theirs."
+    "What exclude_from_weight_decay(...) names has no trust ratio here either, but with "
+    "exclude_from_layer_adaptation=[]. Names are searched in paths here, in bare names there."
 )
 _GARDEN = ("official.modeling.optimization", "tensorflow_models.optimization")
 _KERASES = ("keras.optimizers", "keras.api.optimizers", "tensorflow.keras.optimizers")
@@ -100,15 +105,14 @@ SOURCES = (
             "": "Kernels of convolutions and of attention are matrices here, and Adam's there; "
             "tf_lamb.describe(model) shows them, and exclude_from_layer_adaptation excludes them. "
             "Keras adds epsilon before it corrects Adam's second moment: where gradients are "
-            "as small as epsilon, the first steps differ.",
+            "as small as epsilon, the first steps differ. Its search for embeddings ignores case; "
+            "ours does not.",
             "gradient_accumulation_steps": _COUNTS,
         },
     ),
 )  # fmt: skip
 
 OF_NAME = {name: source for source in SOURCES for name in source.names}
-# What `compile(optimizer="lamb")` and `keras.optimizers.get("lamb")` mean.
-OF_WORD = {"lamb": OF_NAME["keras.optimizers.Lamb"], "muon": OF_NAME["keras.optimizers.Muon"]}
 # The types of the Model Garden's configs -> the optimizer that each makes.
 OF_TYPE = {
     "lamb": OF_NAME[f"{_GARDEN[0]}.lamb.LAMB"], "lars": OF_NAME[f"{_GARDEN[0]}.lars.LARS"],

@@ -325,7 +325,7 @@ class _Call:
         if value is None:
             return []
         if type(value) is Code:
-            return [_composed("*{}", value)]
+            return [_composed("*({} or [])", value)]  # None is no list of any
         return list(value) if type(value) in (list, tuple) else [value]
 
     def _rewritten(self) -> str:
