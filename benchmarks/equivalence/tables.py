@@ -28,7 +28,11 @@ TUNED = {
     "LAMB": "lamb",
 }  # fmt: skip
 TEXT = """\
-# The registered experiment: every table
+---
+orphan: true
+---
+
+# Small tasks: every table
 
 **These runs had few updates left**: 576 to 2,992 at 8 times their batch, 144 to 748 at 32 times
 and 36 to 187 at 128 times.

@@ -17,8 +17,8 @@ from tf_lamb.find.rate import STARTS_OF_KERAS, start_of
 
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
     "../README.md#A larger batch": "16 32 13.8 256 1,024 2,048",
-    "evidence.md": "1 3 8 16 25 28 32 60 64 87 100 128 256 512 1,000 1,024 1,600 2,048 2,656 8,192 "
-    "10,000 250,000 900,000 156 0.1 0.36 2,000 2.4 2.89 0.505 4,096 220",
+    "steps_saved.md": "1 3 8 16 25 28 32 60 64 87 100 128 256 512 1,000 1,024 1,600 2,048 2,656 "
+    "8,192 10,000 250,000 900,000 156 0.1 0.36 2,000 2.4 2.89 0.505 4,096 220",
     "should_i.md": "1 2 3 4 132 8 16 32 50 60 64 128 200 256 2,048 8,192 0.24 13.8 13.9",
     "results.md": "0 1 2 3 4 5 8 16 30 32 64 128 256 512 2,048 8,192 0.24 0.5 0.3 95 100 "
     "0.95 0.999 200 2.5 7.4 23 52 10",
@@ -32,7 +32,7 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
 }
 
 # Pages whose tables have tests of their own.
-TABLES = ("../README.md", "evidence.md", "language_model.md", "results.md", "should_i.md")
+TABLES = ("../README.md", "steps_saved.md", "language_model.md", "results.md", "should_i.md")
 
 
 @pytest.mark.once
@@ -64,7 +64,7 @@ def test_a_claim_is_what_the_log_bears(page, claim):
 @pytest.mark.once
 @pytest.mark.parametrize("page", SETTINGS)
 def test_a_number_is_a_claim_or_a_setting(page):
-    """Of the prose; the tables of evidence.md have a test of their own."""
+    """Of the prose; the tables of steps_saved.md have a test of their own."""
     allowed = set(SETTINGS[page].split())
     page, _, heading = page.partition("#")
     text = (ROOT / "docs" / page).read_text()

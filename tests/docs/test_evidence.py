@@ -11,13 +11,14 @@ from support.pages import ROOT, blocks, number, runs, span, steps_of, table, wor
 from tf_lamb import recipes
 
 pytestmark = pytest.mark.once
-EVIDENCE, GROWING, RELIABILITY, TRUST_RATIOS = (
-    ROOT / "docs" / f"{name}.md" for name in ("evidence", "growing", "reliability", "trust_ratios")
+STEPS_SAVED, GROWING, RELIABILITY, TRUST_RATIOS = (
+    ROOT / "docs" / f"{name}.md"
+    for name in ("steps_saved", "growing", "reliability", "trust_ratios")
 )
 
 
 def test_the_accuracies_of_the_lstm_are_those_of_the_log():
-    header, *rows = table(EVIDENCE, "An LSTM that reads MNIST")
+    header, *rows = table(STEPS_SAVED, "An LSTM that reads MNIST")
     made = [run for run in runs("legw") if "rate" in run]
     for label, *cells in rows:
         method = re.search(r"`(\w+)`", label)[1]
@@ -43,7 +44,7 @@ def test_the_accuracies_of_the_lstm_are_those_of_the_log():
     ],
 )
 def test_the_steps_of_a_table_are_those_of_the_log(heading, task):
-    header, *rows = table(EVIDENCE, heading)
+    header, *rows = table(STEPS_SAVED, heading)
     small, large = map(number, header[-1].split(" to "))
     for label, *cells in rows:
         medians = {}

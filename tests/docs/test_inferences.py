@@ -26,7 +26,7 @@ WORDS = r"\b(keep|keeps|kept|every|no|none|nothing|all|held out|too few|faster|e
 INFERRING = {  # page -> what is left out of it: definitions, links, what runs
     "../README.md": (r".*(?=## A larger batch)", r"## A rule of your own.*"),
     "should_i.md": (r"## What an optimizer costs.*",),
-    "evidence.md": (
+    "steps_saved.md": (
         r"\*\*These runs.*?(?=## What others)", r"LEGW's own experiment.*?(?=\n\n)",
         r"The table has.*?(?=\n\n)", r"An embedding.*?(?=\n\n)",
     ),
@@ -479,6 +479,9 @@ def test_what_would_be_false_is_found(monkeypatch):
 
 # Headings that others may link to, of pages that were cut or moved.
 KEPT = {
+    "evidence.md": "what-others-claim-and-what-was-seen-here an-lstm-that-reads-mnist "
+    "a-convolutional-network-on-fashion-mnist a-bert-on-letters a-network-on-flights "
+    "does-the-noise-scale-name-the-batch",
     "results.md": "on-how-many-tasks-a-way-keeps-the-tuned-adamws-result "
     "against-the-adamw-that-was-tuned-at-the-small-batch how-to-read-them a-perceptron seconds "
     "fashion-mnist-in-part letters-in-part rows-in-part both-together run-again what-was-not-run "

@@ -36,7 +36,7 @@ def page_of(name):
 
 def tuned(task, heading):
     """(rival, batch) -> its preferred rate, and the steps of each seed: of a table of the page."""
-    header, *rows = table(ROOT / "docs" / "evidence.md", heading)
+    header, *rows = table(ROOT / "docs" / "steps_saved.md", heading)
     found = {}
     for label, *cells in rows:
         rival = re.search(r"`(\w+)`", label)[1]
