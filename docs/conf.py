@@ -8,11 +8,16 @@ own fonts and scripts and asks no other machine for any.
 import inspect
 import os
 import re
+import textwrap
 
 os.environ["KERAS_BACKEND"] = "jax"  # it is imported sooner than TensorFlow
 import keras
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
 
 import tf_lamb
+from tf_lamb.api.optimizers import settings
 
 project = "tf_lamb"
 author = "The tf_lamb authors"
@@ -63,6 +68,52 @@ def as_inherited(app, what, name, value, options, lines):
         lines[:] = (inspect.getdoc(value) or "").splitlines()
 
 
+def without_shared_arguments(app, what, name, value, options, lines):
+    """An optimizer's page names the arguments that all share: `shared-arguments` explains them."""
+    if what != "class" or not hasattr(value, "settings_class"):
+        return
+    keys, text, names = value.settings_class.keys, "\n".join(lines) + "\n", []
+    for argument, entry in settings._ENTRIES.items():
+        entry = entry.replace("{{keys}}", "\n".join(settings._KEYS[key] for key in keys))
+        if (entry := textwrap.indent(entry, "    ") + "\n") in text:
+            text = text.replace(entry, "")
+            names.append(argument)
+    *first, last = names
+    listed = ", ".join(f"`{each}`" for each in first) + f" and `{last}`"
+    their_keys = ", ".join(f'"{key}"' for key in keys)
+    told = (
+        f"And :ref:`the arguments that all optimizers share <shared-arguments>`: {listed}. "
+        f"The keys of its `treatments` are {their_keys}.\n\n"
+    )
+    lines[:] = text.replace("\nRaises:\n", f"\n{told}Raises:\n", 1).splitlines()
+
+
+def escaped(line):
+    """No emphasis and no substitution; but a list may begin with a star."""
+    return re.sub(r"(`[^`]*`|^\* )|([|*])", lambda m: m[1] or "\\" + m[2], line)
+
+
+class SharedArguments(SphinxDirective):
+    """Lists what `without_shared_arguments` leaves out, once, in the words of the docstrings."""
+
+    def run(self):
+        """Returns a definition list; the keys of `treatments` are a list within it."""
+        lines = []
+        for name, entry in settings._ENTRIES.items():
+            text = entry.partition(": ")[2].replace("{{keys}}", "")
+            lines += [
+                f"``{name}``",
+                *(f"    {escaped(line.strip())}" for line in text.splitlines() if line),
+            ]
+            for key in settings._KEYS.values() if name == "treatments" else ():
+                first, *others = map(escaped, textwrap.dedent(key).splitlines())
+                lines += ["", f"    * {first}", *(f"      {other.strip()}" for other in others)]
+            lines.append("")
+        listed = nodes.container()
+        self.state.nested_parse(StringList(lines), self.content_offset, listed)
+        return listed.children
+
+
 def as_restructured_text(app, what, name, value, options, lines):
     """Docstrings are written to be read in an editor: equations and bars become literal here."""
     plain, literal, out = False, False, []  # plain: within `Args:` and its like, or within a list
@@ -74,13 +125,14 @@ def as_restructured_text(app, what, name, value, options, lines):
             out += ["", ".. code-block:: text", ""]
         literal = equation or (literal and not line)
         if not equation and not line.lstrip().startswith((">>>", "...")):
-            # No emphasis and no substitution; but a list may begin with a star.
-            line = re.sub(r"(`[^`]*`|^\* )|([|*])", lambda m: m[1] or "\\" + m[2], line)
+            line = escaped(line)
         out.append(line)
     lines[:] = out
 
 
 def setup(app):
     app.connect("autodoc-skip-member", is_left_out)
+    app.add_directive("shared-arguments", SharedArguments)
     app.connect("autodoc-process-docstring", as_inherited, priority=50)
+    app.connect("autodoc-process-docstring", without_shared_arguments, priority=75)
     app.connect("autodoc-process-docstring", as_restructured_text, priority=100)

@@ -488,6 +488,8 @@ KEPT = {
     "why-transfer-lost-on-flights soap-and-its-kin",
     "should_i.md": "what-was-kept-and-what-was-lost lambs-rate-is-not-adams if-a-recipe-refuses "
     "lamb-muon-or-adamw-which-optimizer-at-which-batch which-rate-at-the-larger-batch",
+    "reference/optimizers.md": "lamb lans lars muon soap adamp sgdp optimizer_of adascale "
+    "measurenoise describe layer_decay",
     "noise.md": "what-is-a-trust-ratio-and-how-to-watch-it layers-that-start-at-or-near-zero",
     "choosing_a_batch.md": "in-the-model-garden train-in-two-stages let-the-batch-grow",
     "growing.md": "on-flights-the-loss-stays on-fashion-mnist-some-of-it-is-lost",

@@ -106,7 +106,7 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
     told = "adds {:.1f} times what LAMB's adds, in float32 {:.1f} times".format(*over)
     assert told in " ".join(PERFORMANCE.read_text().split())
     said = f"adds {over[0]:.1f} times what LAMB's adds"
-    assert said in words(ROOT / "docs" / "reference" / "optimizers.md")
+    assert said in words(ROOT / "docs" / "reference" / "muon.md")
     said = f"LAMB adds {added['tf_lamb.LAMB']:.1f} ms to BERT-base's step of {alone:.1f}."
     assert said in words(ROOT / "README.md")
     _, *costs = table(PERFORMANCE.with_name("should_i.md"), "What an optimizer costs")

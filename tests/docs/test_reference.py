@@ -6,13 +6,17 @@ import importlib
 import inspect
 import pkgutil
 import re
+import runpy
 
+import keras
 import pytest
-from support.pages import ROOT
+from support.pages import ROOT, table
 from support.signatures import signature_of
 
 import tf_lamb
+from tf_lamb.api.optimizers import settings
 from tf_lamb.core import recipes, rules, schedules
+from tf_lamb.find.rate import start_of
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.experiments import optimizers
 from tf_lamb.model_garden.experiments import schedules as garden_schedules
@@ -84,6 +88,33 @@ def test_every_public_name_and_every_argument_of_a_class_is_explained():
         parameters = signature_of(value).parameters.values()
         unexplained += [f"{name}({p.name})" for p in parameters if p.annotation is p.empty]
     assert not unexplained
+
+
+def test_what_all_optimizers_share_is_said_once(monkeypatch):
+    """On the page of all; the page of each has its own arguments, and the names of the others."""
+    monkeypatch.setenv("KERAS_BACKEND", keras.config.backend())  # the configuration sets another
+    site = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    for name in rules.OURS:
+        value = getattr(tf_lamb, name)
+        lines = inspect.getdoc(value).splitlines()
+        site["without_shared_arguments"](None, "class", name, value, None, lines)
+        text = "\n".join(lines).partition("\nRaises:\n")[0]
+        own = re.findall(r"\w+", " ".join(ENTRY.findall(text)))
+        (told,) = re.findall(r"^And :ref:.*$", text, re.MULTILINE)
+        named = [word for word in re.findall(r"`(\w+)`", told) if word != "treatments"]
+        assert {*own, *named, "treatments"} == {*inspect.signature(value).parameters}
+        assert not {*own} & {*named} and {*named} <= {*settings._ENTRIES}
+        assert all(f'"{key}"' in told for key in value.settings_class.keys)
+        assert {*settings.DEFAULTS} - {"treatments"} <= {*named}
+    assert ".. shared-arguments::" in REFERENCE["optimizers"]
+
+
+def test_the_rates_to_start_from_are_those_of_a_search():
+    _, *rows = table(ROOT / "docs" / "reference" / "optimizers.md", "Rates to start from")
+    for name, default, begin in rows:
+        rate = inspect.signature(getattr(tf_lamb, name)).parameters["learning_rate"].default
+        assert (float(default), float(begin)) == (rate, start_of(name))
+    assert {name for name, *_ in rows} == {*rules.OURS}
 
 
 def test_every_public_name_is_there_and_no_other():
