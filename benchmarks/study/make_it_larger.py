@@ -1,4 +1,4 @@
-"""The story of docs/make_it_larger.md: from an Adam that is tuned at batch 256 to larger batches.
+"""The story of docs/measured_larger.md: from an Adam that is tuned at batch 256 to larger batches.
 
     apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist_*.deb .build/debian
     KERAS_BACKEND=jax python -m benchmarks.study.make_it_larger

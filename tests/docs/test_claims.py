@@ -22,8 +22,8 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
     "should_i.md": "1 2 3 4 132 8 16 32 50 60 64 128 200 256 2,048 8,192 0.24 13.8 13.9",
     "results.md": "0 1 2 3 4 5 8 16 30 32 64 128 256 512 2,048 8,192 0.24 0.5 0.3 95 100 "
     "0.95 0.999 200 2.5 7.4 23 52 10",
-    "choosing_a_batch.md#Measured": "1 2 3 4 8 16 32 64 128 0.69 25,600",
-    "noise.md#Measured": "1 2 3 5 8 16 32 100 1,024 5.5 "
+    "measured_recipes.md#A small BERT": "1 2 3 4 8 16 32 64 128 0.69 25,600",
+    "measured_adascale.md#Accuracy and steps": "1 2 3 5 8 16 32 100 1,024 5.5 "
     "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
     "language_model.md": "1 6 8 16 64 95 128 256 1,024 2,048 8,192 32,768 13.8 4,608 576 9.0 "
     "200 208.4 262,144 0.0274 100 2.5980 4,096 7 3.6 12.2",  # test_protocol.py has these

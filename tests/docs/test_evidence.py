@@ -11,9 +11,9 @@ from support.pages import ROOT, blocks, number, runs, span, steps_of, table, wor
 from tf_lamb import recipes
 
 pytestmark = pytest.mark.once
-STEPS_SAVED, GROWING, RELIABILITY, TRUST_RATIOS = (
+STEPS_SAVED, GROWING, GROWN, RUNS, TRUST_RATIOS = (
     ROOT / "docs" / f"{name}.md"
-    for name in ("steps_saved", "growing", "reliability", "trust_ratios")
+    for name in ("steps_saved", "growing", "measured_growing", "measured_runs", "trust_ratios")
 )
 
 
@@ -70,7 +70,7 @@ def test_what_starts_near_zero_ends_as_the_log_has_it():
 
 
 def test_the_skipped_steps_of_spikes_are_those_of_the_log():
-    bad, rows = 800, table(RELIABILITY, "Spikes")[1:]  # the step, of benchmarks/study/spikes.py
+    bad, rows = 800, table(RUNS, "Spikes")[1:]  # the step, of benchmarks/study/spikes.py
     cases = {run["case"] for run in runs("spikes") if "case" in run}
     assert {row[0].partition(":")[0] for row in rows} == cases
     for label, count, planted, others in rows:
@@ -117,7 +117,7 @@ def difference(task, optimizer, batch, arm):
 
 
 def test_the_table_of_growing_is_in_the_log():
-    _, *rows = table(GROWING, "What was measured")
+    _, *rows = table(GROWN, "Four optimizers on three tasks")
     assert len(rows) == 12
     tasks = {"flights": "flights", "Fashion-MNIST": "pictures", "letters": "text"}
     for task, name, batch, *cells in rows:
@@ -131,7 +131,7 @@ def test_what_is_lost_on_pictures_is_in_the_log():
     lost = {(name, arm): difference("pictures", name, 64, arm) for name, arm in keys}
     for arm in (4, 16):
         means = [lost[name, arm][0] for name in ("adamw", "muon")]
-        assert "{:.1f} and {:.1f}%".format(*means) in words(GROWING)
+        assert "{:.1f} and {:.1f}%".format(*means) in words(GROWN)
     decided = {key for key, (mean, half, _) in lost.items() if mean - half > 0}
     assert decided == {(name, arm) for name, arm in keys if name in ("adamw", "muon")}
     assert all(sum(lost[key][:2]) > 0.5 for key in lost)
@@ -145,7 +145,7 @@ def test_what_is_lost_on_letters_is_in_the_log():
     within = {key for key, (mean, half, _) in made.items() if abs(mean) + half <= 0.5}
     assert within == {("lamb", 4)}
     ends = [run["loss"] for run in of_seeds("text", "adamw", 16, 1)]
-    assert f"between {min(ends):.2f} and {max(ends):.2f}" in words(GROWING)
+    assert f"between {min(ends):.2f} and {max(ends):.2f}" in words(GROWN)
     for arm in (1, 4, 16):
         stay = [run for run in of_seeds("text", "lamb", 16, arm) if f"{run['loss']:.2f}" == "2.88"]
         assert len(stay) == 3
@@ -159,7 +159,7 @@ def test_what_stays_on_flights_is_in_the_log():
     assert max(mean for mean, *_ in every) <= 0.2
     undecayed = [difference(*key, NO_DECAY)[0] for key in keys]
     spans = [undecayed, *([saved for *_, saved in of] for of in grown.values())]
-    assert all(f"{span(each, '.1f')}%" in words(GROWING) for each in spans)
+    assert all(f"{span(each, '.1f')}%" in words(GROWN) for each in spans)
 
 
 def test_every_benchmark_has_its_line():

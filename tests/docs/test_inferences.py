@@ -490,10 +490,18 @@ KEPT = {
     "lamb-muon-or-adamw-which-optimizer-at-which-batch which-rate-at-the-larger-batch",
     "reference/optimizers.md": "lamb lans lars muon soap adamp sgdp optimizer_of adascale "
     "measurenoise describe layer_decay",
-    "noise.md": "what-is-a-trust-ratio-and-how-to-watch-it layers-that-start-at-or-near-zero",
-    "choosing_a_batch.md": "in-the-model-garden train-in-two-stages let-the-batch-grow",
-    "growing.md": "on-flights-the-loss-stays on-fashion-mnist-some-of-it-is-lost",
-    "make_it_larger.md": "how-far-to-trust-find_rate beside-what-needs-no-search",
+    "reliability.md": "non-finite-gradients-nan-inf spikes divergence-report killed-at-any-moment "
+    "measured-kills distribution-what-equals-what measured-differences limits "
+    "known-defects-of-other-packages multioptimizer-and-orbaxcheckpoint-of-keras "
+    "numerical-accuracy-property-tests security-malformed-and-hostile-input patterns yaml "
+    "refused-before-a-run-is-lost what-keras-and-tensorflow-do-not-promise",
+    "noise.md": "keep-a-tuned-schedule-at-a-larger-batch-adascale end-when-the-steps-are-spent "
+    "give-a-step-its-parts scale-adam-adamw-lamb-or-adamp cost in-the-model-garden measured "
+    "find-how-large-a-batch-still-pays-measurenoise-and-noisescale corner-cases "
+    "what-is-a-trust-ratio-and-how-to-watch-it layers-that-start-at-or-near-zero",
+    "choosing_a_batch.md": "measured in-the-model-garden train-in-two-stages let-the-batch-grow",
+    "growing.md": "what-was-measured on-flights-the-loss-stays on-fashion-mnist-some-of-it-is-lost",
+    "make_it_larger.md": "what-came-of-it how-far-to-trust-find_rate beside-what-needs-no-search",
 }
 
 

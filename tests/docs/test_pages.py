@@ -21,7 +21,7 @@ import tf_lamb
 matplotlib.use("Agg")
 ELSEWHERE = {"README.md", "moving_in.md", "start/tpu.md"}  # each has a test of its own
 ON_JAX = {"decentralized.md", "preflight.md", "start/several_hosts.md"}
-SLOW = {*ON_JAX, "adversarial.md", "noise.md", "trust_ratios.md"}
+SLOW = {*ON_JAX, "adversarial.md", "adascale.md", "noise_scale.md", "trust_ratios.md"}
 
 # A warning that nobody caused, of Keras's or ours, is an error.
 WARNINGS = "import warnings; warnings.simplefilter('error', UserWarning)"
@@ -45,7 +45,7 @@ SHORTER = {
             '32, "Adam", epochs=12, baseline_batch_size=8, budget=3, verbose=False',
         ),
     ],
-    "noise.md": [("steps = 4800 ", "steps = 3 ")],
+    "adascale.md": [("steps = 4800 ", "steps = 3 ")],
     "preflight.md": [('(4096, 64), "v3:4x4"', '(64, 64), "v3:2x2"')],
 }
 
@@ -97,10 +97,12 @@ def served():
 
 BEFORE = {
     "index.md": classes, "adversarial.md": pictures, "automatic_warmup.md": classes,
-    "fixed_point.md": lambda: {"x": DIGITS, "y": np.arange(64) % 10}, "noise.md": regression,
+    "fixed_point.md": lambda: {"x": DIGITS, "y": np.arange(64) % 10}, "adascale.md": regression,
+    "noise_scale.md": regression,
     "make_it_larger.md": lambda: regression(keras.optimizers.Adam(0.01)),
     "start/model_garden.md": served,
-    "reliability.md": lambda: regression(tf_lamb.LAMB(1e-3)), "trust_ratios.md": regression,
+    "divergence.md": lambda: regression(tf_lamb.LAMB(1e-3)), "trust_ratios.md": regression,
+    "resume.md": lambda: regression(tf_lamb.LAMB(1e-3)),
 }  # fmt: skip
 
 

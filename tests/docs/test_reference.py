@@ -92,6 +92,7 @@ def test_every_public_name_and_every_argument_of_a_class_is_explained():
 
 def test_what_all_optimizers_share_is_said_once(monkeypatch):
     """On the page of all; the page of each has its own arguments, and the names of the others."""
+    pytest.importorskip("sphinx", reason="of `make docs`")
     monkeypatch.setenv("KERAS_BACKEND", keras.config.backend())  # the configuration sets another
     site = runpy.run_path(str(ROOT / "docs" / "conf.py"))
     for name in rules.OURS:

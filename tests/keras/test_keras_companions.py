@@ -1,6 +1,6 @@
 """Ours in what Keras puts around it: its MultiOptimizer, and its OrbaxCheckpoint on JAX.
 
-The rows of the table in docs/reliability.md.
+The rows of the table in docs/resume.md.
 """
 
 import importlib.util
@@ -227,7 +227,7 @@ def test_a_backup_keeps_what_lora_trains(tmp_path):
 @uncompiled()
 @pytest.mark.filterwarnings("ignore:Skipping variable loading")
 def test_keras_forgets_the_optimizer_of_a_model_that_was_saved_as_h5(tmp_path):
-    """Its own, too: docs/reliability.md warns of it."""
+    """Its own, too: docs/resume.md warns of it."""
     for optimizer in (keras.optimizers.Adam(), ours.LAMB()):
         model = network(optimizer)
         for name, kept in (("a.keras", True), ("b.h5", None), ("c.keras", False)):
