@@ -27,7 +27,7 @@ SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a pag
     "0.01 0.02 0.04 0.08 0.9 4,800 27,000 0.32 1.28",
     "language_model.md": "1 6 8 16 64 95 128 256 1,024 2,048 8,192 32,768 13.8 4,608 576 9.0 "
     "200 208.4 262,144 0.0274 100 2.5980 4,096 7 3.6 12.2",  # test_protocol.py has these
-    "automatic_warmup.md#Measured": "1 3 4 5 60 86 120 512 0.01 "
+    "measured_warmup.md#Measured": "1 3 4 5 60 86 120 512 0.01 "
     "64 9.6 9.7 24.0",  # test_protocol.py has these, too
 }
 

@@ -500,6 +500,7 @@ KEPT = {
     "find-how-large-a-batch-still-pays-measurenoise-and-noisescale corner-cases "
     "what-is-a-trust-ratio-and-how-to-watch-it layers-that-start-at-or-near-zero",
     "choosing_a_batch.md": "measured in-the-model-garden train-in-two-stages let-the-batch-grow",
+    "automatic_warmup.md": "measured why-a-tuned-lamb-is-better",
     "growing.md": "what-was-measured on-flights-the-loss-stays on-fashion-mnist-some-of-it-is-lost",
     "make_it_larger.md": "what-came-of-it how-far-to-trust-find_rate beside-what-needs-no-search",
 }

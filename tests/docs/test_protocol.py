@@ -94,4 +94,4 @@ def test_the_pages_have_what_autowarmup_did_on_fashion():
     base = 100 * np.mean(against.scores(runs("equivalence_fashion"))["tuned adamw", 1])
     said = f"{min(now):.1f} to {max(now):.1f}% errors"
     said += f", where the AdamW that was tuned at 64 makes {base:.1f}."
-    assert f"make {said}" in words(DOCS / "automatic_warmup.md")
+    assert f"make {said}" in words(DOCS / "measured_warmup.md")
