@@ -614,8 +614,11 @@ class Training(RuleBasedStateMachine):
 
     def forms(self):
         """Of files that hold a model and its optimizer."""
-        # On JAX, Keras builds a loss scale of HDF5 on nothing.
-        only = self.naming == "twins" or (self.wrapper == "LossScale" and BACKEND == "jax")
+        # On JAX, Keras builds a loss scale of HDF5 on nothing. tf_keras builds an optimizer of HDF5
+        # on what is trained, and begins anew, which it says, where the one that was saved had more.
+        by_position = self.frontend == "tf_keras" and not {*self.promised.trained} >= {*self.order}
+        built_on_nothing = self.wrapper == "LossScale" and BACKEND == "jax"
+        only = self.naming == "twins" or built_on_nothing or by_position
         return ["model.keras"] if only else [*WITH_MODEL]
 
     def forms_without_model(self):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from support import small_model
 from support.clusters import mirrored
 
@@ -37,3 +38,24 @@ def test_a_stranger_is_refused_at_any_step():
     stranger = tf.Variable(np.ones(1), name="stranger")
     with pytest.raises(ValueError, match="built for other variables than 'stranger'"):
         optimizer.apply_gradients([(tf.ones(1), stranger)])
+
+
+@pytest.mark.parametrize(
+    ("form", "compiles_anew", "steps"),
+    [("model.h5", False, 0), ("model.h5", True, 1), ("model.keras", False, 2)],
+)
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_hdf5_brings_the_state_of_what_was_trained_since_the_build(
+    tmp_path, form, compiles_anew, steps
+):
+    """tf_keras builds it on what is trained, and where the file has more, the state begins anew."""
+    model = tf_keras.Sequential([tf_keras.Input((3,)), *map(tf_keras.layers.Dense, (4, 2))])
+    model.compile(tf_lamb.tf_keras.LARS(0.1), "mse")
+    x, y = small_model.data()
+    model.fit(x, y, batch_size=len(x), verbose=0)
+    model.layers[-1].trainable = False
+    model.compile(tf_lamb.tf_keras.LARS(0.1) if compiles_anew else model.optimizer, "mse")
+    model.fit(x, y, batch_size=len(x), verbose=0)
+    model.save(tmp_path / form)
+    loaded = tf_keras.models.load_model(tmp_path / form)
+    assert int(loaded.optimizer.iterations.numpy()) == steps
