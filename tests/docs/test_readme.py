@@ -27,7 +27,7 @@ COMMANDS = [
     words
     for text in SHELL
     if not text.startswith(("variable", " "))  # what is printed
-    for line in text.replace("\\\n", " ").splitlines()
+    for line in re.sub(r"\\\n( *)", lambda end: end[1] and " ", text).splitlines()  # as a shell
     if (words := shlex.split(line, comments=True))
 ]
 
@@ -98,9 +98,13 @@ def test_a_command_names_what_exists(words):
         assert len(extras) == 5 and set(extras) <= set(project["optional-dependencies"])
     else:
         assert words[:2] == ["python", "-m"] and importlib.util.find_spec(words[2])
-        flags = dict(word.removeprefix("--").split("=", 1) for word in words[3:])
+        flags = dict(word[2:].split("=", 1) for word in words[3:] if word.startswith("--"))
         if "experiment" in flags:
             assert flags["experiment"] in train.OURS and yamls.found(flags["config_file"])
+        if "tpu" in flags:  # its file has no data
+            assert flags["mode"] == "train_and_eval"
+            for data in ("train_data", "validation_data"):
+                assert f"task.{data}.input_path=" in flags["params_override"]
 
 
 def test_its_yaml_is_a_config():
