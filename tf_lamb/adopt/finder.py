@@ -12,7 +12,6 @@ _GARDENS = ("official.", "tensorflow_models.")
 _SETTINGS = {"lamb": ".LAMBConfig", "lars": ".LARSConfig"}
 _CONFIGS = (".OptimizerConfig", ".OptimizationConfig")
 
-
 _Pairs = dict[str, cst.BaseExpression] | None
 
 
@@ -110,10 +109,8 @@ class Finder(cst.CSTVisitor):
             is_whole = not any(argument.star for argument in settings.args)
             pairs = arguments_of(settings, ()) if is_whole else None
         elif isinstance(settings, cst.Dict):
-            pairs = {key: entry.value for key, entry in entries_of(settings).items()}
-            pairs = pairs if len(pairs) == len(settings.elements) else None
-        has_others = len(given) < len(node.args) or bool(given.keys() - {"type", kind})
-        if has_others:
+            pairs = _pairs_of(settings)
+        if len(given) < len(node.args) or given.keys() - {"type", kind}:
             pairs = None
         if (found := self._settings(node, kind, pairs)) and pairs is not None:
             texts = {name: self._script.text(value) for name, value in pairs.items()}
@@ -130,8 +127,7 @@ class Finder(cst.CSTVisitor):
         settings = entries.get(kind)
         pairs: _Pairs = {} if settings is None else None
         if settings and isinstance(settings.value, cst.Dict):
-            pairs = {key: entry.value for key, entry in entries_of(settings.value).items()}
-            pairs = pairs if len(pairs) == len(settings.value.elements) else None
+            pairs = _pairs_of(settings.value)
         if found := self._settings(node, kind, pairs):
             replacements, name = self._script.replacements, f"tf_{kind}"
             replacements[entries["type"].value] = lambda text: quoted_as(text, name)
@@ -157,6 +153,12 @@ class Finder(cst.CSTVisitor):
         script.needs_garden = True
         script.note(node, f"the type {kind} is tf_{kind}", found.notes)
         return found
+
+
+def _pairs_of(node: cst.Dict) -> _Pairs:
+    """Returns the values of a dict by their keys; None if a key is no text."""
+    pairs = {key: entry.value for key, entry in entries_of(node).items()}
+    return pairs if len(pairs) == len(node.elements) else None
 
 
 def _type(value: cst.CSTNode) -> str:

@@ -37,9 +37,8 @@ class Rewriter(cst.CSTTransformer):
         script, old, new = self._script, original_node.body, list(updated_node.body)
         place, replaced = script.place_of_import()
         lines = [] if script.has_ours_before(place) else [cst.parse_statement("import tf_lamb")]
-        if (
-            lines and replaced is not None and _is_gone(script, replaced)
-        ):  # with the comments of the import that it replaces
+        if lines and replaced is not None and _is_gone(script, replaced):
+            # With the comments of the import that it replaces.
             lines[0] = lines[0].with_changes(
                 leading_lines=replaced.leading_lines,
                 trailing_whitespace=replaced.trailing_whitespace,
