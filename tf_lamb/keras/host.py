@@ -13,6 +13,7 @@ Seams into Keras 3 (3.12.0 to 3.15.1); the rest of this package uses what is her
         as Keras's own optimizers use them.
 """
 
+import contextlib
 import functools
 
 import keras
@@ -75,6 +76,18 @@ def in_strategy(build):
             build(optimizer, variables)
 
     return method
+
+
+def outside_of_any_graph():
+    """Returns a context outside of the graph that is being traced.
+
+    `fit` may build the optimizer while TensorFlow traces the step.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.init_scope()
+    return contextlib.nullcontext()
 
 
 def put(variable, value):

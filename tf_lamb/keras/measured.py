@@ -16,7 +16,8 @@ from keras import ops
 from tf_lamb.api.noise import meter
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.seams import use_rate
-from tf_lamb.keras import arrays, host, overwritten, processes, saved, seams
+from tf_lamb.keras import arrays, host, overwritten, processes, seams
+from tf_lamb.keras.base import BaseOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
 _ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is a subclass
@@ -86,7 +87,7 @@ class Backend(meter.Backend):
         replicas.assign(self._strategy, [arrays.native(v) for v in variables], values)
 
 
-class MeasuringOptimizer(keras.optimizers.Optimizer):
+class MeasuringOptimizer(BaseOptimizer):
     """Owns the variables of the measurements; the inner optimizer does everything else."""
 
     _host = host
@@ -100,31 +101,6 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
     _stands_around = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _adaptive = _ADAPTIVE
     _schedules = keras.optimizers.schedules.LearningRateSchedule
-
-    save_own_variables = saved.save_own_variables
-    load_own_variables = saved.load_own_variables
-    set_weights = saved.set_weights
-    _trackable_children = saved.trackable_children
-    _lookup_dependency = saved.lookup_dependency
-
-    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """Steps as in Keras, but refuses a second model, of which it sees values alone.
-
-        Args:
-            optimizer_variables: The values of the optimizer's variables.
-            grads: The gradients.
-            trainable_variables: The values of the weights.
-
-        Returns:
-            The new values of the weights, and of the optimizer's variables.
-
-        Raises:
-            ValueError: If `fit` trains another model than the optimizer was built for.
-        """
-        host.check_model(self)
-        if not (self.built or trainable_variables):  # all is frozen, so there is nothing to build
-            return trainable_variables, optimizer_variables
-        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def _wrap(self, inner, name):
         """Takes over an inner optimizer, to which gradients come summed over replicas."""
@@ -159,7 +135,7 @@ class MeasuringOptimizer(keras.optimizers.Optimizer):
             inner.build(variables)
         super().build(variables)
         self._start(Backend(inner, list(variables), strategy, self._replicas, gathers), variables)
-        saved.set_weights_of_files(self)
+        self._set_weights_of_files()
 
     def _add(self, name, shape, dtype, initializer, is_per_replica):
         """Adds a variable of the state, of which each replica may have its own."""

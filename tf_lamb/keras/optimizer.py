@@ -24,15 +24,15 @@ from tf_lamb.keras import (
     host,
     overwritten,
     processes,
-    saved,
     schedules,
     seams,
     sharding,
     update,
 )
+from tf_lamb.keras.base import BaseOptimizer
 
 
-class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
+class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     """Joins `Layerwise` with Keras's base class, corrects the latter, and runs updates for both."""
 
     _xp = ops
@@ -75,7 +75,7 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         super().build(variables)
         self._make_storage(variables, plan, self._moving_averages if self.use_ema else ())
         self._update = self._make_update()
-        saved.set_weights_of_files(self)
+        self._set_weights_of_files()
 
     def _make_accumulators(self, variables):
         """Returns the accumulators, which Keras has made."""
@@ -284,19 +284,13 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow.summaries import vector_like
 
-            with saved.outside_of_any_graph():
+            with host.outside_of_any_graph():
                 return vector_like(arrays.native(variable), self._distribution_strategy, name)
         return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
 
     def _index_of(self, variable):
         """Returns the position of a variable among those of the build."""
         return self._get_variable_index(variable)
-
-    save_own_variables = saved.save_own_variables
-    load_own_variables = saved.load_own_variables
-    set_weights = saved.set_weights
-    _trackable_children = saved.trackable_children
-    _lookup_dependency = saved.lookup_dependency
 
     # -- members that differ from Keras's ----------------------------------------------------------
 
@@ -319,25 +313,6 @@ class LayerwiseOptimizer(Layerwise, keras.optimizers.Optimizer):
             yield
         finally:
             self._hides_shown = False
-
-    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """Steps as in Keras, but refuses a second model, of which it sees values alone.
-
-        Args:
-            optimizer_variables: The values of the optimizer's variables.
-            grads: The gradients.
-            trainable_variables: The values of the weights.
-
-        Returns:
-            The new values of the weights, and of the optimizer's variables.
-
-        Raises:
-            ValueError: If `fit` trains another model than the optimizer was built for.
-        """
-        host.check_model(self)
-        if not (self.built or trainable_variables):  # all is frozen, so there is nothing to build
-            return trainable_variables, optimizer_variables
-        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     @property
     def _model_variables_moving_average(self):
