@@ -51,7 +51,6 @@ WITHIN = {
     "add_variable_like", "clip_aggregated", "declared_by", "gather", "has_trust_ratios",
     "lower", "own_parts", "plan_for", "power", "rule", "settings_class",
     "slots_of", "step", "updates", "value", "without_frozen", "without_gradient",
-    "without_shown",
 }  # fmt: skip
 
 

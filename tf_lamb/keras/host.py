@@ -19,6 +19,7 @@ import functools
 import keras
 from keras import ops
 
+from tf_lamb.api.optimizers.observation import UNSEEN
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.keras import arrays, sharding
 from tf_lamb.keras.arrays import native as native
@@ -201,6 +202,27 @@ def initial(variable, initializer):
         initializer: The name of an initializer, as Keras has them.
     """
     return keras.initializers.get(initializer)(variable.shape, variable.dtype)
+
+
+def accumulators(optimizer, variables):
+    """Returns the variables that add up the gradients of micro-batches, which Keras has made."""
+    return optimizer._accumulated_gradients
+
+
+def vector_like(optimizer, variable, name):
+    """Returns a new vector of `UNSEEN` that lives where a variable does.
+
+    Args:
+        optimizer: The optimizer, whose strategy places the vector on TensorFlow.
+        variable: The variable.
+        name: The name of the vector.
+    """
+    if keras.backend.backend() == "tensorflow":
+        from tf_lamb.tensorflow import summaries
+
+        with outside_of_any_graph():
+            return summaries.vector_like(native(variable), optimizer._distribution_strategy, name)
+    return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
 
 
 # Fits a saved value of another shape: variable, its `Part`, value -> the new value, or None.

@@ -16,7 +16,7 @@ from keras import ops
 from tf_lamb.api.noise import meter
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.seams import use_rate
-from tf_lamb.keras import arrays, host, overwritten, processes, seams
+from tf_lamb.keras import arrays, host, overwritten, processes, seams, sums
 from tf_lamb.keras.base import BaseOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
@@ -74,7 +74,7 @@ class Backend(meter.Backend):
 
     def gather(self, arrays, accumulators):
         """See base class."""
-        self._inner.gather(arrays, accumulators)
+        sums.gather(self._inner, arrays, accumulators)
 
     def assign(self, variables, values):
         """See base class."""

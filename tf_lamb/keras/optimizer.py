@@ -9,10 +9,8 @@ import functools
 import keras
 from keras import ops
 
-from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.optimizers.observation import UNSEEN
 from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import is_overwritten, path_of
@@ -21,12 +19,14 @@ from tf_lamb.core.rules.shared import within
 from tf_lamb.core.stored import TAKEN
 from tf_lamb.keras import (
     arrays,
+    averages,
     host,
     overwritten,
     processes,
     schedules,
     seams,
     sharding,
+    sums,
     update,
 )
 from tf_lamb.keras.base import BaseOptimizer
@@ -40,6 +40,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     _schedules = schedules
     _counts = "int32"
     _shares = None  # the layouts of slots under `shard_update`, a `sharding.Shares`
+    _hides_shown = False  # whether `variables` leaves observed trust ratios out
     _replicas = 1  # on JAX, the number whose gradients come stacked instead of summed
 
     def __init__(self, learning_rate, **arguments):
@@ -74,12 +75,15 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             self._shares = sharding.Shares([v for v in variables if not is_overwritten(v)])
         super().build(variables)
         self._make_storage(variables, plan, self._moving_averages if self.use_ema else ())
-        self._update = self._make_update()
+        self._widest = averages.widest(variables)
+        self._update = update.make_update(
+            self.rule,
+            self._settings.jit_compile,
+            self._trainable_variables,
+            self._shares is not None,
+            self._update_arguments() | {"assign": self.assign},
+        )
         self._set_weights_of_files()
-
-    def _make_accumulators(self, variables):
-        """Returns the accumulators, which Keras has made."""
-        return self._accumulated_gradients
 
     def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
         """Adds a variable as Keras does, but slots of a half-precision variable are float32.
@@ -124,16 +128,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             shape: The shape; None is that of the other.
             initial: The name of an initializer.
         """
-        layout = getattr(variable, "_layout", None)
-        if is_overwritten(variable):
-            pass  # it stores the largest of the micro-batches alone, whole on each device
-        elif self._replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
-            shape = (self._replicas, *variable.shape)
-            layout = sharding.per_replica_layout(variable)
-        elif self._shares:
-            layout = self._shares.layout(variable, shape)
-        elif shape is not None:
-            layout = sharding.replicated(len(shape))
+        layout, shape = sharding.beside(variable, name, shape, self._shares, self._replicas)
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
@@ -141,23 +136,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             place = replicas.beside(self._distribution_strategy, arrays.native(variable), dtype)
         with place:
             name = f"{path_of(variable).replace('/', '_')}_{name}"
-            shape = variable.shape if shape is None else shape
             return super().add_variable(shape, initial, dtype, layout=layout, name=name)
-
-    def _make_update(self):
-        """Returns the update of the backend."""
-        arguments = self._update_arguments() | {"assign": self.assign}
-        if keras.backend.backend() == "tensorflow":
-            from tf_lamb.tensorflow.update import Update
-
-            jit_compile, gains = self._settings.jit_compile, self.rule.gains_by_xla
-            return Update(jit_compile=jit_compile, gains=gains, **arguments)
-        is_shared = self._shares is not None
-        # XLA would gather a stack of matrices that are split over devices in several ways.
-        may_stack = not sharding.is_split(self._trainable_variables)
-        deals = may_stack and sharding.devices() > 1 and (is_shared or self.rule.gains_by_dealing)
-        arguments["stacks"] = may_stack and (deals or (arguments["stacks"] and not is_shared))
-        return update.Update(is_shared=is_shared, deals=deals, **arguments)
 
     def update_step(self, gradient, variable, learning_rate):
         """Takes one step of the rule for one variable.
@@ -218,7 +197,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             return
         layers, state = self._layers_and_state(trained, missing)
         if keras.backend.backend() == "tensorflow":
-            gradients = self._aggregated(gradients, state.accumulators)
+            gradients = sums.aggregated(self, gradients, state.accumulators)
         apply_update = functools.partial(
             self._update, layers, state, self._scalars, functools.partial(self._count, trained)
         )
@@ -232,17 +211,6 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
                 apply_update(gradients)
         for variable in (v for v in missing if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # Keras's `apply` constrains the others
-
-    def _aggregated(self, gradients, accumulators):
-        """Returns the sums over replicas, on TensorFlow; none where accumulators have them."""
-        if self.gradient_accumulation_steps:
-            if not self.gradients_are_gathered:
-                self.gather(gradients, accumulators)
-            return []
-        if self.gradients_are_summed:
-            return gradients
-        pairs = self._all_reduce_sum_gradients([(g, None) for g in gradients])
-        return [gradient for gradient, _ in pairs]
 
     def _add_iterations(self, stepped):
         """Counts an optimizer step where `stepped` is true; Keras itself adds 1 in any case."""
@@ -260,12 +228,6 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         # A set, not an iterator: torch's compiler (2.13) takes an iterator in `union` for empty.
         return trainable | {self._get_variable_index(v) for v in variables}
 
-    @property
-    def _widest(self):
-        """The dtype that holds the averages of all variables."""
-        dtypes = {arrays.compute_dtype(v.dtype) for v in self._trainable_variables}
-        return "float64" if "float64" in dtypes else "float32"
-
     def finalize_variable_values(self, var_list):
         """Ends a training as the base class does, unless a step of `fit` on JAX has failed."""
         if not host.is_deleted(self._iterations):
@@ -279,22 +241,9 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             return self._given_rate
         return keras.optimizers.Optimizer.get_config(self)["learning_rate"]
 
-    def _vector_like(self, variable, name):
-        """Returns a new vector of `UNSEEN` that lives where a variable does."""
-        if keras.backend.backend() == "tensorflow":
-            from tf_lamb.tensorflow.summaries import vector_like
-
-            with host.outside_of_any_graph():
-                return vector_like(arrays.native(variable), self._distribution_strategy, name)
-        return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
-
-    def _index_of(self, variable):
-        """Returns the position of a variable among those of the build."""
-        return self._get_variable_index(variable)
+    _index_of = keras.optimizers.Optimizer._get_variable_index
 
     # -- members that differ from Keras's ----------------------------------------------------------
-
-    _hides_shown = False
 
     @property
     def variables(self):
@@ -305,41 +254,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         # A step on JAX can change only the variables that it is handed.
         return [*keras_variables, *self._storage.vectors()]
 
-    @contextlib.contextmanager
-    def without_shown(self):
-        """Leaves observed trust ratios out of `variables` in a `with` block that saves them."""
-        self._hides_shown = True
-        try:
-            yield
-        finally:
-            self._hides_shown = False
-
-    @property
-    def _model_variables_moving_average(self):
-        """The averages that Keras's `SwapEMAWeights` swaps in; none before the first update."""
-        # Read first: TensorFlow asks for this property in a graph, during the build.
-        averages = self._moving_averages
-        if not named.has_averages(self):
-            return []
-        for average, variable in zip(averages, self._trainable_variables, strict=True):
-            if is_overwritten(variable):
-                raise ValueError(
-                    f"{self.name}: SwapEMAWeights swaps every variable, and {variable.path} of a "
-                    "float8 layer has no average, in Keras's optimizers either. Leave the "
-                    "callback out: at the end of fit the averages become the weights."
-                )
-            if average is not None and average.dtype != variable.dtype:
-                raise ValueError(
-                    f"{self.name}: SwapEMAWeights would round the averages, which are "
-                    f"{average.dtype}, to {variable.dtype}, as {variable.path} is. Take a dtype "
-                    f"policy with float32 weights, mixed_{variable.dtype} say, or leave the "
-                    "callback out: at the end of fit the averages become the weights."
-                )
-        return averages
-
-    @_model_variables_moving_average.setter
-    def _model_variables_moving_average(self, averages):
-        self.__dict__["_moving_averages"] = averages  # TensorFlow tracks them under Keras's name
+    _model_variables_moving_average = averages.for_swapping
 
     @property
     def iterations(self):
@@ -374,17 +289,3 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             return self._learning_rate(self.iterations)
         return super()._get_current_learning_rate()
-
-    def gather(self, gradients, accumulators):
-        """Adds gradients to the accumulators of their replica.
-
-        At an update the accumulators get the sums over replicas.
-
-        Args:
-            gradients: The gradients of this replica.
-            accumulators: Their accumulators.
-        """
-        from tf_lamb.tensorflow import replicas
-
-        strategy, accumulators = self._distribution_strategy, list(map(arrays.native, accumulators))
-        replicas.gather(strategy, accumulators, gradients, self._is_update)

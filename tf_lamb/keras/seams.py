@@ -222,8 +222,11 @@ def hide_shown(optimizer, wrapper):
 
     def without_shown(method):
         def wrapped(store):
-            with optimizer.without_shown():
+            optimizer._hides_shown = True
+            try:
                 method(store)
+            finally:
+                optimizer._hides_shown = False
 
         return wrapped
 

@@ -12,7 +12,7 @@ import math
 import keras
 from keras.distribution import TensorLayout
 
-from tf_lamb.api.variables import names_of
+from tf_lamb.api.variables import is_overwritten, names_of
 from tf_lamb.core.messages import warn
 
 _LARGE = 0.01  # fraction of all parameters from which a variable is worth a warning
@@ -176,6 +176,31 @@ def dealt(function, is_shared):
         ]
 
     return function_of_members
+
+
+def beside(variable, name, shape, shares, replicas):
+    """Returns the layout and the shape of an array that accompanies a variable.
+
+    Args:
+        variable: The variable.
+        name: The name of the array, such as "m", or "gradient_accumulator", as Keras has it.
+        shape: The shape of the array; None is that of the variable.
+        shares: The `Shares` of the optimizer; None without `shard_update`.
+        replicas: The number of replicas whose gradients come stacked; 1 if they are summed.
+
+    Returns:
+        The layout, None without a distribution, and the shape.
+    """
+    layout = getattr(variable, "_layout", None)
+    if is_overwritten(variable):
+        pass  # it stores the largest of the micro-batches alone, whole on each device
+    elif replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
+        return per_replica_layout(variable), (replicas, *variable.shape)
+    elif shares:
+        layout = shares.layout(variable, shape)
+    elif shape is not None:
+        layout = replicated(len(shape))
+    return layout, variable.shape if shape is None else shape
 
 
 def per_replica_layout(variable):

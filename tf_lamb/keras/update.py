@@ -263,3 +263,27 @@ class Update(step.Update):
             if self.is_shared:
                 weight = sharding.all_gathered(old.weight, weight, scalars.lr)
             assign_stored(self.assign, old, chosen._replace(weight=weight))
+
+
+def make_update(rule, jit_compile, variables, is_shared, arguments):
+    """Makes the update of the backend.
+
+    Args:
+        rule: The `Rule` of the optimizer.
+        jit_compile: Whether TensorFlow compiles the update by XLA; None leaves it to the update.
+        variables: The variables that the optimizer trains.
+        is_shared: Whether `shard_update` gives each device a share of the update.
+        arguments: The keyword arguments of the update on every backend.
+
+    Returns:
+        The `Update` of `tf_lamb.tensorflow` or of this module.
+    """
+    if keras.backend.backend() == "tensorflow":
+        from tf_lamb.tensorflow.update import Update as TensorFlowUpdate
+
+        return TensorFlowUpdate(jit_compile=jit_compile, gains=rule.gains_by_xla, **arguments)
+    # XLA would gather a stack of matrices that are split over devices in several ways.
+    may_stack = not sharding.is_split(variables)
+    deals = may_stack and sharding.devices() > 1 and (is_shared or rule.gains_by_dealing)
+    stacks = may_stack and (deals or (arguments["stacks"] and not is_shared))
+    return Update(is_shared=is_shared, deals=deals, **(arguments | {"stacks": stacks}))

@@ -27,7 +27,7 @@ import tensorflow as tf
 import tf_keras
 
 from tf_lamb.api.optimizers import named
-from tf_lamb.tensorflow import replicas, tracking
+from tf_lamb.tensorflow import replicas, summaries, tracking
 from tf_lamb.tensorflow.namespace import has_accelerator as has_accelerator
 from tf_lamb.tensorflow.summaries import fetch as fetch
 from tf_lamb.tensorflow.update import array_of as array_of_native
@@ -263,6 +263,31 @@ def initial(variable, initializer):
         initializer: The name of an initializer, as Keras has them.
     """
     return tf_keras.initializers.get(initializer)(variable.shape, native(variable).dtype)
+
+
+def accumulators(optimizer, variables):
+    """Makes the variables that add up the gradients of micro-batches, one on each replica.
+
+    Args:
+        optimizer: The optimizer.
+        variables: The variables that it trains.
+    """
+    with replicas.per_replica_variables():
+        return [
+            optimizer.add_variable_from_reference(variable, "gradient_accumulator")
+            for variable in variables
+        ]
+
+
+def vector_like(optimizer, variable, name):
+    """Returns a new vector of `UNSEEN` that lives where a variable does.
+
+    Args:
+        optimizer: The optimizer, whose strategy places the vector.
+        variable: The variable.
+        name: The name of the vector.
+    """
+    return summaries.vector_like(variable, optimizer._distribution_strategy, name)
 
 
 def fit(own, part, value):

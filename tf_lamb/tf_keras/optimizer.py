@@ -10,7 +10,6 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.core import accumulation
 from tf_lamb.tensorflow import namespace, replicas, tracking
-from tf_lamb.tensorflow.summaries import vector_like
 from tf_lamb.tensorflow.update import Update, dense
 from tf_lamb.tf_keras import host, schedules, seams
 
@@ -77,11 +76,6 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         self._update = Update(jit_compile=jit_compile, gains=gains, **self._update_arguments())
         self._built = True
         tracking.restore_deferred(self)
-
-    def _make_accumulators(self, variables):
-        """Makes the accumulators, of which each replica has its own."""
-        with replicas.per_replica_variables():
-            return [self.add_variable_from_reference(v, "gradient_accumulator") for v in variables]
 
     def _take_loss_scale(self, scale):
         """Takes a dynamic loss scale over, which then moves once an update."""
@@ -182,10 +176,6 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def _add_iterations(self, stepped):
         """Counts an optimizer step where `stepped` is true."""
         return self.iterations.assign_add(tf.cast(stepped, tf.int64))
-
-    def _vector_like(self, variable, name):
-        """Returns a new vector of `UNSEEN` that lives where a variable does."""
-        return vector_like(variable, self._distribution_strategy, name)
 
     def has_traced_a_step(self) -> bool:
         """Returns whether some step has been traced.

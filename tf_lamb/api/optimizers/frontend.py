@@ -31,6 +31,12 @@ class Host(Protocol):
     def which_are_finite(self, variables: Sequence) -> Iterable[bool]:
         """Returns for each variable whether all of its values are finite."""
 
+    def accumulators(self, optimizer: Any, variables: Sequence) -> Sequence:
+        """Returns the variables that add up the gradients of micro-batches, of a build."""
+
+    def vector_like(self, optimizer: Any, variable: Any, name: str) -> Any:
+        """Returns a new vector of `observation.UNSEEN` that lives where a variable does."""
+
     def has_accelerator(self) -> bool:
         """Returns whether steps run on an accelerator, and not on a CPU."""
 
@@ -42,11 +48,8 @@ class FrontendMembers(Protocol):
     _host: Host
     _schedules: Any  # the frontend's module of schedules
     _counts: Any  # the dtype of its counters
+    _widest: Any  # the dtype that holds the averages of all variables, after the build
     _update: Any  # the `Update` of its framework, after the build
-
-    @property
-    def _widest(self) -> Any:
-        """The dtype that can hold the averages of all variables."""
 
     def _index_of(self, variable: Any) -> int:
         """Returns the position of a variable among those of the build."""
@@ -57,16 +60,10 @@ class FrontendMembers(Protocol):
     def _add_iterations(self, stepped: Any) -> Any:
         """Counts an optimizer step where a boolean scalar is true."""
 
-    def _make_accumulators(self, variables: Sequence) -> Sequence:
-        """Returns the variables that add up the gradients of micro-batches."""
-
     def add_variable_like(
         self, variable: Any, name: str, dtype: Any, shape: Any = None, initial: str = "zeros"
     ) -> Any:
         """Adds a variable of a dtype where another one lives."""
-
-    def _vector_like(self, variable: Any, name: str) -> Any:
-        """Returns a new vector of `observation.UNSEEN` that lives where a variable does."""
 
     def clip_aggregated(self, gradients: list) -> list:
         """Clips gradients that are summed over replicas, as its Keras clips."""

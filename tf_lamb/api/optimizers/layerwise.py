@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tf_lamb.api.optimizers import named, observation
+from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.reporting import Reporting
 from tf_lamb.api.optimizers.storage import make_storage
 from tf_lamb.api.schedules import factor
@@ -109,7 +109,7 @@ class Layerwise(Reporting):
         self._storage = make_storage(self, variables, plan, averages)
         self._guard.build(self.add_variable, self._counts)
         if self._observes:
-            self._storage.shown = observation.vectors(self._storage, self._vector_like)
+            self._storage.shown = self._vectors()
 
     def _follow_loss_scale(self, move: Callable, scale: Callable) -> None:
         """Registers a dynamic loss scale, which moves once an update.

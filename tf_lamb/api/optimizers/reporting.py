@@ -1,5 +1,6 @@
 """What an optimizer tells of itself: its plan, its trust ratios, the steps that it skipped."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,11 +99,16 @@ class Reporting(Configured):
         is_new, self._observes = not self._observes, True
         if self._storage:
             if is_new:
-                self._storage.shown = observation.vectors(self._storage, self._vector_like)
+                self._storage.shown = self._vectors()
             # Otherwise variables that are frozen now would keep their old numbers.
             for vector in self._storage.vectors():
                 vector.assign(observation.UNSEEN)
         return is_new
+
+    def _vectors(self):
+        """Makes the vectors in which steps record trust ratios, for a built optimizer."""
+        vector_like = functools.partial(self._host.vector_like, self)
+        return observation.vectors(self._storage, vector_like)
 
     def trust_ratios(self) -> list[observation.Observation]:
         """Reads the `Observation` of each variable in the latest step. It waits for the device.

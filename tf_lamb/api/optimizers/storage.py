@@ -183,7 +183,7 @@ def make_storage(optimizer: Any, variables: Sequence, plan: Plan, averages: Sequ
         # The sums of a growing batch continue if its stages change.
         storage.steps = "growing" if optimizer._growing else steps
         storage.micro_step = _counter(optimizer, "micro_step")
-        storage.accumulators = optimizer._make_accumulators(variables)
+        storage.accumulators = optimizer._host.accumulators(optimizer, variables)
     return storage
 
 

@@ -1,0 +1,47 @@
+"""The moving averages of the weights, which Keras 3 makes and `SwapEMAWeights` swaps in.
+
+Seam into Keras 3 (3.15.1): `_model_variables_moving_average`, which Keras's `build` sets. The class
+of our optimizers has `for_swapping` under that name, and keeps the list in `_moving_averages`.
+"""
+
+from tf_lamb.api.optimizers import named
+from tf_lamb.api.variables import is_overwritten
+from tf_lamb.keras import arrays
+
+
+def widest(variables):
+    """Returns the name of the dtype that can hold the averages of all variables."""
+    dtypes = {arrays.compute_dtype(variable.dtype) for variable in variables}
+    return "float64" if "float64" in dtypes else "float32"
+
+
+def _averages(self):
+    """Returns the averages that `SwapEMAWeights` swaps in; none before the first update."""
+    # Read first: TensorFlow asks for this property in a graph, during the build.
+    averages = self._moving_averages
+    if not named.has_averages(self):
+        return []
+    for average, variable in zip(averages, self._trainable_variables, strict=True):
+        if is_overwritten(variable):
+            raise ValueError(
+                f"{self.name}: SwapEMAWeights swaps every variable, and {variable.path} of a "
+                "float8 layer has no average, in Keras's optimizers either. Leave the "
+                "callback out: at the end of fit the averages become the weights."
+            )
+        if average is not None and average.dtype != variable.dtype:
+            raise ValueError(
+                f"{self.name}: SwapEMAWeights would round the averages, which are "
+                f"{average.dtype}, to {variable.dtype}, as {variable.path} is. Take a dtype "
+                f"policy with float32 weights, mixed_{variable.dtype} say, or leave the "
+                "callback out: at the end of fit the averages become the weights."
+            )
+    return averages
+
+
+def _keep(self, averages):
+    """Keeps the averages that Keras's `build` has made."""
+    # Set past `__setattr__`, since TensorFlow tracks them under Keras's name.
+    self.__dict__["_moving_averages"] = averages
+
+
+for_swapping = property(_averages, _keep)  # a member of the class of optimizers

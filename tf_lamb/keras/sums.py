@@ -1,0 +1,43 @@
+"""Sums gradients over replicas, on TensorFlow alone.
+
+Seams into Keras 3 (3.15.1): `_distribution_strategy`, `_all_reduce_sum_gradients`.
+"""
+
+from tf_lamb.keras import arrays
+
+
+def gather(optimizer, gradients, accumulators):
+    """Adds gradients to the accumulators of their replica.
+
+    At an update the accumulators get the sums over replicas.
+
+    Args:
+        optimizer: The optimizer.
+        gradients: The gradients of this replica.
+        accumulators: Their accumulators.
+    """
+    from tf_lamb.tensorflow import replicas
+
+    strategy, accumulators = (
+        optimizer._distribution_strategy,
+        list(map(arrays.native, accumulators)),
+    )
+    replicas.gather(strategy, accumulators, gradients, optimizer._is_update)
+
+
+def aggregated(optimizer, gradients, accumulators):
+    """Returns the sums of gradients over replicas; none where accumulators have them.
+
+    Args:
+        optimizer: The optimizer.
+        gradients: The gradients of this replica.
+        accumulators: Their accumulators; empty without accumulation.
+    """
+    if optimizer.gradient_accumulation_steps:
+        if not optimizer.gradients_are_gathered:
+            gather(optimizer, gradients, accumulators)
+        return []
+    if optimizer.gradients_are_summed:
+        return gradients
+    pairs = optimizer._all_reduce_sum_gradients([(gradient, None) for gradient in gradients])
+    return [gradient for gradient, _ in pairs]
