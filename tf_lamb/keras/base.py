@@ -42,10 +42,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         Raises:
             ValueError: If the saved state is that of something else.
         """
-        state = self._named_state()
-        for variable, value in named.load(self.name, state, store, _read, host.fit, host.initial):
-            variable.assign(value)
-        named.note_load(self)
+        named.load(self, store, _array, lambda variable, value: variable.assign(value))
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         """Returns the edges of the optimizer in TensorFlow's checkpoints, by name."""
@@ -115,6 +112,6 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
 
-def _read(entry):
+def _array(entry):
     """Returns the array of an entry, which may be one of HDF5."""
     return entry[()]

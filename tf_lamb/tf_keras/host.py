@@ -167,9 +167,11 @@ def load_own_variables(self, store):
     Raises:
         ValueError: If the saved state is that of something else.
     """
-    for variable, value in named.load(self.name, self._named_state(), store, loaded, fit, initial):
+
+    def assign(variable, value):
         variable.assign(tf.cast(value, variable.dtype))
-    named.note_load(self)
+
+    named.load(self, store, loaded, assign)
 
 
 def set_weights(self, weights):

@@ -268,96 +268,134 @@ def save(state: State, store: Any, array: Callable[[Any], Any]) -> None:
 
 
 def load(
-    name: str,
-    state: State,
-    store: Any,
-    array: Callable[[Any], Any],
-    fit: Callable,
-    initial: Callable[[Any, str], Any],
-) -> list[tuple[Any, Any]]:
-    """Finds the value of each variable of a state in a store that Keras has loaded.
+    optimizer: Any, store: Any, array: Callable[[Any], Any], assign: Callable[[Any, Any], Any]
+) -> None:
+    """Sets the state of an optimizer from a store that Keras has loaded, or changes nothing.
 
-    It assigns nothing. It warns where the store or the optimizer has no state, and where a sum of
-    micro-batches is dropped.
+    It reads what the store has, matches it to the variables, and then sets these. It warns where
+    the store or the optimizer has no state, and where a sum of micro-batches is dropped.
 
     Args:
-        name: The name of the optimizer, for messages.
-        state: The state of the optimizer that continues.
+        optimizer: The optimizer, or what measures for one.
         store: The mapping from keys to saved arrays.
         array: A function that returns an entry of the store as an array.
-        fit: A function of a variable, its `Part` and a value of another shape. It returns the
-            value in the variable's shape, or None if that is not possible.
-        initial: A function of a variable and the name of an initializer, which returns the
-            variable's initial value.
-
-    Returns:
-        Pairs (variable, value).
+        assign: A function that assigns a value to a variable.
 
     Raises:
         ValueError: if another rule wrote the store, or if it belongs to other layers, slots or
-            shapes.
+            shapes. Nothing is set then.
     """
+    state, saved = optimizer._named_state(), _read(store, array)
+    if reason := _why_nothing_loads(state, saved):
+        warn(
+            f"Skipping variable loading for optimizer {optimizer.name!r}: {reason}. It begins at "
+            "step 0."
+        )
+    else:
+        pairs = _matched(optimizer, state, saved)
+        for variable, value in pairs:
+            assign(variable, value)
+    note_load(optimizer)
+
+
+class _Saved(NamedTuple):
+    """What a file has of an optimizer, with keys in the place of arrays.
+
+    Attributes:
+        store: The mapping from keys to entries.
+        keys: The keys, in the order of the file.
+        kinds: The names of the rules or wrappers that wrote the file; none in one of others.
+        slots: For each position in the file, in ascending order, the path of the variable, and the
+            keys of its arrays by name. Empty if the optimizer that wrote the file was not built.
+        array: A function that returns an entry as an array.
+    """
+
+    store: Any
+    keys: Sequence[str]
+    kinds: Sequence[str]
+    slots: Mapping[int, tuple[str, dict[str, str]]]
+    array: Callable[[Any], Any]
+
+    def value(self, key: str) -> Any:
+        """Returns the array at a key."""
+        return self.array(self.store[key])
+
+    def layout(self) -> layouts.Layout | None:
+        """Returns the layout in the file; None if it is an older one."""
+        return layouts.from_array(self.value(_LAYOUT)) if _LAYOUT in self.keys else None
+
+
+def _read(store, array):
+    """Returns what a store has, as a `_Saved`."""
     keys = list(store.keys())
-    kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
-    has_slots = any(key.partition(":")[0].isdecimal() for key in keys)
-    if not keys or (not state.parts and (has_slots or not state.scalars)):
-        unbuilt = "it has no slots yet: build(model.trainable_variables) makes them"
-        reason = unbuilt if keys else "this file holds none"
-        warn(f"Skipping variable loading for optimizer {name!r}: {reason}. It begins at step 0.")
-        return []
-    if kinds != [state.kind]:
-        writer = f"{kinds[0]} wrote it" if kinds else "another optimizer, or an older version, did"
-        raise _refusal(name, f"{state.kind} did not write this state, {writer}")
-    saved_variables: dict[int, tuple[str, dict]] = {}
+    slots: dict[int, tuple[str, dict]] = {}
     for key in keys:
         position, _, path_and_slot = key.partition(":")
         if position.isdecimal():
             path, _, slot = path_and_slot.rpartition(":")
-            saved_variables.setdefault(int(position), (path, {}))[1][slot] = key
-    layout = None
-    if _LAYOUT in keys:
-        layout = layouts.from_array(array(store[_LAYOUT]))
-    matched = _matched(name, state, dict(sorted(saved_variables.items())), store, layout)
+            slots.setdefault(int(position), (path, {}))[1][slot] = key
+    kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
+    return _Saved(store, keys, kinds, dict(sorted(slots.items())), array)
+
+
+def _why_nothing_loads(state, saved):
+    """Returns why a file sets nothing, or None."""
+    if not saved.keys:
+        return "this file holds none"
+    if not state.parts and (saved.slots or not state.scalars):
+        return "it has no slots yet: build(model.trainable_variables) makes them"
+    return None
+
+
+def _matched(optimizer, state, saved):
+    """Returns pairs of a variable of the state and its value, saved or initial; or refuses."""
+    name, host = optimizer.name, optimizer._host
+    if saved.kinds != [state.kind]:
+        writer = "another optimizer, or an older version, did"
+        if saved.kinds:
+            writer = f"{saved.kinds[0]} wrote it"
+        raise _refusal(name, f"{state.kind} did not write this state, {writer}")
+    keys_of_parts = _keys_of_parts(name, state, saved)
     pairs = [
-        (target, array(store[scalar]) if scalar in keys else initial(target, "zeros"))
+        (
+            target,
+            saved.value(scalar) if scalar in saved.keys else host.initial(target, "zeros"),
+        )
         for scalar, target in state.scalars.items()
-        if scalar in keys or scalar != "learning_rate"
+        if scalar in saved.keys or scalar != "learning_rate"
     ]
-    for part, saved_slots in zip(state.parts, matched, strict=True):
+    for part, keys in zip(state.parts, keys_of_parts, strict=True):
         for slot, target in part.kept.items():
-            if slot not in saved_slots:
-                pairs.append((target, initial(target, part.initial.get(slot, "zeros"))))
+            if slot not in keys:
+                pairs.append((target, host.initial(target, part.initial.get(slot, "zeros"))))
                 continue
-            value = array(store[saved_slots[slot]])
+            value = saved.value(keys[slot])
             if (shape := tuple(value.shape)) != tuple(target.shape):
-                value = fit(target, part, value)
+                value = host.fit(target, part, value)
             if value is None:
                 reason = f"{slot!r} of {part.name!r} has shape {shape} in it, and"
                 raise _refusal(name, f"{reason} {tuple(target.shape)} here")
             pairs.append((target, value))
-    for key in keys:
-        if "micro_step" in key and key not in state.scalars and int(array(store[key])):
+    for key in saved.keys:
+        if "micro_step" in key and key not in state.scalars and int(saved.value(key)):
             warn(
                 f"{name} was saved within an update, and takes another number of micro-batches "
-                f"now: the {int(array(store[key]))} that were added up are dropped."
+                f"now: the {int(saved.value(key))} that were added up are dropped."
             )
     return pairs
 
 
-def _matched(name, state, there, store, layout):
-    """Returns, for each variable of the state, a dict from slot to its key in the store.
-
-    `there` maps a position in the file to the path of a variable and the keys of its slots.
-    """
-    if not there:  # the optimizer that wrote the file was not built
+def _keys_of_parts(name, state, saved):
+    """Returns, for each variable of the state, a dict from slot to its key in the file."""
+    if not saved.slots:
         return [{}] * len(state.parts)
-    if layout is not None:
+    if (layout := saved.layout()) is not None:
         positions = _positions(name, layout, state.layout)
     else:
-        positions = _positions_by_path(name, state, there, store)
+        positions = _positions_by_path(name, state, saved.slots, saved.store)
     # A variable that its layer overwrites has no slots; a file has nothing of it without
     # accumulation.
-    matched = [there.get(position, ("", {}))[1] for position in positions]
+    matched = [saved.slots.get(position, ("", {}))[1] for position in positions]
     for part, keys in zip(state.parts, matched, strict=True):
         if (saved_slots := slots_of_rule(keys)) != (own_slots := slots_of_rule(part.kept)):
             saved_text, own_text = (
@@ -378,7 +416,10 @@ def _positions(name, there, here):
 
 
 def _positions_by_path(name, state, there, store):
-    """Returns, for each variable of the state, its position in an older file without a layout."""
+    """Returns, for each variable of the state, its position in an older file without a layout.
+
+    `there` maps a position in the file to the path of a variable and the keys of its slots.
+    """
     with_slots = {
         position: (path, keys) for position, (path, keys) in there.items() if slots_of_rule(keys)
     }
