@@ -15,7 +15,7 @@ class Schedule(schedules.Schedule):
 
     value: Callable
     # A frontend defines these.
-    _host: ClassVar[Any]
+    _base_schedule: ClassVar[Any]  # the class of schedules of its Keras
     _xp: ClassVar[Any]
     _floatx: ClassVar[Callable]
     _serialize: ClassVar[Callable]
@@ -35,7 +35,7 @@ class Schedule(schedules.Schedule):
             name: The name of the field, for the error.
             value: A number or a schedule.
         """
-        check_host(name, value, self._host)
+        check_host(name, value, self._base_schedule)
         return super().inside(name, value)
 
     def get_config(self):
@@ -53,7 +53,8 @@ class Schedule(schedules.Schedule):
         """Returns the value of a field as JSON can hold it; tuples become lists."""
         if isinstance(value, tuple):
             return [cls._serialized(element) for element in value]
-        return with_numbers(cls._serialize(value)) if isinstance(value, cls._host) else value
+        is_schedule = isinstance(value, cls._base_schedule)
+        return with_numbers(cls._serialize(value)) if is_schedule else value
 
     @classmethod
     def _deserialized(cls, value):

@@ -100,7 +100,7 @@ class MeasuringOptimizer(BaseOptimizer):
     _xp = ops
     _stands_around = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _adaptive = _ADAPTIVE
-    _schedules = keras.optimizers.schedules.LearningRateSchedule
+    _base_schedule = keras.optimizers.schedules.LearningRateSchedule
 
     def _wrap(self, inner, name):
         """Takes over an inner optimizer, to which gradients come summed over replicas."""

@@ -19,7 +19,7 @@ def _registered(cls):
 class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
     """The base class of the schedules: Keras's class, and what `Schedule` needs of Keras 3."""
 
-    _host = keras.optimizers.schedules.LearningRateSchedule
+    _base_schedule = keras.optimizers.schedules.LearningRateSchedule
     _xp = ops
     _floatx = staticmethod(keras.config.floatx)
     _serialize = staticmethod(keras.optimizers.schedules.serialize)

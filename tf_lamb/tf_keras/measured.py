@@ -87,7 +87,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     _xp = namespace
     _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _adaptive = _ADAPTIVE
-    _schedules = tf_keras.optimizers.schedules.LearningRateSchedule
+    _base_schedule = tf_keras.optimizers.schedules.LearningRateSchedule
 
     save_own_variables = host.save_own_variables
     load_own_variables = host.load_own_variables

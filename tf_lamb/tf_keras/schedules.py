@@ -22,7 +22,7 @@ def _registered(cls):
 class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
     """The base class of the schedules: tf_keras's class, and what `Schedule` needs of tf_keras."""
 
-    _host = tf_keras.optimizers.schedules.LearningRateSchedule
+    _base_schedule = tf_keras.optimizers.schedules.LearningRateSchedule
     _xp: ClassVar[Any] = namespace
     _floatx = staticmethod(tf_keras.backend.floatx)
     _serialize = staticmethod(tf_keras.optimizers.schedules.serialize)

@@ -36,7 +36,7 @@ class Rate:
 
     def at(self, step):
         """Returns the learning rate of the base batch at one of its steps."""
-        if isinstance(self.base, self.outer._schedules):
+        if isinstance(self.base, self.outer._base_schedule):
             return self.base(step)
         return self.base() if callable(self.base) else self.base
 

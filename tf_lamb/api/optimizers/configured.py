@@ -61,7 +61,7 @@ class Configured(_Host):
             for name, kind in cls.rule.hyper.items()
         }
         decay = settings_.weight_decay(
-            arguments.pop("weight_decay"), cls._schedules._Schedule._host
+            arguments.pop("weight_decay"), cls._schedules._Schedule._base_schedule
         )
         return cls.settings_class(hyperparameters=rule_values, weight_decay=decay, **arguments)
 
