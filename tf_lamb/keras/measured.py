@@ -15,6 +15,7 @@ from keras import ops
 
 from tf_lamb.api.noise import meter
 from tf_lamb.api.noise.adascale import Rate
+from tf_lamb.api.optimizers.frontend import Host
 from tf_lamb.api.seams import use_rate
 from tf_lamb.keras import arrays, host, overwritten, processes, seams, sums
 from tf_lamb.keras.base import BaseOptimizer
@@ -90,7 +91,7 @@ class Backend(meter.Backend):
 class MeasuringOptimizer(BaseOptimizer):
     """Owns the variables of the measurements; the inner optimizer does everything else."""
 
-    _host = host
+    _host: Host = host
     _replicas = 1  # the number that are measured apart; on JAX `per_replica` sets it
     _dense = staticmethod(arrays.dense)
     _wraps = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"

@@ -154,7 +154,11 @@ def save_own_variables(self, store):
         self: The optimizer.
         store: The mapping to write to.
     """
-    named.save(self._named_state(), store, lambda variable: variable.numpy())
+
+    def array(variable):
+        return variable.numpy()
+
+    named.save(self._named_state(), store, array)
 
 
 def load_own_variables(self, store):

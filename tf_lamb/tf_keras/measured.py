@@ -15,6 +15,7 @@ import tf_keras
 from tf_lamb.api.noise import meter
 from tf_lamb.api.noise.adascale import Rate
 from tf_lamb.api.noise.measured import without_frozen
+from tf_lamb.api.optimizers.frontend import Host
 from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.api.seams import use_rate
 from tf_lamb.tensorflow import namespace, replicas, tracking
@@ -75,7 +76,7 @@ class Backend(meter.Backend):
 class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     """Owns the variables of the measurements; the inner optimizer does everything else."""
 
-    _host = host
+    _host: Host = host
     _wraps = (
         tf_keras.optimizers.Optimizer,
         "tf_keras, such as tf_lamb.tf_keras.LAMB(), and not a legacy one; this is",

@@ -5,6 +5,7 @@ from typing import Any
 
 from tf_lamb.api.noise.meter import Backend, NoiseMeter
 from tf_lamb.api.optimizers import arguments, named
+from tf_lamb.api.optimizers.frontend import Host
 from tf_lamb.api.optimizers.guard import warn_if_waiting
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import as_int, names_of, step_of, unwrapped
@@ -61,7 +62,7 @@ class MeasureNoise:
     _ended_at = 0  # updates at the end of the last `fit`
     _measured_names: Sequence[str]  # those of the variables of the build
     # A frontend defines the names that follow.
-    _host: Any  # its functions on variables
+    _host: Host  # its functions on variables
     _wraps: tuple[type, str]  # the optimizers of this Keras, and the words of a refusal for them
     _wrap: Callable  # takes the inner optimizer over
     _serialize: Callable

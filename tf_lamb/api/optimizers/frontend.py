@@ -3,38 +3,71 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from tf_lamb.api.optimizers.guard import Guard
+from tf_lamb.api.optimizers.settings import Settings
+from tf_lamb.core.accumulation import Stages
+from tf_lamb.core.plan import Plan
+from tf_lamb.core.rules import Rule
+from tf_lamb.core.stored import Slot
+
+
+class Variable(Protocol):
+    """A variable of either Keras, or one of its framework."""
+
+    @property
+    def shape(self) -> Any:
+        """The shape of the variable."""
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the variable."""
+
+    def assign(self, value: Any) -> Any:
+        """Gives the variable a value."""
+
 
 class Host(Protocol):
     """The module of a frontend with its functions on variables.
 
-    A variable may be one of Keras or one of the framework; an array is the framework's.
+    An array is the framework's.
     """
 
-    def native(self, variable: Any) -> Any:
+    Layer: Any  # the class of layers of its Keras
+
+    def key_of(self, variable: Variable) -> int:
+        """Returns the key by which a variable of a model is known."""
+
+    def is_variable(self, item: Any) -> bool:
+        """Returns whether an attribute of a layer is a variable."""
+
+    def has_listed_layers(self, layer: Any) -> bool:
+        """Returns whether its Keras knows the layers of a model by their order."""
+
+    def native(self, variable: Variable | None) -> Any:
         """Returns the framework's variable of a variable of Keras; None for None."""
 
-    def put(self, variable: Any, value: Any) -> None:
+    def put(self, variable: Variable, value: Any) -> None:
         """Assigns a value to a variable, in the dtype of the variable."""
 
-    def array_of(self, variable: Any) -> Any:
+    def array_of(self, variable: Variable) -> Any:
         """Returns the value of a variable as a NumPy array; None if it has none yet."""
 
-    def fetch(self, vectors: Sequence) -> Any:
+    def fetch(self, vectors: Sequence[Variable]) -> Any:
         """Returns the values of variables of one shape, stacked, in one wait for the device."""
 
-    def initial(self, variable: Any, initializer: str) -> Any:
+    def initial(self, variable: Variable, initializer: str) -> Any:
         """Returns the value with which an initializer, by name, begins a variable."""
 
-    def fit(self, variable: Any, part: Any, value: Any) -> Any:
+    def fit(self, variable: Variable, part: Any, value: Any) -> Any:
         """Returns a saved value in the shape of a variable; None if that is not possible."""
 
-    def which_are_finite(self, variables: Sequence) -> Iterable[bool]:
+    def which_are_finite(self, variables: Sequence[Variable]) -> Iterable[bool]:
         """Returns for each variable whether all of its values are finite."""
 
-    def accumulators(self, optimizer: Any, variables: Sequence) -> Sequence:
+    def accumulators(self, optimizer: Any, variables: Sequence[Variable]) -> Sequence[Variable]:
         """Returns the variables that add up the gradients of micro-batches, of a build."""
 
-    def vector_like(self, optimizer: Any, variable: Any, name: str) -> Any:
+    def vector_like(self, optimizer: Any, variable: Variable, name: str) -> Variable:
         """Returns a new vector of `observation.UNSEEN` that lives where a variable does."""
 
     def has_accelerator(self) -> bool:
@@ -51,7 +84,7 @@ class FrontendMembers(Protocol):
     _widest: Any  # the dtype that holds the averages of all variables, after the build
     _update: Any  # the `Update` of its framework, after the build
 
-    def _index_of(self, variable: Any) -> int:
+    def _index_of(self, variable: Variable) -> int:
         """Returns the position of a variable among those of the build."""
 
     def _averaged(self, variables: Sequence) -> set[int]:
@@ -61,8 +94,8 @@ class FrontendMembers(Protocol):
         """Counts an optimizer step where a boolean scalar is true."""
 
     def add_variable_like(
-        self, variable: Any, name: str, dtype: Any, shape: Any = None, initial: str = "zeros"
-    ) -> Any:
+        self, variable: Variable, name: str, dtype: Any, shape: Any = None, initial: str = "zeros"
+    ) -> Variable:
         """Adds a variable of a dtype where another one lives."""
 
     def clip_aggregated(self, gradients: list) -> list:
@@ -86,3 +119,57 @@ class KerasOptimizer:
     _var_key: Callable[[Any], Any]
     add_variable: Callable[..., Any]
     build: Callable[..., Any]
+
+
+class KeyedOptimizer(Protocol):
+    """What tells the variables of an optimizer's build from others."""
+
+    name: str
+    _var_key: Callable[[Any], Any]
+
+    def get_config(self) -> Any:
+        """Returns the arguments that make such an optimizer again."""
+
+
+class SavedOptimizer(Protocol):
+    """What has a state that `named.load` sets: an optimizer, or what measures for one."""
+
+    name: str
+    _host: Host
+
+    def _named_state(self) -> Any:
+        """Returns the `named.NamedState`."""
+
+
+class MeasuringMembers(Protocol):
+    """What `MeasureNoise` and `AdaScale` save."""
+
+    saved_kind: str
+    micro_batches: int
+    _measured_names: Sequence[str]
+
+    @property
+    def _meter(self) -> Any:
+        """The `NoiseMeter`."""
+
+
+class LayerwiseMembers(FrontendMembers, Protocol):
+    """What `Layerwise` has in a frontend, for the functions that work on such an optimizer."""
+
+    rule: Rule
+    iterations: Any
+    gradient_accumulation_steps: int | None
+    use_ema: bool
+    add_variable: Callable[..., Any]
+    build: Callable[..., Any]
+    _learning_rate: Any
+    _settings: Settings
+    _guard: Guard
+    _storage: Any  # the `Storage`; None until the build
+
+    @property
+    def _growing(self) -> Stages | None:
+        """The micro-batches of an update by optimizer step; None if their number is fixed."""
+
+    def declared_by(self, plan: Plan) -> list[list[Slot]]:
+        """Returns the slots of each variable of a plan."""

@@ -162,7 +162,7 @@ class Layerwise(Reporting):
             storage.begin_averages(xp, self._host.put, self._averaged(trained), stepped)
         return self._add_iterations(stepped)
 
-    def _named_state(self) -> named.State:
+    def _named_state(self) -> named.NamedState:
         """Returns the state by name, which is saved and loaded."""
         return named.of(self)
 

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tf_lamb.api.optimizers.frontend import Host, LayerwiseMembers
 from tf_lamb.api.variables import inside
 
 
@@ -113,7 +114,9 @@ def note_model(optimizer: Any, model: Any) -> None:
             _models[part] = weakref.ref(model)
 
 
-def of(optimizer: Any, variables: Sequence, paths: Sequence[str], shapes: Sequence) -> Layout:
+def of(
+    optimizer: LayerwiseMembers, variables: Sequence, paths: Sequence[str], shapes: Sequence
+) -> Layout:
     """Returns the layout of an optimizer's variables in the model that it was compiled into.
 
     Args:
@@ -134,7 +137,7 @@ def of(optimizer: Any, variables: Sequence, paths: Sequence[str], shapes: Sequen
     return Layout(trained, dict(places.values()))
 
 
-def _places_of(model, host):
+def _places_of(model: Any, host: Host) -> Mapping[Any, tuple]:
     """Returns a dict from the key of each variable of a model to its place and its shape."""
     weights = {host.key_of(variable): tuple(variable.shape) for variable in model.weights}
     cached = _places.get(model)
@@ -146,7 +149,9 @@ def _places_of(model, host):
     return cached[1]
 
 
-def _walk(item, place, host, keys, seen) -> Iterator[tuple[int, str]]:
+def _walk(
+    item: Any, place: str, host: Host, keys: Mapping, seen: dict
+) -> Iterator[tuple[int, str]]:
     """Yields pairs (key of a variable, place), from the attributes of layers in a fixed order."""
     if id(item) in seen:
         return

@@ -13,10 +13,16 @@ In a TensorFlow checkpoint the slot is `m:3`, and the layout stands in the name 
 values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from tf_lamb.api.optimizers import layout as layouts
+from tf_lamb.api.optimizers.frontend import (
+    LayerwiseMembers,
+    MeasuringMembers,
+    SavedOptimizer,
+    Variable,
+)
 from tf_lamb.api.variables import as_int, is_ours, names_of, step_of, unwrapped
 from tf_lamb.core.messages import warn
 
@@ -37,11 +43,11 @@ class Part(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    kept: Mapping[str, Any]
+    kept: Mapping[str, Variable]
     initial: Mapping[str, str] = {}
 
 
-class State(NamedTuple):
+class NamedState(NamedTuple):
     """The variables that make up the state of an optimizer.
 
     Attributes:
@@ -53,11 +59,11 @@ class State(NamedTuple):
     """
 
     kind: str
-    scalars: Mapping[str, Any]
+    scalars: Mapping[str, Variable]
     parts: Sequence[Part]
     layout: layouts.Layout = layouts.Layout((), {})
 
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> dict[str, Variable]:
         """Returns the variables by their names in checkpoints: `iterations`, `m:3`."""
         by_name = {
             f"{slot}:{position}": variable
@@ -66,7 +72,7 @@ class State(NamedTuple):
         }
         return {**self.scalars, **by_name}
 
-    def by_key(self) -> dict[str, Any]:
+    def by_key(self) -> dict[str, Variable]:
         """Returns the variables by their keys in files: `iterations`, `3:dense|kernel:m`."""
         return dict(self.scalars) | {
             f"{position}:{_escaped(part.name)}:{slot}": variable
@@ -96,7 +102,7 @@ def has_averages(optimizer) -> bool:
     )
 
 
-def of(optimizer) -> State:
+def of(optimizer: LayerwiseMembers) -> NamedState:
     """Returns the state of an optimizer of this package, in Keras 3 or tf_keras."""
     kind, storage = optimizer.rule.name, optimizer._storage
     scalars = {"iterations": optimizer.iterations}
@@ -105,7 +111,7 @@ def of(optimizer) -> State:
     if hasattr(rate, "assign"):
         scalars["learning_rate"] = rate
     if storage is None:
-        return State(kind, scalars, ())
+        return NamedState(kind, scalars, ())
     guard = optimizer._guard
     if guard.counters:
         scalars["skipped_steps"] = guard.counter
@@ -116,24 +122,24 @@ def of(optimizer) -> State:
     parts = storage.parts()
     names, shapes = [part.name for part in parts], [part.shape for part in parts]
     layout = layouts.of(optimizer, storage.weights, names, shapes)
-    return State(kind, {**scalars, **storage.once()}, parts, layout)
+    return NamedState(kind, {**scalars, **storage.once()}, parts, layout)
 
 
-def of_measured(optimizer) -> State:
+def of_measured(optimizer: MeasuringMembers) -> NamedState:
     """Returns the state of MeasureNoise or AdaScale, without that of the optimizer inside."""
     kind = optimizer.saved_kind
     scalars = dict(optimizer._meter.state)
     if not scalars:
-        return State(kind, {}, ())
+        return NamedState(kind, {}, ())
     for name in ("micro_step", "squares"):  # these belong to an unfinished update
         scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
     parts = [Part(name, (), {}) for name in optimizer._measured_names]
-    return State(kind, scalars, parts)
+    return NamedState(kind, scalars, parts)
 
 
 def continue_from(
-    optimizer, trained: Sequence, every: Sequence, step: int, states: dict, weights: dict,
-    scalars: dict,
+    optimizer: LayerwiseMembers, trained: Sequence, every: Sequence, step: int, states: dict,
+    weights: dict, scalars: dict,
 ) -> set[str]:  # fmt: skip
     """Sets the state of an optimizer of this package, so that it continues after `step` steps.
 
@@ -192,7 +198,7 @@ def note_load(optimizer: Any) -> None:
         optimizer._guard.note_start(step_of(optimizer))
 
 
-def variables_of_saved(name: str, state: State, there: layouts.Layout) -> dict[str, Any]:
+def variables_of_saved(name: str, state: NamedState, there: layouts.Layout) -> dict[str, Variable]:
     """Returns the variables of an optimizer by the names that they have in a checkpoint.
 
     Args:
@@ -201,7 +207,8 @@ def variables_of_saved(name: str, state: State, there: layouts.Layout) -> dict[s
         there: The layout of the optimizer that wrote the checkpoint.
 
     Returns:
-        Dict from a name as in `State.variables`, with positions of the checkpoint, to a variable.
+        Dict from a name as in `NamedState.variables`, with positions of the checkpoint, to a
+        variable.
 
     Raises:
         ValueError: if the checkpoint belongs to other layers.
@@ -252,7 +259,9 @@ def check_count(name: str, weights: Sequence, *variables: Sequence) -> None:
         )
 
 
-def save(state: State, store: Any, array: Callable[[Any], Any]) -> None:
+def save(
+    state: NamedState, store: MutableMapping[str, Any], array: Callable[[Variable], Any]
+) -> None:
     """Writes a state into the store of Keras's saving.
 
     Args:
@@ -268,7 +277,10 @@ def save(state: State, store: Any, array: Callable[[Any], Any]) -> None:
 
 
 def load(
-    optimizer: Any, store: Any, array: Callable[[Any], Any], assign: Callable[[Any, Any], Any]
+    optimizer: SavedOptimizer,
+    store: Mapping[str, Any],
+    array: Callable[[Any], Any],
+    assign: Callable[[Variable, Any], Any],
 ) -> None:
     """Sets the state of an optimizer from a store that Keras has loaded, or changes nothing.
 
@@ -310,7 +322,7 @@ class _Saved(NamedTuple):
         array: A function that returns an entry as an array.
     """
 
-    store: Any
+    store: Mapping[str, Any]
     keys: Sequence[str]
     kinds: Sequence[str]
     slots: Mapping[int, tuple[str, dict[str, str]]]
@@ -325,7 +337,7 @@ class _Saved(NamedTuple):
         return layouts.from_array(self.value(_LAYOUT)) if _LAYOUT in self.keys else None
 
 
-def _read(store, array):
+def _read(store: Mapping[str, Any], array: Callable[[Any], Any]) -> _Saved:
     """Returns what a store has, as a `_Saved`."""
     keys = list(store.keys())
     slots: dict[int, tuple[str, dict]] = {}
@@ -338,7 +350,7 @@ def _read(store, array):
     return _Saved(store, keys, kinds, dict(sorted(slots.items())), array)
 
 
-def _why_nothing_loads(state, saved):
+def _why_nothing_loads(state: NamedState, saved: _Saved) -> str | None:
     """Returns why a file sets nothing, or None."""
     if not saved.keys:
         return "this file holds none"
@@ -347,7 +359,9 @@ def _why_nothing_loads(state, saved):
     return None
 
 
-def _matched(optimizer, state, saved):
+def _matched(
+    optimizer: SavedOptimizer, state: NamedState, saved: _Saved
+) -> list[tuple[Variable, Any]]:
     """Returns pairs of a variable of the state and its value, saved or initial; or refuses."""
     name, host = optimizer.name, optimizer._host
     if saved.kinds != [state.kind]:
@@ -385,7 +399,7 @@ def _matched(optimizer, state, saved):
     return pairs
 
 
-def _keys_of_parts(name, state, saved):
+def _keys_of_parts(name: str, state: NamedState, saved: _Saved) -> Sequence[Mapping[str, str]]:
     """Returns, for each variable of the state, a dict from slot to its key in the file."""
     if not saved.slots:
         return [{}] * len(state.parts)

@@ -1,8 +1,9 @@
 """Makes the plan of an optimizer: which of its variables decay, are adapted, or rest."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
+from tf_lamb.api.optimizers.frontend import KeyedOptimizer
 from tf_lamb.api.optimizers.settings import Settings
 from tf_lamb.api.variables import is_overwritten, path_of, root_mean_square
 from tf_lamb.core import checks
@@ -131,7 +132,7 @@ class Planner:
         return plan.warning_near_zero(excluded)
 
 
-def check_built_for(optimizer: Any, variables: Iterable, known: Iterable) -> None:
+def check_built_for(optimizer: KeyedOptimizer, variables: Iterable, known: Container) -> None:
     """Raises ValueError if an optimizer was not built for one of the variables.
 
     Args:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tf_lamb.api.optimizers import named
+from tf_lamb.api.optimizers.frontend import LayerwiseMembers, Variable
 from tf_lamb.api.variables import is_overwritten
 from tf_lamb.core.plan import Plan
 from tf_lamb.core.stored import Slot, State, Stored
@@ -38,16 +39,16 @@ class Storage:
 
     plan: Plan
     declared: Sequence[Sequence[Slot]]
-    weights: Sequence
-    slots: Sequence[Sequence]
-    masters: Sequence
-    averages: Sequence = ()
-    accumulators: Any = ()
-    micro_step: Any = None
-    has_averages: Any = None
+    weights: Sequence[Variable]
+    slots: Sequence[Sequence[Variable]]
+    masters: Sequence[Variable | None]
+    averages: Sequence[Variable | None] = ()
+    accumulators: Sequence[Variable] = ()
+    micro_step: Variable | None = None
+    has_averages: Variable | None = None
     steps: int | str | None = None
     shown: Sequence[tuple] = ()
-    native: Callable = lambda variable: variable
+    native: Callable[[Variable | None], Any] = lambda variable: variable
 
     def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
         """Returns the variables that a step changes.
@@ -128,16 +129,16 @@ class Storage:
             if average is not None and i in positions
         ]
 
-    def of(self, index: int) -> dict[str, Any]:
+    def of(self, index: int) -> dict[str, Variable]:
         """Returns a dict of the slots of a variable by name, with its "average" if there is one."""
         names = (slot.name for slot in self.declared[index])
         slots = dict(zip(names, self.slots[index], strict=True))
         return {**slots, **dict(("average", average) for average, _ in self.averaged({index}))}
 
-    def once(self) -> dict[str, Any]:
+    def once(self) -> dict[str, Variable]:
         """Returns a dict of the optimizer's scalars that are kept here, by name."""
-        scalars = {}
-        if self.steps:
+        scalars: dict[str, Variable] = {}
+        if self.steps and self.micro_step is not None:
             scalars[named.of_micro_steps("micro_step", self.steps)] = self.micro_step
         if self.has_averages is not None:
             scalars["has_averages"] = self.has_averages
@@ -148,8 +149,8 @@ class Storage:
         parts = []
         for i, (name, shape) in enumerate(zip(self.plan.names, self.plan.shapes, strict=True)):
             arrays = self.of(i)
-            if self.masters[i] is not None:
-                arrays["master"] = self.masters[i]
+            if (master := self.masters[i]) is not None:
+                arrays["master"] = master
             if self.steps:
                 arrays[named.of_micro_steps("accumulator", self.steps)] = self.accumulators[i]
             initial = {slot.name: slot.initial for slot in self.declared[i]}
@@ -157,7 +158,9 @@ class Storage:
         return parts
 
 
-def make_storage(optimizer: Any, variables: Sequence, plan: Plan, averages: Sequence) -> Storage:
+def make_storage(
+    optimizer: LayerwiseMembers, variables: Sequence, plan: Plan, averages: Sequence
+) -> Storage:
     """Makes the slots, masters, sums and counters of an optimizer in its build.
 
     Args:
@@ -187,12 +190,14 @@ def make_storage(optimizer: Any, variables: Sequence, plan: Plan, averages: Sequ
     return storage
 
 
-def _counter(optimizer, name):
+def _counter(optimizer: LayerwiseMembers, name: str) -> Variable:
     """Adds a scalar variable that counts."""
     return optimizer.add_variable((), dtype=optimizer._counts, name=name)
 
 
-def _slots(optimizer, variable, declared):
+def _slots(
+    optimizer: LayerwiseMembers, variable: Variable, declared: Sequence[Slot]
+) -> tuple[Variable, ...]:
     """Adds the slots of a variable in their dtypes, and returns them as a tuple."""
     is_double = optimizer._host.native(variable).dtype == "float64"
     chosen_dtype = optimizer._settings.dtypes.slots
@@ -208,7 +213,7 @@ def _slots(optimizer, variable, declared):
     )
 
 
-def _master(optimizer, variable):
+def _master(optimizer: LayerwiseMembers, variable: Variable) -> Variable | None:
     """Makes the float32 master of a half-precision variable; returns None where none is due."""
     is_half = optimizer._host.native(variable).dtype in ("float16", "bfloat16")
     if optimizer._settings.dtypes.masters and is_half and not is_overwritten(variable):
