@@ -21,12 +21,12 @@ from support.pages import ROOT
 from support.signatures import signature_of
 
 import tf_lamb
-from tf_lamb.api import callbacks, noise, optimizers
+from tf_lamb.api import callbacks, noise
+from tf_lamb.core import rules
 
-ROOMS = (optimizers, noise, callbacks)
-FACES = [name for room in ROOMS for name in room.__all__ if name != "BackupAndRestore"]
-FACES += ["GhostBatchNormalization"]
-OPTIMIZERS = optimizers.__all__
+OPTIMIZERS = [*rules.OURS]
+FACES = [*OPTIMIZERS, *noise.__all__, *callbacks.__all__, "GhostBatchNormalization"]
+FACES.remove("BackupAndRestore")
 
 
 def faces_of(frontend, names=FACES):
@@ -48,6 +48,7 @@ def test_both_frontends_have_the_same_names():
     one, other = (ours for _, ours in FRONTENDS.values())
     assert one.__all__ == other.__all__
     assert set(FACES) <= set(one.__all__) <= set(tf_lamb.__all__)
+    assert all(getattr(one, name).rule is rule for name, rule in rules.OURS.items())
 
 
 @on_tensorflow

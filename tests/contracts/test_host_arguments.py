@@ -9,7 +9,7 @@ import pytest
 from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 
 import tf_lamb.keras
-from tf_lamb.api import optimizers
+from tf_lamb.core import rules
 
 
 def variable(dtype="float32", name="v"):
@@ -54,7 +54,7 @@ def test_what_a_host_lets_be_set_is_in_the_config(frontend, name):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", optimizers.__all__)
+@pytest.mark.parametrize("name", rules.OURS)
 @pytest.mark.once
 def test_a_misspelt_argument_is_answered_with_the_one_that_was_meant(frontend, name):
     cls = getattr(FRONTENDS[frontend][1], name)

@@ -17,7 +17,7 @@ from support.frontends import (
 )
 from support.small_model import assert_same_weights, fit, two_layers
 
-from tf_lamb.api import optimizers
+from tf_lamb.core import rules
 
 
 @every_frontend
@@ -243,7 +243,7 @@ def test_sparse_gradients_are_dense_ones(frontend, name):
 
 
 @every_frontend
-@pytest.mark.parametrize("name", optimizers.__all__)
+@pytest.mark.parametrize("name", rules.OURS)
 @uncompiled(fits=True)
 def test_every_optimizer_fits(frontend, name):
     """With what spares memory; at a rate that trains from whatever weights a backend draws."""

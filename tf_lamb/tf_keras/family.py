@@ -5,8 +5,8 @@ Each joins the framework-independent half with the base class for tf_keras.
 
 import tf_keras
 
-from tf_lamb.api import noise, optimizers
-from tf_lamb.api.optimizers import user_rule
+from tf_lamb.api import noise
+from tf_lamb.api.optimizers import adamp, lamb, lans, lars, muon, sgdp, soap, user_rule
 from tf_lamb.tf_keras.measured import MeasuringOptimizer
 from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
@@ -19,31 +19,31 @@ _registered = tf_keras.saving.register_keras_serializable(package="tf_lamb")
 
 
 @_registered
-class LAMB(optimizers.LAMB, LayerwiseOptimizer): ...
+class LAMB(lamb.LAMB, LayerwiseOptimizer): ...
 
 
 @_registered
-class LANS(optimizers.LANS, LayerwiseOptimizer): ...
+class LANS(lans.LANS, LayerwiseOptimizer): ...
 
 
 @_registered
-class LARS(optimizers.LARS, LayerwiseOptimizer): ...
+class LARS(lars.LARS, LayerwiseOptimizer): ...
 
 
 @_registered
-class Muon(optimizers.Muon, LayerwiseOptimizer): ...
+class Muon(muon.Muon, LayerwiseOptimizer): ...
 
 
 @_registered
-class SGDP(optimizers.SGDP, LayerwiseOptimizer): ...
+class SGDP(sgdp.SGDP, LayerwiseOptimizer): ...
 
 
 @_registered
-class SOAP(optimizers.SOAP, LayerwiseOptimizer): ...
+class SOAP(soap.SOAP, LayerwiseOptimizer): ...
 
 
 @_registered
-class AdamP(optimizers.AdamP, LayerwiseOptimizer): ...
+class AdamP(adamp.AdamP, LayerwiseOptimizer): ...
 
 
 # Saved files know the class as "Measured".

@@ -5,8 +5,10 @@
 
 import ast
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from tf_lamb.core import rules
 
 
 class Word(NamedTuple):
@@ -59,9 +61,15 @@ def _conditions(given):
     }
 
 
-_MOMENTS = ("LAMB", "LANS", "SOAP", "AdamP")  # what keeps two moments of every variable
-_VELOCITY = ("LARS", "SGDP")  # what keeps a velocity of every variable
-_RATIO = ("LAMB", "LANS", "LARS")  # what has a trust ratio
+def _those(has: Callable[[rules.Rule], bool]) -> tuple[str, ...]:
+    """Returns the names of our optimizers whose rule has something."""
+    return tuple(name for name, rule in rules.OURS.items() if has(rule))
+
+
+# What keeps two moments of every variable, and has no argument `momentum` of its own.
+_MOMENTS = _those(lambda rule: "beta_1" in rule.hyper and "momentum" not in rule.hyper)
+_VELOCITY = _those(lambda rule: len(rule.slots) == 1)  # what keeps a velocity of every variable
+_RATIO = _those(lambda rule: rule.has_ratio)
 _MATRICES = ("Muon", "SOAP")  # what works on matrices
 
 _TORCH = "torch"
