@@ -98,13 +98,13 @@ class Muon:
     """Muon on one array: a matrix, or what AdamW steps."""
 
     def __init__(
-        self, w, *, lr, wd=0.0, mu=0.95, nesterov=True, steps=5, scale="rms", matrix=True,
-        rate=1.0, b1=0.9, b2=0.999, eps=1e-8,
+        self, w, *, lr, wd=0.0, mu=0.95, nesterov=True, scale="rms", matrix=True, rate=1.0,
+        b1=0.9, b2=0.999, eps=1e-8, polynomials=((3.4445, -4.7750, 2.0315),) * 5,
     ):  # fmt: skip
         self.w = np.array(w, np.float64)
         self.m = np.zeros_like(self.w)
-        self.lr, self.wd, self.mu, self.nesterov, self.steps = lr, wd, mu, nesterov, steps
-        self.scale, self.matrix = scale, matrix
+        self.lr, self.wd, self.mu, self.nesterov = lr, wd, mu, nesterov
+        self.polynomials, self.scale, self.matrix = polynomials, scale, matrix
         self.adam = Lamb(
             {"w": w}, lr=lr * rate, wd=wd, b1=b1, b2=b2, eps=eps,
             decay_enters="decoupled", unadapted=("w",),
@@ -112,11 +112,10 @@ class Muon:
 
     def orthogonal(self, u):
         x = u / (frobenius(u) + 1e-7)
-        for _ in range(self.steps):  # on the singular values: U p(S) V'
-            left, values, right = np.linalg.svd(x, full_matrices=False)
-            values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
-            x = left @ np.diag(values) @ right
-        return x
+        left, values, right = np.linalg.svd(x, full_matrices=False)
+        for a, b, c in self.polynomials:  # of the singular values: U p(S) V'
+            values = a * values + b * values**3 + c * values**5
+        return left @ np.diag(values) @ right
 
     def step(self, g):
         if not self.matrix:

@@ -16,7 +16,7 @@ import keras
 import tf_lamb
 from tf_lamb.core import layouts
 from tf_lamb.core.rules.lamb import adamw
-from tf_lamb.core.rules.muon import orthogonalized
+from tf_lamb.core.rules.muon import JORDAN, orthogonalized
 from tf_lamb.core.rules.shared import norm
 
 FALLBACK_BETA_2, EPSILON = 0.999, 1e-8
@@ -195,7 +195,7 @@ class MuonH(_Prototype):
         del decay  # its norm is constant
         kept = jnp.where(calls == 0, norm(jnp, w), own["norm"])
         m = self.beta_1 * own["m"] + g
-        o = orthogonalized(jnp, g + self.beta_1 * m, 5)[0]
+        o = orthogonalized(jnp, g + self.beta_1 * m, [JORDAN] * 5)[0]
         w = w - lr * kept * o / (norm(jnp, o) + EPSILON)
         return w * kept / (norm(jnp, w) + EPSILON), {"m": m, "norm": kept}
 

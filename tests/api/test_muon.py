@@ -1,12 +1,16 @@
 """Muon in every frontend: the oracle's numbers, its slots, and what cannot be meant."""
 
 import importlib
+import json
 
 import keras
 import numpy as np
+import oracle
 import pytest
 from support.cases import random_steps
 from support.frontends import FRONTENDS, array, every_frontend, new_variable, train, uncompiled
+
+from tf_lamb.core.rules.muon import Form
 
 STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/kernel": (4, 6),
            "query/kernel": (4, 2, 3), "tall/kernel": (6, 4), "dense/bias": (6,)}  # fmt: skip
@@ -59,6 +63,32 @@ def state(optimizer):
 
 def value(slot):
     return keras.ops.cast(slot, "float32")
+
+
+@every_frontend
+@pytest.mark.parametrize(
+    ("coefficients", "steps", "kept"),
+    [("polar_express", 5, "polar_express"), ((2, -1.5, 0.5), 5, [2.0, -1.5, 0.5]),
+     ([(3, -4, 2), [1.5, -0.5, 0]], 2, [[3.0, -4.0, 2.0], [1.5, -0.5, 0.0]])],
+    ids=["a preset", "a triple", "a triple a step"],
+)  # fmt: skip
+@uncompiled()
+def test_coefficients_are_saved_and_step_as_the_rule_has_them(frontend, coefficients, steps, kept):
+    optimizer = FRONTENDS[frontend][1].Muon(0.1, form={"coefficients": coefficients})
+    config = json.loads(json.dumps(optimizer.get_config()))
+    assert config["form"] == {
+        "newton_schulz_steps": steps, "update_scale": "rms", "fallback_lr_scale": 1.0,
+        "coefficients": kept,
+    }  # fmt: skip
+    w, gradients = random_steps((4, 6), steps=2)
+    again = type(optimizer).from_config(config)
+    *_, last = train(frontend, again, {"a/kernel": w}, [{"a/kernel": g} for g in gradients])
+    reference = oracle.Muon(
+        w, lr=0.1, polynomials=Form(coefficients=again.form.coefficients).triples
+    )
+    for g in gradients:
+        expected = reference.step(g)
+    np.testing.assert_allclose(last["a/kernel"], expected, rtol=1e-4, atol=1e-5)
 
 
 @every_frontend

@@ -22,6 +22,7 @@ tf_lamb.LAMB(weight_decay=schedule, treatments={"embed": {"rate": 0.1}}, on_spik
 tf_lamb.Muon(treatments={"mixer": {"rows": 0}, "grouped": {"rows": None}, "turned": {"rows": [1]}})
 tf_lamb.SOAP(form={"one_sided": True}, treatments={"mixer/kernel": {"rows": 0}})
 tf_lamb.AdaScale(tf_lamb.Muon(0.02, form={"newton_schulz_steps": 5}), scale=8)
+tf_lamb.Muon(form={"coefficients": [[3.4445, -4.775, 2.0315]], "update_scale": "shape"})
 tf_lamb.BackupAndRestore(pathlib.Path("backup"))
 seen: Sequence[str] = [ratio.path for ratio in lamb.trust_ratios()]
 changes: dict = dict(tf_lamb.migrate("checkpoint", lamb, None).changes)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core.patterns import EXCLUSIONS, PRESETS
+from tf_lamb.core.rules.muon import Coefficients
 from tf_lamb.core.rules.shared import Interval
 from tf_lamb.core.spikes import DEVIATIONS, LENGTH
 
@@ -43,6 +44,7 @@ CHOICES = {
     "form['momentum']": ("inside", "outside", "mixed"),
     "form['denominator']": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "form['update_scale']": ("rms", "shape"),
+    "form['coefficients']": ("jordan", "polar_express", "cubic5"),
     "form['renewal']": ("cholesky", "qr"),
     "dtypes['slots']": ("float32", "bfloat16"),
     "dtypes['masters']": ("float32",),
@@ -141,6 +143,38 @@ def bounds(name: str, value) -> tuple[float, float] | None:
     return low, high
 
 
+def coefficients(name: str, value) -> Coefficients:
+    """Returns the name of known coefficients as it is, and numbers as tuples of floats.
+
+    Args:
+        name: The name of the argument.
+        value: A name, three numbers, or a list with three numbers for each step.
+
+    Raises:
+        TypeError: if it is neither.
+        ValueError: for an unknown name, and for a number that is not finite.
+    """
+    if isinstance(value, str):
+        return choice(name, value)
+    rows = value if _is_list_of_lists(value) else [value]
+    if not all(isinstance(row, (list, tuple)) and len(row) == 3 for row in rows):
+        listed = ", ".join(map(repr, CHOICES[name]))
+        raise TypeError(
+            f"{name} must be one of {listed}, three numbers a, b and c, or a list with three for "
+            f"each step, not {value!r}."
+        )
+    triples = [
+        tuple(number(f"A number of {name}", item, "(-inf, inf)") for item in row) for row in rows
+    ]
+    return tuple(triples) if rows is value else triples[0]
+
+
+def _is_list_of_lists(value):
+    """Returns whether the value is a list of lists, or of tuples."""
+    lists = (list, tuple)
+    return isinstance(value, lists) and bool(value) and isinstance(value[0], lists)
+
+
 def flag(name: str, value) -> bool:
     """Returns the value if it is a bool.
 
@@ -198,7 +232,9 @@ OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
     int: integer,
     bool: flag,
     str: choice,
+    int | None: lambda name, value: None if value is None else integer(name, value),
     str | None: lambda name, value: None if value is None else choice(name, value),
+    Coefficients: coefficients,
     Interval: bounds,
 }
 

@@ -43,7 +43,15 @@ class Muon(Layerwise):
     `DepthwiseConv2D` of several channels with a name of its own, `{"rows": None}` in `treatments`:
     they look like any other convolution, and their channels would be mixed.
 
-    Its fifteen products of matrices a step are work that LAMB does not have. On a GPU or TPU they
+    NewtonSchulz is X <- u / |u|, then in every step X <- a X + b (X X') X + c (X X')^2 X, which
+    takes each singular value x to a x + b x^3 + c x^5. `coefficients` in `form` choose a, b and c:
+
+        "jordan"         5 steps, 15 products; values from 0.01 on end at 0.68 to 1.13 (Jordan)
+        "polar_express"  5 steps, 15 products; at 0.87 to 1.12 (Amsel et al.: the first five of
+                         their list, with their safety factor 1.01)
+        "cubic5"         5 steps, 10 products, as c is 0; at 0.77 to 1.3 (Huang)
+
+    Its products of matrices are work that LAMB does not have. On a GPU or TPU they
     are in bfloat16 (Jordan), unless `dtypes={"products": "float32"}`, and matrices of one shape
     are multiplied as one stack. Under `keras.distribution` a product wants the whole matrix, which
     XLA then gathers.
@@ -58,7 +66,10 @@ class Muon(Layerwise):
             Defaults to None: ["embedding"], without a warning where nothing matches.
         nesterov: False makes u m. Defaults to True (Jordan).
         form: Dict of what the published forms differ in; None is Moonlight's.
-            "newton_schulz_steps": iterations, each three products of matrices; 5 by default.
+            "coefficients": "jordan", the default, "polar_express" or "cubic5"; three numbers
+            [a, b, c] for every step; or a list of such three, one for each step.
+            "newton_schulz_steps": iterations; by default those of the coefficients, and 5 where
+            they are the same in every step, as Jordan's are.
             "update_scale": "rms" as above; "shape" makes s the root of max(1, columns/rows), as
             Jordan has it.
             "fallback_lr_scale": what the learning rate is multiplied by for AdamW; 1.0 by default.
@@ -69,7 +80,8 @@ class Muon(Layerwise):
 
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
-            that is no regex, an unknown argument.
+            that is no regex, an unknown argument, coefficients of another number of steps than
+            newton_schulz_steps.
         ValueError: at the first step, where `treatments` names axes that a variable does not have,
             and where nothing is a matrix.
 
@@ -89,6 +101,9 @@ class Muon(Layerwise):
         - Liu et al., Muon is Scalable for LLM Training, https://arxiv.org/abs/2502.16982
         - Shah et al., Practical Efficiency of Muon for Pretraining,
           https://arxiv.org/abs/2505.02222
+        - Amsel et al., The Polar Express: Optimal Matrix Sign Methods and Their Application to the
+          Muon Algorithm, https://arxiv.org/abs/2505.16932
+        - Huang, How Much Orthogonalization Does Muon Need?, https://arxiv.org/abs/2606.00371
     """
 
     rule = RULE

@@ -22,7 +22,7 @@ Patterns = Sequence[str] | str | None
 Treatments = Mapping[str, Mapping[str, Any]] | None
 Bounds = Mapping[str, Sequence[float] | None] | None
 Dtypes = Mapping[str, str | None] | None
-Form = Mapping[str, str | float] | None
+Form = Mapping[str, str | float | Sequence | None] | None
 Accumulation = int | Mapping[int, int] | None
 Spikes = Sequence[float] | str | None
 
@@ -308,7 +308,7 @@ class ProjectionSettings(Settings):
 def _as_json(value):
     """Returns a value with tuples as lists, and dataclasses and mappings as dicts."""
     if isinstance(value, tuple):
-        return list(value)
+        return [_as_json(item) for item in value]
     if dataclasses.is_dataclass(value):
         return _as_json(vars(value))
     if isinstance(value, Mapping):

@@ -7,8 +7,37 @@ from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import decayed, in_dtype, norm
 from tf_lamb.core.stacks import transposed
 
-# Jordan's quintic: five steps take singular values in (0, 1] to about [0.7, 1.2].
-_A, _B, _C = 3.4445, -4.7750, 2.0315
+Triple = tuple[float, float, float]
+Coefficients = str | Triple | tuple[Triple, ...]  # a name, those of every step, or of each step
+
+# Jordan's quintic: five steps take singular values from 0.006 to 1 to between 0.68 and 1.21.
+JORDAN = (3.4445, -4.7750, 2.0315)
+# The first five of Amsel et al. (arXiv:2505.16932), the best composition of quintics from 0.001 on:
+# from there to 1 they end between 0.84 and 1.13.
+_POLAR_EXPRESS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+)
+_SAFETY = 1.01  # Amsel et al.; it is for singular values that rounding has made larger than 1
+# Huang (arXiv:2606.00371), as the author has added them to NVIDIA's Emerging-Optimizers (#217):
+# from 0.01 to 1 they end between 0.77 and 1.3.
+_CUBIC5 = (
+    (3.3656576, -3.3420992, 0.0),
+    (2.5744352, -1.4957376, 0.0),
+    (2.5368962, -1.4312570, 0.0),
+    (2.4418906, -1.2764040, 0.0),
+    (2.2230472, -0.9630650, 0.0),
+)
+PRESETS: dict[str, Triple | tuple[Triple, ...]] = {
+    "jordan": JORDAN,
+    "polar_express": tuple(
+        (a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in _POLAR_EXPRESS
+    ),
+    "cubic5": _CUBIC5,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,14 +45,48 @@ class Form:
     """Selects one of the forms that go by the name of Muon; `muon` has their equations.
 
     Attributes:
-        newton_schulz_steps: The number of steps that orthogonalize the update.
+        newton_schulz_steps: The number of steps that orthogonalize the update. Defaults to None:
+            as many as there are `coefficients`, and 5 if they are the same in every step.
         update_scale: "rms" or "shape", the scale s of the update.
         fallback_lr_scale: The learning rate of AdamW for all that is no matrix, in units of lr.
+        coefficients: a, b and c of each step: a key of `PRESETS`, one triple for every step, or a
+            tuple with a triple for each step.
+
+    Raises:
+        ValueError: if the coefficients are those of another number of steps.
     """
 
-    newton_schulz_steps: int = 5
+    newton_schulz_steps: int | None = None
     update_scale: str = "rms"
     fallback_lr_scale: float = 1.0
+    coefficients: Coefficients = "jordan"
+
+    def __post_init__(self):
+        steps, triples = self.newton_schulz_steps, self._found()
+        if steps is None:
+            steps = 5 if _is_triple(triples) else len(triples)
+            object.__setattr__(self, "newton_schulz_steps", steps)
+        if not _is_triple(triples) and len(triples) != steps:
+            raise ValueError(
+                f"form has coefficients of {len(triples)} steps, and newton_schulz_steps={steps}: "
+                "leave newton_schulz_steps out, or give one triple, or one for each of the steps."
+            )
+
+    def _found(self):
+        """Returns the coefficients with the numbers of a preset in place of its name."""
+        found = self.coefficients
+        return PRESETS[found] if isinstance(found, str) else found
+
+    @property
+    def triples(self) -> tuple[Triple, ...]:
+        """The a, b and c of each step."""
+        triples = self._found()
+        return (triples,) * self.newton_schulz_steps if _is_triple(triples) else triples
+
+
+def _is_triple(coefficients):
+    """Returns whether coefficients are those of every step."""
+    return not isinstance(coefficients[0], tuple)
 
 
 HYPER = {
@@ -62,7 +125,7 @@ def muon(
         axes: The axes of a norm, which this rule does not use.
         momentum: mu.
         nesterov: Whether u is Nesterov's, as above.
-        form: The `newton_schulz_steps`, and the scales above.
+        form: The coefficients of the Newton-Schulz steps, and the scales above.
         beta_1, beta_2, epsilon: Those of AdamW.
         product_dtype: See `orthogonalized`.
 
@@ -83,7 +146,7 @@ def muon(
         )  # fmt: skip
     m = momentum * m + g
     u = g + momentum * m if nesterov else m
-    iteration = {"steps": form.newton_schulz_steps, "product_dtype": product_dtype}
+    iteration = {"coefficients": form.triples, "product_dtype": product_dtype}
     (o,) = yield orthogonalized, (u,), iteration
     rows, columns = w.shape
     s = 0.2 * max(rows, columns) ** 0.5
@@ -92,29 +155,34 @@ def muon(
     return decayed(w, decay, -lr * w) - (lr * s) * o, m
 
 
-def orthogonalized(xp, u, steps, product_dtype=None):
+def orthogonalized(xp, u, coefficients, product_dtype=None):
     """Computes a matrix with the singular vectors of u, and singular values about 1.
 
         X <- u / (|u| + 1e-7)
         A  = X X'
-        X <- a X + (b A + c A A) X          as often as there are steps
+        X <- a X + (b A + c A A) X          for a, b and c of each step
+
+    So a singular value x becomes a x + b x^3 + c x^5. Where c is 0, there is no product A A.
 
     Args:
         xp: The array namespace.
         u: A matrix, or a stack of matrices.
-        steps: The number of iterations.
+        coefficients: For each step a, b and c.
         product_dtype: The dtype of X and A; None is that of u. The norm is always in that of u.
 
     Returns:
         A list with the one result, in the shape and dtype of u.
+
+    Source: Jordan et al., 2024. Amsel et al. divide by 1.01 |u|, for a singular value that rounding
+    makes larger than 1; the 1.01 that is in their coefficients suffices for that.
     """
     (x,) = in_dtype(xp, product_dtype, u / (norm(xp, u, axes=(-2, -1)) + 1e-7))
     tall = u.shape[-2] > u.shape[-1]
     if tall:  # X X' is smaller with fewer rows than columns
         x = transposed(xp, x)
-    for _ in range(steps):
-        a = x @ transposed(xp, x)
-        x = _A * x + (_B * a + _C * (a @ a)) @ x
+    for a, b, c in coefficients:
+        square = x @ transposed(xp, x)
+        x = a * x + (b * square + c * (square @ square) if c else b * square) @ x
     x = transposed(xp, x) if tall else x
     return in_dtype(xp, u.dtype, x)
 
@@ -126,5 +194,5 @@ RULE = Rule(
     start_rate=0.01,
     transfer_exponent=0.75,
     takes_gain=False,
-    gains_by_dealing=True,  # one result is gathered for fifteen products
+    gains_by_dealing=True,  # one result is gathered for ten or fifteen products
 )
