@@ -62,7 +62,11 @@ CALLS = {
     "Muon(ns_steps=6, form={'update_scale': 'shape'})":
         "Muon(form={'update_scale': 'shape', 'newton_schulz_steps': 6})",
     "Muon(adam_beta_1=0.8, adam_beta_2=0.99, muon_a=3.4445)": "Muon(beta_1=0.8, beta_2=0.99)",
-    "Muon(1e-3, muon_b=-4.0)": "Muon(0.001)",
+    "Muon(1e-3, muon_b=-4.0)": "Muon(0.001, form={'coefficients': [3.4445, -4.0, 2.0315]})",
+    "Muon(1e-3, muon_a=3, muon_c=2, ns_steps=6)":
+        "Muon(0.001, form={'newton_schulz_steps': 6, 'coefficients': [3, -4.775, 2]})",
+    "Muon(1e-3, muon_a=3.4445, muon_b=-4.775, muon_c=2.0)":
+        "Muon(0.001, form={'coefficients': [3.4445, -4.775, 2.0]})",
     "SOAP(1e-3, adam_lr_ratio=0.1)": "SOAP(0.001)",
     "LAMB(1e-3, exclude_layers='head')": "LAMB(0.001, exclude_from_layer_adaptation=['head'])",
     # torch, Jordan, Vyas
@@ -77,6 +81,11 @@ CALLS = {
     "Muon(lr=1e-3, adjust_lr_fn='match_rms_adamw')": "Muon(learning_rate=0.001)",
     "Muon(lr=1e-3, adjust_lr_fn='original', ns_coefficients=(3.4445, -4.775, 2.0315))":
         "Muon(learning_rate=0.001, form={'update_scale': 'shape'})",
+    "Muon(1e-3, ns_coefficients=(3, -4, 2), ns_steps=4)":
+        "Muon(0.001, form={'newton_schulz_steps': 4, 'coefficients': (3, -4, 2)})",
+    "Muon(1e-3, ns_coeffs=[(4.0, -6.0, 2.5), (2.0, -1.5, 0.5)], weight_decay=0.1)":
+        "Muon(0.001, weight_decay=0.1, "
+        "form={'coefficients': [(4.0, -6.0, 2.5), (2.0, -1.5, 0.5)]})",
     "Muon(lr=0.02, adamw_lr=1e-3, adamw_betas=(0.9, 0.95), adamw_eps=1e-9)":
         "Muon(learning_rate=0.02, form={'update_scale': 'shape', 'fallback_lr_scale': 0.05}, "
         "beta_1=0.9, beta_2=0.95, epsilon=1e-09)",
@@ -155,7 +164,6 @@ def test_the_call_that_is_answered_can_be_made(call):
         ("LAMB(lr=1e-3, colour=2)", "'colour' is unknown; it takes learning_rate, "),
         ("LARS(classic_momentum='no')", "no argument 'classic_momentum': it takes learning_rate, "),
         ("LAMB(colour=2, tint=1)", "no arguments 'colour' and 'tint': it takes learning_rate, "),
-        ("Muon(1e-3, ns_coefficients=(3, -4, 2))", "are fixed. Without it, write Muon(0.001)."),
         ("Muon(1e-3, adam_weight_decay=0.0)", "exclude_from_weight_decay"),
         ("SOAP(1e-3, adam_lr_ratio=0.1)", "slower one in treatments"),
         ("LAMB(1e-3, nesterov=True)", "LANS is LAMB with Nesterov's step"),

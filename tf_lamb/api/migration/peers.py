@@ -15,6 +15,7 @@ from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
 from tf_lamb.api.schedules import with_numbers
 from tf_lamb.api.variables import numpy_of
 from tf_lamb.core.patterns import exact, model_name
+from tf_lamb.core.rules.muon import JORDAN
 
 # Name of an argument in another package -> its name in this one.
 _WORDS = {
@@ -69,6 +70,10 @@ class Peer:
                 target[key] = self.fixed[name] if name in self.fixed else plain(config[key])
         if "classic_momentum" in source_config:
             result["form"] = _FORMS["inside" if source_config["classic_momentum"] else "outside"]
+        if source_config.keys() >= {*_COEFFICIENTS}:
+            triple = [plain(source_config[name]) for name in _COEFFICIENTS]
+            if not _same(triple, list(JORDAN)):
+                result["form"]["coefficients"] = triple
         if (decay := plain(source_config.get("decay"))) and _is_number(result.get("learning_rate")):
             result["learning_rate"] = decayed(result["learning_rate"], decay)
         return result
@@ -541,15 +546,18 @@ def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str
     }
 
 
-# Arguments that only Keras's Muon has, with the values that ours always uses.
-_MUON_ALONE = {"rms_rate": 0.2, "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315}
+# Arguments that only Keras's Muon has: those that form has as "coefficients", and one with the
+# value that ours always uses.
+_COEFFICIENTS = ("muon_a", "muon_b", "muon_c")
+_MUON_ALONE = {"rms_rate": 0.2}
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
     (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay",
      *_KERAS),
-    {"form.update_scale": "rms"},
+    {"form.update_scale": "rms", "form.coefficients": "jordan"},
     # Slots tell which variables are matrices; `muon_changes` compares the other arguments.
-    ("name", "exclude_layers", "exclude_embeddings", *_MUON_ALONE, "adam_weight_decay"),
+    ("name", "exclude_layers", "exclude_embeddings", *_COEFFICIENTS, *_MUON_ALONE,
+     "adam_weight_decay"),
 )  # fmt: skip
 
 

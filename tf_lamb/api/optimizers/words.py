@@ -78,7 +78,6 @@ _XLA = "XLA compiles the update as one program."
 _PARAMETERS = "The model gives its variables in `compile`, or you in `build`."
 _TIMM_CLIPS = "Without max_grad_norm timm clips, too, as global_clipnorm=1.0 does."
 _REGEXES = "What a mask leaves out is a list of regexes here, searched in paths, or this group."
-_COEFFICIENTS = "The coefficients are Jordan's, 3.4445, -4.775 and 2.0315, and are fixed."
 _ONE_DECAY = (
     "One weight_decay is for all variables, and Adam's follow Adam's rate; what shall not decay "
     "goes into exclude_from_weight_decay. Keras's Muon decays by 0.004 where nothing is given."
@@ -257,12 +256,24 @@ WORDS = (
     # -- Muon
     Word("ns_steps", "torch, optax, Keras's Muon", "form={'newton_schulz_steps': ns_steps}", "",
          ("Muon",)),
-    Word("ns_coefficients", "torch", None, _COEFFICIENTS, ("Muon",),
+    Word("ns_coefficients", "torch", "form={'coefficients': ns_coefficients}", "", ("Muon",),
          same=((3.4445, -4.775, 2.0315),)),
-    Word("ns_coeffs", "optax", None, _COEFFICIENTS, ("Muon",), same=((3.4445, -4.775, 2.0315),)),
-    Word("muon_a", _KERAS_MUON, None, _COEFFICIENTS, ("Muon",), same=(3.4445,)),
-    Word("muon_b", _KERAS_MUON, None, _COEFFICIENTS, ("Muon",), same=(-4.775,)),
-    Word("muon_c", _KERAS_MUON, None, _COEFFICIENTS, ("Muon",), same=(2.0315,)),
+    Word("ns_coeffs", "optax", "form={'coefficients': ns_coeffs}", "", ("Muon",),
+         same=((3.4445, -4.775, 2.0315),)),
+    Word("muon_a, muon_b, muon_c", _KERAS_MUON,
+         "form={'coefficients': [muon_a, muon_b, muon_c]}", "", ("Muon",)),
+    Word("muon_a, muon_b", _KERAS_MUON, "form={'coefficients': [muon_a, muon_b, 2.0315]}", "",
+         ("Muon",)),
+    Word("muon_a, muon_c", _KERAS_MUON, "form={'coefficients': [muon_a, -4.775, muon_c]}", "",
+         ("Muon",)),
+    Word("muon_b, muon_c", _KERAS_MUON, "form={'coefficients': [3.4445, muon_b, muon_c]}", "",
+         ("Muon",)),
+    Word("muon_a", _KERAS_MUON, "form={'coefficients': [muon_a, -4.775, 2.0315]}", "", ("Muon",),
+         same=(3.4445,)),
+    Word("muon_b", _KERAS_MUON, "form={'coefficients': [3.4445, muon_b, 2.0315]}", "", ("Muon",),
+         same=(-4.775,)),
+    Word("muon_c", _KERAS_MUON, "form={'coefficients': [3.4445, -4.775, muon_c]}", "", ("Muon",),
+         same=(2.0315,)),
     Word("rms_rate", _KERAS_MUON, None,
          "It is 0.2 here. For another multiply learning_rate by rms_rate / 0.2, and divide "
          "weight_decay and the fallback_lr_scale of form by that.", ("Muon",), same=(0.2,)),
