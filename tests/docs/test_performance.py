@@ -1,10 +1,13 @@
 """The tables of what an update costs, from their logs."""
 
+import json
 import re
 import statistics
 
 import pytest
 from support.pages import ROOT, runs, table, words
+
+from benchmarks.study import singular_values
 
 pytestmark = pytest.mark.once
 PREFLIGHT, PERFORMANCE = (ROOT / "docs" / f"{name}.md" for name in ("preflight", "performance"))
@@ -115,6 +118,11 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
         assert told[name] == f"{added[of]:.1f} ms"
     muon = f"{added['tf_lamb.Muon bfloat16']:.1f} ms; {added['tf_lamb.Muon']:.1f} with"
     assert told["Muon"].startswith(muon)
+
+
+def test_where_singular_values_end_is_in_the_log():
+    written = singular_values.table(map(json.loads, singular_values.LOG.read_text().splitlines()))
+    assert written in PERFORMANCE.read_text()
 
 
 def test_products_in_bfloat16_end_where_those_in_float32_do():
