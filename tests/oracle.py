@@ -94,13 +94,46 @@ class Lans:
         return self.w
 
 
+def slices_of(matrix, by):
+    """The index of all of a matrix, or of each of its "rows" or "columns"."""
+    if by is None:
+        return [...]
+    return [(i, ...) if by == "rows" else (..., i) for i in range(matrix.shape[by == "columns"])]
+
+
+def with_ratio(w, u, by, phi, bounds):
+    """A step u, of which each slice is multiplied by phi(|w|)/|u| within the bounds."""
+    scaled, ratios = np.array(u), []
+    for index in slices_of(w, by):
+        top, bottom = frobenius(w[index]), frobenius(u[index])
+        ratio = np.clip(top, *phi) / bottom if top > 0 and bottom > 0 else 1.0
+        ratios.append(float(np.clip(ratio, *bounds)))
+        scaled[index] = ratios[-1] * u[index]
+    return scaled, ratios
+
+
+def as_long_as(before, w, by):
+    """w, of which each slice has the norm that it has in `before`."""
+    w = np.array(w)
+    for index in slices_of(w, by):
+        if frobenius(before[index]) > 0 and frobenius(w[index]) > 0:
+            w[index] = w[index] * frobenius(before[index]) / frobenius(w[index])
+    return w
+
+
 class Muon:
-    """Muon on one array: a matrix, or what AdamW steps."""
+    """Muon on one array: a matrix, or what AdamW steps.
+
+    With `phi` and `bounds` its step has a trust ratio, with `constant` the matrix keeps its norm;
+    both are of the whole matrix, or `by` "rows" or "columns".
+    """
 
     def __init__(
         self, w, *, lr, wd=0.0, mu=0.95, nesterov=True, scale="rms", matrix=True, rate=1.0,
         b1=0.9, b2=0.999, eps=1e-8, polynomials=((3.4445, -4.7750, 2.0315),) * 5,
+        phi=(0.0, np.inf), bounds=None, by=None, constant=False,
     ):  # fmt: skip
+        self.phi, self.bounds, self.by, self.constant = phi, bounds, by, constant
         self.w = np.array(w, np.float64)
         self.m = np.zeros_like(self.w)
         self.lr, self.wd, self.mu, self.nesterov = lr, wd, mu, nesterov
@@ -128,7 +161,12 @@ class Muon:
         o = self.orthogonal(u.reshape(rows, columns)).reshape(u.shape)
         longest = 0.2 * np.sqrt(max(rows, columns))
         s = longest if self.scale == "rms" else np.sqrt(max(1.0, columns / rows))
-        self.w = self.w - self.lr * (s * o + self.wd * self.w)
+        move, before = s * o, self.w
+        if self.bounds:
+            move, self.ratios = with_ratio(self.w, move, self.by, self.phi, self.bounds)
+        self.w = self.w - self.lr * (move + self.wd * self.w)
+        if self.constant:
+            self.w = as_long_as(before, self.w, self.by)
         return self.w
 
 
@@ -141,7 +179,9 @@ class Soap:
     def __init__(
         self, w, *, lr, wd=0.0, b1=0.95, b2=0.95, eps=1e-8, every=10, longest=10_000,
         one_sided=False, matrix=True, correct=True, normalize=False,
+        phi=(0.0, np.inf), bounds=None, by=None, constant=False,
     ):  # fmt: skip
+        self.phi, self.bounds, self.by, self.constant = phi, bounds, by, constant
         self.w, self.lr, self.wd = np.array(w, np.float64), lr, wd
         self.b1, self.b2, self.eps, self.every = b1, b2, eps, every
         self.correct, self.normalize, self.matrix, self.count = correct, normalize, matrix, -1
@@ -189,8 +229,13 @@ class Soap:
         rate = self.lr
         if self.correct:
             rate *= np.sqrt(1 - self.b2**self.count) / (1 - self.b1**self.count)
-        w = w - rate * u
+        move, before = rate / self.lr * u, w
+        if self.bounds:
+            move, self.ratios = with_ratio(w, move, self.by, self.phi, self.bounds)
+        w = w - self.lr * move
         w = w - self.lr * self.wd * w
+        if self.constant:
+            w = as_long_as(before, w, self.by)
         self.factors = [
             self.b2 * factor + (1 - self.b2) * product
             for factor, product in zip(self.factors, self.products(g), strict=True)

@@ -21,6 +21,8 @@ STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/
     ("name", "asks", "options"),
     [("Muon", "orthogonalized", {}),
      ("Muon", "orthogonalized", {"use_ema": True, "dtypes": {"slots": "bfloat16"}}),
+     ("Muon", "orthogonalized",
+      {"bounds": {"trust_ratio": (0.35, None)}, "treatments": {"b/": {"slices": 1}}}),
      ("SOAP", "renewed", {"form": {"one_sided": True}, "precondition_frequency": 2})],
 )  # fmt: skip
 @uncompiled()
@@ -41,7 +43,7 @@ def test_stacks_are_stepped_as_one_by_one(frontend, name, asks, options, monkeyp
         variables = [new_variable(frontend, w, path=path) for path, (w, _) in pairs]
         optimizer = getattr(FRONTENDS[frontend][1], name)(
             0.125, weight_decay=0.1, exclude_from_weight_decay=["free"],
-            treatments={"slow": {"rate": 0.5}}, **options,
+            **{**options, "treatments": {"slow": {"rate": 0.5}, **options.get("treatments", {})}},
         )  # fmt: skip
         optimizer.build(variables)
         optimizer._update.stacks = stacks

@@ -46,6 +46,7 @@ CHOICES = {
     "form['update_scale']": ("rms", "shape"),
     "form['coefficients']": ("jordan", "polar_express", "cubic5"),
     "form['renewal']": ("cholesky", "qr"),
+    "form['norm']": ("constant",),
     "dtypes['slots']": ("float32", "bfloat16"),
     "dtypes['masters']": ("float32",),
     "dtypes['products']": ("float32", "bfloat16"),
@@ -119,26 +120,26 @@ def choice(name: str, value) -> str:
     return value
 
 
-def bounds(name: str, value) -> tuple[float, float] | None:
-    """Returns the value as a pair of floats, low and high, or None if it is None.
+def bounds(name: str, value) -> Interval:
+    """Returns the value as a pair, low and high, of floats or None; None if it is None.
 
     Args:
         name: The name of the argument.
         value: Its value.
 
     Raises:
-        TypeError: if it is neither None nor two numbers.
+        TypeError: if it is neither None nor two numbers, of which None is an open one.
         ValueError: unless 0 <= low <= high.
     """
     if value is None:
         return None
     try:
-        low, high = (real(bound) for bound in value)
+        low, high = (None if bound is None else real(bound) for bound in value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be None or two numbers such as (0.01, 10.0), not {value!r}."
         ) from error
-    if not 0 <= low <= high:
+    if not 0 <= (0.0 if low is None else low) <= (math.inf if high is None else high):
         raise ValueError(f"{name} must satisfy 0 <= low <= high, but it is {value!r}.")
     return low, high
 

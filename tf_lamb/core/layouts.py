@@ -172,8 +172,33 @@ def matrix(variable: Variable, embeddings: bool = False) -> Layout:
             from the user. Defaults to False.
 
     Raises:
-        ValueError: if the user's rows are not some of its axes.
+        ValueError: if the user's rows are not some of its axes, or slices are no rows or columns.
     """
+    layout = _as_matrix(variable, embeddings)
+    return _with_slices(layout, variable) if layout.adapt and "slices" in variable.given else layout
+
+
+def _with_slices(layout, variable):
+    """Returns the layout of a matrix whose rows, or columns, have a norm each."""
+    pattern, (axis, blocks) = variable.given["slices"]
+    shape, rank = variable.shape, len(variable.shape)
+    order = layout.order or tuple(range(rank))
+    position = order.index(axis % rank) if -rank <= axis < rank else None
+    count = shape[axis] if position is not None else 0
+    rows, columns = layout.view
+    is_row, is_column = position == 0 and count == rows, position == rank - 1 and count == columns
+    if not (is_row or is_column) or blocks not in (None, count):
+        raise ValueError(
+            f"treatments[{pattern!r}] asks for slices {[axis, blocks] if blocks else axis} of "
+            f"{variable.path}, whose shape is {shape}, a {layout.words}: a slice of it is one row "
+            "or one column. Name the axis that is all of its rows, or all of its columns."
+        )
+    words = f"{layout.words}, {count} slices along axis {axis % rank}"
+    return dataclasses.replace(layout, axes=(1,) if is_row else (0,), words=words)
+
+
+def _as_matrix(variable, embeddings):
+    """Returns what `matrix` does, without slices."""
     path, shape = variable.path, variable.shape
     if variable.excluded:
         return _none("excluded")

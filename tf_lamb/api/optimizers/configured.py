@@ -72,9 +72,13 @@ class Configured(_Host):
             setattr(self, name, value)
         self._settings = dataclasses.replace(settings, name=self.name)
         self._planner = Planner(
-            self._settings, self._host.array_of, self._var_key, self.rule.has_ratio
+            self._settings, self._host.array_of, self._var_key, self.has_trust_ratios()
         )
         self._guard = Guard(self.name, settings.on_nonfinite, settings.on_spike)
+
+    def has_trust_ratios(self) -> bool:
+        """Returns whether the steps have trust ratios: Muon's and SOAP's have them with bounds."""
+        return self.rule.has_ratio and self._settings.has_ratio
 
     @property
     def _growing(self) -> Stages | None:

@@ -73,6 +73,15 @@ class Muon(Layerwise):
             "update_scale": "rms" as above; "shape" makes s the root of max(1, columns/rows), as
             Jordan has it.
             "fallback_lr_scale": what the learning rate is multiplied by for AdamW; 1.0 by default.
+            "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
+            it had, and refuses weight decay of matrices (Wen et al., Hyperball, with bounds
+            {"trust_ratio": (None, None)}, by which a step is lr as long as w). None by default.
+        bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
+            it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
+            learning rate multiplies, s O, is multiplied by |w|/|s O| within the bounds,
+            decay stays outside, and AdamW's variables have none. {"trust_ratio": (None, None)} is
+            the ratio as it is; `treatments` can give each row or column its own. Defaults to None:
+            no ratio.
         beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
         beta_2: Decay of its second moment, in [0, 1). Defaults to 0.999.
         epsilon: Added to the root of the second moment. Defaults to 1e-8.
@@ -83,7 +92,7 @@ class Muon(Layerwise):
             that is no regex, an unknown argument, coefficients of another number of steps than
             newton_schulz_steps.
         ValueError: at the first step, where `treatments` names axes that a variable does not have,
-            and where nothing is a matrix.
+            where nothing is a matrix, and where a matrix of constant norm decays.
 
     Example:
 
@@ -104,6 +113,7 @@ class Muon(Layerwise):
         - Amsel et al., The Polar Express: Optimal Matrix Sign Methods and Their Application to the
           Muon Algorithm, https://arxiv.org/abs/2505.16932
         - Huang, How Much Orthogonalization Does Muon Need?, https://arxiv.org/abs/2606.00371
+        - Wen et al., Hyperball Optimization, 2025
     """
 
     rule = RULE
@@ -119,6 +129,7 @@ class Muon(Layerwise):
         *,
         nesterov: bool = True,
         form: settings.Form = None,
+        bounds: settings.Bounds = None,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,

@@ -101,8 +101,8 @@ def read(plan, shown, values) -> list[Observation]:
         zip(plan.names, plan.treatments, plan.groups, shown, strict=True)
     ):
         # A norm runs over `axes` of the view; every index of the other axes is a slice.
-        view, axes = treatment.view or (), treatment.axes or ()
-        slices = math.prod(size for axis, size in enumerate(view) if axis not in axes)
+        view = treatment.view if treatment.view and treatment.axes is not None else ()
+        slices = math.prod(size for axis, size in enumerate(view) if axis not in treatment.axes)
         layer = first_position.setdefault(group or position, position)
         unseen = Observation(path, layer, group, slices if vectors_of_variable else 0)
         observations.append(

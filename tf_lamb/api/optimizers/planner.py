@@ -111,7 +111,7 @@ class Planner:
         """Adds to a plan which variables are near zero now, if trust ratios scale their steps."""
         bounds = self.settings.hyperparameters.get("bounds")
         has_lower_bound = bounds and any(
-            interval and interval[0] > 0 for interval in vars(bounds).values()
+            interval and (interval[0] or 0) > 0 for interval in vars(bounds).values()
         )
         if has_lower_bound or not self._has_ratio:
             return plan

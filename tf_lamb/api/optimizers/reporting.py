@@ -62,10 +62,6 @@ class Reporting(Configured):
             )
         self._planner.show(self._planner.plan_now(), print_fn)
 
-    def has_trust_ratios(self) -> bool:
-        """Returns whether the rule has trust ratios."""
-        return self.rule.has_ratio
-
     def observe_trust_ratios(self) -> bool:
         """Makes every later step record its trust ratios, for `trust_ratios` to read.
 
@@ -92,9 +88,11 @@ class Reporting(Configured):
         |w| = 5.0, ratio = 5.000
         """
         if not self.has_trust_ratios():
+            remedy = "give it bounds, such as {'trust_ratio': (None, None)}"
+            if not self.rule.has_ratio:
+                remedy = f"train with {observation.with_ratios()}"
             raise TypeError(
-                f"{self.name} has no trust ratios to show: train with "
-                f"{observation.with_ratios()}, or leave TrustRatios out."
+                f"{self.name} has no trust ratios to show: {remedy}, or leave TrustRatios out."
             )
         is_new, self._observes = not self._observes, True
         if self._storage:

@@ -20,7 +20,7 @@ LearningRate = float | Callable[..., Any]
 WeightDecay = float | Callable[..., Any] | None
 Patterns = Sequence[str] | str | None
 Treatments = Mapping[str, Mapping[str, Any]] | None
-Bounds = Mapping[str, Sequence[float] | None] | None
+Bounds = Mapping[str, Sequence[float | None] | None] | None
 Dtypes = Mapping[str, str | None] | None
 Form = Mapping[str, str | float | Sequence | None] | None
 Accumulation = int | Mapping[int, int] | None
@@ -196,6 +196,11 @@ class Settings:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def has_ratio(self) -> bool:
+        """Whether a rule that can have trust ratios has them with these arguments."""
+        return True
+
     def config(self) -> dict[str, Any]:
         """Returns the arguments by name, as JSON can hold them, for `get_config`."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -264,9 +269,29 @@ class MatrixSettings(Settings):
             chooses it.
     """
 
-    keys = ("rate", "rows")
+    keys = ("rate", "rows", "slices")
     kinds_of_dtypes = _DtypesOfMatrices
     products_of_authors: ClassVar[str] = "float32"
+
+    def __post_init__(self):
+        super().__post_init__()
+        sliced = [key for key, entry in (self.treatments or {}).items() if "slices" in entry]
+        if sliced and not (self.has_ratio or self._keeps_norm):
+            raise ValueError(
+                f"treatments[{sliced[0]!r}] asks for slices, each of which has a trust ratio or a "
+                "norm of its own, and there is neither: give bounds, such as {'trust_ratio': "
+                "(None, None)}, or form={'norm': 'constant'}, or leave the slices out."
+            )
+
+    @property
+    def has_ratio(self):
+        """See base class; bounds, open ones among them, turn the ratio on."""
+        return self.hyperparameters["bounds"].are_given
+
+    @property
+    def _keeps_norm(self):
+        """Whether each matrix keeps the norm that it has."""
+        return self.hyperparameters["form"].norm == "constant"
 
     def for_rule(self, accelerated):
         """See base class; adds the dtype of matrix products."""
@@ -286,8 +311,14 @@ class MatrixSettings(Settings):
         """See base class.
 
         Raises:
-            ValueError: if no variable is a matrix.
+            ValueError: if no variable is a matrix, or if one decays that keeps its norm.
         """
+        for name, treatment in zip(plan.names, plan.treatments, strict=True):
+            if self._keeps_norm and treatment.adapt and treatment.decay:
+                raise ValueError(
+                    f"form={{'norm': 'constant'}} leaves {name} as long as it is, which weight "
+                    "decay cannot change: pass weight_decay=0, or exclude matrices from it."
+                )
         if not any(treatment.adapt for treatment in plan.treatments):
             raise ValueError(
                 f"{self.name} would change no step from AdamW's: none of its {len(plan.paths)} "
@@ -295,7 +326,14 @@ class MatrixSettings(Settings):
                 "list, give rows in treatments where paths and shapes do not tell, or train with "
                 "LAMB."
             )
-        return plan
+        additions = [", trust ratio"] * self.has_ratio + [", constant norm"] * self._keeps_norm
+        treatments = (
+            dataclasses.replace(treatment, words="".join([treatment.words, *additions]))
+            if treatment.adapt
+            else treatment
+            for treatment in plan.treatments
+        )
+        return dataclasses.replace(plan, treatments=tuple(treatments))
 
 
 class ProjectionSettings(Settings):
@@ -436,7 +474,8 @@ _KEYS_OF_TREATMENTS = """
     as `trainable = False` does, slots and all. `tf_lamb.layer_decay` makes such a dict.
     "slices": An axis, or [axis, blocks]: each slice, or each block of them, has a ratio of its own.
     `{"qkv/kernel": {"slices": [-1, 3]}}` treats Q, K and V separately,
-    `{"stacked/": {"slices": 0}}` the layers of a scan.
+    `{"stacked/": {"slices": 0}}` the layers of a scan. With Muon and SOAP, where `bounds` or a
+    constant norm are, the axis is that of all rows, or of all columns, of a matrix.
     "join": Whether the variables of one Keras layer that match, say a kernel and its bias, share
     one trust ratio; by default each variable has its own.
     "rows": The axis that is rows, a list of axes, or None for what is no matrix, where paths and

@@ -111,16 +111,28 @@ class SOAP(Layerwise):
             Defaults to None: ["embedding"], without a warning where nothing matches.
         precondition_frequency: Steps between two renewals. Defaults to 10 (Vyas et al.).
         max_precond_dim: The longest side that has a basis. Defaults to 10,000 (Vyas et al.).
-        form: Dict of how bases come about; None is {"one_sided": False, "renewal": None}.
+        form: Dict of how bases come about, and of what a step keeps; None is
+            {"one_sided": False, "renewal": None, "norm": None}.
             "one_sided": whether the shorter side alone has one. "renewal": "qr", of all matrices in
             the same step (Vyas et al.); "cholesky"; None is "qr" on a CPU, "cholesky" elsewhere.
+            "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
+            it had, and refuses weight decay of matrices (Wen et al., Hyperball, with bounds
+            {"trust_ratio": (None, None)}, by which a step is lr as long as w).
+        bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
+            it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
+            learning rate multiplies, d = u with its two
+            corrections, is multiplied by |w|/|d| within the bounds,
+            decay stays outside, and AdamW's variables have none. {"trust_ratio": (None, None)} is
+            the ratio as it is; `treatments` can give each row or column its own. Defaults to None:
+            no ratio.
         {{shared_arguments}}
 
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
             that is no regex, an unknown argument.
         ValueError: at the first step, for a matrix of which no side is short enough, where
-            `treatments` names axes that a variable does not have, and where nothing is a matrix.
+            `treatments` names axes that a variable does not have, where nothing is a matrix, and
+            where a matrix of constant norm decays.
 
     Example:
 
@@ -155,6 +167,7 @@ class SOAP(Layerwise):
         precondition_frequency: int = 10,
         max_precond_dim: int = 10_000,
         form: settings.Form = None,
+        bounds: settings.Bounds = None,
         name: str | None = "SOAP",
         **shared: Unpack[settings.Shared],
     ):

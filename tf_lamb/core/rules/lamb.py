@@ -8,7 +8,7 @@ from tf_lamb.core.rules.shared import Interval, decayed, estimate, root, trust_r
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Holds the bounds of LAMB's trust ratio and of its numerator.
+    """Holds the bounds of a trust ratio and of its numerator.
 
     Attributes:
         weight_norm: The least and the greatest phi(|w|); None is no bounds.
@@ -18,7 +18,13 @@ class Bounds:
     weight_norm: Interval = None
     trust_ratio: Interval = None
 
+    @property
+    def are_given(self) -> bool:
+        """Whether there are any, open ones among them: what gives Muon and SOAP a trust ratio."""
+        return self.weight_norm is not None or self.trust_ratio is not None
 
+
+NO_BOUNDS = Bounds()
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float, "bias_correction": bool,
     "weight_decay_mode": str, "bounds": Bounds,

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from tf_lamb.core.rules.lamb import adamw
+from tf_lamb.core.rules.lamb import NO_BOUNDS, Bounds, adamw
 from tf_lamb.core.rules.rule import Rule
-from tf_lamb.core.rules.shared import decayed, in_dtype, norm
+from tf_lamb.core.rules.shared import decayed, in_dtype, norm, trust_ratio, with_norm_of
 from tf_lamb.core.stacks import transposed
 
 Triple = tuple[float, float, float]
@@ -51,6 +51,7 @@ class Form:
         fallback_lr_scale: The learning rate of AdamW for all that is no matrix, in units of lr.
         coefficients: a, b and c of each step: a key of `PRESETS`, one triple for every step, or a
             tuple with a triple for each step.
+        norm: "constant" if a matrix keeps its norm; None if steps change it.
 
     Raises:
         ValueError: if the coefficients are those of another number of steps.
@@ -60,6 +61,7 @@ class Form:
     update_scale: str = "rms"
     fallback_lr_scale: float = 1.0
     coefficients: Coefficients = "jordan"
+    norm: str | None = None
 
     def __post_init__(self):
         steps, triples = self.newton_schulz_steps, self._found()
@@ -90,15 +92,15 @@ def _is_triple(coefficients):
 
 
 HYPER = {
-    "momentum": float, "nesterov": bool, "form": Form, "beta_1": float, "beta_2": float,
-    "epsilon": float,
+    "momentum": float, "nesterov": bool, "form": Form, "bounds": Bounds, "beta_1": float,
+    "beta_2": float, "epsilon": float,
 }  # fmt: skip
 
 
 def muon(
-    xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None,
-    momentum=0.95, nesterov=True, form=Form(), beta_1=0.9, beta_2=0.999, epsilon=1e-8,
-    product_dtype=None,
+    xp, g, w, m, v=None, *, lr, t, decay, adapt, axes=None, observe=None,
+    momentum=0.95, nesterov=True, form=Form(), bounds=NO_BOUNDS, beta_1=0.9, beta_2=0.999,
+    epsilon=1e-8, product_dtype=None,
 ):  # fmt: skip
     """Takes one Muon step.
 
@@ -110,8 +112,9 @@ def muon(
         w <- w - lr s O - lr decay w
 
     with s = 0.2 sqrt(max(rows, columns)) for the `update_scale` "rms", and for "shape"
-    sqrt(max(1, columns/rows)). Any other variable takes a step of AdamW at the rate
-    `fallback_lr_scale` lr.
+    sqrt(max(1, columns/rows)). If `bounds` are given, s O is multiplied by its trust ratio,
+    phi(|w|)/|s O| within them. If `form.norm` is "constant", w is then scaled to the norm it had
+    before the step. Any other variable takes a step of AdamW at the rate `fallback_lr_scale` lr.
 
     Args:
         xp: The array namespace.
@@ -122,10 +125,12 @@ def muon(
         t: The number of the step, from 1; a scalar.
         decay: The weight decay: a float, or an array.
         adapt: Whether the variable is a matrix.
-        axes: The axes of a norm, which this rule does not use.
+        axes: The axes of a norm, which is that of each row or column; None is all.
+        observe: None, or a function that `trust_ratio` calls.
         momentum: mu.
         nesterov: Whether u is Nesterov's, as above.
-        form: The coefficients of the Newton-Schulz steps, and the scales above.
+        form: The coefficients of the Newton-Schulz steps, the scales above, and the `norm`.
+        bounds: The bounds of phi and of the ratio, see `trust_ratio`.
         beta_1, beta_2, epsilon: Those of AdamW.
         product_dtype: See `orthogonalized`.
 
@@ -137,7 +142,9 @@ def muon(
         The new w and m; of AdamW the new v, too.
 
     Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, which has
-    the scale "shape"; Liu et al., arXiv:2502.16982, which has the scale "rms", and the decay.
+    the scale "shape"; Liu et al., arXiv:2502.16982, which has the scale "rms", and the decay. The
+    trust ratio is LAMB's (arXiv:1904.00962). The constant norm is that of Wen et al., Hyperball
+    Optimization, 2025, who multiply by the ratio without bounds, too.
     """
     if not adapt:
         return adamw(
@@ -152,7 +159,13 @@ def muon(
     s = 0.2 * max(rows, columns) ** 0.5
     if form.update_scale == "shape":
         s = max(1.0, columns / rows) ** 0.5
-    return decayed(w, decay, -lr * w) - (lr * s) * o, m
+    rate = lr * s
+    if bounds.are_given:
+        rate = rate * trust_ratio(
+            xp, w, s * o, adapt=True, axes=axes, bounds=bounds, observe=observe
+        )
+    new_w = decayed(w, decay, -lr * w) - rate * o
+    return with_norm_of(xp, new_w, w, axes) if form.norm == "constant" else new_w, m
 
 
 def orthogonalized(xp, u, coefficients, product_dtype=None):

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Axes = Sequence[int] | None
-Interval = tuple[float, float] | None  # the smallest and the largest value
+# The smallest and the largest value, either of which may be None: open.
+Interval = tuple[float | None, float | None] | None
 
 
 def norm(xp: Any, x: Any, axes: Axes = None) -> Any:
@@ -46,15 +47,16 @@ def within(xp, x, bounds):
     Args:
         xp: The array namespace.
         x: A Python float or an array.
-        bounds: The smallest and the largest value; None leaves x as it is.
+        bounds: The smallest and the largest value, of which None is no bound; None leaves x as it
+            is.
     """
-    if bounds is None:
-        return x
-    low, high = bounds
+    low, high = bounds or (None, None)
     if isinstance(x, float):
-        return min(max(x, low), high)
-    x = at_least(xp, x, low)
-    return xp.where(x > high, high * xp.ones_like(x), x)
+        x = x if low is None else max(x, low)
+        return x if high is None else min(x, high)
+    if low is not None:
+        x = at_least(xp, x, low)
+    return x if high is None else xp.where(x > high, high * xp.ones_like(x), x)
 
 
 def at_least(xp, x, low):
@@ -113,6 +115,20 @@ def trust_ratio(
     if observe:
         observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(unbounded, ratio))
     return ratio
+
+
+def with_norm_of(xp, x, w, axes=None):
+    """Returns x, scaled to the norm of w; where either norm is 0, x as it is.
+
+    Args:
+        xp: The array namespace.
+        x: The array.
+        w: An array of the same shape.
+        axes: The axes of a norm; None is all.
+
+    Source: Wen et al., Hyperball Optimization, 2025.
+    """
+    return safe_ratio(xp, norm(xp, w, axes), norm(xp, x, axes)) * x
 
 
 def differ(x, y):

@@ -3,35 +3,47 @@
 import dataclasses
 import math
 
-from tf_lamb.core.rules.lamb import adamw
+from tf_lamb.core.rules.lamb import NO_BOUNDS, Bounds, adamw
 from tf_lamb.core.rules.rule import Rule
-from tf_lamb.core.rules.shared import branch, debias, decayed, in_dtype, norm, precise, root
+from tf_lamb.core.rules.shared import (
+    branch,
+    debias,
+    decayed,
+    in_dtype,
+    norm,
+    precise,
+    root,
+    trust_ratio,
+    with_norm_of,
+)
 from tf_lamb.core.stacks import transposed
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Selects how the bases are computed; `soap` has the equations.
+    """Selects how the bases are computed, and what a step keeps; `soap` has the equations.
 
     Attributes:
         one_sided: Whether the shorter side alone has a basis.
         renewal: The decomposition of a renewal: "cholesky", or "qr", which None stands for.
+        norm: "constant" if a matrix keeps its norm; None if steps change it.
     """
 
     one_sided: bool = False
     renewal: str | None = None
+    norm: str | None = None
 
 
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float, "precondition_frequency": int,
-    "max_precond_dim": int, "form": Form,
+    "max_precond_dim": int, "form": Form, "bounds": Bounds,
 }  # fmt: skip
 
 
 def soap(
-    xp, g, w, m, v, *state, lr, t, decay, adapt, axes=None,
+    xp, g, w, m, v, *state, lr, t, decay, adapt, axes=None, observe=None,
     beta_1=0.95, beta_2=0.95, epsilon=1e-8, precondition_frequency=10, max_precond_dim=10_000,
-    form=Form(), product_dtype=None,
+    form=Form(), bounds=NO_BOUNDS, product_dtype=None,
 ):  # fmt: skip
     """Takes one SOAP step.
 
@@ -49,6 +61,10 @@ def soap(
     else waits: L and R begin, and QL and QR are their eigenvectors. Any other variable takes a step
     of AdamW.
 
+    If `bounds` are given, what w moves by before lr, sqrt(1 - b2^s)/(1 - b1^s) u, is multiplied by
+    its trust ratio within them. If `form.norm` is "constant", w is then scaled to the norm it had
+    before the step.
+
     Args:
         xp: The array namespace.
         g, w: The gradient and the weight, of one shape.
@@ -60,12 +76,14 @@ def soap(
             every other step might never meet an f-th t, so it counts its own steps.
         decay: The weight decay: a float, or an array.
         adapt: Whether the variable is a matrix.
-        axes: The axes of a norm, which this rule does not use.
+        axes: The axes of a norm, which is that of each row or column; None is all.
+        observe: None, or a function that `trust_ratio` calls.
         beta_1, beta_2, epsilon: b1, b2 and eps.
         precondition_frequency: f, in steps.
         max_precond_dim: See `sides_of`.
-        form: Whether the shorter side alone has a basis; and the `renewal`, "cholesky" or, as for
-            None, "qr".
+        form: Whether the shorter side alone has a basis; the `renewal`, "cholesky" or, as for
+            None, "qr"; and the `norm`.
+        bounds: The bounds of phi and of the ratio, see `trust_ratio`.
         product_dtype: The dtype of the products, except those of a renewal; None is that of the
             arrays.
 
@@ -77,7 +95,9 @@ def soap(
         The new w, m, v and state.
 
     Source: Vyas et al., arXiv:2409.11321, and the authors' code for the order of the parts. That
-    code keeps m in the basis, which is the same, and its AdamW waits for a step, too.
+    code keeps m in the basis, which is the same, and its AdamW waits for a step, too. The trust
+    ratio is LAMB's (arXiv:1904.00962); the constant norm is that of Wen et al., Hyperball
+    Optimization, 2025.
     """
     if not adapt:
         return adamw(
@@ -97,8 +117,16 @@ def soap(
     new_v = xp.where(begins, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
     u_inside = m_inside / (root(xp, new_v) + epsilon)
     (u,) = yield out_of_bases, (u_inside, *bases), product_settings
-    new_w = w - lr * c * u
-    new_w = xp.where(begins, w, decayed(new_w, decay, -lr * new_w))
+    rate = lr * c
+    if bounds.are_given:
+        rate = rate * trust_ratio(
+            xp, w, c * u, adapt=True, axes=axes, bounds=bounds, observe=observe
+        )
+    new_w = w - rate * u
+    new_w = decayed(new_w, decay, -lr * new_w)
+    if form.norm == "constant":
+        new_w = with_norm_of(xp, new_w, w, axes)
+    new_w = xp.where(begins, w, new_w)
 
     factors = [
         beta_2 * factor + (1 - beta_2) * square
