@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core.patterns import EXCLUSIONS, PRESETS
-from tf_lamb.core.rules.muon import Coefficients
+from tf_lamb.core.rules.muon import Coefficients, Triple
 from tf_lamb.core.rules.shared import Interval
 from tf_lamb.core.spikes import DEVIATIONS, LENGTH
 
@@ -164,10 +164,14 @@ def coefficients(name: str, value) -> Coefficients:
             f"{name} must be one of {listed}, three numbers a, b and c, or a list with three for "
             f"each step, not {value!r}."
         )
-    triples = [
-        tuple(number(f"A number of {name}", item, "(-inf, inf)") for item in row) for row in rows
-    ]
+    triples = [_triple(name, row) for row in rows]
     return tuple(triples) if rows is value else triples[0]
+
+
+def _triple(name, row) -> Triple:
+    """Returns three numbers as floats."""
+    a, b, c = (number(f"A number of {name}", item, "(-inf, inf)") for item in row)
+    return a, b, c
 
 
 def _is_list_of_lists(value):

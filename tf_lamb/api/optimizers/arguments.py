@@ -287,7 +287,7 @@ class _Call:
         match tree:
             case ast.Constant(value):
                 return value
-            case ast.UnaryOp(ast.USub(), ast.Constant(value)):
+            case ast.UnaryOp(ast.USub(), ast.Constant(float(value))):
                 return -value
             case ast.Name("keras"):
                 return Code(self._keras or frontends.of(self._cls).host.__name__)

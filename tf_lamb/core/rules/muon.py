@@ -83,7 +83,9 @@ class Form:
     def triples(self) -> tuple[Triple, ...]:
         """The a, b and c of each step."""
         triples = self._found()
-        return (triples,) * self.newton_schulz_steps if _is_triple(triples) else triples
+        if not _is_triple(triples):
+            return triples
+        return (triples,) * (self.newton_schulz_steps or 5)
 
 
 def _is_triple(coefficients):
