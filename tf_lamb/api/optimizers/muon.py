@@ -51,9 +51,9 @@ class Muon(Layerwise):
                          their list, with their safety factor 1.01)
         "cubic5"         5 steps, 10 products, as c is 0; at 0.77 to 1.3 (Huang)
 
-    Its products of matrices are work that LAMB does not have. On a GPU or TPU they
-    are in bfloat16 (Jordan), unless `dtypes={"products": "float32"}`, and matrices of one shape
-    are multiplied as one stack. Under `keras.distribution` a product wants the whole matrix, which
+    Its products of matrices are work that LAMB does not have. On a GPU or TPU they are in bfloat16
+    (Jordan), unless `dtypes={"products": "float32"}`, and matrices of one shape are multiplied as
+    one stack. Under `keras.distribution` a product wants the whole matrix, which
     XLA then gathers.
 
     Args:
@@ -75,13 +75,13 @@ class Muon(Layerwise):
             "fallback_lr_scale": what the learning rate is multiplied by for AdamW; 1.0 by default.
             "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
             it had, and refuses weight decay of matrices (Wen et al., Hyperball, with bounds
-            {"trust_ratio": (None, None)}, by which a step is lr as long as w). None by default.
+            {"trust_ratio": (None, None)}, by which a step is lr |w| long). None by default.
         bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
             it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
-            learning rate multiplies, s O, is multiplied by |w|/|s O| within the bounds,
-            decay stays outside, and AdamW's variables have none. {"trust_ratio": (None, None)} is
-            the ratio as it is; `treatments` can give each row or column its own. Defaults to None:
-            no ratio.
+            learning rate multiplies, s O, is multiplied by |w|/|s O| within the bounds; decay stays
+            outside, and AdamW's variables have none. {"trust_ratio": (None, None)} is the ratio as
+            it is; `treatments` can give each row or column its own. A "u/w floor" bounds |s O|/|w|
+            instead, and is another thing. Defaults to None: no ratio.
         beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
         beta_2: Decay of its second moment, in [0, 1). Defaults to 0.999.
         epsilon: Added to the root of the second moment. Defaults to 1e-8.

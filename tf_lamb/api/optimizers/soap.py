@@ -117,14 +117,13 @@ class SOAP(Layerwise):
             the same step (Vyas et al.); "cholesky"; None is "qr" on a CPU, "cholesky" elsewhere.
             "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
             it had, and refuses weight decay of matrices (Wen et al., Hyperball, with bounds
-            {"trust_ratio": (None, None)}, by which a step is lr as long as w).
+            {"trust_ratio": (None, None)}, by which a step is lr |w| long).
         bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
             it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
-            learning rate multiplies, d = u with its two
-            corrections, is multiplied by |w|/|d| within the bounds,
-            decay stays outside, and AdamW's variables have none. {"trust_ratio": (None, None)} is
-            the ratio as it is; `treatments` can give each row or column its own. Defaults to None:
-            no ratio.
+            learning rate multiplies, d = u with both corrections, is multiplied by |w|/|d| within
+            the bounds; decay stays outside, and AdamW's variables have none. {"trust_ratio": (None,
+            None)} is the ratio as it is; `treatments` can give each row or column its own. A "u/w
+            floor" bounds |d|/|w| instead, and is another thing. Defaults to None: no ratio.
         {{shared_arguments}}
 
     Raises:
