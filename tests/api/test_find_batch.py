@@ -1,5 +1,6 @@
 """`find_batch`: what it answers, what it leaves as it was, and what it refuses."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from support.notebooks import assert_shown
 
 import tf_lamb
 from tf_lamb.core import recipes
-from tf_lamb.find import trials
+from tf_lamb.find import reach, trials
 from tf_lamb.find.goodput import steps
 from tf_lamb.find.trials import Trials
 
@@ -43,22 +44,23 @@ def search(ours, model, of=None, **how):
     return ours.find_batch(model, quadratic() if of is None else of, **told)
 
 
-def expected(batch, target):
-    """The fewest expected steps of SGD to a mean square of the error of the prediction.
+def losses(batch):
+    """Yields, step by step, the least expected loss of SGD: the square of the prediction's error.
 
-    With v_i the expected square of the error of weight i, and Gaussian inputs.
+    With v_i the expected square of the error of weight i, and Gaussian inputs. The least is that
+    of many constant rates.
     """
+    h, v = CURVATURES, np.ones(WIDTH)
+    rate = 0.6 / 1.1 ** np.arange(70)[:, None]
+    while True:
+        noise = h**2 * v + h * (v @ h)[..., None] + VARIANCE * h
+        v = np.minimum(v * (1 - 2 * rate * h) ** 2 + 4 * rate**2 / batch * noise, 1e6)
+        yield np.min(v @ h)
 
-    def steps_of(rate):
-        h, v = CURVATURES, np.ones(WIDTH)
-        for step in range(1, 1000):
-            noise = h**2 * v + h * (h @ v) + VARIANCE * h
-            v = v * (1 - 2 * rate * h) ** 2 + 4 * rate**2 / batch * noise
-            if h @ v <= target:
-                return step
-        return math.inf
 
-    return min(steps_of(0.6 / 1.1**k) for k in range(40))
+def expected(batch, target):
+    """The fewest expected steps to a loss."""
+    return next(step for step, loss in enumerate(losses(batch), 1) if loss <= target)
 
 
 def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
@@ -67,11 +69,23 @@ def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
     (x, y), curve = quadratic(8192, seed=1), found.answer.steps
     target = found.target - np.mean((y - x @ LEAST) ** 2)
     at_base, at_large = (expected(batch, target) for batch in (BATCH, 16 * BATCH))
-    low, high = curve.interval
+    of_runs = [run for runs in reach.of_best_rates(found.runs).values() for run in runs]
+    short = steps.from_runs((run.batch, run.steps) for run in of_runs)
+    low, high = short.interval
     assert low <= steps.two_runs((BATCH, at_base), (16 * BATCH, at_large)) <= high
     for batch in (4 * BATCH, 16 * BATCH):
-        factor = curve.at(batch) / curve.at(BATCH) / (expected(batch, target) / at_base)
+        factor = short.at(batch) / short.at(BATCH) / (expected(batch, target) / at_base)
         assert 1 / 1.2 < factor < 1.2
+    # The noise scale of the loss that 2,000 steps reach is six times as large.
+    of_whole = next(itertools.islice(losses(BATCH), 1999, None))
+    whole = steps.two_runs((BATCH, 2000), (16 * BATCH, expected(16 * BATCH, of_whole)))
+    low, high = curve.interval
+    assert short.noise < curve.noise < high and low <= whole <= high
+    assert "from both to 32,000: examples^0." in str(found)
+    least, named, largest = (BATCH + 0.05 * (BATCH + n) for n in (low, curve.noise, high))
+    assert found.largest_batch == int(named)
+    left = f"batches up to {int(named)} ({int(least)} to {int(largest)}) keep the result"
+    assert left in str(found)
     assert curve.at(BATCH) == pytest.approx(2000)
     assert curve.largest == 8 * 16 * BATCH
     assert {run.seed for run in found.runs} == {0, 1, 2}
@@ -87,6 +101,7 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
         ours, linear(host), noise_scale=500, deadline_hours=0.05, device_counts={1: 0, 4: 0.001}
     )
     assert found.answer.steps.interval == pytest.approx((250, 1000))
+    assert found.largest_batch == 41 and "batches up to 41 (29 to 66) keep" in str(found)
     assert found.batch_size == found.answer.by_deadline.batch > BATCH
     text = str(found)
     assert "largest by the deadline" in text and "network 0 ms on 1, 1 ms on 4" in text
@@ -382,10 +397,13 @@ def test_where_noise_is_all_no_bend_is_seen():
     host, ours = FRONTENDS["keras"]
     found = search(ours, linear(host), noise_scale=runs)
     assert "no bend seen up to 256" in str(found)
+    low = found.answer.steps.keeping(BATCH)[1]
+    assert found.largest_batch == max(int(low), recipes.largest_batch(found.examples, 2))
+    assert "  the runs tell no upper end: " in str(found)
     assert found.answer.steps.at(BATCH) == pytest.approx(2000)
     flat = search(ours, linear(host), noise_scale=[(16, 100), (256, 100)])
     assert "no steps are saved beyond batch 16" in str(flat)
-    assert flat.batch_size == BATCH
+    assert flat.batch_size == flat.largest_batch == BATCH
     assert flat.script == "# keep your run: 16 is the batch that you have tuned"
     assert found.runs == () and found.cost == 0
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tf_lamb.find.goodput import costs
+from tf_lamb.find.goodput import costs, growth
 from tf_lamb.find.goodput import steps as counts
 
 pytestmark = pytest.mark.filterwarnings("error")
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("module", [counts, costs])
+@pytest.mark.parametrize("module", [counts, costs, growth])
 def test_the_examples_run(module):
     ran = doctest.testmod(module)
     assert ran.attempted and not ran.failed

@@ -21,7 +21,7 @@ from tf_lamb.find.checks import accumulates, anew, check, check_shared, executio
 from tf_lamb.find.data import Examples
 from tf_lamb.find.feeds import feed_of
 from tf_lamb.find.found_batch import FoundBatch
-from tf_lamb.find.goodput import costs, steps
+from tf_lamb.find.goodput import costs, growth, steps
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import Trials, normalizations
 
@@ -49,8 +49,14 @@ def find_batch(
     baseline. Its noise scale Bn is given, or comes from short runs here. They are made at the
     baseline's batch for a tenth of its run, whose held-out loss is the target, and at a batch
     sixteen times as large until it reaches the target. Each batch has the best of several rates,
-    constant after a warmup, and that rate again for two other orders of the data. As noise grows
-    while the loss falls, early runs find a Bn that is rather too small.
+    constant after a warmup, and that rate again for two other orders of the data.
+
+    The noise scale grows with the examples D of a run, Bn = c D^a. So it is read at two losses: at
+    the target, and at the loss that the baseline has after a quarter of its short run. The exponent
+    a is the mean of the measured one and of 0.5, each weighted by its variance (0.5 has a standard
+    deviation of 0.25), and takes Bn to the D of the whole run. The interval has the deviations of
+    both. Where the short runs are too short to tell a slope, 0.5 stands alone, and the answer says
+    so. A `noise_scale` that is given is taken as that of the whole run.
 
     T is the seconds of a step. They are given, or measured here by epochs of `fit` on the data as
     they are. They include the making of the input, the start of an epoch, and the
@@ -165,11 +171,7 @@ def find_batch(
     target, runs = None, []
     if curve is None:
         target, runs = search.short_runs(machine, total_steps)
-        best_by_batch = reach.of_best_rates(runs).values()
-        batches_and_steps = [
-            (run.batch, run.steps) for best_runs in best_by_batch for run in best_runs
-        ]
-        curve = steps.from_runs(batches_and_steps).through(base, total_steps)
+        curve = _measured_curve(runs, base, total_steps)
     answer = costs.plan(
         curve, machine, baseline=base, examples=split.training, deadline=deadline_hours
     )
@@ -321,6 +323,23 @@ def _given_curve(noise_scale, base, total):
     if isinstance(noise_scale, Iterable):
         return steps.from_runs(noise_scale).through(base, total)
     return steps.from_noise(noise_scale, base, total)
+
+
+def _measured_curve(runs, base, total):
+    """Returns the steps at a batch of the whole run, by short runs at two batches."""
+    first = runs[0]
+    late = base * first.made, _fitted(runs)
+    early = None
+    if all(run.early for run in runs):
+        at_early_loss = [dataclasses.replace(run, steps=run.early) for run in runs]
+        early = base * first.early, _fitted(at_early_loss)
+    return growth.longer(base, base * total, late, early).through(base, total)
+
+
+def _fitted(runs):
+    """Returns the curve through the runs at the best rate of each batch."""
+    best_by_batch = reach.of_best_rates(runs).values()
+    return steps.from_runs((run.batch, run.steps) for best in best_by_batch for run in best)
 
 
 def _given_machine(step_seconds):

@@ -5,13 +5,16 @@ import math
 from typing import Any
 
 from tf_lamb.api import frontends, plots
+from tf_lamb.core.recipes.largest import largest_batch
 from tf_lamb.core.recipes.recipe import Recipe
-from tf_lamb.core.recipes.transfer import exponents, transfer
+from tf_lamb.core.recipes.scaling import fit_steps
+from tf_lamb.core.recipes.transfer import ENOUGH, exponents, transfer
 from tf_lamb.find import reach, search
 from tf_lamb.find.checks import accumulates
 from tf_lamb.find.data import Written
 from tf_lamb.find.found import told_by, training
 from tf_lamb.find.goodput.costs import Answer, Row, arrange, calls_of_epoch, duration
+from tf_lamb.find.goodput.steps import MORE
 from tf_lamb.find.trials import AVERAGED
 
 
@@ -71,6 +74,33 @@ class FoundBatch:
     def batch_size(self) -> int:
         """The batch to train with."""
         return self.row.batch
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch that keeps the baseline's result over as many examples.
+
+        It takes at most 5% more examples than the baseline to the same loss. Where the runs tell
+        no upper end of the noise scale, it has at least 1,024 updates left, or is the least likely.
+        """
+        return self._keeping()[0]
+
+    def _keeping(self) -> tuple[int, int, int]:
+        """Returns `largest_batch`, and the least and the largest that is likely."""
+        steps, baseline = self.answer.steps, self.answer.baseline
+        most = min(steps.largest, self.examples)
+        named, least, largest = (
+            max(baseline, int(min(batch, most))) for batch in steps.keeping(baseline)
+        )
+        if steps.interval[1] == math.inf:
+            named = max(least, min(named, self._with_enough or baseline))
+        return named, least, largest
+
+    @property
+    def _with_enough(self) -> int | None:
+        """The largest batch with 1,024 updates in the baseline's epochs; None if none has them."""
+        if fit_steps(self.baseline_epochs, self.examples, 1) < ENOUGH:
+            return None
+        return largest_batch(self.examples, self.baseline_epochs)
 
     @property
     def epochs(self) -> int:
@@ -172,10 +202,35 @@ class FoundBatch:
                 self.timed,
                 *self._input(),
                 str(self.answer),
+                *self._updates_left(),
                 *self._price(),
                 *self._in_whole_epochs(),
             ]
         )
+
+    def _updates_left(self):
+        """Yields the largest batch over as many examples, and its updates."""
+        named, least, largest = self._keeping()
+        baseline, with_enough = self.answer.baseline, self._with_enough
+        left, all_updates = (
+            fit_steps(self.baseline_epochs, self.examples, batch) for batch in (named, baseline)
+        )
+        yield (
+            f"over as many examples, batches up to {named:,} ({least:,} to {largest:,}) keep the "
+            f"result, within {MORE:.0%} of the examples: {left:,} of {all_updates:,} updates left"
+        )
+        if self.answer.steps.interval[1] == math.inf:
+            yield (
+                f"  the runs tell no upper end: {named:,} has {ENOUGH:,} updates left, or is the "
+                "least that is likely"
+            )
+        if with_enough is None or with_enough < baseline:
+            yield f"  no larger batch has {ENOUGH:,} updates left, with which others lost little"
+        else:
+            yield (
+                f"  {ENOUGH:,} updates, with which others lost little, are left at "
+                f"{with_enough:,} (recipes.largest_batch)"
+            )
 
     def _in_whole_epochs(self):
         """Yields what is saved in whole epochs, and what the search for the rate costs."""
@@ -254,7 +309,6 @@ class FoundBatch:
             reached = ", ".join(f"{run.steps:.3g}" for run in runs)
             yield f"  batch {batch:,}, learning rate {runs[0].rate:.3g}: {reached} steps"
         yield f"  they took {self.cost:.2f} times the examples of the baseline"
-        yield "  noise grows as the loss falls: at the end of a run the scale is rather larger"
 
     def plot(self, ax: Any = None) -> Any:
         """Draws the likely hours over the batch.

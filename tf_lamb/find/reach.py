@@ -20,11 +20,13 @@ GIVEN_UP = 2  # times the mean steps of the best rate, after which another order
 WARMUP = 0.05  # share of the examples of the first run at the baseline
 LOOKS = 1.15  # the factor of steps from one evaluation to the next
 LAST = 3  # evaluations whose mean is compared, which lag alike at every batch
-EARLY = 4  # evaluations begin at the first step that may reach the target, divided by this
+SHORTER = 4  # the early loss is the baseline's after its first run's steps divided by this
+# Evaluations begin at the first step that may reach the early loss, divided by this.
+EARLY = 4
 LEAST_STEPS = 4  # the fewest steps of a run at the large batch, if the noise scale is infinite
 # For the estimate of time: (runs, evaluations of each), as expected and at most. Expected means
 # that the first rates are the best.
-LOOKED = ((2 * (2 + SEEDS), 11), (2 * (RATES + MORE), 20))
+LOOKED = ((2 * (2 + SEEDS), 21), (2 * (RATES + MORE), 30))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Run:
         steps: Steps to the target, between two evaluations; infinite if it did not get there.
         made: Steps in all.
         loss: The mean of its last held-out losses; infinite, the default, after too few.
+        early: Steps to the loss that the baseline has after a quarter of its run. Infinite, the
+            default, if it did not get there, and 0 if it was there before it could be compared.
     """
 
     batch: int
@@ -46,6 +50,7 @@ class Run:
     steps: float
     made: int
     loss: float = math.inf
+    early: float = math.inf
 
 
 Losses = dict[int, tuple[float, ...]]  # step -> loss on each held-out block
@@ -112,6 +117,12 @@ def crossing(seen: Losses, target: float) -> float:
     return math.inf
 
 
+def early_crossing(seen: Losses, target: float) -> float:
+    """Returns `crossing`, but 0 where the first of the `means` is at the target already."""
+    averages = means(seen)
+    return 0.0 if averages and averages[0][1] <= target else crossing(seen, target)
+
+
 def learned(seen: Losses) -> bool:
     """Returns whether the last loss is lower than the first, and can be told from it."""
     first_and_last = [search.Trial("", 0.0, 0.0, 0, seen[step]) for step in (min(seen), max(seen))]
@@ -167,7 +178,8 @@ def short_runs(
     """Runs to the target at two batches.
 
     The first run, of `length` steps at the base batch and the rate that was tuned there, sets the
-    target.
+    target. Its loss after a quarter of these steps is the early one, and each run has the steps to
+    it, too.
 
     Args:
         begin: Gives the trials of a batch, with an optimizer, in a context.
@@ -187,7 +199,8 @@ def short_runs(
     """
     warmup_examples = WARMUP * length * base
     with begin(base) as trials:
-        history = _losses(log, base, trials, rate, length, warmup_examples / base, length / EARLY)
+        first_look = length / (EARLY * SHORTER)
+        history = _losses(log, base, trials, rate, length, warmup_examples / base, first_look)
         if len(history) > len(set(history.values())) == 1:
             raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
         if max(history) < length:
@@ -202,10 +215,15 @@ def short_runs(
                 f"{rate:.3g}, so that there is no loss to reach: look at the baseline first, or "
                 "pass noise_scale=."
             )
-        target = means(history)[-1][1]
-        first = Run(base, rate, 0, crossing(history, target), length)
+        averages = means(history)
+        target = averages[-1][1]
+        early = next(loss for step, loss in averages if step >= length / SHORTER)
+        first = Run(
+            base, rate, 0, crossing(history, target), length, early=early_crossing(history, early)
+        )
+        targets = target, early
         runs = _runs_at(
-            trials, base, rate, target, warmup_examples, length, first.steps, say, log, first
+            trials, base, rate, targets, warmup_examples, length, first.steps, say, log, first
         )
     best = best_of(runs)
     expected = mean_steps(best) * base / large
@@ -221,7 +239,7 @@ def short_runs(
             trials,
             large,
             start,
-            target,
+            targets,
             warmup_examples,
             FARTHER * expected,
             expected,
@@ -278,10 +296,11 @@ def _losses(log, batch, trials, *how):
     return {step: tuple(block_losses) for step, block_losses in history}
 
 
-def _runs_at(trials, batch, start, target, warm, most, least, say, log, first=None):
+def _runs_at(trials, batch, start, targets, warm, most, least, say, log, first=None):
     """Returns runs at one batch: at several rates, and at the best in other orders of the data."""
 
     arrived: list[Run] = []
+    target, early = targets
 
     def run(rate, max_steps, seed=0):
         finished = train(rate, max_steps, seed)
@@ -292,7 +311,7 @@ def _runs_at(trials, batch, start, target, warm, most, least, say, log, first=No
         if first is not None and (rate, seed) == (first.rate, 0):
             return first
         limit = math.ceil(max_steps if seed else min(most, max_steps))
-        first_look, total = min(least, limit) / EARLY, 0
+        first_look, total = min(least, limit) / (EARLY * SHORTER), 0
         while True:
             arguments = rate, limit, warm / batch, first_look, target, seed
             history = _losses(log, batch, trials, *arguments)
@@ -311,7 +330,8 @@ def _runs_at(trials, batch, start, target, warm, most, least, say, log, first=No
             steps = min(steps, limit)
         outcome = f"{steps:,.1f} steps" if steps < math.inf else f"not in {total:,} steps"
         say(f"batch {batch:,}, rate {rate:.3g}: {outcome}")
-        return Run(batch, rate, seed, steps, total, averages[-1][1] if averages else math.inf)
+        loss = averages[-1][1] if averages else math.inf
+        return Run(batch, rate, seed, steps, total, loss, early_crossing(history, early))
 
     runs = fastest(run, start)
     for _ in range(MORE):

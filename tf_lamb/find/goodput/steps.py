@@ -21,6 +21,7 @@ SEED_DEVIATION, SEED_RUNS = 0.17, 4
 NINETY = 1.645  # standard deviations on either side that hold 90 %
 GRID = 1.02  # factor between two noise scales that are tried; its 100th root around the best
 READING = 2.0  # a reading of the noise scale is right within this factor
+MORE = 0.05  # the share of examples more with which a batch keeps a result; docs/updates_left.md
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,66 @@ class StepCurve:
             self, least_steps=factor * self.least_steps,
             least_examples=factor * self.least_examples, likely=likely,
         )  # fmt: skip
+
+    def grown(self, batch: float, growth: float, spread: float, note: str) -> "StepCurve":
+        """Returns the curve with another noise scale, and with the same steps at a batch.
+
+        Args:
+            batch: The batch whose steps stay.
+            growth: The new noise scale over the old one.
+            spread: The logarithm of a factor by which `growth` may be wrong either way, within
+                90 %. Its square is added to that of the logarithm of an end of the interval over
+                the noise scale.
+            note: A sentence on where the growth comes from.
+        """
+
+        def through(noise, constants):
+            steps = self._at(batch, *constants)
+            if noise == math.inf:
+                return _curve(noise, steps * batch)
+            return _curve(noise, steps / (1 + noise / batch))
+
+        likely = []
+        for constants in self.likely:
+            scale = _noise(*constants)
+            deviation = 0.0
+            if {scale, self.noise}.isdisjoint({0.0, math.inf}):
+                deviation = math.log(scale / self.noise)
+            farther = math.hypot(deviation, spread)
+            exponents = [math.copysign(farther, deviation)] if deviation else [-spread, spread]
+            middle = self.noise if deviation else scale
+            likely += [
+                through(middle * growth * math.exp(exponent), constants) for exponent in exponents
+            ]
+        least_steps, least_examples = through(
+            self.noise * growth, (self.least_steps, self.least_examples)
+        )
+        return dataclasses.replace(
+            self, least_steps=least_steps, least_examples=least_examples, likely=tuple(likely),
+            notes=(*self.notes, note),
+        )  # fmt: skip
+
+    def keeping(self, batch: float, more: float = MORE) -> tuple[float, float, float]:
+        """Returns the largest batch that takes few more examples to the loss than another does.
+
+            E(B) <= (1 + more) E(batch):  B = batch + more (batch + Bn)
+
+        Args:
+            batch: The other batch.
+            more: The share of examples more. Defaults to 0.05, which is how the registered study
+                tells that a batch keeps a result (docs/updates_left.md).
+
+        Returns:
+            It by the noise scale, and by the least and the largest likely one.
+
+        Example:
+            >>> [round(b, 1) for b in from_noise(1000, batch=32, steps=4800).keeping(32)]
+            [83.6, 58.6, 133.6]
+        """
+        likely, least, most = (
+            batch + more * (batch + noise) for noise in (self.noise, *self.interval)
+        )
+        return likely, least, most
 
     def _at(self, batch, least_steps, least_examples):
         if batch > self.largest:

@@ -1,0 +1,134 @@
+"""The noise scale of a long run, from short ones: a power of the examples that a run sees.
+
+    Bn(D) = c D^a
+
+D are the examples in which the baseline reaches the loss to which the steps are counted.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tf_lamb.find.goodput.steps import NINETY, StepCurve
+
+# The exponent a that is expected before anything is measured, and its standard deviation. The
+# registered prediction of docs/updates_left.md is 0.4 to 0.6 for the critical batch, which is in
+# proportion to the noise scale; the figure of that study is to replace it. The deviation is wider
+# than the prediction, because it has no result yet: two of them reach 0, a noise scale that stays,
+# and 1, a number of updates that is enough at every length.
+EXPONENT, DEVIATION = 0.5, 0.25
+
+
+class Power(NamedTuple):
+    """A noise scale as a power of the examples, and how well it is known.
+
+        log Bn(D) = level + exponent (log D - center)
+
+    Attributes:
+        center: The mean of log D over the readings.
+        level: The logarithm of the noise scale there.
+        exponent: a, from the readings and from what is expected.
+        deviation: The standard deviation of the exponent.
+        measured: The exponent of the readings alone; None where they do not tell it.
+        measured_deviation: Its standard deviation; infinite where they do not tell it.
+    """
+
+    center: float
+    level: float
+    exponent: float
+    deviation: float
+    measured: float | None
+    measured_deviation: float
+
+    def at(self, examples: float) -> float:
+        """Returns the noise scale of a run of so many examples."""
+        return math.exp(self.level + self.exponent * (math.log(examples) - self.center))
+
+    def spread(self, examples: float) -> float:
+        """Returns the standard deviation that the exponent alone gives log Bn at D examples."""
+        return self.deviation * abs(math.log(examples) - self.center)
+
+
+def power_of(readings: Iterable[tuple[float, float, float]]) -> Power:
+    """Fits a power to readings of the noise scale, weighted by their variance.
+
+    The slope m of least squares has the variance v = 1/sum(w (log D - center)^2), w = 1/sd^2. The
+    exponent is the mean of m and of the 0.5 that is expected, each weighted by its variance:
+
+        exponent = (m/v + 0.5/0.25^2) / (1/v + 1/0.25^2)
+
+    Args:
+        readings: Triples (D, Bn, standard deviation of log Bn), one at least.
+
+    Example:
+        >>> power = power_of([(1e4, 100, 0.3), (4e4, 300, 0.3)])
+        >>> round(power.measured, 2), round(power.measured_deviation, 2), round(power.exponent, 2)
+        (0.79, 0.31, 0.62)
+        >>> round(power.at(4e5))
+        1100
+    """
+    points = [(math.log(d), math.log(noise), sd**-2) for d, noise, sd in readings]
+    total = sum(weight for *_, weight in points)
+    center, level = (sum(point[2] * point[i] for point in points) / total for i in (0, 1))
+    information = sum(weight * (x - center) ** 2 for x, _, weight in points)
+    measured, measured_deviation = None, math.inf
+    of_readings = 0.0
+    if information > 0:
+        of_readings = sum(weight * (x - center) * y for x, y, weight in points)
+        measured, measured_deviation = of_readings / information, information**-0.5
+    precision = information + DEVIATION**-2
+    exponent = (of_readings + EXPONENT * DEVIATION**-2) / precision
+    return Power(center, level, exponent, precision**-0.5, measured, measured_deviation)
+
+
+def longer(
+    batch: int, whole: float, late: tuple[float, StepCurve],
+    early: tuple[float, StepCurve] | None = None,
+) -> StepCurve:  # fmt: skip
+    """Returns the curve of a whole run, by those of two losses that short runs reach on the way.
+
+    The noise scale goes on as `power_of` the two. Both come from the same runs, so together they
+    are taken to be no better known than the later one alone. Its interval is of 90 %: the squares
+    of the deviations add up, of the later noise scale and of the exponent.
+
+    Args:
+        batch: The batch of the baseline, at which the steps stay as they are.
+        whole: D of the whole run.
+        late: D of the short runs' end, and the curve to the loss there.
+        early: The same of an earlier loss. Defaults to None: not known.
+    """
+    examples, curve = late
+    readings = [
+        (reached, of_loss.noise, deviation)
+        for reached, of_loss in (late, *([early] if early else []))
+        if (deviation := _deviation(of_loss)) < math.inf
+    ]
+    if _deviation(curve) < math.inf:
+        power = power_of(readings)
+        growth = power.at(whole) / curve.noise
+    else:  # then an earlier reading tells no slope either
+        power = power_of([(examples, 1.0, 1.0)])
+        growth = power.at(whole)
+    expected = f"examples^{EXPONENT:g} (+- {DEVIATION:g}) is expected"
+    if power.measured is None:
+        note = (
+            f"too short to tell how the noise scale grows from {examples:,.0f} examples to "
+            f"{whole:,.0f}: {expected}"
+        )
+    else:
+        (_, late_noise, _), (reached, early_noise, _) = readings
+        measured = f"examples^{power.measured:.2f} (+- {power.measured_deviation:.2f})"
+        note = (
+            f"noise scale {early_noise:,.0f} after {reached:,.0f} examples, {late_noise:,.0f} "
+            f"after {examples:,.0f}: {measured}; {expected}; from both to {whole:,.0f}: "
+            f"examples^{power.exponent:.2f} (+- {power.deviation:.2f})"
+        )
+    return curve.grown(batch, growth, NINETY * power.spread(whole), note)
+
+
+def _deviation(curve: StepCurve) -> float:
+    """Returns the standard deviation of log Bn; infinite where the interval has an open end."""
+    low, high = curve.interval
+    if not (low > 0 and high < math.inf and 0 < curve.noise < math.inf):
+        return math.inf
+    return math.log(high / low) / (2 * NINETY)
