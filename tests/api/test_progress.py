@@ -180,9 +180,9 @@ def test_a_search_tells_its_price_before_and_shows_a_bar(frontend, monkeypatch, 
 
     assert printed("terminal", verbose=0) == ""
     before, after = printed("file").split("held out")
-    # 4,000 examples, half of them in 26 ms for 16, the others in 74 ms for 64; ten runs with eleven
+    # 4,000 examples, half of them in 26 ms for 16, the others in 74 ms for 64; ten runs with 21
     # evaluations of 10 ms each, and two compilations of 3 s.
-    assert "of the baseline, 12.7 s to " in before and "example" not in after
+    assert "of the baseline, 13.7 s to " in before and "example" not in after
     shown = printed("terminal")
     assert re.search(r"\d+/\d+.*s/example", shown) and "\x1b[Kbatch 64, rate" in shown
 

@@ -330,7 +330,7 @@ def _measured_curve(runs, base, total):
     first = runs[0]
     late = base * first.made, _fitted(runs)
     early = None
-    if all(run.early for run in runs):
+    if first.early < first.steps and all(run.early for run in runs):
         at_early_loss = [dataclasses.replace(run, steps=run.early) for run in runs]
         early = base * first.early, _fitted(at_early_loss)
     return growth.longer(base, base * total, late, early).through(base, total)
