@@ -10,6 +10,7 @@ import pytest
 from support.pages import ROOT
 
 sys.path.insert(0, str(ROOT))
+from benchmarks.study import find_batch_kept
 from benchmarks.updates_left import analysis, chains
 from benchmarks.updates_left.protocol import FROZEN, HASH, Run, Settings
 
@@ -134,3 +135,56 @@ def test_the_own_numbers_are_compared_seed_by_seed():
     assert found.updates == (131_072, 1_024)
     assert found.scores == pytest.approx((1.15, 1.25))
     assert found.excess == pytest.approx((1.2 / 1.1 - 1, 1.3 / 1.2 - 1))
+
+
+# -- the blind check of find_batch -----------------------------------------------------------------
+
+
+def critical_batches():
+    """Examples / updates needed of each made-up chain, as `find_batch` should name them."""
+    return {
+        (task, optimizer, length): round(length / needed)
+        for task, (optimizer, needed) in itertools.product(FROZEN["lengths"], NEEDED.items())
+        for length in FROZEN["lengths"][task]
+    }
+
+
+@pytest.mark.parametrize("factor, right", [(1.0, 1.0), (1.6, 0.9), (0.6, 0.9), (4.0, 0.2)])
+def test_a_named_batch_is_right_within_a_factor_of_two(factor, right):
+    named = {chain: round(factor * batch) for chain, batch in critical_batches().items()}
+    found = find_batch_kept.scored(named, analysis.cells_of(made_up()))
+    assert len(found) == len(named) == 16
+    share = sum(each.is_right for each in found) / len(found)
+    assert share >= right if factor < 2 else share <= right
+    assert find_batch_kept.is_passed(found) == (factor < 2)
+    assert "| letters, LAMB, 2^18 |" in find_batch_kept.table(found)
+
+
+def test_to_keep_the_batch_where_8_times_kept_it_fails_the_check():
+    named = critical_batches()
+    one = next(chain for chain, batch in named.items() if batch > 8 * 16)
+    found = find_batch_kept.scored(named | {one: 16}, analysis.cells_of(made_up()))
+    assert sum(each.is_right for each in found) >= 0.9 * len(found)
+    assert not find_batch_kept.is_passed(found)
+    assert "keeps needlessly" in find_batch_kept.table(found)
+
+
+def test_what_no_batch_or_every_batch_keeps_is_judged_by_the_ends():
+    scored = find_batch_kept.Scored
+    none = scored(("flights", "LAMB", 2**18), 100, 16, 128, math.nan)
+    every = scored(("letters", "AdamW", 2**24), 9000, 16_384, math.inf, math.nan)
+    assert none.is_right and not dataclasses.replace(none, named=200).is_right
+    assert not dataclasses.replace(none, named=16).keeps_needlessly
+    assert every.is_right and not dataclasses.replace(every, named=4096).is_right
+
+
+def test_a_chain_that_was_not_searched_is_not_scored(tmp_path):
+    lines = list(made_up())
+    log = find_batch_kept.Log(tmp_path / "log.jsonl")
+    what = {"protocol": HASH, "task": "letters", "optimizer": "LAMB", "length": 2**18}
+    log.note({**what, "named": 200})
+    named = find_batch_kept.searched(log, lines, is_made=False)
+    assert named == {("letters", "LAMB", 2**18): 200}
+    assert len(find_batch_kept.scored(named, analysis.cells_of(lines))) == 1
+    log.note({**what, "task": "flights", "refused": "No run reaches it."})
+    assert find_batch_kept.searched(log, lines, is_made=False)["flights", "LAMB", 2**18] == 16
