@@ -16,13 +16,17 @@ PAGE, TRUST, LARGER = (
     for name in ("make_it_larger", "find_rate_trust", "measured_larger")
 )
 SHORT, TEXT = words(PAGE), words(TRUST)
+LENGTH = "To the length of your run"
 pytestmark = pytest.mark.once
 
 
 def test_what_it_shows_of_the_finders_is_what_they_printed():
     printed = [reworded("\n".join(line["print"])) for line in runs("larger") if "print" in line]
-    shown = [text for _, text in blocks(PAGE, "")]
+    shown = [text for heading, text in blocks(PAGE, "") if heading != LENGTH]
     assert len(shown) == 2 and all(text in printed for text in shown)
+    (example,) = runs("find_batch_readme")
+    parts = [text for heading, text in blocks(PAGE, "") if heading == LENGTH]
+    assert len(parts) == 2 and all(text in "\n".join(example["print"]) for text in parts)
 
 
 def test_what_came_of_it_is_in_the_log():

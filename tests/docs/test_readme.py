@@ -13,7 +13,7 @@ import pytest
 import yaml
 from official.modeling import optimization
 from support import cpus_as_tpu
-from support.pages import ROOT, blocks, number, seeds_of_letters, table
+from support.pages import ROOT, blocks, number, runs, seeds_of_letters, table
 
 import tf_lamb
 from tf_lamb import model_garden
@@ -37,7 +37,7 @@ def test_its_python_runs_from_top_to_bottom(monkeypatch, capsys):
     keras.utils.clear_session()  # the names of layers are counted anew, as in a new process
     keras.utils.set_random_seed(0)
     names = {}
-    first, addons, on_a_tpu, larger, own_rule = PYTHON
+    first, addons, on_a_tpu, larger, batches, own_rule = PYTHON
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         exec(first, names)
@@ -60,13 +60,25 @@ def test_its_python_runs_from_top_to_bottom(monkeypatch, capsys):
         assert type(names["model"].optimizer) is tf_lamb.LAMB
         assert names["recipe"].learning_rate == 1e-2 * 8**0.5
 
+        # Without the short runs, which take a minute: what they came to is in the log.
+        exec(batches.replace("(x, y), ", "(x, y), noise_scale=206, "), names)
+        assert names["which"].batch_size == 1024
+
         exec(own_rule, names)
         names["model"].fit(names["x"], names["y"], batch_size=256, verbose=0)
         assert type(names["model"].optimizer) is names["LayerwiseLion"]
         assert names["model"].optimizer.iterations == 8
     printed = capsys.readouterr().out
-    (shown,) = [text for text in SHELL if "updates left" in text]
+    (shown,) = [text for text in SHELL if text.lstrip().startswith("baseline")]
     assert shown in printed
+
+
+@pytest.mark.once
+def test_its_answer_of_find_batch_is_in_the_log():
+    (shown,) = [text for text in SHELL if "over as many examples" in text]
+    (line,) = runs("find_batch_readme")
+    printed = " ".join(" ".join(line["print"]).split())
+    assert all(" ".join(part.split()) in printed for part in shown.split("..."))
 
 
 def test_the_first_code_begins_within_a_dozen_lines():
