@@ -95,6 +95,16 @@ def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
 
 
 @every_frontend
+def test_the_noise_scale_is_taken_to_the_whole_run(frontend):
+    host, ours = FRONTENDS[frontend]
+    how = {"baseline_epochs": 1, "large_batch_size": 64}
+    found = search(ours, linear(host), quadratic(4000), **how)
+    assert " to 4,000: examples^" in str(found)
+    assert found.answer.steps.at(BATCH) == pytest.approx(250)
+    assert found.largest_batch >= BATCH and " updates left" in str(found)
+
+
+@every_frontend
 def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     host, ours = FRONTENDS[frontend]
     found = search(
