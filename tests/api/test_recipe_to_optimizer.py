@@ -10,7 +10,7 @@ import pytest
 from support.frontends import FRONTENDS, every_frontend, on_tensorflow
 
 import tf_lamb
-from tf_lamb.core import recipes, rules
+from tf_lamb.core import recipes
 
 
 def small_recipe(batch_size=16):
@@ -93,4 +93,3 @@ def test_the_hint_for_another_optimizer_can_be_called(frontend):
         recipe = dataclasses.replace(small_recipe(), optimizer=name)
         with pytest.raises(ValueError, match=re.escape(f"not for LAMB: write {hint}")):
             ours.LAMB.from_recipe(recipe)
-    assert rules.OURS.keys() <= {*ours.__all__}

@@ -192,3 +192,20 @@ def test_a_loss_scale_loads_nothing_that_is_refused(frontend, tmp_path):
         other.load_weights(path)
     for name, value in state(other).items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@every_frontend
+@pytest.mark.parametrize("key", ["1:", "skipped_steps"], ids=["a slot", "a counter"])
+def test_a_store_with_an_array_of_another_shape_changes_nothing(frontend, key):
+    """Of the last variable, so that all others were matched before."""
+    saved, other = (fit(frontend, optimizer(frontend, "LAMB"))[0].optimizer for _ in range(2))
+    store: dict = {}
+    saved.save_own_variables(store)
+    store = {name: np.array(value) for name, value in store.items()}
+    damaged = [name for name in store if name.startswith(key)][-1]
+    store[damaged] = np.zeros((2, 7))
+    before = [array(variable).copy() for variable in other.variables]
+    with pytest.raises(ValueError, match=r"has shape \(2, 7\) in it, and .* Nothing of it was"):
+        other.load_own_variables(store)
+    for variable, value in zip(other.variables, before, strict=True):
+        np.testing.assert_array_equal(array(variable), value)

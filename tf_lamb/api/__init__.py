@@ -2,5 +2,5 @@
 
 Each class here has its signature, its docstring and its settings; each Keras adds its base class:
 
-    class LAMB(optimizers.LAMB, LayerwiseOptimizer): ...
+    class LAMB(lamb.LAMB, LayerwiseOptimizer): ...
 """

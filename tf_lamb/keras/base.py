@@ -1,6 +1,7 @@
-"""The base class of both kinds of optimizers for Keras 3: their state is known by name.
+"""The base class of both kinds of optimizers for Keras 3, which saves and loads their state.
 
-It holds for Keras's files, for HDF5 and for TensorFlow's checkpoints.
+The state is known by name in Keras's files and in TensorFlow's checkpoints. Lists of weights, and
+HDF5 files with them, know it by position.
 
 Seams into Keras 3 (3.12.0 to 3.15.1):
     `save_own_variables`, `load_own_variables`: what an error in them says reaches the user.

@@ -65,7 +65,10 @@ class Host(Protocol):
         """Returns for each variable whether all of its values are finite."""
 
     def accumulators(self, optimizer: Any, variables: Sequence[Variable]) -> Sequence[Variable]:
-        """Returns the variables that add up the gradients of micro-batches, of a build."""
+        """Returns the variables that add up the gradients of micro-batches.
+
+        A build calls it once: where Keras made them, it returns those, and else it makes them.
+        """
 
     def vector_like(self, optimizer: Any, variable: Variable, name: str) -> Variable:
         """Returns a new vector of `observation.UNSEEN` that lives where a variable does."""

@@ -333,7 +333,7 @@ class _Saved(NamedTuple):
         return self.array(self.store[key])
 
     def layout(self) -> layouts.Layout | None:
-        """Returns the layout in the file; None if it is an older one."""
+        """Returns the layout in the file; None if an older version wrote the file."""
         return layouts.from_array(self.value(_LAYOUT)) if _LAYOUT in self.keys else None
 
 
@@ -370,14 +370,17 @@ def _matched(
             writer = f"{saved.kinds[0]} wrote it"
         raise _refusal(name, f"{state.kind} did not write this state, {writer}")
     keys_of_parts = _keys_of_parts(name, state, saved)
-    pairs = [
-        (
-            target,
-            saved.value(scalar) if scalar in saved.keys else host.initial(target, "zeros"),
-        )
-        for scalar, target in state.scalars.items()
-        if scalar in saved.keys or scalar != "learning_rate"
-    ]
+    pairs = []
+    for scalar, target in state.scalars.items():
+        if scalar in saved.keys:
+            value = saved.value(scalar)
+            if (shape := tuple(value.shape)) != tuple(target.shape):
+                raise _refusal(
+                    name, f"{scalar!r} has shape {shape} in it, and {tuple(target.shape)} here"
+                )
+            pairs.append((target, value))
+        elif scalar != "learning_rate":
+            pairs.append((target, host.initial(target, "zeros")))
     for part, keys in zip(state.parts, keys_of_parts, strict=True):
         for slot, target in part.kept.items():
             if slot not in keys:

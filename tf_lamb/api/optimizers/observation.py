@@ -41,8 +41,8 @@ NORMS_AND_RATIO = ("weight_norm", "update_norm", "trust_ratio")
 
 
 def with_ratios() -> str:
-    """Returns a list, in words, of the optimizers whose rule has trust ratios."""
-    *names, last = [name for name, rule in rules.ALL.items() if rule.has_ratio]
+    """Returns a list, in words, of the optimizers whose layers always have trust ratios."""
+    *names, last = [name for name, rule in rules.ALL.items() if rule.always_has_ratio]
     return f"{', '.join(names)} or {last}"
 
 

@@ -68,8 +68,9 @@ def _those(has: Callable[[rules.Rule], bool]) -> tuple[str, ...]:
 
 # What keeps two moments of every variable, and has no argument `momentum` of its own.
 _MOMENTS = _those(lambda rule: "beta_1" in rule.hyper and "momentum" not in rule.hyper)
-_VELOCITY = _those(lambda rule: len(rule.slots) == 1)  # what keeps a velocity of every variable
-_RATIO = _those(lambda rule: rule.has_ratio)
+# What keeps a velocity of every variable.
+_VELOCITY = _those(lambda rule: "momentum" in rule.hyper and "beta_1" not in rule.hyper)
+_RATIO = _those(lambda rule: rule.always_has_ratio)
 _MATRICES = ("Muon", "SOAP")  # what works on matrices
 
 _TORCH = "torch"

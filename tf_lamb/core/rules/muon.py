@@ -210,4 +210,5 @@ RULE = Rule(
     transfer_exponent=0.75,
     takes_gain=False,
     gains_by_dealing=True,  # one result is gathered for ten or fifteen products
+    ratio_needs_bounds=True,
 )

@@ -24,6 +24,7 @@ class Rule:
             where the update consists of decompositions of matrices.
         gains_by_dealing: Whether it pays to deal matrices out to devices that each keep all state.
             Where devices keep shares of the state, it pays for every rule.
+        ratio_needs_bounds: Whether a layer has a trust ratio only where the user gives `bounds`.
     """
 
     step: Callable
@@ -34,6 +35,7 @@ class Rule:
     takes_gain: bool = True
     gains_by_xla: bool = True
     gains_by_dealing: bool = False
+    ratio_needs_bounds: bool = False
 
     @property
     def name(self) -> str:
@@ -44,3 +46,8 @@ class Rule:
     def has_ratio(self) -> bool:
         """Whether the rule has a trust ratio and reports it: whether it takes `observe`."""
         return "observe" in inspect.signature(self.step).parameters
+
+    @property
+    def always_has_ratio(self) -> bool:
+        """Whether every layer that is adapted has a trust ratio."""
+        return self.has_ratio and not self.ratio_needs_bounds

@@ -346,4 +346,5 @@ RULE = Rule(
     transfer_exponent=0.75,
     takes_gain=False,
     gains_by_xla=False,
+    ratio_needs_bounds=True,
 )
