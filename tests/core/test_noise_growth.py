@@ -45,6 +45,14 @@ def test_of_one_reading_the_expected_exponent_stands_alone():
     assert power.spread(100 * LATE) == pytest.approx(growth.DEVIATION * math.log(100))
 
 
+def test_of_one_reading_no_rounding_tells_a_slope():
+    """Its weighted mean (w x)/w is not always x."""
+    rng = np.random.default_rng(0)
+    for examples, deviation in np.exp(rng.uniform([5, -5], [20, 2], (2000, 2))):
+        power = growth.power_of([(examples, 500.0, deviation)])
+        assert power.measured is None and power.exponent == growth.EXPONENT
+
+
 def runs_of(noise, rng=None, examples=LATE, seeds=3):
     """Pairs (batch, steps) of runs whose steps are on a hyperbola, or scatter around it."""
     level = examples / BASE / (1 + noise / BASE)

@@ -70,10 +70,10 @@ def power_of(readings: Iterable[tuple[float, float, float]]) -> Power:
     points = [(math.log(d), math.log(noise), sd**-2) for d, noise, sd in readings]
     total = sum(weight for *_, weight in points)
     center, level = (sum(point[2] * point[i] for point in points) / total for i in (0, 1))
-    information = sum(weight * (x - center) ** 2 for x, _, weight in points)
     measured, measured_deviation = None, math.inf
-    of_readings = 0.0
-    if information > 0:
+    information = of_readings = 0.0
+    if len({x for x, *_ in points}) > 1:  # of one, rounding may leave the mean beside it
+        information = sum(weight * (x - center) ** 2 for x, _, weight in points)
         of_readings = sum(weight * (x - center) * y for x, y, weight in points)
         measured, measured_deviation = of_readings / information, information**-0.5
     precision = information + DEVIATION**-2
