@@ -142,6 +142,19 @@ def test_where_there_is_no_bend():
     assert "no steps are saved" in str(saved)
 
 
+@pytest.mark.parametrize(("batch", "end"), [(1024, "lower"), (64, "upper")])
+def test_a_run_that_is_given_up_leaves_an_end_open(batch, end):
+    """Its steps are no reading: the estimate stays as it is without it."""
+    runs = [(64, 1200), (1024, 300)]
+    whole, steps = counts.from_runs(runs), counts.from_runs(runs, [batch])
+    assert steps.noise == whole.noise and steps.at(256) == whole.at(256)
+    low, high = whole.interval
+    assert steps.interval == ((0.0, high) if end == "lower" else (low, math.inf))
+    assert steps.notes == (
+        f"given up at batch {batch:,} before the loss: 1 more; so the noise scale has no {end} end",
+    )
+
+
 def test_least_squares_over_six_batches():
     """Of LAMB's medians: 1,286 and 62."""
     seen = {16: 4825, 64: 1394, 256: 393, 512: 204, 1024: 144, 2048: 102}

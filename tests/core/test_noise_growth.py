@@ -10,6 +10,7 @@ from tf_lamb.find.goodput import steps as counts
 
 BASE, LARGE = 16, 256
 EARLY, LATE, WHOLE = 4e4, 16e4, 16e5  # examples
+UNKNOWN = "they do not tell how it grows from there: examples^0.5 (+- 0.25) is expected"
 READINGS = [(1e4, 90.0, 0.2), (4e4, 210.0, 0.3), (9e4, 190.0, 0.15)]
 
 
@@ -77,12 +78,13 @@ def test_the_curve_of_the_whole_run_has_the_noise_scale_of_the_power():
     assert whole.noise == pytest.approx(400 * 10**0.5)  # measured and expected are both 0.5
     low, high = whole.interval
     assert low < late.interval[0] * 10**0.5 and high > late.interval[1] * 10**0.5
-    (note,) = whole.notes
-    assert note.startswith(
-        "noise scale 200 after 40,000 examples, 400 after 160,000: examples^0.50 (+- "
-    )
-    assert note.endswith("); examples^0.5 (+- 0.25) is expected; from both to 1,600,000: "
-                         "examples^0.50 (+- 0.18)")  # fmt: skip
+    assert whole.source == "an extrapolation to 1,600,000 examples"
+    own, slope = whole.notes
+    assert own.startswith("in the short runs it is 400 (")
+    assert own.endswith(") after 160,000 examples, from a fit of 6 runs at 2 batches")
+    assert slope.startswith("and 200 after 40,000: examples^0.50 (+- ")
+    assert slope.endswith("); examples^0.5 (+- 0.25) is expected; both together: "
+                          "examples^0.50 (+- 0.18)")  # fmt: skip
     assert whole.largest == late.largest
 
 
@@ -102,12 +104,12 @@ def test_the_interval_holds_the_truth_in_nine_of_ten():
         whole = of_two(late * (EARLY / LATE) ** exponent, late, rng)
         low, high = whole.interval
         inside += low <= late * (WHOLE / LATE) ** exponent <= high
-        slopes += "from both" in whole.notes[-1]
+        slopes += any("both together" in note for note in whole.notes)
     assert inside >= 0.9 * cases and slopes > cases / 3
 
 
 def grown(curve, factor=4.0, spread=0.5):
-    return curve.grown(BASE, factor, spread, "a note")
+    return curve.grown(BASE, factor, spread)
 
 
 def test_the_squares_of_the_deviations_add_up():
@@ -127,10 +129,7 @@ def test_a_noise_scale_without_an_end_stays(large_steps, noise):
     early = EARLY, counts.from_runs(runs_of(200.0))
     whole = growth.longer(BASE, WHOLE, (LATE, short), early)
     assert whole.noise == noise and whole.at(BASE) == pytest.approx(short.at(BASE))
-    assert whole.notes[-1] == (
-        "too short to tell how the noise scale grows from 160,000 examples to 1,600,000: "
-        "examples^0.5 (+- 0.25) is expected"
-    )
+    assert whole.notes[1] == UNKNOWN
     factor = 10**0.5 * math.exp(math.copysign(counts.NINETY, -noise) * 0.25 * math.log(10))
     if noise:
         assert whole.interval == pytest.approx((short.interval[0] * factor, math.inf))
@@ -142,7 +141,7 @@ def test_without_an_early_reading_the_expected_exponent_extends_the_late_one():
     short = counts.from_runs(runs_of(400.0))
     whole = growth.longer(BASE, WHOLE, (LATE, short))
     assert whole.noise == pytest.approx(400 * 10**0.5)
-    assert "too short to tell how the noise scale grows" in whole.notes[-1]
+    assert whole.notes[1] == UNKNOWN
 
 
 def test_a_batch_keeps_a_result_with_a_twentieth_more_examples():

@@ -5,6 +5,7 @@
 D are the examples in which the baseline reaches the loss to which the steps are counted.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -109,21 +110,25 @@ def longer(
     else:  # then an earlier reading tells no slope either
         power = power_of([(examples, 1.0, 1.0)])
         growth = power.at(whole)
+    low, high = curve.interval
+    own = (
+        f"in the short runs it is {curve.noise:,.0f} ({low:,.0f} to {high:,.0f}) after "
+        f"{examples:,.0f} examples, from {curve.source}"
+    )
     expected = f"examples^{EXPONENT:g} (+- {DEVIATION:g}) is expected"
     if power.measured is None:
-        note = (
-            f"too short to tell how the noise scale grows from {examples:,.0f} examples to "
-            f"{whole:,.0f}: {expected}"
-        )
+        slope = f"they do not tell how it grows from there: {expected}"
     else:
-        (_, late_noise, _), (reached, early_noise, _) = readings
-        measured = f"examples^{power.measured:.2f} (+- {power.measured_deviation:.2f})"
-        note = (
-            f"noise scale {early_noise:,.0f} after {reached:,.0f} examples, {late_noise:,.0f} "
-            f"after {examples:,.0f}: {measured}; {expected}; from both to {whole:,.0f}: "
-            f"examples^{power.exponent:.2f} (+- {power.deviation:.2f})"
+        _, (reached, early_noise, _) = readings
+        slope = (
+            f"and {early_noise:,.0f} after {reached:,.0f}: "
+            f"examples^{power.measured:.2f} (+- {power.measured_deviation:.2f}); {expected}; "
+            f"both together: examples^{power.exponent:.2f} (+- {power.deviation:.2f})"
         )
-    return curve.grown(batch, growth, NINETY * power.spread(whole), note)
+    return dataclasses.replace(
+        curve.grown(batch, growth, NINETY * power.spread(whole)),
+        source=f"an extrapolation to {whole:,.0f} examples", notes=(own, slope, *curve.notes),
+    )  # fmt: skip
 
 
 def _deviation(curve: StepCurve) -> float:

@@ -6,6 +6,7 @@ The noise scale Bn = E_min/S_min is the batch that takes twice the minimum steps
 minimum examples, with rates tuned at every batch.
 """
 
+import collections
 import dataclasses
 import math
 import statistics
@@ -78,7 +79,7 @@ class StepCurve:
             least_examples=factor * self.least_examples, likely=likely,
         )  # fmt: skip
 
-    def grown(self, batch: float, growth: float, spread: float, note: str) -> "StepCurve":
+    def grown(self, batch: float, growth: float, spread: float) -> "StepCurve":
         """Returns the curve with another noise scale, and with the same steps at a batch.
 
         Args:
@@ -87,15 +88,7 @@ class StepCurve:
             spread: The logarithm of a factor by which `growth` may be wrong either way, within
                 90 %. Its square is added to that of the logarithm of an end of the interval over
                 the noise scale.
-            note: A sentence on where the growth comes from.
         """
-
-        def through(noise, constants):
-            steps = self._at(batch, *constants)
-            if noise == math.inf:
-                return _curve(noise, steps * batch)
-            return _curve(noise, steps / (1 + noise / batch))
-
         likely = []
         for constants in self.likely:
             scale = _noise(*constants)
@@ -106,15 +99,13 @@ class StepCurve:
             exponents = [math.copysign(farther, deviation)] if deviation else [-spread, spread]
             middle = self.noise if deviation else scale
             likely += [
-                through(middle * growth * math.exp(exponent), constants) for exponent in exponents
+                _through(middle * growth * math.exp(exponent), batch, self._at(batch, *constants))
+                for exponent in exponents
             ]
-        least_steps, least_examples = through(
-            self.noise * growth, (self.least_steps, self.least_examples)
-        )
+        least_steps, least_examples = _through(self.noise * growth, batch, self.at(batch))
         return dataclasses.replace(
-            self, least_steps=least_steps, least_examples=least_examples, likely=tuple(likely),
-            notes=(*self.notes, note),
-        )  # fmt: skip
+            self, least_steps=least_steps, least_examples=least_examples, likely=tuple(likely)
+        )
 
     def keeping(self, batch: float, more: float = MORE) -> tuple[float, float, float]:
         """Returns the largest batch that takes few more examples to the loss than another does.
@@ -169,7 +160,7 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
     return math.inf if rho >= large / small else (rho - 1) / (1 / small - rho / large)
 
 
-def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
+def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = ()) -> StepCurve:
     """Fits the hyperbola through runs at two batches or more.
 
     It is exact through the geometric means of two batches. Through more it is by least squares of
@@ -179,6 +170,9 @@ def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
 
     Args:
         runs: Pairs (batch, steps to the target).
+        given_up: The batch of each further run that was given up before the target. Its steps have
+            a lower bound alone. So at the smallest batch the noise scale has no upper end then, and
+            at a larger one no lower end. Defaults to ().
 
     Raises:
         TypeError: for anything else than pairs.
@@ -239,6 +233,14 @@ def from_runs(runs: Iterable[tuple[float, float]]) -> StepCurve:
         notes.append(f"no steps are saved beyond batch {small:,.0f}")
     elif high == math.inf:
         notes.append("no upper end of the noise scale: run a larger batch, or more seeds")
+    for batch, count in sorted(collections.Counter(given_up).items()):
+        end, scale, known = ("upper", math.inf, large) if batch == small else ("lower", 0.0, small)
+        least_steps, least_examples = _curve(noise, level)
+        likely.append(_through(scale, known, least_steps + least_examples / known))
+        notes.append(
+            f"given up at batch {batch:,.0f} before the loss: {count} more; so the noise scale has "
+            f"no {end} end"
+        )
     return StepCurve(
         *_curve(noise, level), tuple(likely), FARTHEST * large,
         f"a fit of {len(runs)} runs at {len(batches)} batches", tuple(notes),
@@ -281,6 +283,11 @@ def _noise(least_steps, least_examples):
 def _curve(noise: float, level: float) -> tuple[float, float]:
     """Returns S_min and E_min, from a level as `_fit` gives it."""
     return (0.0, level) if noise == math.inf else (level, level * noise)
+
+
+def _through(noise: float, batch: float, steps: float) -> tuple[float, float]:
+    """Returns S_min and E_min of the curve with a noise scale and the steps at a batch."""
+    return _curve(noise, steps * batch if noise == math.inf else steps / (1 + noise / batch))
 
 
 def _fit(noise, runs):
