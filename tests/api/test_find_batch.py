@@ -1,5 +1,6 @@
 """`find_batch`: what it answers, what it leaves as it was, and what it refuses."""
 
+import dataclasses
 import itertools
 import math
 
@@ -135,6 +136,17 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     late = search(ours, linear(host), noise_scale=500, deadline_hours=1e-6)
     with pytest.raises(ValueError, match="No batch ends within 1e-06 hours"):
         late.batch_size  # noqa: B018
+
+
+def test_a_run_that_was_given_up_is_printed_as_a_bound():
+    host, ours = FRONTENDS["keras"]
+    runs = (
+        reach.Run(16, 0.1, 0, 160.0, 160), reach.Run(256, 0.4, 0, 16.0, 16),
+        reach.Run(256, 0.4, 1, 32.0, 32, is_given_up=True),
+    )  # fmt: skip
+    found = search(ours, linear(host), noise_scale=500)
+    text = str(dataclasses.replace(found, runs=runs, target=1.0))
+    assert "  batch 256, learning rate 0.4: 16, >32 steps\n" in text
 
 
 def test_fit_makes_the_steps_of_the_recipe_where_gradients_accumulate():

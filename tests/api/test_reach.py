@@ -5,7 +5,10 @@ import functools
 
 import pytest
 
+from tf_lamb.find import batch as finder
 from tf_lamb.find import reach
+from tf_lamb.find.goodput import steps as counts
+from tf_lamb.find.reach import Run
 from tf_lamb.find.search_log import SearchLog
 
 pytestmark = pytest.mark.once
@@ -29,9 +32,16 @@ class Learner:
         return tuple(self.loss(self.at, self.rate) * (1 + 1e-4 * i) for i in range(4))
 
 
-def short_runs(small, large, base=16, batch=256, length=400):
+class InOneOrder(Learner):
+    """Trials that learn in the first order of the data alone."""
+
+    def look(self):
+        return (1.0,) * 4 if self.orders[-1] else super().look()
+
+
+def short_runs(small, large, base=16, batch=256, length=400, learner=Learner):
     """Those of a loss at the base batch, and of one at a larger batch."""
-    trials = {base: Learner(small), batch: Learner(large)}
+    trials = {base: learner(small), batch: learner(large)}
     made = reach.short_runs(
         lambda batch: contextlib.nullcontext(trials[batch]), 0.1, base, batch, length,
         lambda line: None, SearchLog(None, "find_batch", None, None, {}),
@@ -66,6 +76,52 @@ def test_a_run_that_arrives_before_anybody_looks_is_looked_at_earlier():
     assert all(run.made >= run.steps for run in runs if run.steps < float("inf"))
     with pytest.raises(ValueError, match="the baseline's rate of 0.1 is far too low"):
         short_runs(functools.partial(loss, by=64), at_large(loss))
+
+
+def test_a_run_that_is_past_the_early_loss_at_first_is_looked_at_earlier():
+    """At the better rate the early loss, of 100 steps, takes 12; the first evaluation is at 25."""
+
+    def loss(step, rate):
+        return 1 / (1 + 1e-3 * step * (8 if 0.15 < rate < 0.3 else 1))
+
+    _, runs, _ = short_runs(loss, at_large(loss))
+    early = [run.early for run in runs if (run.batch, run.rate) == (16, 0.2)]
+    assert len(early) == 3 and all(10 < steps < 20 for steps in early)
+
+
+def test_a_run_that_is_given_up_is_told_from_one_that_arrives():
+    _, runs, _ = short_runs(falling, at_large(falling), learner=InOneOrder)
+    assert all(run.is_given_up == (run.seed > 0) for run in runs)
+    given_up = [run for run in runs if run.is_given_up]
+    assert {run.batch for run in given_up} == {16, 256}
+    assert all(run.steps == run.made for run in given_up)
+
+
+def test_a_rate_that_is_given_up_in_an_order_comes_after_one_that_is_not():
+    lucky = [Run(256, 0.2, 0, 9.0, 9), Run(256, 0.2, 1, 18.0, 18, is_given_up=True)]
+    slower = Run(256, 0.1, 0, 15.0, 15)
+    assert reach.best_of([*lucky, slower]) == [slower]
+    assert reach.best_of(lucky) == lucky
+
+
+# Noise scales of 400 and, at the early loss, 200: 160 and 40 steps at batch 16.
+BASE = Run(16, 0.1, 0, steps=160.0, made=200, early=40.0)
+AT_256 = Run(256, 0.4, 0, 160 * (1 + 400 / 256) / 26, 20, early=40 * (1 + 200 / 256) / 13.5)
+
+
+def test_the_noise_scale_is_that_of_the_best_rates_where_the_baseline_is_at_the_loss():
+    loses = Run(16, 0.2, 0, steps=170.0, made=170, early=0.0)
+    own, slope = finder._measured_curve([BASE, loses, AT_256], 16, 2000).notes
+    assert own.startswith("in the short runs it is 400 (") and " after 2,560 examples" in own
+    assert slope.startswith("and 200 after 640: ")
+
+
+def test_of_runs_that_are_given_up_nothing_is_taken_for_an_arrival():
+    slower = Run(256, 0.4, 1, 17.0, 17)
+    given_up = Run(256, 0.4, 2, 32.0, 32, is_given_up=True)
+    curve = finder._fitted([BASE, AT_256, slower, given_up])
+    assert curve.noise == pytest.approx(counts.two_runs((16, 160.0), (256, 17.0)))
+    assert curve.interval[0] == 0
 
 
 @pytest.mark.parametrize("base, large, words", [

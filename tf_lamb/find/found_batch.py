@@ -306,7 +306,7 @@ class FoundBatch:
             return
         yield f"short runs to a held-out loss of {self.target:.4g}, at the best rate of each batch:"
         for batch, runs in reach.of_best_rates(self.runs).items():
-            reached = ", ".join(f"{run.steps:.3g}" for run in runs)
+            reached = ", ".join(f"{'>' * run.is_given_up}{run.steps:.3g}" for run in runs)
             yield f"  batch {batch:,}, learning rate {runs[0].rate:.3g}: {reached} steps"
         yield f"  they took {self.cost:.2f} times the examples of the baseline"
 

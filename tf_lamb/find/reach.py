@@ -37,11 +37,14 @@ class Run:
         batch: Examples of an update.
         rate: The learning rate after the warmup.
         seed: Which order of the data it has.
-        steps: Steps to the target, between two evaluations; infinite if it did not get there.
+        steps: Steps to the target, between two evaluations; infinite if it did not get there. Of a
+            run that was given up it is the steps after which it was, a lower bound.
         made: Steps in all.
         loss: The mean of its last held-out losses; infinite, the default, after too few.
         early: Steps to the loss that the baseline has after a quarter of its run. Infinite, the
             default, if it did not get there, and 0 if it was there before it could be compared.
+        is_given_up: Whether it is the best rate in another order of the data, and was not at the
+            target after `GIVEN_UP` times the mean steps. Defaults to False.
     """
 
     batch: int
@@ -51,6 +54,7 @@ class Run:
     made: int
     loss: float = math.inf
     early: float = math.inf
+    is_given_up: bool = False
 
 
 Losses = dict[int, tuple[float, ...]]  # step -> loss on each held-out block
@@ -266,16 +270,24 @@ def short_runs(
 
 
 def best_of(runs: Iterable[Run]) -> list[Run]:
-    """Returns the runs at the rate with the lowest geometric mean of steps; [] if all failed."""
+    """Returns the runs at the best rate; [] if all failed.
+
+    It is the rate at which the fewest orders of the data were given up. Of several it is the one
+    with the lowest geometric mean of steps.
+    """
     runs_by_rate: dict[float, list[Run]] = {}
     for run in runs:
         if run.steps < math.inf:
             runs_by_rate.setdefault(run.rate, []).append(run)
-    return min(runs_by_rate.values(), key=mean_steps, default=[])
+
+    def rank(of_rate):
+        return sum(run.is_given_up for run in of_rate), mean_steps(of_rate)
+
+    return min(runs_by_rate.values(), key=rank, default=[])
 
 
 def mean_steps(runs: Iterable[Run]) -> float:
-    """Returns the geometric mean of the steps of runs."""
+    """Returns the geometric mean of the steps of runs, a lower bound if some were given up."""
     return statistics.geometric_mean(run.steps for run in runs)
 
 
@@ -304,7 +316,8 @@ def _runs_at(trials, batch, start, targets, warm, most, least, say, log, first=N
 
     def run(rate, max_steps, seed=0):
         finished = train(rate, max_steps, seed)
-        arrived.extend([finished] if finished.steps < math.inf else [])
+        has_arrived = finished.steps < math.inf and not finished.is_given_up
+        arrived.extend([finished] if has_arrived else [])
         return finished
 
     def train(rate, max_steps, seed):
@@ -326,12 +339,21 @@ def _runs_at(trials, batch, start, targets, warm, most, least, say, log, first=N
             and (why := trials.data.not_finite())
         ):
             raise ValueError(f"The loss is not finite at batch {batch:,}, rate {rate:.3g}: {why}.")
-        if seed:  # a run that is given up counts as if it got there at its last step
-            steps = min(steps, limit)
-        outcome = f"{steps:,.1f} steps" if steps < math.inf else f"not in {total:,} steps"
+        is_given_up = seed > 0 and steps == math.inf
+        outcome = f"{steps:,.1f} steps" if steps < math.inf else f"not in {limit:,} steps"
         say(f"batch {batch:,}, rate {rate:.3g}: {outcome}")
         loss = averages[-1][1] if averages else math.inf
-        return Run(batch, rate, seed, steps, total, loss, early_crossing(history, early))
+        steps = limit if is_given_up else steps
+        early_steps = early_crossing(history, early)
+        while early_steps == 0 and steps < math.inf and first_look > 1:
+            # The first evaluation was past the early loss. To that alone the way is short.
+            first_look /= EARLY
+            history = _losses(
+                log, batch, trials, rate, limit, warm / batch, first_look, early, seed
+            )
+            total += max(history)
+            early_steps = early_crossing(history, early)
+        return Run(batch, rate, seed, steps, total, loss, early_steps, is_given_up)
 
     runs = fastest(run, start)
     for _ in range(MORE):
