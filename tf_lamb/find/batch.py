@@ -5,7 +5,6 @@ It compares how long training takes at each batch and what it costs.
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -329,25 +328,29 @@ def _given_curve(noise_scale, base, total):
 
 def _measured_curve(runs, base, total):
     """Returns the steps at a batch of the whole run, by short runs at two batches."""
-    first, best = runs[0], [run for own in reach.of_best_rates(runs).values() for run in own]
-    late, early = (base * first.steps, _fitted(best)), None
-    if 0 < first.early < first.steps and all(0 < run.early < math.inf for run in best):
-        at_early_loss = (
-            dataclasses.replace(run, steps=run.early, is_given_up=False) for run in best
-        )
+    first = runs[0]
+    late, early = (base * first.steps, _fitted(runs)), None
+    # A run that was there before it could be compared may have the best rate to the early loss.
+    if first.early < first.steps and all(run.early for run in runs):
+        at_early_loss = [
+            dataclasses.replace(run, steps=run.early, is_given_up=False)
+            if run.early < math.inf
+            else run
+            for run in runs
+        ]
         early = base * first.early, _fitted(at_early_loss)
     return growth.longer(base, base * total, late, early).through(base, total)
 
 
 def _fitted(runs):
-    """Returns the curve through runs at two batches.
+    """Returns the curve through the runs at the best rate of each batch.
 
     Where some at a batch were given up, the slowest of those that arrived stands for all: of all
     steps that are known it is the nearest to their median.
     """
     pairs, given_up = [], []
-    for batch, of_batch in itertools.groupby(runs, key=lambda run: run.batch):
-        ended = sorted((run.is_given_up, run.steps) for run in of_batch)
+    for batch, best in reach.of_best_rates(runs).items():
+        ended = sorted((run.is_given_up, run.steps) for run in best)
         arrived = [count for is_given_up, count in ended if not is_given_up]
         lost = len(ended) - len(arrived)
         pairs += [(batch, count) for count in (arrived[-1:] if lost else arrived)]

@@ -345,7 +345,7 @@ def _runs_at(trials, batch, start, targets, warm, most, least, say, log, first=N
         loss = averages[-1][1] if averages else math.inf
         steps = limit if is_given_up else steps
         early_steps = early_crossing(history, early)
-        while early_steps == 0 and steps < math.inf and first_look > 1:
+        while early_steps == 0 and first_look > 1:
             # The first evaluation was past the early loss. To that alone the way is short.
             first_look /= EARLY
             history = _losses(
