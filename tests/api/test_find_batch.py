@@ -82,17 +82,17 @@ def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
     whole = steps.two_runs((BATCH, 2000), (16 * BATCH, expected(16 * BATCH, of_whole)))
     low, high = curve.interval
     assert short.noise < curve.noise < high and low <= whole <= high
-    assert "from both to 32,000: examples^0." in str(found)
+    assert "; both together: examples^0." in str(found)
     least, named, largest = (BATCH + 0.05 * (BATCH + n) for n in (low, curve.noise, high))
     assert found.largest_batch == int(named)
-    left = f"batches up to {int(named)} ({int(least)} to {int(largest)}) keep the result"
-    assert left in str(found)
+    kept = f"up to batch {int(named)} ({int(least)} to {int(largest)}): "
+    assert str(found).startswith(f"the result is kept over the same examples {kept}")
     assert curve.at(BATCH) == pytest.approx(2000)
     assert curve.largest == 8 * 16 * BATCH
     assert {run.seed for run in found.runs} == {0, 1, 2}
     assert 0 < found.cost < 2
     text = str(found)
-    assert "short runs to a held-out loss" in text and "take " in text
+    assert "short runs to a held-out loss" in text and "fastest to the same loss: batch " in text
 
 
 @every_frontend
@@ -100,9 +100,10 @@ def test_the_noise_scale_is_taken_to_the_whole_run(frontend):
     host, ours = FRONTENDS[frontend]
     how = {"baseline_epochs": 1, "large_batch_size": 64}
     found = search(ours, linear(host), quadratic(4000), **how)
-    assert " to 4,000: examples^" in str(found)
+    assert " from an extrapolation to 4,000 examples: " in str(found)
     assert found.answer.steps.at(BATCH) == pytest.approx(250)
-    assert found.largest_batch >= BATCH and " updates left" in str(found)
+    left = f"{math.ceil(4000 / found.largest_batch):,} of 250 updates are left there"
+    assert f"up to batch {found.largest_batch:,} (" in str(found) and left in str(found)
 
 
 @every_frontend
@@ -112,7 +113,7 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
         ours, linear(host), noise_scale=500, deadline_hours=0.05, device_counts={1: 0, 4: 0.001}
     )
     assert found.answer.steps.interval == pytest.approx((250, 1000))
-    assert found.largest_batch == 41 and "batches up to 41 (29 to 66) keep" in str(found)
+    assert found.largest_batch == 41 and "up to batch 41 (29 to 66): " in str(found)
     assert found.batch_size == found.answer.by_deadline.batch > BATCH
     text = str(found)
     assert "largest by the deadline" in text and "network 0 ms on 1, 1 ms on 4" in text
@@ -421,7 +422,11 @@ def test_where_noise_is_all_no_bend_is_seen():
     assert "no bend seen up to 256" in str(found)
     low = found.answer.steps.keeping(BATCH)[1]
     assert found.largest_batch == max(int(low), recipes.largest_batch(found.examples, 2))
-    assert "  the runs tell no upper end: " in str(found)
+    named = found.largest_batch
+    assert f"  the runs tell no upper end: {named} is the least that is likely" in str(found)
+    longer = search(ours, linear(host), noise_scale=runs, baseline_epochs=20)
+    named = longer.largest_batch
+    assert f"  the runs tell no upper end: {named} has at least 1,024 updates left" in str(longer)
     assert found.answer.steps.at(BATCH) == pytest.approx(2000)
     flat = search(ours, linear(host), noise_scale=[(16, 100), (256, 100)])
     assert "no steps are saved beyond batch 16" in str(flat)

@@ -81,7 +81,7 @@ def test_the_command_trains_at_the_batch_for_the_steps_of_the_table(config, monk
         batches=["32"], step_seconds=["2:0.4", "8:1.0"], noise_scale=64.0,
     )  # fmt: skip
     said = capsys.readouterr().out
-    assert "take 32: " in said
+    assert "fastest to the same loss: batch 32: " in said
     assert re.search(r"32  = 16 x 2 x 1 +7 ", said)  # S = 20 (1 + 64/32)/(1 + 64/8)
     params = trained(said)
     assert params.task.train_data.global_batch_size == 32

@@ -22,6 +22,9 @@ from tf_lamb.find.trials import AVERAGED
 class FoundBatch:
     """The result of `find_batch`. Print it, `plot()` it, train with `script` or `recipe()`.
 
+    It has two batches, since two questions have two answers: `largest_batch` keeps the result over
+    the same examples, and `batch_size` is the fastest to the same loss, for more examples.
+
     Attributes:
         answer: Steps, hours and cost at each batch, and the batches to name.
         runs: Every short run.
@@ -72,14 +75,14 @@ class FoundBatch:
 
     @property
     def batch_size(self) -> int:
-        """The batch to train with."""
+        """The fastest batch to the baseline's loss; with a deadline, the largest in time."""
         return self.row.batch
 
     @property
     def largest_batch(self) -> int:
-        """The largest batch that keeps the baseline's result over as many examples.
+        """The largest batch that keeps the baseline's result over the same examples.
 
-        It takes at most 5% more examples than the baseline to the same loss. Where the runs tell
+        It ends no worse than the baseline does on 5% fewer. Where the runs tell
         no upper end of the noise scale, it has at least 1,024 updates left, or is the least likely.
         """
         return self._keeping()[0]
@@ -198,32 +201,33 @@ class FoundBatch:
     def __str__(self) -> str:
         return "\n".join(
             [
+                *self._kept(),
+                str(self.answer),
                 *self._short_runs(),
                 self.timed,
                 *self._input(),
-                str(self.answer),
-                *self._updates_left(),
                 *self._price(),
                 *self._in_whole_epochs(),
             ]
         )
 
-    def _updates_left(self):
-        """Yields the largest batch over as many examples, and its updates."""
+    def _kept(self):
+        """Yields the largest batch over the same examples, and its updates."""
         named, least, largest = self._keeping()
         baseline, with_enough = self.answer.baseline, self._with_enough
         left, all_updates = (
             fit_steps(self.baseline_epochs, self.examples, batch) for batch in (named, baseline)
         )
         yield (
-            f"over as many examples, batches up to {named:,} ({least:,} to {largest:,}) keep the "
-            f"result, within {MORE:.0%} of the examples: {left:,} of {all_updates:,} updates left"
+            f"the result is kept over the same examples up to batch {named:,} ({least:,} to "
+            f"{largest:,}): {left:,} of {all_updates:,} updates are left there"
         )
+        yield f"  kept: no worse than batch {baseline:,} on {MORE:.0%} fewer examples"
         if self.answer.steps.interval[1] == math.inf:
-            yield (
-                f"  the runs tell no upper end: {named:,} has {ENOUGH:,} updates left, or is the "
-                "least that is likely"
-            )
+            reason = f"has at least {ENOUGH:,} updates left"
+            if left < ENOUGH:
+                reason = "is the least that is likely"
+            yield f"  the runs tell no upper end: {named:,} {reason}"
         if with_enough is None or with_enough < baseline:
             yield f"  no larger batch has {ENOUGH:,} updates left, with which others lost little"
         else:
@@ -251,7 +255,8 @@ class FoundBatch:
         if answer.deadline is not None and run_seconds > 3600 * answer.deadline:
             saved += ", and the deadline is missed"
         yield (
-            f"in whole epochs, as the script trains: {self.epochs}, {self._updates:,} steps, "
+            f"batch {row.batch:,} in whole epochs, as the script trains: {self.epochs}, "
+            f"{self._updates:,} steps, "
             f"{duration(run_seconds)}; batch {answer.baseline:,} takes {duration(base_seconds)}: "
             f"{saved}"
         )

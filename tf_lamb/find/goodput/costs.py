@@ -271,7 +271,7 @@ class Answer:
     left_out: tuple[tuple[int, str], ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join((*_measured(self), *_table(self), *_advice(self)))
+        return "\n".join((_fastest(self), *_measured(self), *_table(self), *_advice(self)))
 
 
 def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
@@ -488,6 +488,27 @@ def _why_not_larger(machine, rows, fastest, beyond):
     return f"{larger_row.batch:,} takes {larger_row.hours / fastest.hours:.3g}x as long"
 
 
+def _fastest(answer):
+    """Returns the line on the fastest batch."""
+    best = answer.fastest
+    near_batches = [
+        row.batch
+        for row in answer.rows
+        if row.devices == best.devices and row.hours <= NEAR * best.hours
+    ]
+    low, high = (duration(3600 * hours) for hours in best.between)
+    on_devices = f" on {best.devices}" if len(answer.machine.devices) > 1 else ""
+    level_batches = (
+        "no other batch is"
+        if len(near_batches) == 1
+        else f"{min(near_batches):,} to {max(near_batches):,} are"
+    )
+    return (
+        f"fastest to the same loss: batch {best.batch:,}{on_devices}: {low} to {high}, for "
+        f"{best.relative:.2f}x the examples; {level_batches} within {NEAR - 1:.0%} of its time"
+    )
+
+
 def _measured(answer):
     """Yields lines on the measurements that the table rests on."""
     steps, time = answer.steps, answer.machine.time
@@ -552,23 +573,6 @@ def _advice(answer):
     """Yields lines on which batch to take."""
     for batch, why in answer.left_out:
         yield f"left out {batch:,}: {why}"
-    best = answer.fastest
-    near_batches = [
-        row.batch
-        for row in answer.rows
-        if row.devices == best.devices and row.hours <= NEAR * best.hours
-    ]
-    low, high = (duration(3600 * hours) for hours in best.between)
-    on_devices = f" on {best.devices}" if len(answer.machine.devices) > 1 else ""
-    level_batches = (
-        "no other batch is"
-        if len(near_batches) == 1
-        else f"{min(near_batches):,} to {max(near_batches):,} are"
-    )
-    yield (
-        f"take {best.batch:,}{on_devices}: {low} to {high}; {level_batches} within {NEAR - 1:.0%} "
-        "of its time"
-    )
     yield f"why not larger: {answer.why_not_larger}"
     scales = " or ".join(f"{noise:,.0f}" for noise in answer.regret)
     losses = " or ".join(f"{loss:.1%}" for loss in answer.regret.values())
