@@ -6,7 +6,8 @@
 A blind check: `find_batch` is given a task of the registered study and the settings that were tuned
 at batch 16, and sees none of the larger batches that the study ran. It begins with its default.
 Where its answer tells no upper end of the noise scale, it is called again with a large batch of 8
-times the size, as the answer says; the last answer counts. Named is `found.largest_batch`.
+times the size, as docs/make_it_larger.md says. The last answer counts. Named is
+`found.largest_batch`.
 
 The truth is the critical batch of docs/updates_left.md, examples / updates needed by `transfer`. A
 named batch is right within a factor of two of it. Where no batch of the study keeps the result, it

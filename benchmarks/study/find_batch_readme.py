@@ -1,9 +1,10 @@
-"""What README's example of `find_batch` prints: runs README's own code.
+"""What README's example of `find_batch` answers: runs README's own code.
 
     KERAS_BACKEND=tensorflow python -m benchmarks.study.find_batch_readme
 
 It runs README's first block, and the one with `find_batch`. A line of the log has the machine, the
-next one has what was printed.
+next one has the whole answer, `str(which)`. The lines that the search prints on its way are not in
+it. What the log has is not run again: delete it first, and commit README before.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ README = pathlib.Path(__file__).parents[2] / "README.md"
 
 
 def printed() -> list[str]:
-    """Returns the lines that README's example prints."""
+    """Returns the lines of the answer that README's example prints."""
     import keras
 
     first, *others = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.M)

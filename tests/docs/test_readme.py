@@ -61,7 +61,7 @@ def test_its_python_runs_from_top_to_bottom(monkeypatch, capsys):
         assert names["recipe"].learning_rate == 1e-2 * 8**0.5
 
         # Without the short runs, which take a minute: what they came to is in the log.
-        exec(batches.replace("(x, y), ", "(x, y), noise_scale=206, "), names)
+        exec(batches.replace("labels), ", "labels), noise_scale=1000, "), names)
         assert names["which"].batch_size == 1024
 
         exec(own_rule, names)
@@ -75,7 +75,7 @@ def test_its_python_runs_from_top_to_bottom(monkeypatch, capsys):
 
 @pytest.mark.once
 def test_its_answer_of_find_batch_is_in_the_log():
-    (shown,) = [text for text in SHELL if "over as many examples" in text]
+    (shown,) = [text for text in SHELL if "kept over the same examples" in text]
     (line,) = runs("find_batch_readme")
     printed = " ".join(" ".join(line["print"]).split())
     assert all(" ".join(part.split()) in printed for part in shown.split("..."))

@@ -42,7 +42,7 @@ def find_batch(
     deadline_hours: float | None = None, examples: int | None = None, validation_data: Any = None,
     directory: str | os.PathLike | None = None, verbose: bool = True,
 ) -> FoundBatch:  # fmt: skip
-    """Finds which batch to train with: the fastest, the cheapest, the largest by a deadline.
+    """Finds the batch that keeps the result, the fastest, the cheapest, the largest in time.
 
         hours(B) = S(B) T(B)/3600,  S(B) = S_min (1 + Bn/B)
 
@@ -56,8 +56,8 @@ def find_batch(
     the target, and at the loss that the baseline has after a quarter of its short run. The exponent
     a is the mean of the measured one and of 0.5, each weighted by its variance (0.5 has a standard
     deviation of 0.25), and takes Bn to the D of the whole run. The interval has the deviations of
-    both. Where the short runs are too short to tell a slope, 0.5 stands alone, and the answer says
-    so. A `noise_scale` that is given is taken as that of the whole run.
+    both. Where the short runs do not tell how it grows, 0.5 stands alone, and the answer says so.
+    A `noise_scale` that is given is taken as that of the whole run.
 
     T is the seconds of a step. They are given, or measured here by epochs of `fit` on the data as
     they are. They include the making of the input, the start of an epoch, and the
@@ -102,7 +102,8 @@ def find_batch(
             to True.
 
     Returns:
-        A `FoundBatch`: print it.
+        A `FoundBatch`: print it. `largest_batch` keeps the result over the same examples, and
+        `batch_size` is the fastest to the same loss, on more examples.
 
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
