@@ -151,7 +151,7 @@ def test_a_run_that_is_given_up_leaves_an_end_open(batch, end):
     low, high = whole.interval
     assert steps.interval == ((0.0, high) if end == "lower" else (low, math.inf))
     assert steps.notes == (
-        f"given up at batch {batch:,} before the loss: 1 more; so the noise scale has no {end} end",
+        f"given up before the loss at batch {batch:,}: 1 run; the noise scale has no {end} end",
     )
 
 

@@ -238,8 +238,8 @@ def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = (
         least_steps, least_examples = _curve(noise, level)
         likely.append(_through(scale, known, least_steps + least_examples / known))
         notes.append(
-            f"given up at batch {batch:,.0f} before the loss: {count} more; so the noise scale has "
-            f"no {end} end"
+            f"given up before the loss at batch {batch:,.0f}: {count} run{'s' * (count > 1)}; the "
+            f"noise scale has no {end} end"
         )
     return StepCurve(
         *_curve(noise, level), tuple(likely), FARTHEST * large,
