@@ -125,6 +125,13 @@ def test_where_singular_values_end_is_in_the_log():
     assert written in PERFORMANCE.read_text()
 
 
+def test_no_matrix_of_rank_one_in_the_log_is_reversed():
+    lines = map(json.loads, singular_values.LOG.read_text().splitlines())
+    of_rank_one = [line for line in lines if line["condition"] == singular_values.RANK_ONE]
+    assert {line["dtype"] for line in of_rank_one} == {"float32", "bfloat16"}
+    assert min(line["least"] for line in of_rank_one) > 0.6
+
+
 def test_products_in_bfloat16_end_where_those_in_float32_do():
     _, *rows = table(PERFORMANCE, "Products in bfloat16")
     for label, *cells in rows:

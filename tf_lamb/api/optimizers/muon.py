@@ -44,12 +44,14 @@ class Muon(Layerwise):
     they look like any other convolution, and their channels would be mixed.
 
     NewtonSchulz is X <- u / |u|, then in every step X <- a X + b (X X') X + c (X X')^2 X, which
-    takes each singular value x to a x + b x^3 + c x^5. `coefficients` in `form` choose a, b and c:
+    takes each singular value x to a x + b x^3 + c x^5. `coefficients` in `form` choose a, b and c;
+    in float32 the values from 0.01 on end as follows, and in bfloat16 up to 0.12 beyond that:
 
-        "jordan"         5 steps, 15 products; values from 0.01 on end at 0.68 to 1.13 (Jordan)
-        "polar_express"  5 steps, 15 products; at 0.87 to 1.12 (Amsel et al.: the first five of
+        "jordan"         5 steps, 15 products; at 0.68 to 1.14 (Jordan)
+        "polar_express"  5 steps, 15 products; at 0.87 to 1.13 (Amsel et al.: the first five of
                          their list, with their safety factor 1.01)
-        "cubic5"         5 steps, 10 products, as c is 0; at 0.77 to 1.3 (Huang)
+        "cubic5"         5 steps, 10 products, as c is 0; at 0.81 to 1.3 (Huang, with that factor,
+                         too: else a matrix of rank one may move backwards in bfloat16)
 
     Its products of matrices are work that LAMB does not have. On a GPU or TPU they are in bfloat16
     (Jordan), unless `dtypes={"products": "float32"}`, and matrices of one shape are multiplied as
