@@ -3,7 +3,11 @@
 import numpy as np
 
 from tf_lamb.api.callbacks.divergence import Diagnosis
+from tf_lamb.api.optimizers.guard import advice_for
 from tf_lamb.api.optimizers.observation import Observation
+from tf_lamb.core import rules
+
+ADVICE = advice_for(rules.OURS["LAMB"])
 
 
 def seen(path, *numbers):
@@ -15,7 +19,7 @@ def add(diagnosis, step, skipped=0, loss=1.0, strange=(), observations=()):
 
 
 def test_the_report_names_the_variable_its_step_and_its_last_norms():
-    diagnosis = Diagnosis(patience=20)
+    diagnosis = Diagnosis(patience=20, advice=ADVICE)
     for step, update in ((10, 1.0), (20, 8.0), (30, np.nan)):
         observations = [seen("a/kernel", 3.0, 1.0, 3.0), seen("b/kernel", 4.0, update, 0.5)]
         report = add(diagnosis, step, strange=["b/kernel"] * (step == 30),
@@ -38,11 +42,12 @@ def test_the_report_names_the_variable_its_step_and_its_last_norms():
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_where_no_step_was_skipped():
-    assert "at step 2, the loss is inf." in add(Diagnosis(patience=20), 2, loss=np.inf)
+    report = add(Diagnosis(patience=20, advice=ADVICE), 2, loss=np.inf)
+    assert "at step 2, the loss is inf." in report and report.endswith(ADVICE)
 
 
 def test_the_report_has_as_many_readings_as_are_kept():
-    diagnosis = Diagnosis(patience=20, keep=2)
+    diagnosis = Diagnosis(patience=20, advice=ADVICE, keep=2)
     for step in (1, 2, 3):
         strange = ["a/kernel"] * (step == 3)
         report = add(diagnosis, step, strange=strange, observations=[seen("a/kernel", 1, 1, 1)])
@@ -51,7 +56,7 @@ def test_the_report_has_as_many_readings_as_are_kept():
 
 
 def test_what_has_risen_most_comes_first_where_all_weights_are_finite():
-    diagnosis = Diagnosis(patience=20)
+    diagnosis = Diagnosis(patience=20, advice=ADVICE)
     for step, norm in ((1, 1.0), (2, 9.0)):
         observations = [seen("calm", 1.0, 1.0, 1.0), seen("wild", 1.0, norm, 1.0)]
         report = add(diagnosis, step, loss=np.inf if step == 2 else 1.0, observations=observations)
@@ -59,7 +64,7 @@ def test_what_has_risen_most_comes_first_where_all_weights_are_finite():
 
 
 def test_one_skipped_batch_is_no_divergence():
-    diagnosis = Diagnosis(patience=3)
+    diagnosis = Diagnosis(patience=3, advice=ADVICE)
     assert add(diagnosis, 1) is None
     assert add(diagnosis, 2, skipped=1, loss=np.nan) is None
     assert add(diagnosis, 2, skipped=3, loss=np.nan) is None  # two in a row for certain
@@ -71,10 +76,19 @@ def test_one_skipped_batch_is_no_divergence():
 
 
 def test_skips_are_counted_over_twice_the_patience():
-    diagnosis = Diagnosis(patience=3)
+    diagnosis = Diagnosis(patience=3, advice=ADVICE)
     for step in range(10):  # of two steps one is skipped: not more than half
         assert add(diagnosis, step, skipped=step) is None
     report = add(diagnosis, 10, skipped=12)
     assert "4 of the last 6 that were tried had been skipped" in report
     assert "All weights are finite" in report
     assert add(diagnosis, 2, skipped=1) is None  # an earlier checkpoint
+
+
+def test_bounds_are_no_advice_where_they_would_add_a_ratio():
+    """Nor where a rule has none."""
+    told = {name: "bounds={'trust_ratio'" in advice_for(rule) for name, rule in rules.OURS.items()}
+    assert {name for name, is_told in told.items() if is_told} == {"LAMB", "LARS"}
+    assert advice_for(rules.OURS["Muon"]) == (
+        "What usually helps: a longer warmup, a lower learning rate, and global_clipnorm=1.0."
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_lamb.api import seams
 from tf_lamb.api.callbacks.callback import RISING, Callback
-from tf_lamb.api.optimizers.guard import ADVICE, FINITE, guarded
+from tf_lamb.api.optimizers.guard import FINITE, guarded
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
 from tf_lamb.api.variables import step_of, waiting_in
 from tf_lamb.core import checks
@@ -26,10 +26,12 @@ class Diagnosis:
 
     Args:
         patience: The steps skipped in a row that count as a divergence.
+        advice: What usually helps, the last line of the report.
         keep: The number of readings in the report. Defaults to 5.
     """
 
-    def __init__(self, patience, keep=5):
+    def __init__(self, patience, advice, keep=5):
+        self._advice = advice
         self._tried: collections.deque = collections.deque()  # (steps tried, those skipped)
         self._kept: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
         self._patience = patience
@@ -63,7 +65,7 @@ class Diagnosis:
             return self._report(
                 f"the weights of {names}{more} are not finite",
                 broken,
-                _UNTRAINED if untrained else ADVICE,
+                _UNTRAINED if untrained else self._advice,
             )
         is_loss_broken = loss is not None and not math.isfinite(loss)
         if skips := self._skips(step + skipped, skipped):
@@ -111,12 +113,12 @@ class Diagnosis:
         if report := self.add(step_of(optimizer), skipped, loss, broken, observations, untrained):
             raise FloatingPointError(report)
 
-    def _report(self, why, broken=(), advice=f"{FINITE} {ADVICE}"):
-        """Formats the report."""
+    def _report(self, why, broken=(), advice=""):
+        """Formats the report; without advice on broken weights, all weights are finite."""
         lines = [f"Training has diverged: at step {self._step:,}, {why}."]
         if table := self._table(broken):
             lines += ["", *table, ""]
-        return "\n".join([*lines, advice])
+        return "\n".join([*lines, advice or f"{FINITE} {self._advice}"])
 
     def _table(self, broken):
         """Formats norms and ratio of the reported variables, one line per reading."""
@@ -213,7 +215,7 @@ class StopOnDivergence(Callback):
         optimizer = guarded(model.optimizer)
         if starts_to_observe(optimizer):
             seams.trace_anew(model)
-        self._diagnosis = Diagnosis(self._patience, self._keep)
+        self._diagnosis = Diagnosis(self._patience, optimizer._guard.advice, self._keep)
         RISING.discard(model)  # an error in an earlier run may have left it there
         return optimizer
 

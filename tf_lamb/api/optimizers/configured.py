@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tf_lamb.api import seams
 from tf_lamb.api.optimizers import settings as settings_
-from tf_lamb.api.optimizers.guard import Guard
+from tf_lamb.api.optimizers.guard import Guard, advice_for
 from tf_lamb.api.optimizers.planner import Planner
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
 from tf_lamb.api.schedules import with_numbers
@@ -74,7 +74,9 @@ class Configured(_Host):
         self._planner = Planner(
             self._settings, self._host.array_of, self._var_key, self.has_trust_ratios()
         )
-        self._guard = Guard(self.name, settings.on_nonfinite, settings.on_spike)
+        self._guard = Guard(
+            self.name, advice_for(self.rule), settings.on_nonfinite, settings.on_spike
+        )
 
     def has_trust_ratios(self) -> bool:
         """Returns whether the steps have trust ratios: Muon's and SOAP's have them with bounds."""

@@ -8,12 +8,7 @@ from typing import Any
 
 from tf_lamb.api.variables import as_int, is_ours, names_of, unwrapped
 from tf_lamb.core.messages import warn
-
-ADVICE = (
-    "What usually helps: a longer warmup, a lower learning rate, global_clipnorm=1.0, "
-    "bounds={'trust_ratio': (0.01, 10.0)}, and biases and normalization excluded from layer "
-    "adaptation."
-)
+from tf_lamb.core.rules import Rule
 
 FINITE = (
     "All weights are finite. What is not finite is in the batches (check inputs, targets and "
@@ -21,11 +16,26 @@ FINITE = (
 )
 
 
+def advice_for(rule: Rule) -> str:
+    """Returns what usually helps a run of this rule that diverges.
+
+    Bounds are left out where they would add a trust ratio.
+    """
+    remedies = ["a longer warmup", "a lower learning rate", "global_clipnorm=1.0"]
+    if rule.always_has_ratio:
+        if "bounds" in rule.hyper:
+            remedies.append("bounds={'trust_ratio': (0.01, 10.0)}")
+        remedies.append("biases and normalization excluded from layer adaptation")
+    *others, last = remedies
+    return f"What usually helps: {', '.join(others)}, and {last}."
+
+
 class Guard:
     """Holds the counters of the steps that an optimizer skips, and warns of these steps.
 
     Args:
         name: The name of the optimizer.
+        advice: What usually helps a run that diverges, from `advice_for`.
         on_nonfinite: "skip", "raise" or "propagate", as in the optimizer's argument.
         on_spike: None, or the window in steps and the number of deviations above which the norm of
             a gradient is a spike.
@@ -43,8 +53,10 @@ class Guard:
         counter: The variable that counts skipped steps; None before the build.
     """
 
-    def __init__(self, name: str, on_nonfinite: str, on_spike: tuple[int, float] | None):
-        self._name = name
+    def __init__(
+        self, name: str, advice: str, on_nonfinite: str, on_spike: tuple[int, float] | None
+    ):
+        self._name, self.advice = name, advice
         self.window, self.deviations = on_spike or (0, 0.0)
         self.norms: Any = None
         self.spiked: Any = None
@@ -53,7 +65,7 @@ class Guard:
         self.is_on = on_nonfinite != "propagate"
         self.refusal = (
             f"{name}: gradients are not finite, and on_nonfinite asks to raise. The step was "
-            f"not taken: weights and slots are those of the step before. {ADVICE} Not finite are "
+            f"not taken: weights and slots are those of the step before. {advice} Not finite are "
             "the gradients of "
             if on_nonfinite == "raise"
             else None
@@ -148,7 +160,7 @@ class Guard:
         """Warns of skipped steps, unless a loss scale is searched and other steps were taken."""
         skipped = self.skipped
         if skipped != self._reported and not (self.is_searching() and steps > self._steps):
-            cause = ADVICE if nonfinite() else f"{FINITE} {ADVICE}"
+            cause = self.advice if nonfinite() else f"{FINITE} {self.advice}"
             warn(
                 f"{self._name}: of {skipped + steps:,} steps, {skipped:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "

@@ -12,7 +12,6 @@ from absl import logging
 
 from tf_lamb.api.callbacks.divergence import Diagnosis
 from tf_lamb.api.callbacks.trust_ratios import History
-from tf_lamb.api.optimizers.guard import ADVICE
 from tf_lamb.api.optimizers.observation import observed
 from tf_lamb.api.variables import step_of
 from tf_lamb.core import checks, noise
@@ -36,7 +35,8 @@ class Divergence:
 
     def __init__(self, optimizer, model=None, patience: int = 20, recovery=None):
         self._optimizer, self._model = optimizer, model
-        self._diagnosis, self._skipped = Diagnosis(patience), optimizer.skipped_steps
+        self._advice, self._skipped = optimizer._guard.advice, optimizer.skipped_steps
+        self._diagnosis = Diagnosis(patience, self._advice)
         self.recovery = recovery
 
     def __call__(self, output):
@@ -79,7 +79,7 @@ class Divergence:
                     f" {newly_skipped} steps were skipped, so the weights are as they were before "
                     "them: trainer.recovery_max_trials=-1 lets the run go on."
                 )
-            raise report or RuntimeError(f"{message}\n{ADVICE}") from error
+            raise report or RuntimeError(f"{message}\n{self._advice}") from error
 
 
 class NoiseScale:
