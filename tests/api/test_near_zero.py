@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support.frontends import FRONTENDS, every_frontend
+from support.frontends import FRONTENDS, every_frontend, new_variable
 
 MARK = "At or near zero: "
 EXCLUDED = ["bias$", "norm/"]  # all but the LayerScale's: as "norm_and_bias" was once
@@ -79,6 +79,33 @@ def test_it_is_told_by_name_and_the_way_out_is_one(frontend, name, kind):
     assert not told(lambda: after.build(variables))
     (left,) = adapted(optimizer) - adapted(after)
     assert left.startswith(kind)
+
+
+@every_frontend
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["Muon", "SOAP"])
+@pytest.mark.parametrize(
+    ("options", "effect"),
+    [({"bounds": {"trust_ratio": (None, 10.0)}}, "A trust ratio makes a step as short"),
+     ({"form": {"norm": "constant"}}, "A constant norm keeps these as short"),
+     ({"form": {"norm": "constant"}, "bounds": {"trust_ratio": (0.1, None)}}, "A constant norm")],
+    ids=["a ratio", "a norm", "both"],
+)  # fmt: skip
+def test_the_way_out_of_matrices_leaves_embeddings_to_adamw(frontend, name, options, effect):
+    ours = getattr(FRONTENDS[frontend][1], name)
+    values = {"embedding/embeddings": np.ones((6, 4)), "up/kernel": np.ones((4, 5)),
+              "down/kernel": np.zeros((5, 4)), "down/bias": np.zeros(4)}  # fmt: skip
+    variables = [new_variable(frontend, value, path=path) for path, value in values.items()]
+    optimizer = ours(0.01, exclude_from_weight_decay=["bias"], **options)
+    (message,) = told(lambda: optimizer.build(variables))
+    assert f"{MARK}'down/kernel'. {effect}" in message
+    assert listed(message)[0] == "embedding" and len(listed(message)) == 2
+    after = ours(0.01, exclude_from_layer_adaptation=listed(message), **options)
+    assert not told(lambda: after.build(variables))
+    assert adapted(after) == {"up/kernel"}
+    without = ours(0.01, **options)
+    (message,) = told(lambda: without.build(variables[1:]))
+    assert len(listed(message)) == 1  # nothing of embeddings, where there are none
 
 
 @every_frontend

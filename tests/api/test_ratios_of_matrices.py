@@ -78,6 +78,7 @@ def test_what_cannot_be_meant_is_refused(frontend, name):
     kept = {"form": {"norm": "constant"}, "weight_decay": 0.1}
     with pytest.raises(ValueError, match="'constant'} leaves a/kernel as long as it is"):
         ours(**kept).build(variables)
+    ours(**kept, treatments={"kernel": {"rate": 0.0}}).build(variables)  # which changes nothing
     optimizer = ours(**kept, exclude_from_weight_decay=["kernel"])
     optimizer.build(variables)
     assert [array(v).shape for v in variables] == [(4, 4), (4,)]

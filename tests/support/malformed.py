@@ -71,6 +71,8 @@ CONSTRUCTORS = [
     ("Muon", {"form": {"coefficients": "cubic5", "newton_schulz_steps": 6}}, ValueError,
      r"coefficients of 5 steps.* newton_schulz_steps=6: leave"),
     ("Muon", {"form": {"fallback_lr_scale": -1.0}}, ValueError, r"fallback_lr_scale'\] .* -1.0"),
+    ("Muon", {"form": {"norm": "constant"}, "use_ema": True, "ema_overwrite_frequency": 5},
+     ValueError, r"every 5 steps \(ema_overwrite_frequency\) .* leave one of the two out"),
     ("SOAP", {"precondition_frequency": True}, ValueError, r"precondition_frequency .* True"),
     ("SOAP", {"form": {"one_sided": 1}}, TypeError, r"one_sided.* 1"),
     ("LAMB", {"gradient_accumulation_steps": {0: 4, 500: 2}}, ValueError,

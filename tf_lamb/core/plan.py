@@ -179,12 +179,16 @@ class Plan:
         )
         return dataclasses.replace(self, near_zero=near_zero_positions)
 
-    def warning_near_zero(self, excluded: Sequence[str] = ()) -> str | None:
+    def warning_near_zero(
+        self, excluded: Sequence[str] = (), keeps_norm: bool = False
+    ) -> str | None:
         """Returns the warning for layers that are near zero, or None.
 
         Args:
             excluded: The patterns that are excluded from layer adaptation now. The warning adds
                 others to them.
+            keeps_norm: Whether a layer keeps its norm, and does not only step by it. Defaults to
+                False.
         """
         if not self.near_zero:
             return None
@@ -194,9 +198,18 @@ class Plan:
         suggested_patterns = ", ".join(
             map(repr, [*excluded, *dict.fromkeys(map(self._pattern_of, positions))])
         )
+        if keeps_norm:
+            effect = (
+                "A constant norm keeps these as short as they are, or as their first step makes "
+                "them, unless others are loaded now. Let them grow: "
+            )
+        else:
+            effect = (
+                "A trust ratio makes a step as short as its weights are, so these move late, or "
+                "never, unless others are loaded now. Let them move without one: "
+            )
         return (
-            f"At or near zero: {names}. A trust ratio makes a step as short as its weights are, so "
-            "these move late, or never, unless others are loaded now. Let them move without one: "
+            f"At or near zero: {names}. {effect}"
             f"exclude_from_layer_adaptation=[{suggested_patterns}]."
         )
 

@@ -77,7 +77,10 @@ class Muon(Layerwise):
             "fallback_lr_scale": what the learning rate is multiplied by for AdamW; 1.0 by default.
             "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
             it had, and refuses weight decay of matrices (Wen et al., Hyperball, with bounds
-            {"trust_ratio": (None, None)}, by which a step is lr |w| long). None by default.
+            {"trust_ratio": (None, None)}, by which a step is lr |w| long). No norm is stored, as
+            theirs at the start is: what else changes |w|, averages at the end of `fit` or bfloat16
+            weights without masters, is kept. A matrix that is near zero stays short. None by
+            default.
         bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
             it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
             learning rate multiplies, s O, is multiplied by |w|/|s O| within the bounds; decay stays
@@ -92,7 +95,7 @@ class Muon(Layerwise):
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
             that is no regex, an unknown argument, coefficients of another number of steps than
-            newton_schulz_steps.
+            newton_schulz_steps, a constant norm beside averages that overwrite weights.
         ValueError: at the first step, where `treatments` names axes that a variable does not have,
             where nothing is a matrix, and where a matrix of constant norm decays.
 

@@ -19,7 +19,7 @@ class Planner:
         settings: The settings of the optimizer.
         array_of: A function that returns the value of a variable as a NumPy array, or None.
         key: A function that returns the key by which a variable is told from others.
-        has_ratio: Whether the rule has trust ratios, for which layers near zero matter.
+        has_ratio: Whether the steps have trust ratios, for which layers near zero matter.
 
     Attributes:
         settings: The settings of the optimizer, with all excluded names.
@@ -108,12 +108,13 @@ class Planner:
             print_fn(message)
 
     def _with_near_zero(self, plan, variables):
-        """Adds to a plan which variables are near zero now, if trust ratios scale their steps."""
+        """Adds to a plan which variables are near zero now, where that hinders them."""
         bounds = self.settings.hyperparameters.get("bounds")
         has_lower_bound = bounds and any(
             interval and (interval[0] or 0) > 0 for interval in vars(bounds).values()
         )
-        if has_lower_bound or not self._has_ratio:
+        follows_norm = self._has_ratio and not has_lower_bound
+        if not (follows_norm or self.settings.keeps_norm):
             return plan
         arrays = {
             i: self._array_of(variable)
@@ -125,11 +126,16 @@ class Planner:
 
     def _warning_near_zero(self, plan):
         """Returns the warning for layers near zero, or None."""
-        excluded = self.settings.exclude_from_layer_adaptation
-        if excluded is None:
-            names = self.settings.exclude_from_weight_decay or ()
+        settings, excluded = self.settings, self.settings.exclude_from_layer_adaptation
+        if excluded is None and settings.not_adapted is not None:
+            # In a list of the user's, a pattern that matches nothing has a warning.
+            excluded = tuple(
+                name for name in settings.not_adapted if any(name in path for path in plan.paths)
+            )
+        elif excluded is None:
+            names = settings.exclude_from_weight_decay or ()
             excluded = (*names, *self.excluded_paths())
-        return plan.warning_near_zero(excluded)
+        return plan.warning_near_zero(excluded, settings.keeps_norm)
 
 
 def check_built_for(optimizer: KeyedOptimizer, variables: Iterable, known: Container) -> None:

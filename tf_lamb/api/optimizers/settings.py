@@ -141,12 +141,15 @@ class Settings:
         keys: The keys that this optimizer's `treatments` may have.
         layout: The function that decides how the rule sees a variable; see `core/layouts.py`.
         kinds_of_dtypes: The dataclass that `dtypes` is checked by.
+        not_adapted: The patterns that None in `exclude_from_layer_adaptation` stands for; None is
+            those of `exclude_from_weight_decay`.
         hyperparameters: The rule's own arguments, by name.
     """
 
     keys: ClassVar[tuple[str, ...]] = ("rate",)
     layout = staticmethod(layouts.slices)
     kinds_of_dtypes: ClassVar[type] = OwnDtypes
+    not_adapted: ClassVar[tuple[str, ...] | None] = None
 
     hyperparameters: Mapping[str, Any]
     weight_decay: float | Callable[..., Any]
@@ -200,6 +203,11 @@ class Settings:
     def has_ratio(self) -> bool:
         """Whether a rule that can have trust ratios has them with these arguments."""
         return True
+
+    @property
+    def keeps_norm(self) -> bool:
+        """Whether every layer that is adapted keeps the norm that it has."""
+        return False
 
     def config(self) -> dict[str, Any]:
         """Returns the arguments by name, as JSON can hold them, for `get_config`."""
@@ -271,16 +279,23 @@ class MatrixSettings(Settings):
 
     keys = ("rate", "rows", "slices")
     kinds_of_dtypes = _DtypesOfMatrices
+    not_adapted = ("embedding",)
     products_of_authors: ClassVar[str] = "float32"
 
     def __post_init__(self):
         super().__post_init__()
         sliced = [key for key, entry in (self.treatments or {}).items() if "slices" in entry]
-        if sliced and not (self.has_ratio or self._keeps_norm):
+        if sliced and not (self.has_ratio or self.keeps_norm):
             raise ValueError(
                 f"treatments[{sliced[0]!r}] asks for slices, each of which has a trust ratio or a "
                 "norm of its own, and there is neither: give bounds, such as {'trust_ratio': "
                 "(None, None)}, or form={'norm': 'constant'}, or leave the slices out."
+            )
+        if self.keeps_norm and self.use_ema and self.ema_overwrite_frequency:
+            raise ValueError(
+                "form={'norm': 'constant'} keeps matrices as long as they are, and every "
+                f"{self.ema_overwrite_frequency} steps (ema_overwrite_frequency) an average, which "
+                "is shorter than what it averages, would replace them: leave one of the two out."
             )
 
     @property
@@ -289,8 +304,8 @@ class MatrixSettings(Settings):
         return self.hyperparameters["bounds"].are_given
 
     @property
-    def _keeps_norm(self):
-        """Whether each matrix keeps the norm that it has."""
+    def keeps_norm(self):
+        """See base class."""
         return self.hyperparameters["form"].norm == "constant"
 
     def for_rule(self, accelerated):
@@ -313,8 +328,9 @@ class MatrixSettings(Settings):
         Raises:
             ValueError: if no variable is a matrix, or if one decays that keeps its norm.
         """
-        for name, treatment in zip(plan.names, plan.treatments, strict=True):
-            if self._keeps_norm and treatment.adapt and treatment.decay:
+        for i, (name, treatment) in enumerate(zip(plan.names, plan.treatments, strict=True)):
+            decays = treatment.adapt and treatment.decay and i not in plan.frozen
+            if self.keeps_norm and decays:
                 raise ValueError(
                     f"form={{'norm': 'constant'}} leaves {name} as long as it is, which weight "
                     "decay cannot change: pass weight_decay=0, or exclude matrices from it."
@@ -326,7 +342,7 @@ class MatrixSettings(Settings):
                 "list, give rows in treatments where paths and shapes do not tell, or train with "
                 "LAMB."
             )
-        additions = [", trust ratio"] * self.has_ratio + [", constant norm"] * self._keeps_norm
+        additions = [", trust ratio"] * self.has_ratio + [", constant norm"] * self.keeps_norm
         treatments = (
             dataclasses.replace(treatment, words="".join([treatment.words, *additions]))
             if treatment.adapt

@@ -117,7 +117,9 @@ class SOAP(Layerwise):
             the same step (Vyas et al.); "cholesky"; None is "qr" on a CPU, "cholesky" elsewhere.
             "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
             it had, and refuses weight decay of matrices (Wen et al., Hyperball, with bounds
-            {"trust_ratio": (None, None)}, by which a step is lr |w| long).
+            {"trust_ratio": (None, None)}, by which a step is lr |w| long). No norm is stored, as
+            theirs at the start is: what else changes |w|, averages at the end of `fit` or bfloat16
+            weights without masters, is kept. A matrix that is near zero stays short.
         bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
             it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
             learning rate multiplies, d = u with both corrections, is multiplied by |w|/|d| within
@@ -128,7 +130,8 @@ class SOAP(Layerwise):
 
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
-            that is no regex, an unknown argument.
+            that is no regex, an unknown argument, a constant norm beside averages that overwrite
+            weights.
         ValueError: at the first step, for a matrix of which no side is short enough, where
             `treatments` names axes that a variable does not have, where nothing is a matrix, and
             where a matrix of constant norm decays.

@@ -156,7 +156,8 @@ def muon(
     Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, which has
     the scale "shape"; Liu et al., arXiv:2502.16982, which has the scale "rms", and the decay. The
     trust ratio is LAMB's (arXiv:1904.00962). The constant norm is that of Wen et al., Hyperball
-    Optimization, 2025, who multiply by the ratio without bounds, too.
+    Optimization, 2025, who multiply by the ratio without bounds, too; unlike ours, theirs is the
+    norm of the first weights, which they store.
     """
     if not adapt:
         return adamw(

@@ -97,7 +97,7 @@ def soap(
     Source: Vyas et al., arXiv:2409.11321, and the authors' code for the order of the parts. That
     code keeps m in the basis, which is the same, and its AdamW waits for a step, too. The trust
     ratio is LAMB's (arXiv:1904.00962); the constant norm is that of Wen et al., Hyperball
-    Optimization, 2025.
+    Optimization, 2025, who store the norm of the first weights, unlike us.
     """
     if not adapt:
         return adamw(
