@@ -105,6 +105,7 @@ CALLS = {
     "LAMB(1e-3, decoupled_decay=True)": "LAMB(0.001, weight_decay_mode='decoupled')",
     "LARS(1.0, trust_coeff=0.002, trust_clip=True)":
         "LARS(1.0, trust_coefficient=0.002, form={'momentum': 'mixed', 'clip': True})",
+    "LAMB(1e-3, lower_bound=0.5)": "LAMB(0.001, bounds={'weight_norm': (0.5, None)})",
     "LAMB(1e-3, max_coeff=5, min_coeff=0.1)": "LAMB(0.001, bounds={'trust_ratio': (0.1, 5)})",
     "LAMB(1e-3, clamp_value=10, debias=False)":
         "LAMB(0.001, bias_correction=False, bounds={'weight_norm': (0, 10)})",

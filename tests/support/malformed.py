@@ -45,7 +45,7 @@ CONSTRUCTORS = [
     ("LAMB", {"weight_decay": False}, TypeError, r"weight_decay .* False"),
     ("LAMB", {"weight_decay_mode": ["update"]}, ValueError, r"weight_decay_mode .* \['update'\]"),
     ("LAMB", {"bounds": {"weight_norm": (1, 2, 3)}}, TypeError, r"bounds.* \(1, 2, 3\)"),
-    ("LAMB", {"bounds": {"trust_ratio": "01"}}, TypeError, r"bounds.* '01'"),
+    ("LAMB", {"bounds": {"trust_ratio": "01"}}, TypeError, r"bounds.* None is open, not '01'"),
     ("LAMB", {"treatments": {"a": {"slices": 1.5}}}, TypeError, r"treatments.* 1.5"),
     ("LAMB", {"treatments": {"a": {"slices": "01"}}}, TypeError, r"treatments.* '01'"),
     ("LAMB", {"treatments": ["a"]}, TypeError, r"treatments .* \['a'\]"),

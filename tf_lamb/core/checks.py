@@ -137,7 +137,8 @@ def bounds(name: str, value) -> Interval:
         low, high = (None if bound is None else real(bound) for bound in value)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{name} must be None or two numbers such as (0.01, 10.0), not {value!r}."
+            f"{name} must be None or two numbers such as (0.01, 10.0), of which None is open, not "
+            f"{value!r}."
         ) from error
     if not 0 <= (0.0 if low is None else low) <= (math.inf if high is None else high):
         raise ValueError(f"{name} must satisfy 0 <= low <= high, but it is {value!r}.")

@@ -49,8 +49,9 @@ class LAMB(Layerwise):
             from w first, outside the ratio (`keras.optimizers.Lamb`). Defaults to "update" (the
             paper).
         bounds: Dict of a smallest and a largest value of "weight_norm", |w| in the ratio, and of
-            "trust_ratio"; an excluded variable's 1 is held within the latter, too. Defaults to
-            None: no bounds (the authors' code); DeepSpeed has {"trust_ratio": (0.01, 10)}.
+            "trust_ratio"; None in a pair is open. An excluded variable's 1 is held within the
+            latter, too. Defaults to None: no bounds (the authors' code); DeepSpeed has
+            {"trust_ratio": (0.01, 10)}.
         {{shared_arguments}}
 
     Raises:

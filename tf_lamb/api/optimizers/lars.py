@@ -62,8 +62,9 @@ class LARS(Layerwise):
             classic, optax); "norm_of_update", |v|, with "outside" (Model Garden's popular).
             "clip": True is LARC's clip mode, r <- min(r / learning_rate, 1); its authors take
             "mixed" and trust_coefficient 0.02.
-        bounds: Dict of a smallest and a largest value of "trust_ratio", r; an excluded variable's 1
-            is held within them, too. Defaults to None; the TPU reference has (0, 50).
+        bounds: Dict of a smallest and a largest value of "trust_ratio", r; None in the pair is
+            open. An excluded variable's 1 is held within them, too. Defaults to None; the TPU
+            reference has (0, 50).
         {{shared_arguments}}
 
     Raises:
