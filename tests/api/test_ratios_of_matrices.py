@@ -66,6 +66,14 @@ def test_a_constant_norm_stays_and_is_shown(frontend, name):
 
 
 @every_frontend
+@pytest.mark.once
+def test_a_matrix_without_a_basis_is_named_by_its_shape_alone(frontend):
+    optimizer = FRONTENDS[frontend][1].SOAP(max_precond_dim=3, **FLOOR)
+    with pytest.raises(ValueError, match="a/kernel is a matrix of 4 x 4: put 'a/kernel' into"):
+        optimizer.build([new_variable(frontend, START, path="a/kernel")])
+
+
+@every_frontend
 @pytest.mark.parametrize("name", NAMES)
 def test_what_cannot_be_meant_is_refused(frontend, name):
     ours = getattr(FRONTENDS[frontend][1], name)

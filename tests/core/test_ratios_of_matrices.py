@@ -167,6 +167,13 @@ def test_slices_are_all_rows_or_all_columns(path, shape, slices, rows, axes, cou
     assert f", {count} slices along axis " in treatment.words
 
 
+@pytest.mark.parametrize("path", ["dense/bias", "embedding/embeddings"])
+def test_what_is_no_matrix_is_shown_to_have_no_slices(path):
+    treatment = sliced(path, (4, 6), -1)
+    assert not treatment.adapt and treatment.axes is None
+    assert treatment.words.startswith("fallback: ") and treatment.words.endswith("; no slices")
+
+
 @pytest.mark.parametrize(
     ("shape", "slices"), [((3, 3, 4, 6), 0), ((3, 3, 4, 6), 4), ((3, 3, 4, 6), (3, 2))]
 )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.core.patterns import EXCLUSIONS, PRESETS
+from tf_lamb.core.rules.muon import PRESETS as COEFFICIENTS
 from tf_lamb.core.rules.muon import Coefficients, Triple
 from tf_lamb.core.rules.shared import Interval
 from tf_lamb.core.spikes import DEVIATIONS, LENGTH
@@ -44,7 +45,7 @@ CHOICES = {
     "form['momentum']": ("inside", "outside", "mixed"),
     "form['denominator']": ("sum_of_norms", "norm_of_sum", "norm_of_update"),
     "form['update_scale']": ("rms", "shape"),
-    "form['coefficients']": ("jordan", "polar_express", "cubic5"),
+    "form['coefficients']": (*COEFFICIENTS,),
     "form['renewal']": ("cholesky", "qr"),
     "form['norm']": ("constant",),
     "dtypes['slots']": ("float32", "bfloat16"),

@@ -175,7 +175,11 @@ def matrix(variable: Variable, embeddings: bool = False) -> Layout:
         ValueError: if the user's rows are not some of its axes, or slices are no rows or columns.
     """
     layout = _as_matrix(variable, embeddings)
-    return _with_slices(layout, variable) if layout.adapt and "slices" in variable.given else layout
+    if "slices" not in variable.given:
+        return layout
+    if not layout.adapt:  # a pattern for kernels may well match their biases
+        return dataclasses.replace(layout, words=f"{layout.words}; no slices")
+    return _with_slices(layout, variable)
 
 
 def _with_slices(layout, variable):

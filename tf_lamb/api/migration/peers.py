@@ -15,7 +15,7 @@ from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
 from tf_lamb.api.schedules import with_numbers
 from tf_lamb.api.variables import numpy_of
 from tf_lamb.core.patterns import exact, model_name
-from tf_lamb.core.rules.muon import JORDAN
+from tf_lamb.core.rules.muon import JORDAN, PRESETS
 
 # Name of an argument in another package -> its name in this one.
 _WORDS = {
@@ -438,8 +438,18 @@ def _effect(name, value, arguments):
         return sorted(value or ())
     if isinstance(value, Mapping) and not is_serialized(value):
         # An empty dict has the same effect as None.
-        return {key: entry for key, entry in value.items() if entry is not None} or None
+        value = {key: entry for key, entry in value.items() if entry is not None} or None
+        return _in_numbers(value) if value and "coefficients" in value else value
     return (value or 0.0) if name == "weight_decay" else value
+
+
+def _in_numbers(form):
+    """Returns the form of a Muon with three numbers for each step as its coefficients."""
+    given = form["coefficients"]
+    found = PRESETS[given] if isinstance(given, str) else given
+    is_of_every_step = not isinstance(found[0], (list, tuple))
+    steps = form.get("newton_schulz_steps", 5)
+    return {**form, "coefficients": [found] * steps if is_of_every_step else found}
 
 
 def _same(a, b):

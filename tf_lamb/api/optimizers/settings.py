@@ -491,7 +491,8 @@ _KEYS_OF_TREATMENTS = """
     "slices": An axis, or [axis, blocks]: each slice, or each block of them, has a ratio of its own.
     `{"qkv/kernel": {"slices": [-1, 3]}}` treats Q, K and V separately,
     `{"stacked/": {"slices": 0}}` the layers of a scan. With Muon and SOAP, where `bounds` or a
-    constant norm are, the axis is that of all rows, or of all columns, of a matrix.
+    constant norm are, the axis is that of all rows, or of all columns, of a matrix; what is no
+    matrix has none, as `tf_lamb.describe` shows.
     "join": Whether the variables of one Keras layer that match, say a kernel and its bias, share
     one trust ratio; by default each variable has its own.
     "rows": The axis that is rows, a list of axes, or None for what is no matrix, where paths and

@@ -50,8 +50,9 @@ class SOAPSettings(settings.MatrixSettings):
             longest = self.hyperparameters["max_precond_dim"]
             raise ValueError(
                 f"{self.name} keeps bases of up to max_precond_dim={longest:,}, and {path} is a "
-                f"{treatment.words}: put {path!r} into exclude_from_layer_adaptation, which "
-                f"leaves it to AdamW, or raise max_precond_dim to {min(rows, columns):,}."
+                f"matrix of {rows:,} x {columns:,}: put {path!r} into "
+                "exclude_from_layer_adaptation, which leaves it to AdamW, or raise "
+                f"max_precond_dim to {min(rows, columns):,}."
             )
         size = sum(2 * 4 * treatment.view[side] ** 2 for side in sides)
         return dataclasses.replace(treatment, words=f"{treatment.words}, {size:,} bytes of bases")
