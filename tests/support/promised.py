@@ -321,8 +321,15 @@ class Promised:
                 "decay_enters": told.get("weight_decay_mode", "update"),
                 "bounds": (told.get("bounds") or {}).get("trust_ratio") or (0.0, np.inf),
             }
+        if self.family == "Muon":
+            given = (told.get("form") or {}).get("coefficients")
+            return {
+                "nesterov": told.get("nesterov", True),
+                "bounds": (told.get("bounds") or {}).get("trust_ratio"),
+                **({"polynomials": [given] * 5} if given else {}),
+            }
         eta = {"eta": told.get("trust_coefficient", 0.001)} if self.family == "LARS" else {}
-        return {"nesterov": told.get("nesterov", self.family == "Muon"), **eta}
+        return {"nesterov": told.get("nesterov", False), **eta}
 
 
 def _joined(arrays):

@@ -64,7 +64,12 @@ OF_FAMILY = {
     "LARS": {"nesterov": st.booleans(), "trust_coefficient": st.sampled_from([0.001, 0.1])},
     "AdamP": {"nesterov": st.booleans()},
     "SGDP": {"nesterov": st.booleans()},
-    "Muon": {"nesterov": st.booleans()},
+    # Without a constant norm, which refuses decay and averages that overwrite: both are drawn.
+    "Muon": {
+        "nesterov": st.booleans(),
+        "bounds": st.sampled_from([None, {"trust_ratio": (0.1, None)}]),
+        "form": st.sampled_from([None, {"coefficients": [2.0, -1.5, 0.5]}]),
+    },
 }  # fmt: skip
 
 
