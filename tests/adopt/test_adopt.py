@@ -94,7 +94,10 @@ def test_a_call_is_written_in_our_words(before, after):
 @pytest.mark.parametrize(
     "before, after",
     [
-        (KERAS + "keras.optimizers.Lamb()", "tf_lamb.keras.LAMB(epsilon=1e-07)"),
+        (
+            KERAS + "keras.optimizers.Lamb()",
+            "tf_lamb.keras.LAMB(learning_rate=0.001, epsilon=1e-07)",
+        ),
         (
             KERAS + "keras.optimizers.Lamb(1e-3, weight_decay=wd)",
             "tf_lamb.keras.LAMB(1e-3, weight_decay=wd, epsilon=1e-07, "
@@ -105,8 +108,8 @@ def test_a_call_is_written_in_our_words(before, after):
             "tf_lamb.keras.Muon(weight_decay=0.004, epsilon=1e-07)",
         ),
         (
-            GARDEN + "tfm.optimization.lars.LARS(weight_decay_rate=wd)",
-            "tf_lamb.LARS(weight_decay=wd, form={'denominator': 'norm_of_sum'})",
+            GARDEN + "tfm.optimization.lars.LARS(0.5, weight_decay_rate=wd)",
+            "tf_lamb.LARS(0.5, weight_decay=wd, form={'denominator': 'norm_of_sum'})",
         ),
         (GARDEN + "tfm.optimization.lars.LARS(0.5)", "tf_lamb.LARS(0.5)"),
         (ADDONS + "tfa.optimizers.LAMB(0.5)", "tf_lamb.LAMB(0.5)"),
@@ -120,6 +123,7 @@ def test_the_steps_of_before_are_kept_on_demand(before, after):
     "before, said",
     [
         ("keras.optimizers.Lamb()", "Epsilon is 1e-07 there, and 1e-06 here; epsilon=1e-07 keeps"),
+        ("keras.optimizers.Lamb()", "Learning_rate is 0.001 there, and 0.01 here; learning_rate"),
         ("keras.optimizers.Lamb(weight_decay=0.1)", "Weight decay is outside of the trust ratio"),
         (
             "keras.optimizers.Lamb(gradient_accumulation_steps=4)",
@@ -346,7 +350,7 @@ def test_the_layout_of_a_config_stays():
         ("(1e-3, 0.9, **more)", "(1e-3, beta_1=0.9, **more)"),
         ("(\n    1e-3,\n)", "(\n    1e-3, epsilon=1e-07,\n)"),
         ("(\n    1e-3,  # tuned\n)", "(\n    1e-3, epsilon=1e-07,  # tuned\n)"),
-        ("()", "(epsilon=1e-07)"),
+        ("()", "(learning_rate=0.001, epsilon=1e-07)"),
     ],
 )
 def test_arguments_that_are_added_fit_in(before, after):

@@ -191,7 +191,9 @@ def _differing(source, values, ours, script):
     if "form" in changed:
         form_there, form_here = (one or {} for one in changed["form"])
         changed["form"] = _without(form_there, form_here), _without(form_here, form_there)
-    return {name: pair for name, pair in changed.items() if name != "learning_rate"}
+    if "learning_rate" in ours:
+        changed.pop("learning_rate", None)
+    return changed
 
 
 def _without(one, other):

@@ -37,7 +37,7 @@ class LAMB(Layerwise):
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
-            Defaults to 0.001, which is low for training from scratch: begin at 0.01.
+            Defaults to 0.01, where a search begins, too (docs/reference/optimizers.md).
         beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
         epsilon: Added to the root of the second moment. Defaults to 1e-6 (the authors' code).
@@ -76,7 +76,7 @@ class LAMB(Layerwise):
 
     def __init__(
         self,
-        learning_rate: settings.LearningRate = 0.001,
+        learning_rate: settings.LearningRate = 0.01,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,

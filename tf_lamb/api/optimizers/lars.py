@@ -45,8 +45,8 @@ class LARS(Layerwise):
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
-            Defaults to 0.01. A model with LARS takes a rate of order 10: MLPerf trains ResNet-50
-            at batch 8,192 with 17.
+            Defaults to 1.0, where a search begins, too. A large batch takes a rate of order 10:
+            MLPerf trains ResNet-50 at batch 8,192 with 17.
         momentum: In [0, 1). Defaults to 0.9 (the paper).
         epsilon: Added to the denominator of r. Defaults to 0.0 (the paper).
         weight_decay: Decay, also part of the denominator, a float or a schedule; None is 0.
@@ -89,7 +89,7 @@ class LARS(Layerwise):
 
     def __init__(
         self,
-        learning_rate: settings.LearningRate = 0.01,
+        learning_rate: settings.LearningRate = 1.0,
         momentum: float = 0.9,
         epsilon: float = 0.0,
         weight_decay: settings.WeightDecay = 0.0,
