@@ -82,7 +82,9 @@ def test_what_is_saved_is_not_made_again_and_both_finders_share_a_folder(
     found = of_batch.search(ours, of_batch.linear(host), data, **how, verbose=True)
     assert (found.runs, found.target, str(found)) == (whole.runs, whole.target, str(whole))
     file = tmp_path / "find_batch.json"
-    assert f"\ngoes on after {2 + len(found.runs)} results in {file}\n" in capsys.readouterr().out
+    # The seconds of a step and of an evaluation, each run, and the early loss at each batch.
+    count = 2 + len(found.runs) + 2
+    assert f"\ngoes on after {count} results in {file}\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="with large_batch_size=64, and this one has 32: go on as"):
         of_batch.search(ours, of_batch.linear(host), data, **{**how, "large_batch_size": 32})
 

@@ -143,6 +143,21 @@ def test_a_call_in_others_words_is_answered_with_the_call_in_ours(call):
     assert f"write {CALLS[call]}." in error_of(call)
 
 
+@pytest.mark.parametrize(
+    ("call", "is_told"),
+    [
+        ("LAMB(weight_decay_rate=0.01)", True),
+        ("LAMB(1e-3, weight_decay_rate=0.01)", False),
+        ("LAMB(lr=1e-3, weight_decay_rate=0.01)", False),
+        ("LAMB(weight_decy=0.01)", False),
+        ("AdamP(weight_decay_rate=0.01)", False),
+    ],
+)
+def test_a_rate_that_is_left_to_another_default_is_told_of(call, is_told):
+    told = "Without learning_rate it begins at 0.01 here: pass the rate that you had."
+    assert (told in error_of(call)) is is_told
+
+
 @pytest.mark.parametrize("call", sorted({*CALLS.values()}))
 def test_the_call_that_is_answered_can_be_made(call):
     value = "['a']" if "decay=..." in call else "0.9" if "beta_1=..." in call else "schedule"

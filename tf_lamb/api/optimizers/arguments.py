@@ -19,6 +19,8 @@ _LIKENESS = 0.75  # least similarity, of 1; below it, names of other things woul
 _LONGEST = 100  # letters of a value that a call shows; what is longer is shown as `...`
 _DEEPEST = 3  # levels of lists and dicts that a call shows
 _HIDDEN = "..."
+_MEANT = "did you mean"  # begins the label of a misspelt argument
+_RATE_OF_OTHERS = 0.001  # with which the optimizers of Addons, torch, timm and Keras begin
 
 
 def answered(constructor: Constructor) -> Constructor:
@@ -176,7 +178,7 @@ class _Call:
             return f"{head}: it takes {known}."
         if self._unknown:
             self._notes[f"{_listed(map(repr, self._unknown))} is unknown; it takes {known}."] = None
-        notes = self.sentences()
+        notes = " ".join(filter(None, [self.sentences(), self._about_the_rate()]))
         call = self._rewritten()
         if any(word.has_place for word in self._foreign):
             return " ".join(filter(None, [f"{head}: {call}.", notes]))
@@ -185,6 +187,18 @@ class _Call:
     def sentences(self) -> str:
         """Returns what is computed otherwise, and what cannot be had."""
         return " ".join(self._notes)
+
+    def _about_the_rate(self) -> str:
+        """Returns a sentence where a call of another package leaves another rate to its default."""
+        rate = self._parameters.get("learning_rate")
+        if rate is None or rate.default in (rate.empty, _RATE_OF_OTHERS) or not self._is_whole:
+            return ""
+        of_others = any(word.label and _MEANT not in word.label for word in self._foreign)
+        if not of_others or "learning_rate" in {**self._given, **self.new}:
+            return ""
+        return (
+            f"Without learning_rate it begins at {rate.default} here: pass the rate that you had."
+        )
 
     def impossible(self) -> tuple[str, ...]:
         """Returns the words that are unknown, or stand for what cannot be had."""
@@ -219,7 +233,7 @@ class _Call:
                 del foreign[name]
                 continue
             value = foreign.pop(name)
-            self._foreign.append(_Foreign(name, f"did you mean {match}?"))
+            self._foreign.append(_Foreign(name, f"{_MEANT} {match}?"))
             if match in self._parameters:
                 self._put(match, value, replaces=False)
             else:
@@ -239,7 +253,7 @@ class _Call:
             self._foreign += [
                 _Foreign(word, entry.of, has_place)
                 for word in words
-                if f"did you mean {word}?" not in labelled
+                if f"{_MEANT} {word}?" not in labelled
             ]
             if is_same:
                 continue

@@ -105,7 +105,12 @@ WORDS = (
     ),
     Word("lr", "torch, timm, apex, old Keras", "learning_rate=lr"),
     Word(
-        "decay", "TensorFlow Addons, old Keras",
+        "decay, learning_rate=None", "TensorFlow Addons, old Keras",
+        "learning_rate=keras.optimizers.schedules.InverseTimeDecay(0.001, 1, decay)",
+        "It is the decay of the learning rate, which is 0.001 there by default.", same=(0, None),
+    ),
+    Word(
+        "decay, learning_rate", "TensorFlow Addons, old Keras",
         "learning_rate=keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)",
         "It is the decay of the learning rate.", same=(0, None),
     ),
