@@ -90,7 +90,7 @@ core.provide(
 
 def __dir__():
     """Lists the names of the package, those that are not loaded yet included."""
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})
 
 
 for _framework in ("keras", "tf_keras"):

@@ -66,7 +66,7 @@ class InParts:
             *(None if value is None else self._xp.cast(value, x.dtype) for value in values)
         )
 
-    def _keep_settings(self, averages, prefix=""):
+    def _keep_averages(self, averages, prefix=""):
         """Assigns the new moving mean and variance."""
         for name, value in zip(("moving_mean", "moving_variance"), averages, strict=True):
             self._assign(getattr(self, prefix + name), value)
@@ -144,7 +144,7 @@ class GhostBatchNormalization(InParts):
             y, *averages = normalization.train(
                 self._xp, x, self._weights(x), group_size=self.group_size, **self._norm_kwargs()
             )
-        self._keep_settings(averages)
+        self._keep_averages(averages)
         return y
 
 

@@ -28,7 +28,7 @@ class Schedule(schedules.Schedule):
         rate = self.value(self._xp, step if is_exact else self._xp.cast(step, self._floatx()))
         return self._xp.cast(rate, self._floatx())
 
-    def inside(self, name: str, value: Any) -> Any:
+    def checked(self, name: str, value: Any) -> Any:
         """See base class; raises TypeError for a schedule of the other Keras.
 
         Args:
@@ -36,7 +36,7 @@ class Schedule(schedules.Schedule):
             value: A number or a schedule.
         """
         check_host(name, value, self._base_schedule)
-        return super().inside(name, value)
+        return super().checked(name, value)
 
     def get_config(self):
         """Returns the fields, as JSON can hold them."""

@@ -151,7 +151,7 @@ class WholeRun:
     _batches: Any = 0
 
     def begin_epoch(self, epoch: int, steps: int) -> None:
-        """Tells the callbacks of the epoch that the next `fit` trains.
+        """Moves to the epoch that the next `fit` trains; tells callbacks its steps if they change.
 
         Args:
             epoch: The number of the epoch, from 0.
@@ -167,7 +167,7 @@ class WholeRun:
         return self.model.stop_training or self.done >= self.params["epochs"]
 
     def on_train_begin(self, logs=None):
-        """Begins the first `fit` alone, and finds the epoch that a backup was restored to."""
+        """Runs the callbacks at the first `fit` only, and finds the epoch of a restored backup."""
         # seam: tf_keras 2.20.1. The counter counts all batches of a training, for TensorBoard.
         counter = getattr(self.model, "_train_counter", None)
         if self._has_begun:
@@ -179,14 +179,14 @@ class WholeRun:
         self.done = self._restored()
 
     def on_train_end(self, logs=None):
-        """Ends the last `fit` alone."""
+        """Runs the callbacks in the last `fit` only; remembers tf_keras's counter of batches."""
         if (counter := getattr(self.model, "_train_counter", None)) is not None:
             self._batches = counter.numpy()
         if self.is_over:
             super().on_train_end(logs)  # type: ignore[misc]
 
     def _restored(self):
-        """Returns the epochs in a backup; without this, each `fit` would go on after them."""
+        """Returns the epochs in a backup; on Keras 3 also clears it, or each `fit` began there."""
         # seam: tf_keras 2.20.1, Keras 3.15.1.
         if load := getattr(self.model, "_maybe_load_initial_counters_from_ckpt", None):
             return load(self.params["steps"], 0)[0]
@@ -321,7 +321,7 @@ def _check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
 
 
 def _check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
-    """Raises for a batch of more than all examples; warns if the recipe is for another number."""
+    """Checks recipe and `examples` against the data; warns if the recipe is for another number."""
     if examples not in (None, epochs.examples):
         raise ValueError(
             f"examples={examples}, but the arrays of data hold {epochs.examples:,}: leave it out."

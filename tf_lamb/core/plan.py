@@ -187,7 +187,7 @@ class Plan:
         Args:
             excluded: The patterns that are excluded from layer adaptation now. The warning adds
                 others to them.
-            keeps_norm: Whether a layer keeps its norm, and does not only step by it. Defaults to
+            keeps_norm: Whether a step leaves the norm of a layer as it is. Defaults to
                 False.
         """
         if not self.near_zero:

@@ -39,14 +39,14 @@ class Schedule:
             if field.type in _CHECKS:
                 value = _CHECKS[field.type](field.name, value)
             elif field.type is Any:
-                value = self.inside(field.name, value)
+                value = self.checked(field.name, value)
             elif isinstance(value, str) or not isinstance(value, Iterable):
                 raise TypeError(f"{field.name} must be a list, not {value!r}.")
             else:
                 value = tuple(value)
             object.__setattr__(self, field.name, value)
 
-    def inside(self, name: str, value: Any) -> Any:
+    def checked(self, name: str, value: Any) -> Any:
         """Checks a learning rate or schedule inside this one, and returns it.
 
         A frontend's base class refuses what it cannot call.
@@ -86,7 +86,7 @@ def _flat(xp, step, rate):
 
 
 def _end(schedule):
-    """Returns (the step from which a decay keeps its last rate, that rate), or None.
+    """Returns (the step that ends a decay, its last rate, or its share of the first), or None.
 
     It knows the decays of this package, and `PolynomialDecay` and `CosineDecay` of Keras.
     """
@@ -333,7 +333,7 @@ class Stages(Schedule):
         object.__setattr__(self, "lengths", lengths)
         checks.integer("The sum of lengths", sum(lengths))
         checked_schedules = (
-            self.inside(f"schedules[{i}]", schedule) for i, schedule in enumerate(self.schedules)
+            self.checked(f"schedules[{i}]", schedule) for i, schedule in enumerate(self.schedules)
         )
         object.__setattr__(self, "schedules", tuple(checked_schedules))
 

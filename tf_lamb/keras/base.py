@@ -26,7 +26,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
     def save_own_variables(self, store):
         """Saves the state by name, without observed trust ratios.
 
-        It gathers variables that lie in parts.
+        It gathers variables of which other processes have parts.
 
         Args:
             store: The mapping to write to.

@@ -54,7 +54,7 @@ def _on_batch(method, batch):
 
 
 def _state_of(source):
-    """Returns the `Source` of one of Keras's own optimizers, or None for any other object."""
+    """Returns the `Source` of a Lamb or Muon of Keras, None for others; raises if it is unbuilt."""
     Muon = getattr(keras.optimizers, "Muon", ())  # old versions of Keras 3 lack it
     if not isinstance(source, (keras.optimizers.Lamb, Muon)):
         return None

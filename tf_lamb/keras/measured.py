@@ -131,7 +131,7 @@ class MeasuringOptimizer(BaseOptimizer):
         if keras.backend.backend() == "tensorflow":
             strategy = self._distribution_strategy
             self._replicas = strategy.num_replicas_in_sync
-        gathers = self._divide(self._replicas, may_gather=strategy is not None)
+        gathers = self._count_parts(self._replicas, may_gather=strategy is not None)
         if not inner.built:
             inner.build(variables)
         super().build(variables)
@@ -149,7 +149,7 @@ class MeasuringOptimizer(BaseOptimizer):
             return self.add_variable(shape, initializer, dtype=dtype, name=name)
 
     def apply(self, grads, trainable_variables=None):
-        """Measures the gradients, and hands their sum over replicas to the inner optimizer.
+        """Measures the gradients, and hands them on, summed over replicas unless replicas gather.
 
         Args:
             grads: The gradients; None for a variable without one.
@@ -170,7 +170,7 @@ class MeasuringOptimizer(BaseOptimizer):
         self.step(pairs, apply, host.unfrozen(self._trainable_variables))
 
     def _sums(self, pairs):
-        """Returns the pairs with gradients that are summed over replicas."""
+        """Returns pairs with gradients summed over replicas; the same object but on TensorFlow."""
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":
             return pairs
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients

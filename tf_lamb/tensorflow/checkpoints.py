@@ -135,7 +135,7 @@ def _read_checkpoint(tf, prefix, paths, weights):
 
 
 def _averages(node):
-    """Returns whether a node is Model Garden's ExponentialMovingAverage, which wraps what steps."""
+    """Returns whether a node is Model Garden's ExponentialMovingAverage around an optimizer."""
     return any(child.local_name == "ema_base_optimizer" for child in node.children)
 
 

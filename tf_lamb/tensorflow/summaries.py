@@ -10,7 +10,7 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, UNSEEN
 
 
 def vector_like(variable, strategy, name):
-    """Returns a vector that has seen no step, where a variable lives; each replica has a copy.
+    """Makes the vector that records a variable's trust ratio, `UNSEEN`, on the variable's device.
 
     Args:
         variable: The variable.

@@ -54,7 +54,7 @@ def with_all(optimizer, pairs):
 
 
 def by_registered_name(config):
-    """Returns the config of an object such that every loader finds its class."""
+    """Returns a serialized object with its registered name in the place of its class name."""
     if not isinstance(config, dict):
         return config
     return {**config, "class_name": config.get("registered_name") or config.get("class_name")}

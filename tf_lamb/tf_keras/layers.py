@@ -31,7 +31,7 @@ class Normalization(tf_keras.layers.BatchNormalization):
 
 
 def known(half):
-    """Returns the `call` of a class for which `training` may be a tensor, as tf_keras can have it.
+    """Makes a `call` that takes a tensor as `training`, too, from one that takes a bool.
 
     Args:
         half: The class, whose own `call` takes a bool.

@@ -123,7 +123,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             return
         inner = self.inner_optimizer
         self._replicas = inner._distribution_strategy.num_replicas_in_sync
-        gathers = self._divide(self._replicas, may_gather=aggregates_as_tf_keras(inner))
+        gathers = self._count_parts(self._replicas, may_gather=aggregates_as_tf_keras(inner))
         inner.build(var_list)
         super().build(var_list)
         self._start(Backend(inner, self._replicas, gathers), var_list)

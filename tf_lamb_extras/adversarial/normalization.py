@@ -95,8 +95,8 @@ class SplitBatchNormalization(InParts):
         y, main_averages, auxiliary_averages = _halves(
             self._xp, x, self._weights(x), auxiliary, **self._norm_kwargs()
         )
-        self._keep_settings(main_averages)
-        self._keep_settings(auxiliary_averages, "auxiliary_")
+        self._keep_averages(main_averages)
+        self._keep_averages(auxiliary_averages, "auxiliary_")
         return y
 
     def _add_auxiliary(self):

@@ -47,6 +47,8 @@ class AdversarialStep(keras.Model):
     def make_train_function(self, force=False):
         """Makes the train function, as Keras does; every `fit` calls it before its first step.
 
+        Until the first step it also copies the weights to the line: they may be newly loaded.
+
         Args:
             force: Whether to make it again if it exists. Defaults to False.
 
@@ -105,6 +107,7 @@ class AdversarialStep(keras.Model):
         """Returns the adversarial images of a batch in the next step.
 
         With tau above 0, they do not depend on the current weights. The model must be compiled.
+        A call draws from the model's random state, so that the next step draws others.
 
         Args:
             x: A batch of images, as `train_on_batch` takes it.
@@ -200,7 +203,7 @@ class StoredSeeds(keras.random.SeedGenerator):
 
 
 def some_images(data):
-    """Returns up to 64 images of the data of `fit`; None if there are none, or only once."""
+    """Returns up to 64 images of `fit`'s data; None if it has none, or can be read only once."""
     if hasattr(data, "take") and hasattr(data, "element_spec"):  # a tf.data.Dataset
         data = next(iter(data.take(1)), None)
     elif isinstance(data, keras.utils.PyDataset):

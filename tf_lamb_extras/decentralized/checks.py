@@ -120,7 +120,7 @@ def compiled_optimizer(workers, optimizer, loss):
 
 
 def _check_rate(optimizer, method):
-    """Raises ValueError if the method does not go with the momentum or a constant learning rate."""
+    """Raises ValueError for momentum with "dsgd", none with others, or rate 0 with "decentlam"."""
     if (optimizer.momentum > 0) == (method == "dsgd"):
         raise ValueError(
             f"method={method!r} and momentum={optimizer.momentum!r} do not go together: 'dsgd' is "

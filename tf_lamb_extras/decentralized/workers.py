@@ -229,7 +229,7 @@ def _mix(mixing, x):
 
 
 def _own(weights, x):
-    """Returns this worker's weight: a Python number if it is the same for all workers."""
+    """Returns this worker's mixing weight: a Python number if it is the same for all workers."""
     import jax
 
     if len(set(weights)) == 1:

@@ -48,7 +48,7 @@ class Callback:
         return model.optimizer
 
     def set_model(self, model):
-        """Finds the optimizer, and prepares the model for reading."""
+        """Takes the model, as Keras's callback does, and finds the optimizer to read."""
         super().set_model(model)  # type: ignore[misc]  # the host's
         self._optimizer = self._find(model)
 
@@ -109,7 +109,7 @@ def averages_that_lag(model, steps: int) -> str | None:
 
     Args:
         model: The model, whose trainable `BatchNormalization` layers are looked at if their moving
-            averages are still at the start.
+            averages are still at the start. Those with groups (`group_size`) are left out.
         steps: The batches of the whole training.
     """
     lagging = {}

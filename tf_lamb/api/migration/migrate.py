@@ -273,7 +273,8 @@ def _values(variables):
 def _begun(part, has_averages):
     """Returns the state of one variable by name, without parts that have not started.
 
-    Leaves out averages if no update has made any, and arrays of zeros that are not slots.
+    Leaves out averages if no update has made any, and arrays of zeros that are not slots. Sums
+    that replicas keep apart are added up.
     """
     values = _values(part.kept)
     if not has_averages:
@@ -301,9 +302,10 @@ def _of_adascale(optimizer) -> dict[str, Any]:
 
 
 def _steps(measured, source, measuring) -> dict[str, Any]:
-    """Returns the state with which a differently measuring optimizer goes on.
+    """Returns what is left of measured state for an optimizer that measures otherwise.
 
-    AdaScale takes its place in the schedule, in steps of the base batch; MeasureNoise, nothing.
+    For an AdaScale it is the position in the schedule: the base steps of the source's AdaScale,
+    else the source's steps. For a MeasureNoise it is nothing.
     """
     if not isinstance(measuring, AdaScale):
         return {}

@@ -213,7 +213,7 @@ class MeasureNoise:
             value = values[name] if name in values else self._host.initial(variable, initial)
             self._host.put(variable, value)
 
-    def _divide(self, replicas: int, may_gather: bool) -> bool:
+    def _count_parts(self, replicas: int, may_gather: bool) -> bool:
         """Counts the parts of a step, and decides whether replicas add up their own gradients.
 
         Call it before the inner optimizer is built. It sets `parts` = replicas x micro-batches.
@@ -307,7 +307,7 @@ def without_frozen(inner: Any, pairs: Sequence) -> Sequence:
 
 
 def without_gradient(inner: Any, pairs: Sequence, unfrozen: Sequence) -> Sequence:
-    """Returns the variables without a gradient of whose earlier ones an update takes the sums.
+    """Returns variables without a gradient now, whose earlier gradients an update still sums.
 
     Args:
         inner: The inner optimizer.

@@ -26,7 +26,7 @@ class Backend(Protocol):
     gathers: bool
 
     def cond(self, condition: Any, if_true: Callable, if_false: Callable) -> Any:
-        """Returns what the function returns that the condition asks for; a program runs only it."""
+        """Returns if_true() or if_false(), by the condition; a program runs only that one."""
 
     def squared_norm(self, gradient: Any) -> Any:
         """Returns |g|^2 in float32."""
@@ -95,7 +95,7 @@ class NoiseMeter:
         return self._backend.gathers
 
     def gather(self, gradients: Gradients, missing: Sequence[int]) -> None:
-        """Has each replica add up its own gradients; an update sums them over replicas.
+        """Has each replica add up its own gradients and their squared norms, until an update.
 
         Args:
             gradients: The gradients of this replica.
@@ -153,28 +153,28 @@ class NoiseMeter:
             name: variable + 0 for name, variable in self.state.items() if name not in _OF_AN_UPDATE
         }
 
-    def undo_skipped(self, values_before: Mapping[str, Any], counts: Any, is_taken: Any) -> Any:
+    def undo_skipped(self, values_before: Mapping[str, Any], is_update: Any, is_taken: Any) -> Any:
         """Undoes the measurement of an update that the optimizer has skipped as a spike.
 
         Args:
             values_before: What `lasting_values` returned before the step.
-            counts: What `measure` returned.
+            is_update: What `measure` returned.
             is_taken: Whether the optimizer has made an update, a boolean scalar.
 
         Returns:
             Whether the call has made an update, a boolean scalar.
         """
         xp = self._backend.xp
-        is_spike = xp.logical_and(counts, xp.logical_not(is_taken))
+        is_spike = xp.logical_and(is_update, xp.logical_not(is_taken))
         values = {
             name: xp.where(is_spike, value, xp.convert_to_tensor(self.state[name]))
             for name, value in values_before.items()
         }
         self._set(values)
-        return xp.logical_and(counts, is_taken)
+        return xp.logical_and(is_update, is_taken)
 
     def finish(self, is_update: Any) -> None:
-        """Ends a call, after the optimizer's step.
+        """Ends a call, after the optimizer's step; here it does nothing, for AdaScale it counts.
 
         Args:
             is_update: Whether the call has made an update, a boolean scalar.
@@ -212,11 +212,11 @@ class NoiseMeter:
         return backend.cond(is_update, at_update, lambda: xp.zeros((1,), "float32"))
 
     def _preconditioner(self, positions):
-        """Returns a function from a gradient and its position to the measured gradient."""
+        """Returns a function from a gradient and its position to what is measured: here, itself."""
         return lambda gradient, position: gradient
 
     def _is_measured(self):
-        """Returns whether the averages take this step."""
+        """Returns whether the averages take this step: here, always. A subclass may skip some."""
         return True
 
     def _averaged(self, state, moments, when):

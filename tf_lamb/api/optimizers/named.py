@@ -122,7 +122,7 @@ def of(optimizer: LayerwiseMembers) -> NamedState:
     parts = storage.parts()
     names, shapes = [part.name for part in parts], [part.shape for part in parts]
     layout = layouts.of(optimizer, storage.weights, names, shapes)
-    return NamedState(kind, {**scalars, **storage.once()}, parts, layout)
+    return NamedState(kind, {**scalars, **storage.scalars()}, parts, layout)
 
 
 def of_measured(optimizer: MeasuringMembers) -> NamedState:

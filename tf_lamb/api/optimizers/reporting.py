@@ -156,4 +156,4 @@ class Reporting(Configured):
         Args:
             index: The position of the variable in the build.
         """
-        return self._storage.of(index)
+        return self._storage.slots_of(index)

@@ -94,7 +94,9 @@ class Storage:
         micro_step.assign(xp.where(is_due, xp.zeros_like(micro_batches), micro_batches))
 
     def begin_averages(self, xp: Any, put: Callable, moved: set[int], stepped: Any) -> None:
-        """Begins, with the first update, the averages that no step has moved.
+        """Sets the averages that this step does not move.
+
+        Until the first update each is its weight; that of a frozen variable always is.
 
         Args:
             xp: The array namespace.
@@ -129,13 +131,13 @@ class Storage:
             if average is not None and i in positions
         ]
 
-    def of(self, index: int) -> dict[str, Variable]:
+    def slots_of(self, index: int) -> dict[str, Variable]:
         """Returns a dict of the slots of a variable by name, with its "average" if there is one."""
         names = (slot.name for slot in self.declared[index])
         slots = dict(zip(names, self.slots[index], strict=True))
         return {**slots, **dict(("average", average) for average, _ in self.averaged({index}))}
 
-    def once(self) -> dict[str, Variable]:
+    def scalars(self) -> dict[str, Variable]:
         """Returns a dict of the optimizer's scalars that are kept here, by name."""
         scalars: dict[str, Variable] = {}
         if self.steps and self.micro_step is not None:
@@ -148,7 +150,7 @@ class Storage:
         """Returns the state of each variable, as it is saved in a file."""
         parts = []
         for i, (name, shape) in enumerate(zip(self.plan.names, self.plan.shapes, strict=True)):
-            arrays = self.of(i)
+            arrays = self.slots_of(i)
             if (master := self.masters[i]) is not None:
                 arrays["master"] = master
             if self.steps:

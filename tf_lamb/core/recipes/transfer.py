@@ -85,12 +85,12 @@ def transfer(
     A setting that is not given is not part of the recipe. Epsilon stays: dividing it by sqrt(k), as
     Malladi et al. do, changed nothing that was measured.
 
-    Above 8 times the batch the recipe prints how many updates are left, and what was seen with how
+    At a larger batch it prints how many updates are left, and above 8 times what was seen with how
     many. With few left no rule helps: above 32 times, with fewer than 1,024, a warning says so.
 
     The exponent a is 0.5 for LAMB and LANS and 0.75 for the others. It is read off the tuned rates
     of two tasks. It is a prediction for other tasks, and for Adam, AdamP and SOAP, which have that
-    of AdamW.
+    of AdamW, and for SGDP, which has that of SGD.
 
     Args:
         batch_size: The batch size to train with, in examples.

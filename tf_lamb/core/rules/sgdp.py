@@ -45,4 +45,4 @@ def sgdp(
     return w - lr * u, v
 
 
-RULE = Rule(sgdp, ("v",), HYPER, start_rate=0.05)
+RULE = Rule(sgdp, ("v",), HYPER, start_rate=0.05, transfer_exponent=0.75)

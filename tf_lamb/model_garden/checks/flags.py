@@ -36,13 +36,13 @@ def check_flags(args) -> None:
 
 
 def check_effects(params) -> None:
-    """Checks the settings of the place where a run trains.
+    """Checks the settings of TPU, workers and data service.
 
     Args:
         params: the experiment.
 
     Raises:
-        UserError: for a setting that would be ignored.
+        UserError: for a setting that would be ignored, and for a TPU without a name.
     """
     runtime = params.runtime
     strategy = str(runtime.distribution_strategy).lower()

@@ -20,7 +20,8 @@ def check_loop(trainer, evaluating: bool) -> None:
         evaluating: whether the run evaluates.
 
     Raises:
-        UserError: if an interval is no multiple of the steps of a loop.
+        UserError: if `steps_per_loop` is below 1, or does not divide an interval of summaries or
+            checkpoints.
     """
     steps_per_loop, checkpoint_interval = trainer.steps_per_loop, trainer.checkpoint_interval
     if not isinstance(steps_per_loop, int) or steps_per_loop < 1:

@@ -163,7 +163,7 @@ def merged(first: dict, second: dict) -> dict:
 
 
 def without(settings: dict, path: str) -> dict:
-    """Returns settings without the one at a path.
+    """Returns settings without the one at a path, and without dicts that are then empty.
 
     Args:
         settings: a dict of dicts.
@@ -171,8 +171,11 @@ def without(settings: dict, path: str) -> dict:
     """
     key, _, tail = path.partition(".")
     result = {name: value for name, value in settings.items() if name != key}
-    if tail and isinstance(inner := settings.get(key), dict) and (inner := without(inner, tail)):
-        result[key] = inner
+    if tail and key in settings:
+        inner = settings[key]
+        rest = without(inner, tail) if isinstance(inner, dict) else inner
+        if rest != {}:
+            result[key] = rest
     return result
 
 
@@ -255,7 +258,7 @@ def read_file(path: str) -> dict:
 
 
 def read_files(names: list[str] | None) -> list[tuple[str, dict]]:
-    """Reads each config file once.
+    """Reads config files, in their order.
 
     Args:
         names: paths, or bare names of YAMLs of this package; None for no files.

@@ -148,7 +148,7 @@ class Curve:
         }
         return decays.peak(self.rate.type, settings, self.warmup_steps) or largest_rate
 
-    def rate_at(self, peak: float, stretch: Fraction, warmup_steps: int) -> dict:
+    def rate_to(self, peak: float, stretch: Fraction, warmup_steps: int) -> dict:
         """Returns the changes in the settings of the learning rate that take it to a new peak.
 
         Args:

@@ -13,7 +13,8 @@ from tf_lamb.core import schedules
 def _decay(kind: str, settings: dict) -> Any:
     """Returns the core's schedule for the settings of a decay, ours or Model Garden's own.
 
-    Returns None for a constant rate, a decay that rises again, and settings that are invalid.
+    Returns None for a constant rate, a decay that rises again, and settings that are invalid. An
+    exponential with a factor above 1 counts as constant.
     """
     first: Any = settings.get("initial_learning_rate")
     try:
@@ -61,7 +62,7 @@ def peak(kind: str, settings: dict, step: int) -> float | None:
 def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
     """Returns the changes in the settings of a decay that give it a rate at a step.
 
-    The end rate of the decay stays.
+    The end rate of the decay stays. Returns {} if the decay is unknown, or has that rate already.
 
     Args:
         kind: The type of the decay.
@@ -88,7 +89,7 @@ def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
 
 
 def cut_short(tuned, params) -> str | None:
-    """Says at which learning rate a run with fewer steps ends; None if its decay comes to its end.
+    """Returns a warning that a run ends before its decay does; None if it does not.
 
     Args:
         tuned: The experiment whose decay ends with its own steps.

@@ -98,7 +98,7 @@ def _other_steps(config, stretch: Fraction) -> Iterator[tuple[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """What a rule takes of an experiment, at the batch at which it was tuned.
+    """What a rule of `--recipe` reads from an experiment, as it was tuned.
 
     Attributes:
         batch_size: Its batch, in examples.
@@ -235,7 +235,7 @@ def _hyperparameters(config) -> dict[str, Any]:
 def _settings(config, baseline: Baseline, target: Target) -> dict:
     """Returns the settings of an experiment that take it to the target."""
     curve, peak = baseline.curve, target.peak
-    rate = curve.rate_at(peak, target.stretch, target.warmup_steps)
+    rate = curve.rate_to(peak, target.stretch, target.warmup_steps)
     changes = {
         "learning_rate": {curve.rate.type: rate},
         **_moved(config, baseline.hyperparameters, target.recipe),

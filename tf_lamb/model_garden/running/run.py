@@ -188,7 +188,7 @@ def _end(session: Session) -> None:
 
 
 def _evaluated(params, model_dir: str) -> str | None:
-    """Returns the path of the checkpoint to evaluate; None for `task.init_checkpoint`."""
+    """Returns the checkpoint to evaluate, None for `task.init_checkpoint`; raises without both."""
     checkpoint = checkpoints.last_whole(model_dir)
     if checkpoint is None and not params.task.init_checkpoint:
         raise UserError(
@@ -281,7 +281,7 @@ def _of_tpu(runtime) -> tf.distribute.Strategy:
 
 
 def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
-    """Returns a text on the settings that differ between workers, the same in all; "" for none.
+    """Exchanges settings between workers; returns in all a text on what differs, "" for none.
 
     `names` are those of all workers, `own` is the name of this one, and `told` are its settings.
     """
