@@ -22,7 +22,7 @@ STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/
     [("Muon", "orthogonalized", {}),
      ("Muon", "orthogonalized", {"use_ema": True, "dtypes": {"slots": "bfloat16"}}),
      ("Muon", "orthogonalized",
-      {"bounds": {"trust_ratio": (0.35, None)}, "treatments": {"b/": {"slices": 1}}}),
+      {"bounds": {"trust_ratio": (0.35, None)}, "treatments": {"[ab]/kernel": {"slices": 1}}}),
      ("SOAP", "renewed", {"form": {"one_sided": True}, "precondition_frequency": 2})],
 )  # fmt: skip
 @uncompiled()
