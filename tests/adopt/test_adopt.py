@@ -359,9 +359,11 @@ def test_arguments_that_are_added_fit_in(before, after):
 
 
 def blocks():
-    """The scripts of docs/moving_in.md that come before a change, with those after it."""
-    page = pathlib.Path(__file__).parents[2] / "docs" / "moving_in.md"
-    found = re.findall(r"```python\n(# (?:before|after).*?)```", page.read_text(), re.DOTALL)
+    """The scripts of the pages that come before a change, with those after it."""
+    docs = pathlib.Path(__file__).parents[2] / "docs"
+    pages = (docs / "start" / "addons.md", docs / "moving_in.md")
+    text = "".join(page.read_text() for page in pages)
+    found = re.findall(r"```python\n(# (?:before|after).*?)```", text, re.DOTALL)
     return [
         (a, b)
         for a, b in zip(found, found[1:], strict=False)

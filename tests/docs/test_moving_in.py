@@ -1,4 +1,4 @@
-"""The page for those who move in: what it shows runs."""
+"""The two pages for those who move in: what they show runs."""
 
 import contextlib
 import io
@@ -16,7 +16,11 @@ from support.pages import ROOT, blocks
 
 import tf_lamb.keras
 
-BLOCKS = blocks(ROOT / "docs" / "moving_in.md", "python")
+BLOCKS = [
+    block
+    for page in ("moving_in.md", "start/addons.md")
+    for block in blocks(ROOT / "docs" / page, "python")
+]
 # What is marked `before` is not ours to run.
 AFTER = [block for block in BLOCKS if not block[1].startswith("# before")]
 

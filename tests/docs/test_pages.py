@@ -19,7 +19,10 @@ from support.pages import PAGES, ROOT, blocks
 import tf_lamb
 
 matplotlib.use("Agg")
-ELSEWHERE = {"README.md", "moving_in.md", "start/tpu.md"}  # each has a test of its own
+# Each has a test of its own.
+ELSEWHERE = {
+    "README.md", "moving_in.md", "start/addons.md", "start/custom_loop.md", "start/tpu.md"
+}  # fmt: skip
 ON_JAX = {"decentralized.md", "preflight.md", "start/several_hosts.md"}
 SLOW = {*ON_JAX, "adversarial.md", "adascale.md", "noise_scale.md", "trust_ratios.md"}
 
@@ -82,17 +85,61 @@ def pictures():
     )  # fmt: skip
 
 
-def served():
-    """What a command of the page has written: a model of pictures, as its SavedModel has it."""
+def written(name, **features):
+    """Writes a TFRecord of one example."""
+    import tensorflow as tf
+
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    kinds = {
+        feature: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        if isinstance(value, bytes)
+        else tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+        for feature, value in features.items()
+    }
+    with tf.io.TFRecordWriter(name) as writer:
+        example = tf.train.Example(features=tf.train.Features(feature=kinds))
+        writer.write(example.SerializeToString())
+
+
+def saved(folder, serve, **inputs):
+    """Writes a SavedModel that answers so."""
     import tensorflow as tf
 
     module = tf.Module()
-    module.serve = tf.function(
-        lambda inputs: {"probs": tf.zeros((tf.shape(inputs)[0], 10))},
-        input_signature=[tf.TensorSpec((None, None, None, 3), tf.uint8, name="inputs")],
-    )
-    tf.saved_model.save(module, ".build/served", {"serving_default": module.serve})
+    signature = [tf.TensorSpec(*of_input, name=name) for name, of_input in inputs.items()]
+    module.serve = tf.function(serve, input_signature=signature)
+    tf.saved_model.save(module, folder, {"serving_default": module.serve})
     return {}
+
+
+def served_pictures():
+    """What the commands of the page have written: a picture, and the SavedModel."""
+    import tensorflow as tf
+
+    jpeg = tf.io.encode_jpeg(np.zeros((32, 32, 3), np.uint8)).numpy()
+    features = {"image/encoded": jpeg, "image/class/label": [0]}
+    written(".build/pictures/validation.tfrecord", **features)
+    return saved(
+        ".build/served",
+        lambda inputs: {"probs": tf.zeros((tf.shape(inputs)[0], 10))},
+        inputs=((None, None, None, 3), tf.uint8),
+    )
+
+
+def served_sentences():
+    """What the commands of the page have written: a pair of sentences, and the SavedModel."""
+    import tensorflow as tf
+
+    lengths = {name: 128 for name in ("input_word_ids", "input_mask", "input_type_ids")}
+    lengths["masked_lm_positions"] = 20
+    features = {name: [0] * length for name, length in lengths.items()}
+    written(".build/data/validation.tfrecord", **features, next_sentence_labels=[0])
+
+    def serve(input_word_ids, input_mask, input_type_ids, masked_lm_positions):
+        return {"classification": tf.zeros((tf.shape(input_word_ids)[0], 2))}
+
+    inputs = {name: ((None, length), tf.int32) for name, length in lengths.items()}
+    return saved(".build/bert_served", serve, **inputs)
 
 
 BEFORE = {
@@ -100,7 +147,7 @@ BEFORE = {
     "fixed_point.md": lambda: {"x": DIGITS, "y": np.arange(64) % 10}, "adascale.md": regression,
     "noise_scale.md": regression,
     "make_it_larger.md": lambda: regression(keras.optimizers.Adam(0.01)),
-    "start/model_garden.md": served,
+    "start/bert.md": served_sentences, "start/resnet.md": served_pictures,
     "divergence.md": lambda: regression(tf_lamb.LAMB(1e-3)), "trust_ratios.md": regression,
     "resume.md": lambda: regression(tf_lamb.LAMB(1e-3)),
 }  # fmt: skip
