@@ -80,7 +80,7 @@ def test_coefficients_are_saved_and_step_as_the_rule_has_them(frontend, coeffici
     config = json.loads(json.dumps(optimizer.get_config()))
     assert config["form"] == {
         "newton_schulz_steps": steps, "update_scale": "rms", "fallback_lr_scale": 1.0,
-        "coefficients": kept, "norm": None,
+        "coefficients": kept, "norm": None, "heads": None,
     }  # fmt: skip
     w, gradients = random_steps((4, 6), steps=2)
     again = type(optimizer).from_config(config)

@@ -48,6 +48,7 @@ CHOICES = {
     "form['coefficients']": (*COEFFICIENTS,),
     "form['renewal']": ("cholesky", "qr"),
     "form['norm']": ("constant",),
+    "form['heads']": ("each",),
     "dtypes['slots']": ("float32", "bfloat16"),
     "dtypes['masters']": ("float32",),
     "dtypes['products']": ("float32", "bfloat16"),
@@ -403,12 +404,18 @@ def _rows(name, value) -> tuple[int, ...] | None:
     return None if value is None else tuple(map(int, axes))
 
 
+def _heads(name, value) -> tuple[int, int | None] | None:
+    """Returns an axis and the number of heads on it, or None for what is one matrix."""
+    return None if value is None else _slices(name, value)
+
+
 # Key of a treatment -> its check.
 _TREATED: dict[str, Callable[[str, Any], Any]] = {
     "rate": functools.partial(number, interval="[0, inf)"),
     "slices": _slices,
     "join": flag,
     "rows": _rows,
+    "heads": _heads,
     "depthwise": flag,
 }
 

@@ -75,10 +75,13 @@ class Layout:
     Attributes:
         adapt: Whether its layer has a trust ratio, may be projected, or is a matrix. Defaults to
             True.
-        view: The shape in which the rule sees it. Defaults to None: its own.
+        view: The shape in which the rule sees it. Defaults to None: its own. That of a matrix is
+            (rows, columns), and (heads, rows, columns) where each head is a matrix of its own.
         axes: The axes of that shape over which norms run. Defaults to None: the rule's choice.
         order: The order into which its axes are transposed before the view is taken. Defaults to
             None: as they are.
+        cut: The shape that it has before that, in which an axis is cut into heads. Defaults to
+            None: its own.
         words: A text that says which slices are layers, or which matrix it is. Defaults to none.
     """
 
@@ -86,6 +89,7 @@ class Layout:
     view: tuple[int, ...] | None = None
     axes: tuple[int, ...] | None = None
     order: tuple[int, ...] | None = None
+    cut: tuple[int, ...] | None = None
     words: str = ""
 
 
@@ -144,7 +148,7 @@ _OUT_OF_HEADS = re.compile(r"^(attention_output|output|output_proj|out_proj|o_pr
 _STACKS = ("expert", "block_diag")  # words in the paths of stacks of matrices
 
 
-def matrix(variable: Variable, embeddings: bool = False) -> Layout:
+def matrix(variable: Variable, embeddings: bool = False, heads: str | None = None) -> Layout:
     """Returns the layout of a variable as a matrix, or one that is not adapted, with the reason.
 
     A layer maps a vector that rows index to a vector that columns index. An optimizer gets
@@ -161,6 +165,10 @@ def matrix(variable: Variable, embeddings: bool = False) -> Layout:
     LoRA's second factor has two axes and is a matrix, so the first one is a matrix, too: where its
     kernel would be none, all its axes but the rank are rows.
 
+    With heads="each", each head of a kernel into heads is a matrix, (model, head size), of a stack,
+    and norms are those of a head. LoRA's factors, kernels out of heads, and those whose rows the
+    user gives stay one matrix, unless the user gives them heads.
+
     No matrix are: a bias, a variable of a normalization, a depthwise kernel, a stack of matrices,
     such as those of experts, and a kernel of three axes that is named neither as a convolution nor
     as attention. A convolution in groups has the name and the axes of one without groups, so only
@@ -170,11 +178,14 @@ def matrix(variable: Variable, embeddings: bool = False) -> Layout:
         variable: The variable.
         embeddings: Whether a variable with "embedding" in its path may be a matrix without rows
             from the user. Defaults to False.
+        heads: "each" if each head of a kernel into heads is a matrix. Defaults to None: all heads
+            together are one.
 
     Raises:
-        ValueError: if the user's rows are not some of its axes, or slices are no rows or columns.
+        ValueError: if the user's rows are not some of its axes, if it has no such heads, or if
+            slices are no rows or columns.
     """
-    layout = _as_matrix(variable, embeddings)
+    layout = _as_matrix(variable, embeddings, heads)
     if "slices" not in variable.given:
         return layout
     if not layout.adapt:  # a pattern for kernels may well match their biases
@@ -186,11 +197,15 @@ def _with_slices(layout, variable):
     """Returns the layout of a matrix whose rows, or columns, have a norm each."""
     pattern, (axis, blocks) = variable.given["slices"]
     shape, rank = variable.shape, len(variable.shape)
-    order = layout.order or tuple(range(rank))
-    position = order.index(axis % rank) if -rank <= axis < rank else None
-    count = shape[axis] if position is not None else 0
-    rows, columns = layout.view
-    is_row, is_column = position == 0 and count == rows, position == rank - 1 and count == columns
+    order = layout.order or tuple(range(len(layout.cut or shape)))
+    position, count = None, 0
+    if -rank <= axis < rank:
+        is_behind_cut = layout.cut is not None and axis % rank > order[0]  # the axis of heads
+        position, count = order.index(axis % rank + is_behind_cut), shape[axis]
+    first = len(layout.view) - 2  # the axis of rows in the view; an axis of heads is before it
+    rows, columns = layout.view[first:]
+    is_row = position == first and count == rows
+    is_column = position == len(order) - 1 and count == columns
     if not (is_row or is_column) or blocks not in (None, count):
         raise ValueError(
             f"treatments[{pattern!r}] asks for slices {[axis, blocks] if blocks else axis} of "
@@ -198,29 +213,31 @@ def _with_slices(layout, variable):
             "or one column. Name the axis that is all of its rows, or all of its columns."
         )
     words = f"{layout.words}, {count} slices along axis {axis % rank}"
-    return dataclasses.replace(layout, axes=(1,) if is_row else (0,), words=words)
+    return dataclasses.replace(layout, axes=(first + 1,) if is_row else (first,), words=words)
 
 
-def _as_matrix(variable, embeddings):
+def _as_matrix(variable, embeddings, heads):
     """Returns what `matrix` does, without slices."""
     path, shape = variable.path, variable.shape
     if variable.excluded:
         return _none("excluded")
     if is_norm_or_bias(path, shape) or path.lower().endswith(("bias", "/scale")):
         return _none("bias or normalization")
+    given_heads = _given_heads(variable)
     if "rows" in variable.given:
         pattern, rows = variable.given["rows"]
         if rows is None:
             return _none("no matrix, by treatments")
-        return _matrix(shape, _given(path, shape, pattern, rows))
+        return _matrix(shape, _given(path, shape, pattern, rows), given_heads or ())
     if "embedding" in path and not embeddings:
         return _none("no matrix, by its name")
     parent, number = path.rpartition("/")[0], variable.name.removeprefix(path)
     layer = parent.rpartition("/")[0]
     neighbours = f"{layer}/query/kernel", f"{layer}/attention_output/kernel", f"{parent}/bias"
     return _found(
-        path, shape, *(variable.shapes.get(neighbour + number, ()) for neighbour in neighbours)
-    )
+        path, shape, heads if given_heads is None else given_heads,
+        *(variable.shapes.get(neighbour + number, ()) for neighbour in neighbours),
+    )  # fmt: skip
 
 
 def _none(reason):
@@ -228,23 +245,28 @@ def _none(reason):
     return Layout(adapt=False, words=f"fallback: {reason}")
 
 
-def _found(path, shape, query, output, bias):
+def _found(path, shape, heads, query, output, bias):
     """Finds the layout of a variable from its path and shapes.
 
-    `query`, `output` and `bias` are shapes: of the query and output kernels of its attention, and
-    of the bias beside it; () if there is none.
+    `heads` is that of `matrix`, or what `_given_heads` returns. `query`, `output` and `bias` are
+    shapes: of the query and output kernels of its attention, and of the bias beside it; () if there
+    is none.
     """
     layer, name = ("", *path.lower().split("/"))[-2:]
+
+    def laid_out(rows):
+        return _matrix(shape, rows, _heads(heads, layer, name, shape, rows))
+
     if len(shape) < 2:
         return _none("one axis")
     if len(shape) == 2:
-        return _matrix(shape, (0,))
+        return laid_out((0,))
     if re.fullmatch(r"lora_\w+_a", name):
         rows = _rows(path, layer, "kernel", shape, query, output, bias)
         # These may be Gemma's heads, whose query and output kernels are frozen and not known here.
         if rows == (0,) and shape[0] < shape[1]:
             rows = (1,)
-        return _matrix(shape, rows or tuple(range(len(shape) - 1)))
+        return laid_out(rows or tuple(range(len(shape) - 1)))
     if "depthwise" in (layer if name == "kernel" else name):
         return _none("depthwise")
     if any(word in path.lower() for word in _STACKS):
@@ -254,8 +276,8 @@ def _found(path, shape, query, output, bias):
     rows = _rows(path, layer, name, shape, query, output, bias)
     if rows is None:
         return _none("rows not known: give them in treatments")
-    layout = _matrix(shape, rows)
-    return _none("one row or column") if 1 in layout.view else layout
+    layout = laid_out(rows)
+    return _none("one row or column") if 1 in layout.view[-2:] else layout
 
 
 def _rows(path, layer, name, shape, query, output, bias):
@@ -278,6 +300,36 @@ def _rows(path, layer, name, shape, query, output, bias):
     return all_but_last if rank > 3 and "einsum_dense" not in layer else None
 
 
+def _heads(heads, layer, name, shape, rows):
+    """Returns the axis of the heads that are matrices, and their number; () if there are none."""
+    if heads is None or isinstance(heads, tuple):
+        return heads or ()
+    is_kernel = name == "kernel" and len(shape) == 3
+    if not (is_kernel and _INTO_HEADS.match(layer) and len(rows) == 1):
+        return ()
+    axis = 1 - rows[0]
+    return axis, shape[axis]
+
+
+def _given_heads(variable):
+    """Returns the user's axis of heads, and their number; () for none, None if none are given."""
+    if "heads" not in variable.given:
+        return None
+    pattern, given = variable.given["heads"]
+    if given is None:
+        return ()
+    (axis, count), shape, rank = given, variable.shape, len(variable.shape)
+    has_axis = -rank <= axis < rank
+    count = shape[axis] if has_axis and count is None else count
+    if not has_axis or rank < 2 or shape[axis] % (count or 1):
+        raise ValueError(
+            f"treatments[{pattern!r}] makes {count or 'all'} heads of axis {axis} of "
+            f"{variable.path}, whose shape is {shape}: heads are all of an axis, or as many blocks "
+            "of it as divide it. Narrow the pattern, or give None for what is one matrix."
+        )
+    return axis % rank, count
+
+
 def _given(path, shape, pattern, rows):
     """Returns the user's rows as axes counted from the first; raises if they are not possible."""
     rank = len(shape)
@@ -293,11 +345,35 @@ def _given(path, shape, pattern, rows):
     return tuple(axis % rank for axis in rows)
 
 
-def _matrix(shape, rows):
-    """Returns the layout in which a variable is a matrix with these axes as rows."""
+def _matrix(shape, rows, heads=()):
+    """Returns the layout in which a variable is a matrix with these axes as rows, or a stack.
+
+    `heads` has the axis along which each block is a matrix, and the number of blocks; () if all of
+    the variable is one matrix.
+    """
+    if heads:
+        return _stack(shape, rows, *heads)
     columns = tuple(axis for axis in range(len(shape)) if axis not in rows)
     view = tuple(math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
-    order = (*rows, *columns)
-    in_order = order == tuple(range(len(shape)))
     words = f"matrix of {view[0]:,} x {view[1]:,}"
-    return Layout(view=view, order=None if in_order else order, words=words)
+    return Layout(view=view, order=_unless_in_order((*rows, *columns)), words=words)
+
+
+def _stack(shape, rows, axis, count):
+    """Returns the layout in which each of `count` blocks along an axis is a matrix of a stack."""
+    cut = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
+    rows = tuple(row + (row >= axis) for row in rows)  # the axis of blocks is cut off before them
+    columns = tuple(i for i in range(len(cut)) if i not in (axis, *rows))
+    view = (count, *(math.prod(cut[i] for i in axes) for axes in (rows, columns)))
+    return Layout(
+        view=view,
+        axes=(1, 2),
+        order=_unless_in_order((axis, *rows, *columns)),
+        cut=cut,
+        words=f"matrix of {view[1]:,} x {view[2]:,} for each of {count:,} heads",
+    )
+
+
+def _unless_in_order(order):
+    """Returns an order of axes; None where that leaves them as they are."""
+    return None if order == tuple(range(len(order))) else order

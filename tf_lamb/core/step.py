@@ -271,6 +271,8 @@ def _decay(own, scheduled):
 
 def _laid_out(xp, array, treatment):
     """Returns an array of a variable in the layout in which the rule sees it."""
+    if treatment.cut:
+        array = xp.reshape(array, treatment.cut)
     if treatment.order:
         array = xp.transpose(array, treatment.order)
     return xp.reshape(array, treatment.view) if treatment.view else array
@@ -281,8 +283,10 @@ def _as_stored(xp, array, treatment, shape):
     order = treatment.order
     if not order:
         return xp.reshape(array, shape) if treatment.view else array
-    array = xp.reshape(array, [shape[axis] for axis in order])
-    return xp.transpose(array, [order.index(axis) for axis in range(len(order))])
+    cut = treatment.cut or shape
+    array = xp.reshape(array, [cut[axis] for axis in order])
+    array = xp.transpose(array, [order.index(axis) for axis in range(len(order))])
+    return xp.reshape(array, shape) if treatment.cut else array
 
 
 def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):

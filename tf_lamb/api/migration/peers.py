@@ -564,7 +564,8 @@ KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
     (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay",
      *_KERAS),
-    {"form.update_scale": "rms", "form.coefficients": "jordan", "form.norm": None},
+    {"form.update_scale": "rms", "form.coefficients": "jordan", "form.norm": None,
+     "form.heads": None},
     # Slots tell which variables are matrices; `muon_changes` compares the other arguments.
     ("name", "exclude_layers", "exclude_embeddings", *_COEFFICIENTS, *_MUON_ALONE,
      "adam_weight_decay"),

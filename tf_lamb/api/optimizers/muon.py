@@ -81,6 +81,12 @@ class Muon(Layerwise):
             theirs at the start is: what else changes |w|, averages at the end of `fit` or bfloat16
             weights without masters, is kept. A matrix that is near zero stays short. None by
             default.
+            "heads": "each" makes each head of an attention's query, key and value, model x size, a
+            matrix, so that no head's step depends on how long the others' momentum is (Kimi K3's
+            Per-Head Muon; GLM-5's Muon Split has it for up-projections). One product has all heads
+            as its batch. s, a ratio and a constant norm are those of each head: with "rms" a square
+            kernel's step is as long as before. The output's kernel and LoRA's factors stay one
+            matrix. None, the default: all heads together are one (Moonlight).
         bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
             it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
             learning rate multiplies, s O, is multiplied by |w|/|s O| within the bounds; decay stays
@@ -117,6 +123,8 @@ class Muon(Layerwise):
           https://arxiv.org/abs/2505.02222
         - Amsel et al., The Polar Express: Optimal Matrix Sign Methods and Their Application to the
           Muon Algorithm, https://arxiv.org/abs/2505.16932
+        - Kimi K3, section 2.5, https://arxiv.org/abs/2607.24653
+        - GLM-5, https://arxiv.org/abs/2602.15763
         - Huang, How Much Orthogonalization Does Muon Need?, https://arxiv.org/abs/2606.00371
         - Wen et al., Hyperball Optimization, 2025
     """

@@ -277,7 +277,7 @@ class MatrixSettings(Settings):
             chooses it.
     """
 
-    keys = ("rate", "rows", "slices")
+    keys = ("rate", "rows", "slices", "heads")
     kinds_of_dtypes = _DtypesOfMatrices
     not_adapted = ("embedding",)
     products_of_authors: ClassVar[str] = "float32"
@@ -317,7 +317,11 @@ class MatrixSettings(Settings):
     def planning(self):
         """See base class; the layout is that of matrices."""
         excluded = self.exclude_from_layer_adaptation
-        layout = functools.partial(layouts.matrix, embeddings=excluded is not None)
+        layout = functools.partial(
+            layouts.matrix,
+            embeddings=excluded is not None,
+            heads=self.hyperparameters["form"].heads,
+        )
         return super().planning() | {
             "exclude_from_layer_adaptation": excluded or (), "layout": layout,
         }  # fmt: skip
@@ -326,7 +330,8 @@ class MatrixSettings(Settings):
         """See base class.
 
         Raises:
-            ValueError: if no variable is a matrix, or if one decays that keeps its norm.
+            ValueError: if no variable is a matrix, if none has heads that shall be matrices, or if
+                one decays that keeps its norm.
         """
         for i, (name, treatment) in enumerate(zip(plan.names, plan.treatments, strict=True)):
             decays = treatment.adapt and treatment.decay and i not in plan.frozen
@@ -341,6 +346,14 @@ class MatrixSettings(Settings):
                 "variables is a matrix that exclude_from_layer_adaptation leaves. Narrow that "
                 "list, give rows in treatments where paths and shapes do not tell, or train with "
                 "LAMB."
+            )
+        matrices = [treatment for treatment in plan.treatments if treatment.adapt]
+        if self.hyperparameters["form"].heads and all(len(of.view or ()) < 3 for of in matrices):
+            raise ValueError(
+                f"form={{'heads': 'each'}} changes no step of {self.name}: none of its "
+                f"{len(matrices)} matrices is an attention's kernel into heads, of the axes "
+                "(model, heads, head size), by path and shape. Leave it out; `tf_lamb.describe` "
+                "shows what each variable is."
             )
         additions = [", trust ratio"] * self.has_ratio + [", constant norm"] * self.keeps_norm
         treatments = (
@@ -498,6 +511,10 @@ _KEYS_OF_TREATMENTS = """
     "rows": The axis that is rows, a list of axes, or None for what is no matrix, where paths and
     shapes do not tell: `{"mixer/kernel": {"rows": 0}, "in_groups": {"rows": None}}`. A bias is
     never a matrix.
+    "heads": An axis, or [axis, blocks], of which each index, or each block, is a matrix of its own,
+    where paths and shapes do not tell: `{"qkv/kernel": {"heads": [-1, 3]}}` makes Q, K and V of a
+    `Dense` three matrices, and `[-1, 36]` each of their 12 heads one. None keeps all of it one
+    matrix, whatever `form` says.
     "depthwise": Whether it is a depthwise kernel, whose output channels are the last two axes
     instead of the last; by default what has "depthwise" in its path is one, as Keras names it.
 """

@@ -1,11 +1,12 @@
 """The framework-independent half of SOAP: its signature, docstring, settings and rule."""
 
 import dataclasses
+import math
 from typing import Unpack
 
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import as_int
+from tf_lamb.api.variables import value_of
 from tf_lamb.core.messages import warn
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.soap import RULE, sides_of
@@ -19,9 +20,11 @@ class SOAPSettings(settings.MatrixSettings):
     """The settings of SOAP, which add the memory of a matrix's bases to the plan."""
 
     def sides_of(self, view):
-        """Returns the axes of a matrix of shape `view` that have a factor: 0 rows, 1 columns."""
-        hyperparameters = self.hyperparameters
-        return sides_of(view, hyperparameters["max_precond_dim"], hyperparameters["form"].one_sided)
+        """Returns the axes of the matrices of a view that have a factor: 0 rows, 1 columns."""
+        hyperparameters, shape = self.hyperparameters, view[-2:]
+        return sides_of(
+            shape, hyperparameters["max_precond_dim"], hyperparameters["form"].one_sided
+        )
 
     def for_rule(self, accelerated):
         """See base class; an accelerator renews bases by Cholesky unless the user chooses."""
@@ -44,9 +47,8 @@ class SOAPSettings(settings.MatrixSettings):
         """Returns a treatment that says how many bytes the bases of its matrix take."""
         if not treatment.adapt:
             return treatment
-        sides = self.sides_of(treatment.view)
+        sides, (*heads, rows, columns) = self.sides_of(treatment.view), treatment.view
         if not sides:
-            rows, columns = treatment.view
             longest = self.hyperparameters["max_precond_dim"]
             raise ValueError(
                 f"{self.name} keeps bases of up to max_precond_dim={longest:,}, and {path} is a "
@@ -54,7 +56,7 @@ class SOAPSettings(settings.MatrixSettings):
                 "exclude_from_layer_adaptation, which leaves it to AdamW, or raise "
                 f"max_precond_dim to {min(rows, columns):,}."
             )
-        size = sum(2 * 4 * treatment.view[side] ** 2 for side in sides)
+        size = math.prod(heads) * sum(2 * 4 * (rows, columns)[side] ** 2 for side in sides)
         return dataclasses.replace(treatment, words=f"{treatment.words}, {size:,} bytes of bases")
 
 
@@ -113,7 +115,7 @@ class SOAP(Layerwise):
         precondition_frequency: Steps between two renewals. Defaults to 10 (Vyas et al.).
         max_precond_dim: The longest side that has a basis. Defaults to 10,000 (Vyas et al.).
         form: Dict of how bases come about, and of what a step keeps; None is
-            {"one_sided": False, "renewal": None, "norm": None}.
+            {"one_sided": False, "renewal": None, "norm": None, "heads": None}.
             "one_sided": whether the shorter side alone has one. "renewal": "qr", of all matrices in
             the same step (Vyas et al.); "cholesky"; None is "qr" on a CPU, "cholesky" elsewhere.
             "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
@@ -121,6 +123,11 @@ class SOAP(Layerwise):
             {"trust_ratio": (None, None)}, by which a step is lr |w| long). No norm is stored, as
             theirs at the start is: what else changes |w|, averages at the end of `fit` or bfloat16
             weights without masters, is kept. A matrix that is near zero stays short.
+            "heads": "each" makes each head of an attention's query, key and value a matrix with
+            bases of its own, as Muon's form does (no published SOAP has it): of h heads, model x
+            size, L takes h model^2 numbers instead of model^2, and R h size^2 instead of (h
+            size)^2. A ratio and a constant norm are those of each head. A saved state goes on under
+            the form that wrote it alone.
         bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
             it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
             learning rate multiplies, d = u with both corrections, is multiplied by |w|/|d| within
@@ -181,10 +188,11 @@ class SOAP(Layerwise):
         m, v = super().slots_of(treatment, shape)
         if not treatment.view:
             return [m, v]
+        *heads, rows, columns = treatment.view
         shapes: dict[str, tuple[int, ...]] = {}
         for side in self._settings.sides_of(treatment.view):
-            shapes |= dict.fromkeys(_BASES[side], (treatment.view[side],) * 2)
-        shapes |= {"kept_bases": (), "steps": ()}
+            shapes |= dict.fromkeys(_BASES[side], (*heads, *((rows, columns)[side],) * 2))
+        shapes |= dict.fromkeys(("kept_bases", "steps"), tuple(heads))
         extra_slots = [Slot(name, shape, dtype="float32") for name, shape in shapes.items()]
         return [m._replace(dtype="float32"), v, *extra_slots]
 
@@ -197,7 +205,8 @@ class SOAP(Layerwise):
         matrices = (
             position for position, treatment in enumerate(plan.treatments) if treatment.adapt
         )
-        return sum(as_int(self.state_of(position)["kept_bases"]) for position in matrices)
+        counts = (value_of(self.state_of(position)["kept_bases"]) for position in matrices)
+        return sum(int(count.sum()) for count in counts)
 
     def _warn_at_end(self):
         """See base class; warns of bases that were not renewed."""

@@ -304,6 +304,12 @@ WORDS = (
     Word("adamw_betas", "Jordan's Muon", "beta_1=adamw_betas[0], beta_2=adamw_betas[1]", "",
          ("Muon",)),
     Word("adamw_eps", "Jordan's Muon", "epsilon=adamw_eps", "", ("Muon",)),
+    Word("per_head_muon", "DeepSpeed", "form={'heads': 'each'}", "", ("Muon",), same=(False,)),
+    Word("split_qkv_per_head", "Megatron's Muon", "form={'heads': 'each'}", "", ("Muon",),
+         same=(False,)),
+    Word("split_qkv", "Megatron's Muon", "",
+         "Query, key and value are kernels of their own in Keras's attention. A fused kernel takes "
+         "treatments={'qkv/kernel': {'heads': [-1, 3]}}.", ("Muon",)),
     # -- SOAP
     Word("shampoo_beta", "Vyas' SOAP", None, "The factors decay by beta_2.", ("SOAP",),
          same=(-1,)),

@@ -62,6 +62,8 @@ class Form:
         coefficients: a, b and c of each step: a key of `PRESETS`, one triple for every step, or a
             tuple with a triple for each step.
         norm: "constant" if a matrix keeps its norm; None if steps change it.
+        heads: "each" if each head of an attention's kernel is a matrix, which the layout of a
+            variable says (`core/layouts.py`); None if all heads are one.
 
     Raises:
         ValueError: if the coefficients are those of another number of steps.
@@ -72,6 +74,7 @@ class Form:
     fallback_lr_scale: float = 1.0
     coefficients: Coefficients = "jordan"
     norm: str | None = None
+    heads: str | None = None
 
     def __post_init__(self):
         steps, triples = self.newton_schulz_steps, self._found()
@@ -116,7 +119,8 @@ def muon(
 ):  # fmt: skip
     """Takes one Muon step.
 
-    A matrix (`adapt`), with inputs as rows and outputs as columns, steps as follows:
+    A matrix (`adapt`), with inputs as rows and outputs as columns, steps as follows, and so does
+    each matrix of a stack, (matrices, rows, columns), whose norms run over `axes`:
 
         m <- mu m + g
         u  = g + mu m                                  u = m without nesterov
@@ -137,7 +141,8 @@ def muon(
         t: The number of the step, from 1; a scalar.
         decay: The weight decay: a float, or an array.
         adapt: Whether the variable is a matrix.
-        axes: The axes of a norm, which is that of each row or column; None is all.
+        axes: The axes of a norm, which is that of each row, column or matrix of a stack; None is
+            all.
         observe: None, or a function that `trust_ratio` calls.
         momentum: mu.
         nesterov: Whether u is Nesterov's, as above.
@@ -168,7 +173,7 @@ def muon(
     u = g + momentum * m if nesterov else m
     iteration = {"coefficients": form.triples, "product_dtype": product_dtype}
     (o,) = yield orthogonalized, (u,), iteration
-    rows, columns = w.shape
+    rows, columns = w.shape[-2:]
     s = 0.2 * max(rows, columns) ** 0.5
     if form.update_scale == "shape":
         s = max(1.0, columns / rows) ** 0.5

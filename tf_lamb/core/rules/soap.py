@@ -27,11 +27,14 @@ class Form:
         one_sided: Whether the shorter side alone has a basis.
         renewal: The decomposition of a renewal: "cholesky", or "qr", which None stands for.
         norm: "constant" if a matrix keeps its norm; None if steps change it.
+        heads: "each" if each head of an attention's kernel is a matrix, which the layout of a
+            variable says (`core/layouts.py`); None if all heads are one.
     """
 
     one_sided: bool = False
     renewal: str | None = None
     norm: str | None = None
+    heads: str | None = None
 
 
 HYPER = {
@@ -47,7 +50,9 @@ def soap(
 ):  # fmt: skip
     """Takes one SOAP step.
 
-    A matrix (`adapt`), with inputs as rows and outputs as columns, steps as follows:
+    A matrix (`adapt`), with inputs as rows and outputs as columns, steps as follows, and so does
+    each matrix of a stack, (matrices, rows, columns), whose state has that first axis, too, and
+    whose norms run over `axes`:
 
         m  <- b1 m + (1 - b1) g
         v  <- b2 v + (1 - b2) (QL' g QR)^2
@@ -76,7 +81,8 @@ def soap(
             every other step might never meet an f-th t, so it counts its own steps.
         decay: The weight decay: a float, or an array.
         adapt: Whether the variable is a matrix.
-        axes: The axes of a norm, which is that of each row or column; None is all.
+        axes: The axes of a norm, which is that of each row, column or matrix of a stack; None is
+            all.
         observe: None, or a function that `trust_ratio` calls.
         beta_1, beta_2, epsilon: b1, b2 and eps.
         precondition_frequency: f, in steps.
@@ -105,16 +111,16 @@ def soap(
         )
     *pairs, n_failed, s = state
     factors, bases = pairs[::2], pairs[1::2]
-    sides = sides_of(w.shape, max_precond_dim, form.one_sided)
+    sides = sides_of(w.shape[-2:], max_precond_dim, form.one_sided)
     settings = {"sides": tuple(sides)}
     product_settings = settings | {"product_dtype": product_dtype}
 
     begins = xp.equal(s, 0)
-    n = xp.where(begins, xp.ones_like(s), s)
+    waits, n = (_beside_matrices(xp, x) for x in (begins, xp.where(begins, xp.ones_like(s), s)))
     c = debias(xp, beta_2, n) ** 0.5 / debias(xp, beta_1, n)
-    new_m = xp.where(begins, m, beta_1 * m + (1 - beta_1) * g)
+    new_m = xp.where(waits, m, beta_1 * m + (1 - beta_1) * g)
     g_inside, m_inside, *squares = yield products, (g, new_m, *bases), product_settings
-    new_v = xp.where(begins, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
+    new_v = xp.where(waits, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
     u_inside = m_inside / (root(xp, new_v) + epsilon)
     (u,) = yield out_of_bases, (u_inside, *bases), product_settings
     rate = lr * c
@@ -126,13 +132,13 @@ def soap(
     new_w = decayed(new_w, decay, -lr * new_w)
     if form.norm == "constant":
         new_w = with_norm_of(xp, new_w, w, axes)
-    new_w = xp.where(begins, w, new_w)
+    new_w = xp.where(waits, w, new_w)
 
     factors = [
         beta_2 * factor + (1 - beta_2) * square
         for factor, square in zip(factors, squares, strict=True)
     ]
-    phase = _phase(w.shape) if form.renewal == "cholesky" else 0
+    phase = _phase(w.shape[-2:]) if form.renewal == "cholesky" else 0
     due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(begins)
     new_v, new_n_failed, *bases = yield (
         renewed,
@@ -143,6 +149,11 @@ def soap(
     pairs = [array for pair in zip(factors, bases, strict=True) for array in pair]
     new_s = xp.where(stays, s, _after(xp, s, precondition_frequency))
     return new_w, new_m, new_v, *pairs, new_n_failed, new_s
+
+
+def _beside_matrices(xp, x):
+    """Returns a number for each matrix of a stack, or one, in a shape that matrices broadcast."""
+    return xp.reshape(x, (*x.shape, 1, 1))
 
 
 def _after(xp, s, f):
@@ -300,7 +311,7 @@ def _orthonormal(xp, a, renewal):
     if renewal != "cholesky":
         if len(a.shape) == 2:
             return xp.linalg.qr(a)[0]
-        return xp.stack([xp.linalg.qr(a[i])[0] for i in range(a.shape[0])])
+        return xp.stack([_orthonormal(xp, a[i], renewal) for i in range(a.shape[0])])
     a = a / norm(xp, a, axes=(-2,))
     for shift in (3e-7 * a.shape[-1], 1e-5, 0.0, 0.0):
         gram = precise(xp, transposed(xp, a), a) + shift * xp.eye(a.shape[-1], dtype=a.dtype)
@@ -326,7 +337,7 @@ def _taken(xp, when, new, old_v, kept, *old_bases):
         # Elements are compared one by one: JAX's maximum of many on a CPU (0.10.2) forgets a NaN.
         is_valid = is_valid & xp.all(xp.abs(deviation) < 1e-4, axis=(-2, -1))
 
-    is_taken = xp.reshape(is_valid, (*is_valid.shape, 1, 1))
+    is_taken = _beside_matrices(xp, is_valid)
     chosen = [
         xp.where(is_taken, v, old_v),
         xp.where(when & xp.logical_not(is_valid), kept + 1, kept),
