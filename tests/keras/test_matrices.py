@@ -8,9 +8,9 @@ from tf_lamb.keras import Muon
 LAYERS = keras.layers
 
 
-def of(model):
+def of(model, **form):
     """Path -> in words what Muon makes of it, of what has two axes or more."""
-    plan = Muon().plan_for(model.trainable_variables)
+    plan = Muon(form=form).plan_for(model.trainable_variables)
     return {
         path: treatment.words
         for path, shape, treatment in zip(plan.paths, plan.shapes, plan.treatments, strict=True)
@@ -39,6 +39,20 @@ def test_attention_of_keras():
         "matrix of 12 x 12",
         "matrix of 24 x 12",
     ]
+
+
+def test_heads_of_keras():
+    layer = LAYERS.GroupQueryAttention(4, 6, 3, name="gqa")
+    found = of(model_of(layer, (5, 12), 2), heads="each")
+    assert found == {
+        "gqa/query/kernel": "matrix of 12 x 4 for each of 6 heads",
+        **{
+            f"gqa/{part}/kernel": "matrix of 12 x 4 for each of 3 heads"
+            for part in ("key", "value")
+        },
+        **{f"gqa/{part}/bias": BIAS for part in ("query", "key", "value")},
+        "gqa/attention_output/kernel": "matrix of 24 x 12",
+    }
 
 
 def test_convolutions_of_keras():

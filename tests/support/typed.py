@@ -20,6 +20,7 @@ tf_lamb.LARS(0.1, treatments={"attention": {"join": True}, "qkv/kernel": {"slice
 tf_lamb.keras.LANS(lambda: 1e-3, clipnorm=None)
 tf_lamb.LAMB(weight_decay=schedule, treatments={"embed": {"rate": 0.1}}, on_spike=[64, 4.0])
 tf_lamb.Muon(treatments={"mixer": {"rows": 0}, "grouped": {"rows": None}, "turned": {"rows": [1]}})
+tf_lamb.Muon(form={"heads": "each"}, treatments={"qkv/kernel": {"heads": [-1, 36]}})
 tf_lamb.SOAP(form={"one_sided": True}, treatments={"mixer/kernel": {"rows": 0}})
 tf_lamb.AdaScale(tf_lamb.Muon(0.02, form={"newton_schulz_steps": 5}), scale=8)
 tf_lamb.Muon(form={"coefficients": [[3.4445, -4.775, 2.0315]], "update_scale": "shape"})

@@ -103,7 +103,8 @@ class Muon(Layerwise):
             that is no regex, an unknown argument, coefficients of another number of steps than
             newton_schulz_steps, a constant norm beside averages that overwrite weights.
         ValueError: at the first step, where `treatments` names axes that a variable does not have,
-            where nothing is a matrix, and where a matrix of constant norm decays.
+            where nothing is a matrix, or has the heads that `form` asks for, and where a matrix of
+            constant norm decays.
 
     Example:
 

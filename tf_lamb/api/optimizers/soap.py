@@ -123,11 +123,11 @@ class SOAP(Layerwise):
             {"trust_ratio": (None, None)}, by which a step is lr |w| long). No norm is stored, as
             theirs at the start is: what else changes |w|, averages at the end of `fit` or bfloat16
             weights without masters, is kept. A matrix that is near zero stays short.
-            "heads": "each" makes each head of an attention's query, key and value a matrix with
-            bases of its own, as Muon's form does (no published SOAP has it): of h heads, model x
-            size, L takes h model^2 numbers instead of model^2, and R h size^2 instead of (h
-            size)^2. A ratio and a constant norm are those of each head. A saved state goes on under
-            the form that wrote it alone.
+            "heads": "each" makes each head of an attention's query, key and value, model x size, a
+            matrix with bases of its own, as Muon's form does; no published SOAP has it. L then has
+            model^2 numbers for every head, which "one_sided" spares where the size is shorter. A
+            ratio and a constant norm are those of each head. All else stays one matrix, as with
+            None, the default. A saved state goes on under the form alone that it was saved with.
         bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
             it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
             learning rate multiplies, d = u with both corrections, is multiplied by |w|/|d| within
@@ -141,8 +141,8 @@ class SOAP(Layerwise):
             that is no regex, an unknown argument, a constant norm beside averages that overwrite
             weights.
         ValueError: at the first step, for a matrix of which no side is short enough, where
-            `treatments` names axes that a variable does not have, where nothing is a matrix, and
-            where a matrix of constant norm decays.
+            `treatments` names axes that a variable does not have, where nothing is a matrix, or has
+            the heads that `form` asks for, and where a matrix of constant norm decays.
 
     Example:
 
