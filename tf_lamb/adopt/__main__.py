@@ -6,8 +6,8 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-# What is no script -> what to do instead.
-_OTHERS = {
+# Ending of a file that cannot be rewritten -> what to do instead.
+_ADVICE_BY_SUFFIX = {
     ".ipynb": "save the notebook as a script first, by jupyter nbconvert --to script.",
     ".yaml": "write type: tf_lamb, or tf_lars, in a YAML; the trainer names each word to change.",
     ".yml": "write type: tf_lamb, or tf_lars, in a YAML; the trainer names each word to change.",
@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     status, n_written = 0, 0
     for name in options.scripts:
-        if other := _OTHERS.get(pathlib.Path(name).suffix):
-            print(f"{name}: {other}", file=sys.stderr)
+        if advice := _ADVICE_BY_SUFFIX.get(pathlib.Path(name).suffix):
+            print(f"{name}: {advice}", file=sys.stderr)
             status = 1
             continue
         try:

@@ -1,4 +1,7 @@
-"""Translates the arguments of one call, and says what is computed otherwise then."""
+"""Translates the arguments of one optimizer's call, and notes what ours computes otherwise.
+
+Texts and comments here call the other package "there", and this package "here".
+"""
 
 import ast
 import dataclasses
@@ -11,9 +14,9 @@ from tf_lamb.api.migration import peers
 from tf_lamb.api.optimizers.arguments import Code, shown, translation
 from tf_lamb.core import rules
 
-_OF_LEGACY = ("lr", "decay", "weight_decay_rate", "clipnorm", "clipvalue", "global_clipnorm")
+_LEGACY_ARGUMENTS = ("lr", "decay", "weight_decay_rate", "clipnorm", "clipvalue", "global_clipnorm")
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
-# Argument -> what another value of it means.
+# Argument of ours -> how the steps differ where its value differs from that of the other package.
 _MEANINGS = {
     "weight_decay_mode": "weight decay is outside of the trust ratio there, and inside here",
     "exclude_from_layer_adaptation": (
@@ -27,20 +30,20 @@ class Translated(NamedTuple):
     """Holds the arguments of a call for our class.
 
     Attributes:
-        kept: The arguments of the call that stay as they are.
+        unchanged: The arguments of the call that stay as they are.
         new: Argument of ours -> its value, as code.
         notes: What changes, a sentence each.
         obstacles: Why the call cannot be rewritten, a sentence each; empty if it can be.
     """
 
-    kept: tuple[str, ...]
+    unchanged: tuple[str, ...]
     new: Mapping[str, str]
     notes: tuple[str, ...]
     obstacles: tuple[str, ...] = ()
 
 
 def value_of(code: str) -> Any:
-    """Returns the value of a literal; `Code` for anything else."""
+    """Returns the value of a literal such as `0.9`; `Code` for any other expression."""
     try:
         return ast.literal_eval(code)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -49,7 +52,7 @@ def value_of(code: str) -> Any:
 
 def translated(
     source: Source,
-    given: Mapping[str, str],
+    code_by_name: Mapping[str, str],
     script: str,
     keras: str | None,
     same_steps: bool,
@@ -59,54 +62,61 @@ def translated(
 
     Args:
         source: The optimizer that is called.
-        given: Its arguments by name -> their code.
+        code_by_name: Name of each argument of the call -> the code of its value.
         script: The whole script, which some warnings depend on.
         keras: How the script names Keras, such as "tf.keras"; None if it does not.
-        same_steps: Whether arguments are added that keep the steps of before.
-        is_whole: Whether these are all arguments. Defaults to True.
+        same_steps: Whether to add arguments with which ours takes the same steps as `source`.
+        is_whole: Whether these are all arguments: False if `**` passes others. Defaults to True.
 
     Returns:
         The translation.
     """
-    values = {name: value_of(code) for name, code in given.items()}
-    if obstacles := _strange(source, values, keras):
+    values = {name: value_of(code) for name, code in code_by_name.items()}
+    if obstacles := _why_unreadable(source, values, keras):
         return Translated((), {}, (), obstacles)
-    notes = _left_out(source, values)
+    notes = _remove_without_counterpart(source, values)
     signature = inspect.signature(source.cls).parameters
-    found = translation(source.cls, values, keras)
-    kept = tuple(name for name in values if name in signature and name not in found.arguments)
-    if obstacles := _obstacles(found):
-        return Translated(kept, {}, (), obstacles)
-    as_written = {shown(value): given[name] for name, value in values.items()}
-    new = {name: as_written.get(text, text) for name, text in found.arguments.items()}
+    replacement = translation(source.cls, values, keras)
+    unchanged = tuple(
+        name for name in values if name in signature and name not in replacement.arguments
+    )
+    if obstacles := _why_untranslatable(replacement):
+        return Translated(unchanged, {}, (), obstacles)
+    as_written = {shown(value): code_by_name[name] for name, value in values.items()}
+    new = {name: as_written.get(text, text) for name, text in replacement.arguments.items()}
     renamed = [name for name in values if name not in signature]
     if renamed:
-        notes.append(_sentence(renamed, new))
-    if found.notes:
-        notes.append(found.notes)
+        notes.append(_replacement_sentence(renamed, new))
+    if replacement.notes:
+        notes.append(replacement.notes)
 
-    ours = {name: values[name] for name in kept} | {n: value_of(text) for n, text in new.items()}
-    differing = _differing(source, values, ours, script)
+    our_arguments = {name: values[name] for name in unchanged} | {
+        argument: value_of(text) for argument, text in new.items()
+    }
+    differing = _differing_values(source, values, our_arguments, script)
     if same_steps and not is_whole:
         notes.append("Nothing is added to keep the steps, as ** may pass it, too.")
     if same_steps and is_whole:
-        keep = {name: shown(there) for name, (there, _) in differing.items()}
-        new |= keep
-        if keep:
-            pairs = " and ".join(f"{name}={text}" for name, text in keep.items())
+        added = {name: shown(peer_value) for name, (peer_value, _) in differing.items()}
+        new |= added
+        if added:
+            pairs = " and ".join(f"{name}={text}" for name, text in added.items())
             notes.append(f"Added to keep the steps of before: {pairs}.")
     else:
-        notes += [_difference(name, *pair) for name, pair in differing.items()]
-    text = f"{script if source.is_of_keras else ''} {' '.join(given)}"
+        notes += [_difference_sentence(name, *pair) for name, pair in differing.items()]
+    text = f"{script if source.is_of_keras else ''} {' '.join(code_by_name)}"
     notes += [sentence for part, sentence in source.warnings.items() if part in text]
-    return Translated(kept, new, tuple(notes))
+    return Translated(unchanged, new, tuple(notes))
 
 
-def _strange(source, values, keras):
-    """Returns why the arguments are none that the source takes, or none that can be read."""
+def _why_unreadable(source, values, keras):
+    """Returns why the arguments cannot be translated, a sentence each; () if they can be.
+
+    The optimizer does not have them, or their values are known only when the script runs.
+    """
     sentences = []
-    known = (*source.defaults, *(() if source.is_of_keras else _OF_LEGACY))
-    if unknown := [name for name in values if name not in known]:
+    accepted = (*source.defaults, *(() if source.is_of_keras else _LEGACY_ARGUMENTS))
+    if unknown := [name for name in values if name not in accepted]:
         sentences.append(f"{source.peer.title} has no {', '.join(unknown)}.")
     for name in (*_LISTS, "exclude_layers"):
         value = values.get(name)
@@ -125,8 +135,15 @@ def _strange(source, values, keras):
     return tuple(sentences)
 
 
-def _left_out(source, values) -> list[str]:
-    """Takes arguments out of `values` that say nothing, or cannot be said; returns sentences."""
+def _remove_without_counterpart(source, values) -> list[str]:
+    """Removes arguments from `values` that no argument of ours stands for.
+
+    They are an empty exclusion list, which means None there, and the decay of Keras's Muon for the
+    variables that Adam updates.
+
+    Returns:
+        Notes on what the removal changes, a sentence each.
+    """
     notes = []
     adapted = _LISTS[1]
     is_empty = values.get(adapted) in ([], (), Code("list()"), Code("tuple()"))
@@ -134,33 +151,33 @@ def _left_out(source, values) -> list[str]:
         del values[adapted]
         notes.append(f"{adapted}=[] means there that nothing is given: it is left out.")
     if "adam_weight_decay" in source.defaults:
-        both = {**source.defaults, **values}
+        config = {**source.defaults, **values}
         values.pop("adam_weight_decay", None)
-        if both["adam_weight_decay"] != both["weight_decay"]:
-            there = shown(both["adam_weight_decay"])
+        if config["adam_weight_decay"] != config["weight_decay"]:
+            adam_decay = shown(config["adam_weight_decay"])
             notes.append(
-                f"Keras decays Adam's variables by adam_weight_decay={there}; here weight_decay is "
-                "for all, and exclude_from_weight_decay for what has none."
+                f"Keras decays Adam's variables by adam_weight_decay={adam_decay}; here "
+                "weight_decay is for all, and exclude_from_weight_decay for what has none."
             )
-        if both["adam_lr_ratio"] != 1:
+        if config["adam_lr_ratio"] != 1:
             notes.append("Keras decays Adam's variables at the whole rate; here at their own.")
     return notes
 
 
-def _obstacles(found):
-    """Returns why a translation is none."""
+def _why_untranslatable(replacement):
+    """Returns why a translation cannot be written into the script, a sentence each."""
     sentences = []
-    if found.impossible:
-        words = ", ".join(found.impossible)
-        sentences.append(f"nothing here stands for {words}. {found.notes}".strip())
-    hidden = [name for name, text in found.arguments.items() if "..." in text]
+    if replacement.impossible:
+        words = ", ".join(replacement.impossible)
+        sentences.append(f"nothing here stands for {words}. {replacement.notes}".strip())
+    hidden = [name for name, text in replacement.arguments.items() if "..." in text]
     if hidden:
         sentences.append(f"the value of {', '.join(hidden)} is to be written by hand.")
     return tuple(sentences)
 
 
-def _sentence(words, new):
-    """Returns which words were replaced by which arguments."""
+def _replacement_sentence(words, new):
+    """Returns the sentence that says which of the call's arguments became which of ours."""
     subject, has_one = " and ".join(words), len(words) == 1
     if not new:
         return f"{subject} {'is' if has_one else 'are'} left out."
@@ -168,40 +185,48 @@ def _sentence(words, new):
     return f"{subject} {'becomes' if has_one else 'become'} {pairs}."
 
 
-def _differing(source, values, ours, script):
-    """Returns argument of ours -> (value that keeps the steps of before, value in the new call)."""
+def _differing_values(source, values, our_arguments, script):
+    """Returns the arguments in which the new call steps otherwise than the old one.
+
+    Returns:
+        Argument of ours -> (value with which it steps as before, value in the new call).
+    """
     parameters = inspect.signature(source.cls).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
-    form = rules.OURS[source.peer.family].hyper.get("form")
-    config_there = {**source.defaults, **values}
-    there, here = source.peer.arguments(config_there), {**defaults, **ours}
-    if type(here.get("form")) is Code:  # of a value that is known when the script runs
-        there.pop("form", None)
-        here.pop("form")
-    elif form:
-        here["form"] = {**dataclasses.asdict(form()), **(here["form"] or {})}
-    changed = peers.changes(there, here, defaults, unsaid=_LISTS[1:] if form else ())
-    if not there.get("weight_decay") and not here.get("weight_decay"):
+    form_class = rules.OURS[source.peer.family].hyper.get("form")
+    peer_config = {**source.defaults, **values}
+    peer_values, our_values = source.peer.arguments(peer_config), {**defaults, **our_arguments}
+    if type(our_values.get("form")) is Code:  # of a value that is known when the script runs
+        peer_values.pop("form", None)
+        our_values.pop("form")
+    elif form_class:
+        our_values["form"] = {**dataclasses.asdict(form_class()), **(our_values["form"] or {})}
+    changed = peers.changes(
+        peer_values, our_values, defaults, unsaid=_LISTS[1:] if form_class else ()
+    )
+    if not peer_values.get("weight_decay") and not our_values.get("weight_decay"):
         # Decay alone tells these forms apart.
         changed.pop("weight_decay_mode", None)
-        if source.peer.family == "LARS" and there.get("form", {}).get("momentum") == "inside":
+        if source.peer.family == "LARS" and peer_values.get("form", {}).get("momentum") == "inside":
             changed.pop("form", None)
     if source.peer.fixed.get(_LISTS[1]) == [] and ".exclude_from_weight_decay(" in script:
-        changed[_LISTS[1]] = ([], here[_LISTS[1]])
+        changed[_LISTS[1]] = ([], our_values[_LISTS[1]])
     if "form" in changed:
-        form_there, form_here = (one or {} for one in changed["form"])
-        changed["form"] = _without(form_there, form_here), _without(form_here, form_there)
-    if "learning_rate" in ours:
+        peer_form, our_form = (form or {} for form in changed["form"])
+        changed["form"] = _entries_unlike(peer_form, our_form), _entries_unlike(our_form, peer_form)
+    if "learning_rate" in our_arguments:
         changed.pop("learning_rate", None)
     return changed
 
 
-def _without(one, other):
-    """Returns the entries of a dict that another does not have with the same value."""
-    return {key: value for key, value in one.items() if other.get(key, ...) != value}
+def _entries_unlike(form, other_form):
+    """Returns the entries of `form` that `other_form` lacks, or has with another value."""
+    return {key: value for key, value in form.items() if other_form.get(key, ...) != value}
 
 
-def _difference(name, there, here):
-    """Returns a sentence about an argument of another value, with the way back."""
-    meaning = _MEANINGS.get(name, f"{name} is {shown(there)} there, and {shown(here)} here")
-    return f"{meaning[0].upper()}{meaning[1:]}; {name}={shown(there)} keeps it."
+def _difference_sentence(name, peer_value, our_value):
+    """Returns the sentence on an argument whose value differs, and on the value that keeps it."""
+    meaning = _MEANINGS.get(
+        name, f"{name} is {shown(peer_value)} there, and {shown(our_value)} here"
+    )
+    return f"{meaning[0].upper()}{meaning[1:]}; {name}={shown(peer_value)} keeps it."

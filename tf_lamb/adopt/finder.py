@@ -1,4 +1,7 @@
-"""Finds the calls, names and configs of a script that are to be rewritten."""
+"""Finds calls of optimizers and Model Garden configs in a script, and plans their replacement.
+
+`rewriter.py` then makes the replacements.
+"""
 
 import libcst as cst
 from libcst import matchers
@@ -16,12 +19,16 @@ _Pairs = dict[str, cst.BaseExpression] | None
 
 
 class Finder(cst.CSTVisitor):
-    """Finds what is to be rewritten, and notes what is left."""
+    """Visits the nodes of a script; plans replacements, and notes what stays as it is.
+
+    Args:
+        script: The script, which receives the replacements and the notes.
+    """
 
     def __init__(self, script: Script):
         super().__init__()
         self._script = script
-        self._seen: set[cst.Dict] = set()  # those that were rewritten or left
+        self._visited: set[cst.Dict] = set()  # the dicts of configs that were rewritten or left
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         return False
@@ -32,18 +39,18 @@ class Finder(cst.CSTVisitor):
     def visit_Call(self, node: cst.Call) -> None:
         name = self._script.name_of(node.func)
         if source := OF_NAME.get(name):
-            self._call(node, name, source)
+            self._rewrite_call(node, name, source)
         elif name.startswith(_GARDENS) and name.endswith(_CONFIGS):
-            self._config(node)
+            self._rewrite_config(node)
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
-        self._reference(node)
+        self._note_reference(node)
 
     def visit_Name(self, node: cst.Name) -> None:
-        self._reference(node)
+        self._note_reference(node)
 
-    def _reference(self, node):
-        """Notes that an optimizer is named without a call."""
+    def _note_reference(self, node):
+        """Notes that a node names an optimizer without calling it, as `cls = LAMB` does."""
         script = self._script
         if script.name_of(node) in OF_NAME and node not in script.referring:
             parent = script.parents[node]
@@ -54,54 +61,80 @@ class Finder(cst.CSTVisitor):
             text = f"{script.text(node)} is named without a call, and left as it is"
             script.note(node, text, is_left=True)
 
-    def _call(self, node, name, source):
-        """Rewrites a call of an optimizer."""
+    def _rewrite_call(self, node, name, source):
+        """Plans the replacement of a call of another package's optimizer by one of ours.
+
+        Args:
+            node: The call.
+            name: The full name that it calls, such as "keras.optimizers.Lamb".
+            source: The optimizer of that name.
+        """
         script, names = self._script, tuple(source.defaults)
         values = arguments_of(node, names)
         if values is None:
-            return self._left(node, source, "its arguments by position cannot be told apart")
+            return self._note_left(node, source, "its arguments by position cannot be told apart")
         if script.is_in_text(node):
-            return self._left(node, source, "it stands in an f-string")
+            return self._note_left(node, source, "it stands in an f-string")
         namespace = script.namespace_of(name)
-        given = {argument: script.text(value) for argument, value in values.items()}
+        code_by_name = {argument: script.text(value) for argument, value in values.items()}
         is_whole = not any(argument.star for argument in node.args)
-        found = translated(
-            source, given, script.code, script.keras_names.get(KERAS_OF[namespace]),
+        translation = translated(
+            source, code_by_name, script.code, script.keras_names.get(KERAS_OF[namespace]),
             script.same_steps, is_whole,
         )  # fmt: skip
-        if found.obstacles:
-            return self._left(node, source, " ".join(found.obstacles))
+        if translation.obstacles:
+            return self._note_left(node, source, " ".join(translation.obstacles))
         cls = f"{namespace}.{source.peer.family}"
         script.replacements[node] = lambda call: call.with_changes(
-            func=cst.parse_expression(cls), args=new_arguments(call, names, given, found)
+            func=cst.parse_expression(cls),
+            args=new_arguments(call, names, code_by_name, translation),
         )
         script.referring.add(node.func)
-        script.anchors.add(node.func)
-        of_star = "What ** passes is not read: an error will name words that are not ours."
+        script.needing_import.add(node.func)
+        star_note = "What ** passes is not read: an error will name words that are not ours."
         script.note(
-            node, f"{source.peer.title} is {cls}", [*found.notes, *([of_star] * (not is_whole))]
+            node,
+            f"{source.peer.title} is {cls}",
+            [*translation.notes, *([star_note] * (not is_whole))],
         )
 
-    def _left(self, node, source, reason):
-        """Notes that a call or a config stays as it is."""
+    def _note_left(self, node, source, reason):
+        """Notes that a call or a config stays as it is.
+
+        Args:
+            node: The call or the config.
+            source: The optimizer that it names.
+            reason: Why it stays.
+        """
         self._script.note(node, f"{source.peer.title} is left as it is: {reason}", is_left=True)
 
-    def _config(self, node):
-        """Rewrites the optimizer of one of the Model Garden's configs."""
-        self._script.anchors.add(node.func)
+    def _rewrite_config(self, node):
+        """Plans the replacement of each optimizer that a Model Garden config names.
+
+        The config names it by `"type"`, in a dict or as an argument of the config's own call.
+        """
+        self._script.needing_import.add(node.func)
         for dictionary in matchers.findall(node, matchers.Dict()):
             entries = entries_of(dictionary)
-            kind = _type(entries["type"].value) if "type" in entries else ""
-            if kind and dictionary not in self._seen:
-                self._seen.add(dictionary)  # one config may be in another
-                self._dictionary(dictionary, kind, entries)
-        given = arguments_of(node, ()) or {}
-        if "type" in given and (kind := _type(given["type"])):
-            self._call_of_config(node, kind, given)
+            kind = _optimizer_of_type(entries["type"].value) if "type" in entries else ""
+            if kind and dictionary not in self._visited:
+                self._visited.add(dictionary)  # one config may be in another
+                self._rewrite_config_dict(dictionary, kind, entries)
+        arguments = arguments_of(node, ()) or {}
+        if "type" in arguments and (kind := _optimizer_of_type(arguments["type"])):
+            self._rewrite_config_call(node, kind, arguments)
 
-    def _call_of_config(self, node, kind, given):
-        """Rewrites `OptimizerConfig(type="lamb", lamb=...)`, which takes ours in a dict alone."""
-        settings = given.get(kind)
+    def _rewrite_config_call(self, node, kind, arguments):
+        """Plans the replacement of `OptimizerConfig(type="lamb", lamb=...)`.
+
+        The config has no argument for our optimizer, but takes it in a dict, as its first argument.
+
+        Args:
+            node: The call of the config.
+            kind: The optimizer that it names, "lamb" or "lars".
+            arguments: The arguments of the call, by name.
+        """
+        settings = arguments.get(kind)
         pairs: _Pairs = {} if settings is None else None
         if isinstance(settings, cst.Call) and self._script.name_of(settings.func).endswith(
             _SETTINGS[kind]
@@ -110,11 +143,11 @@ class Finder(cst.CSTVisitor):
             pairs = arguments_of(settings, ()) if is_whole else None
         elif isinstance(settings, cst.Dict):
             pairs = _pairs_of(settings)
-        if len(given) < len(node.args) or given.keys() - {"type", kind}:
+        if len(arguments) < len(node.args) or arguments.keys() - {"type", kind}:
             pairs = None
-        if (found := self._settings(node, kind, pairs)) and pairs is not None:
+        if (translation := self._translated_settings(node, kind, pairs)) and pairs is not None:
             texts = {name: self._script.text(value) for name, value in pairs.items()}
-            texts = {name: texts[name] for name in found.kept} | dict(found.new)
+            texts = {name: texts[name] for name in translation.unchanged} | dict(translation.new)
             text = ", ".join(f'"{name}": {value}' for name, value in texts.items())
             config = f'{{"type": "tf_{kind}", "tf_{kind}": {{{text}}}}}'
             argument = cst.Arg(cst.parse_expression(config))
@@ -122,46 +155,55 @@ class Finder(cst.CSTVisitor):
             if isinstance(settings, cst.Call):
                 self._script.referring.add(settings.func)
 
-    def _dictionary(self, node, kind, entries):
-        """Rewrites `{"type": "lamb", "lamb": {...}}`."""
+    def _rewrite_config_dict(self, node, kind, entries):
+        """Plans the replacement of the keys and settings in `{"type": "lamb", "lamb": {...}}`.
+
+        Args:
+            node: The dict.
+            kind: The optimizer that it names, "lamb" or "lars".
+            entries: The entries of the dict, by key.
+        """
         settings = entries.get(kind)
         pairs: _Pairs = {} if settings is None else None
         if settings and isinstance(settings.value, cst.Dict):
             pairs = _pairs_of(settings.value)
-        if found := self._settings(node, kind, pairs):
+        if translation := self._translated_settings(node, kind, pairs):
             replacements, name = self._script.replacements, f"tf_{kind}"
             replacements[entries["type"].value] = lambda text: quoted_as(text, name)
             if settings:
                 replacements[settings.key] = lambda text: quoted_as(text, name)
-                replacements[settings.value] = lambda pairs: new_entries(pairs, found)
+                replacements[settings.value] = lambda pairs: new_entries(pairs, translation)
 
-    def _settings(self, node, kind, pairs) -> Translated | None:
-        """Returns the settings of our optimizer; None if they are left, which is noted.
+    def _translated_settings(self, node, kind, pairs) -> Translated | None:
+        """Translates the settings of an optimizer in a config.
 
         Args:
             node: The config.
-            kind: The optimizer that it names.
+            kind: The optimizer that it names, "lamb" or "lars".
             pairs: The settings, by name; None if they cannot be read.
+
+        Returns:
+            The settings of our optimizer; None if the config stays as it is, which is noted.
         """
         script, source = self._script, OF_TYPE[kind]
         if pairs is None:
-            return self._left(node, source, f"the type of its config is to be tf_{kind}")
-        given = {name: script.text(value) for name, value in pairs.items()}
-        found = translated(source, given, script.code, None, script.same_steps)
-        if found.obstacles:
-            return self._left(node, source, " ".join(found.obstacles))
+            return self._note_left(node, source, f"the type of its config is to be tf_{kind}")
+        code_by_name = {name: script.text(value) for name, value in pairs.items()}
+        translation = translated(source, code_by_name, script.code, None, script.same_steps)
+        if translation.obstacles:
+            return self._note_left(node, source, " ".join(translation.obstacles))
         script.needs_garden = True
-        script.note(node, f"the type {kind} is tf_{kind}", found.notes)
-        return found
+        script.note(node, f"the type {kind} is tf_{kind}", translation.notes)
+        return translation
 
 
 def _pairs_of(node: cst.Dict) -> _Pairs:
-    """Returns the values of a dict by their keys; None if a key is no text."""
+    """Returns the values of a dict by their keys; None unless all keys are literal strings."""
     pairs = {key: entry.value for key, entry in entries_of(node).items()}
     return pairs if len(pairs) == len(node.elements) else None
 
 
-def _type(value: cst.CSTNode) -> str:
-    """Returns the optimizer that a config's type names, if we have one for it; else ""."""
+def _optimizer_of_type(value: cst.CSTNode) -> str:
+    """Returns the optimizer, "lamb" or "lars", that the `type` of a config names; else ""."""
     name = value.evaluated_value if isinstance(value, cst.SimpleString) else ""
     return str(name) if name in OF_TYPE else ""

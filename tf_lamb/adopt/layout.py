@@ -10,11 +10,17 @@ _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def arguments_of(node: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseExpression] | None:
-    """Returns the arguments of a call by name; None if it has more by position than names.
+    """Returns the values of a call's arguments by name, without those that `**` passes.
 
-    What `**` passes is left out.
+    Args:
+        node: The call.
+        names: The names of the arguments that may be passed by position, in order.
+
+    Returns:
+        Name -> value. None where `*` passes arguments, or more are passed by position than there
+        are names.
     """
-    given = {}
+    values = {}
     for position, argument in enumerate(node.args):
         if argument.star == "*":
             return None
@@ -22,100 +28,102 @@ def arguments_of(node: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseEx
             continue
         if argument.keyword is None and position >= len(names):
             return None
-        given[_name(argument, position, names)] = argument.value
-    return given
+        values[_name(argument, position, names)] = argument.value
+    return values
 
 
 def _name(argument: cst.Arg, position: int, names: tuple[str, ...]) -> str:
-    """Returns the name of an argument."""
+    """Returns the name of an argument, which may be passed by position."""
     return argument.keyword.value if argument.keyword else names[position]
 
 
 def new_arguments(
-    node: cst.Call, names: tuple[str, ...], given: Mapping[str, str], found: Translated
+    node: cst.Call, names: tuple[str, ...], code_by_name: Mapping[str, str], translation: Translated
 ) -> list[cst.Arg]:
     """Returns the arguments of the new call, laid out as those of the old one.
 
     Args:
         node: The old call.
         names: The names of its arguments by position.
-        given: Its arguments by name -> their code.
-        found: Its arguments in our words.
+        code_by_name: Name of each of its arguments -> the code of its value.
+        translation: The arguments of the new call.
     """
     values = arguments_of(node, names) or {}
-    of_code = {given[name]: value for name, value in values.items()}
-    left = {
-        name: cst.Arg(of_code.get(code) or cst.parse_expression(code), cst.Name(name), _EQUAL)
-        for name, code in found.new.items()
+    value_of_code = {code_by_name[name]: value for name, value in values.items()}
+    remaining = {
+        name: cst.Arg(value_of_code.get(code) or cst.parse_expression(code), cst.Name(name), _EQUAL)
+        for name, code in translation.new.items()
     }
     arguments: list[cst.Arg] = []
     for position, argument in enumerate(node.args):
-        if argument.star:  # ours stand before what is unpacked
-            successors, left = [*left.values(), argument], {}
-        elif (name := _name(argument, position, names)) in left:
-            successors = [left.pop(name)]
-        elif name not in found.kept:  # what it has become, or the rest
-            successors, left = [*left.values()], {}
+        if argument.star:  # `f(**rest, name=1)` would be valid, but reads worse
+            successors, remaining = [*remaining.values(), argument], {}
+        elif (name := _name(argument, position, names)) in remaining:
+            successors = [remaining.pop(name)]
+        elif name not in translation.unchanged:  # a replaced argument: all new ones stand here
+            successors, remaining = [*remaining.values()], {}
         elif position and not argument.keyword:
             successors = [cst.Arg(argument.value, cst.Name(name), _EQUAL)]
         else:
             successors = [argument]
-        if successors:  # with the comma and the comments behind
+        if successors:  # they keep the comma and the comments that followed the old argument
             successors[-1] = successors[-1].with_changes(
                 comma=argument.comma, whitespace_after_arg=argument.whitespace_after_arg
             )
         arguments += successors
-    return _ended([*arguments, *left.values()], arguments, node.args)
+    return _with_last_comma([*arguments, *remaining.values()], arguments, node.args)
 
 
-def new_entries(node: cst.Dict, found: Translated) -> cst.Dict:
-    """Returns a dict with the entries in our words, laid out as the old one.
+def new_entries(node: cst.Dict, translation: Translated) -> cst.Dict:
+    """Returns the dict of our optimizer's settings, laid out as the old one.
 
     Args:
-        node: The old dict, whose keys are all texts.
-        found: Its entries in our words.
+        node: The old dict, whose keys are all literal strings.
+        translation: The entries of the new dict.
     """
-    of_code = {entry: value.value for entry, value in entries_of(node).items()}
-    left = {
+    old_values = {entry: value.value for entry, value in entries_of(node).items()}
+    remaining = {
         name: cst.DictElement(cst.SimpleString(f'"{name}"'), cst.parse_expression(code))
-        for name, code in found.new.items()
+        for name, code in translation.new.items()
     }
     entries: list[cst.DictElement] = []
     for name, entry in entries_of(node).items():
-        if name in found.kept:
+        if name in translation.unchanged:
             successors = [entry]
         else:
-            successors, left = [*left.values()], {}
-            if len(successors) == 1:  # the value as it was laid out, where it is the same
+            successors, remaining = [*remaining.values()], {}
+            if len(successors) == 1:  # an equal value keeps the line breaks of the script
                 (new,) = successors
-                is_same = new.value.deep_equals(of_code[name])
+                is_same = new.value.deep_equals(old_values[name])
                 key = quoted_as(entry.key, new.key.evaluated_value)
-                value = of_code[name] if is_same else new.value
+                value = old_values[name] if is_same else new.value
                 successors = [entry.with_changes(key=key, value=value)]
         if successors:
             successors[-1] = successors[-1].with_changes(comma=entry.comma)
         entries += successors
-    return node.with_changes(elements=_ended([*entries, *left.values()], entries, node.elements))
+    return node.with_changes(
+        elements=_with_last_comma([*entries, *remaining.values()], entries, node.elements)
+    )
 
 
-def _ended(items: list, laid_out: list, old: Sequence) -> list:
-    """Returns items that end as others did.
+def _with_last_comma(items: list, laid_out: list, old: Sequence) -> list:
+    """Returns items of which the last has a comma only where that of the old script had one.
 
     Args:
-        items: Arguments of a call or entries of a dict.
-        laid_out: The first of them, whose commas are those of `old`.
-        old: What stood there.
+        items: The arguments of the new call, or the entries of the new dict.
+        laid_out: The first of them, which have the commas of the old script.
+        old: The arguments of the old call, or the entries of the old dict.
     """
     if not old or not items:
         return items
     if len(items) > len(laid_out) > 0:  # the comma at the end moves behind what is added
-        last = len(laid_out) - 1
-        items[last] = items[last].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        last_laid_out = len(laid_out) - 1
+        items[last_laid_out] = items[last_laid_out].with_changes(comma=cst.MaybeSentinel.DEFAULT)
     return [*items[:-1], items[-1].with_changes(comma=old[-1].comma)]
 
 
 def entries_of(node: cst.Dict) -> dict[str, cst.DictElement]:
-    """Returns the entries of a dict whose keys are texts."""
+    """Returns the entries of a dict by their keys, without those of no literal string."""
     return {
         str(element.key.evaluated_value): element
         for element in node.elements
@@ -123,6 +131,6 @@ def entries_of(node: cst.Dict) -> dict[str, cst.DictElement]:
     }
 
 
-def quoted_as(other: cst.SimpleString, text: str) -> cst.SimpleString:
-    """Returns a text in the quotes of another."""
-    return cst.SimpleString(f"{other.quote}{text}{other.quote}")
+def quoted_as(quoted: cst.SimpleString, text: str) -> cst.SimpleString:
+    """Returns a text as a string literal, with the quotes of another literal."""
+    return cst.SimpleString(f"{quoted.quote}{text}{quoted.quote}")

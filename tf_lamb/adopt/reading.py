@@ -1,4 +1,4 @@
-"""Knows a script: what its names refer to, what is to be replaced in it, and what to say of it."""
+"""Holds a parsed script: what its names refer to, the planned replacements, and the notes."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ class Note:
     Attributes:
         line: The line, from 1.
         text: What was rewritten, or why it was left.
-        details: What is computed otherwise then, a sentence each.
+        details: What our optimizer computes otherwise, a sentence each.
         is_left: Whether the place stays as it is.
     """
 
@@ -49,13 +49,19 @@ class Note:
 
 
 class Script:
-    """Holds what is known of a script, and what is to be replaced in it.
+    """Holds a parsed script, and what is to be replaced in it.
+
+    Args:
+        wrapper: The parsed script.
+        code: The script as text.
+        same_steps: Whether to add arguments with which our optimizers take the same steps.
 
     Attributes:
-        replacements: Node -> a function of what it has become, its children rewritten, that returns
-            what replaces it.
+        replacements: Node -> a function that takes this node, after its children were rewritten,
+            and returns the node that replaces it.
         referring: The nodes that refer to another package's optimizer and are replaced.
-        anchors: The nodes that need ours, those among them.
+        needing_import: The nodes of which the new code has `tf_lamb`: those of `referring`, and the
+            Model Garden configs.
         notes: What became of each place.
         needs_garden: Whether our names are to be registered in the Model Garden.
     """
@@ -69,23 +75,36 @@ class Script:
         self.scopes = wrapper.resolve(ScopeProvider)
         self.replacements: dict[cst.CSTNode, Callable[[Any], cst.CSTNode]] = {}
         self.referring: set[cst.CSTNode] = set()
-        self.anchors: set[cst.CSTNode] = set()
+        self.needing_import: set[cst.CSTNode] = set()
         self.notes: list[Note] = []
         self.needs_garden = False
 
     def name_of(self, node: cst.CSTNode) -> str:
         """Returns the full name that a node refers to by an import, or ""."""
-        found = self.qualified_names.get(node, ())
-        found = found() if callable(found) else found  # some are looked up when asked for
-        names = {n.name for n in found if n.source is QualifiedNameSource.IMPORT}
-        return names.pop() if len(names) == len(found) == 1 else ""
+        qualified = self.qualified_names.get(node, ())
+        qualified = (
+            qualified() if callable(qualified) else qualified
+        )  # some are looked up when asked for
+        names = {
+            candidate.name
+            for candidate in qualified
+            if candidate.source is QualifiedNameSource.IMPORT
+        }
+        return names.pop() if len(names) == len(qualified) == 1 else ""
 
     def text(self, node: cst.CSTNode) -> str:
         """Returns the code of a node."""
         return self.module.code_for_node(node)
 
     def note(self, node: cst.CSTNode, text: str, details=(), is_left: bool = False):
-        """Notes what became of a node."""
+        """Adds a note on a node.
+
+        Args:
+            node: The node, whose first line the note names.
+            text: What was rewritten, or why it was left.
+            details: What our optimizer computes otherwise, a sentence each. Defaults to ().
+            is_left: Whether the node stays as it is. Defaults to False.
+        """
         self.notes.append(Note(self.positions[node].start.line, text, tuple(details), is_left))
 
     @functools.cached_property
@@ -108,33 +127,45 @@ class Script:
         ]
 
     def is_unused(self, alias: cst.ImportAlias) -> bool:
-        """Returns whether an import of optimizers is of no use once the script is rewritten."""
+        """Returns whether no code uses an import of optimizers once the script is rewritten."""
         assignments = [
-            a for a in self._assignments if alias in aliases_of(a.node) and a.name == _bound(alias)
+            assignment
+            for assignment in self._assignments
+            if alias in aliases_of(assignment.node) and assignment.name == _bound_name(alias)
         ]
-        names = {n.name for a in assignments for n in a.get_qualified_names_for(a.name)}
-        accesses = [access.node for a in assignments for access in a.references]
+        names = {
+            n.name
+            for assignment in assignments
+            for n in assignment.get_qualified_names_for(assignment.name)
+        }
+        accesses = [access.node for assignment in assignments for access in assignment.references]
         return (
             bool(accesses)
             and "__all__" not in self.code
             and all(name.startswith(_OPTIMIZERS) for name in names)
             and all(
-                any(node in self.referring for node in self._above(access)) for access in accesses
+                any(node in self.referring for node in self._ancestors(access))
+                for access in accesses
             )
         )
 
-    def _above(self, node):
-        """Yields a node and all around it."""
+    def _ancestors(self, node):
+        """Yields a node and each node that contains it, from the inside out."""
         while node is not None:
             yield node
             node = self.parents.get(node)
 
     def is_in_text(self, node: cst.CSTNode) -> bool:
-        """Returns whether a node is part of an f-string, whose quotes are not to be met."""
-        return any(isinstance(above, cst.FormattedString) for above in self._above(node))
+        """Returns whether a node is part of an f-string, whose quotes new code may not contain."""
+        return any(isinstance(ancestor, cst.FormattedString) for ancestor in self._ancestors(node))
 
     def namespace_of(self, name: str) -> str:
-        """Returns the module of our class for an optimizer, by the Keras of the script."""
+        """Returns the module to take our class from, such as "tf_lamb.keras".
+
+        Args:
+            name: The full name of the optimizer that it replaces. If that does not tell the Keras,
+                the imports of the script do.
+        """
         if name.startswith("keras."):
             return "tf_lamb.keras"
         if name.startswith("tensorflow.keras."):
@@ -147,46 +178,51 @@ class Script:
     @functools.cached_property
     def keras_names(self) -> dict[str, str]:
         """The Kerases that the script uses -> how it calls each, such as "tf.keras"."""
-        found: dict[str, str] = {}
+        code_by_keras: dict[str, str] = {}
         for node in matchers.findall(self.module, matchers.Attribute() | matchers.Name()):
             if (name := self.name_of(node)) in ("keras", "tf_keras", "tensorflow.keras"):
-                found.setdefault(name, self.text(node))
-        return found
+                code_by_keras.setdefault(name, self.text(node))
+        return code_by_keras
 
     def place_of_import(self) -> tuple[int, cst.SimpleStatementLine | None]:
-        """Returns where `import tf_lamb` belongs: a line of the module, and an import to replace.
+        """Returns where `import tf_lamb` belongs.
 
-        It is behind the first import of what is replaced, where that is a line of the module; else
-        before the first line of code. The second is None where nothing is to be replaced.
+        Returns:
+            The index of the statement of the module that it goes before, and the import that it
+            follows: the first one that binds a replaced optimizer. Where no statement of the module
+            is such an import, the index is that of the first statement after the docstring and
+            `__future__`, and the import is None.
         """
         body = self.module.body
-        first = int(self.module.get_docstring() is not None)
-        while first < len(body) and _is_of_future(body[first]):
-            first += 1
+        first_code = int(self.module.get_docstring() is not None)
+        while first_code < len(body) and _is_of_future(body[first_code]):
+            first_code += 1
         for position, line in enumerate(body):
             for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
                 if is_import(statement) and self._binds_replaced(statement):
                     return position + 1, line
-        return first, None
+        return first_code, None
 
-    def has_ours_before(self, place: int) -> bool:
+    def has_our_import_before(self, place: int) -> bool:
         """Returns whether a line of the module before a place is `import tf_lamb`."""
         return any(
             isinstance(statement, cst.Import)
-            and any(alias.evaluated_name == _bound(alias) == "tf_lamb" for alias in statement.names)
+            and any(
+                alias.evaluated_name == _bound_name(alias) == "tf_lamb" for alias in statement.names
+            )
             for line in self.module.body[:place]
             if isinstance(line, cst.SimpleStatementLine)
             for statement in line.body
         )
 
     def _binds_replaced(self, statement):
-        """Returns whether an import binds a name by which what needs ours is reached."""
+        """Returns whether code that is replaced refers to a name that an import binds."""
         return any(
-            node in self.anchors
+            node in self.needing_import
             for assignment in self._assignments
             if assignment.node is statement
             for access in assignment.references
-            for node in self._above(access.node)
+            for node in self._ancestors(access.node)
         )
 
 
@@ -206,10 +242,10 @@ def _is_of_future(line) -> bool:
 
 
 def aliases_of(statement) -> tuple:
-    """Returns the names that an import has; none for everything of a module."""
+    """Returns the names that an import lists; () for `import *`."""
     return () if isinstance(statement.names, cst.ImportStar) else tuple(statement.names)
 
 
-def _bound(alias: cst.ImportAlias) -> str:
+def _bound_name(alias: cst.ImportAlias) -> str:
     """Returns the name that an import binds."""
     return alias.evaluated_alias or alias.evaluated_name

@@ -1,4 +1,4 @@
-"""Replaces what was found in a script, and lets its imports follow."""
+"""Makes the replacements that `finder.py` planned in a script, and adapts its imports."""
 
 from typing import Any
 
@@ -8,7 +8,11 @@ from tf_lamb.adopt.reading import Script, aliases_of, is_import
 
 
 class Rewriter(cst.CSTTransformer):
-    """Replaces nodes and imports, and adds the statements that the new calls need."""
+    """Replaces nodes and imports, and adds the statements that the new calls need.
+
+    Args:
+        script: The script, with its replacements.
+    """
 
     def __init__(self, script: Script):
         super().__init__()
@@ -24,21 +28,23 @@ class Rewriter(cst.CSTTransformer):
         """Takes imports out that nothing refers to any longer."""
         if len(original_node.body) != 1 or not is_import(statement := original_node.body[0]):
             return updated_node
-        kept = [alias for alias in aliases_of(statement) if not self._script.is_unused(alias)]
-        if len(kept) == len(statement.names):
+        still_used = [alias for alias in aliases_of(statement) if not self._script.is_unused(alias)]
+        if len(still_used) == len(statement.names):
             return updated_node
-        if not kept:
+        if not still_used:
             return cst.RemoveFromParent()
-        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        return updated_node.with_changes(body=[statement.with_changes(names=kept)])
+        still_used[-1] = still_used[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return updated_node.with_changes(body=[statement.with_changes(names=still_used)])
 
     def leave_Module(self, original_node, updated_node):
         """Puts `import tf_lamb` behind the import of what it replaces, and registers our names."""
         script, old, new = self._script, original_node.body, list(updated_node.body)
         place, replaced = script.place_of_import()
-        lines = [] if script.has_ours_before(place) else [cst.parse_statement("import tf_lamb")]
+        lines = (
+            [] if script.has_our_import_before(place) else [cst.parse_statement("import tf_lamb")]
+        )
         if lines and replaced is not None and _is_gone(script, replaced):
-            # With the comments of the import that it replaces.
+            # The new import takes over the comments of the one that it replaces.
             lines[0] = lines[0].with_changes(
                 leading_lines=replaced.leading_lines,
                 trailing_whitespace=replaced.trailing_whitespace,
@@ -50,7 +56,7 @@ class Rewriter(cst.CSTTransformer):
 
 
 def _is_gone(script: Script, line) -> bool:
-    """Returns whether a line of the module is an import that is taken out."""
+    """Returns whether a statement of the module is an import that is removed as a whole."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     aliases = aliases_of(line.body[0]) if is_import(line.body[0]) else ()

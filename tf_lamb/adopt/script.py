@@ -12,7 +12,8 @@ from tf_lamb.adopt.finder import Finder
 from tf_lamb.adopt.reading import Note, Script
 from tf_lamb.adopt.rewriter import Rewriter
 
-# Packages in whose scripts these names and texts are the optimizers of other packages.
+# A name or a text below is taken for another package's optimizer only in a script that imports one
+# of these packages.
 _PACKAGES = {
     "keras",
     "official",
@@ -44,7 +45,7 @@ def adopt(code: str, same_steps: bool = False) -> Adopted:
     Args:
         code: The script.
         same_steps: Whether to write the arguments with which the steps stay those of before.
-            Defaults to False: the optimizer is the paper's, and notes say what changes.
+            Defaults to False: arguments have this package's defaults, and notes say what changes.
 
     Returns:
         The new script, with notes.
@@ -77,7 +78,7 @@ def adopt(code: str, same_steps: bool = False) -> Adopted:
 
 
 def _mentions(script: Script, new: str) -> list[Note]:
-    """Notes the lines that name such an optimizer, and were neither rewritten nor noted."""
+    """Returns notes on the lines that name another package's optimizer and have no note yet."""
     if not script.imported & _PACKAGES:
         return []
     noted, lines = {note.line for note in script.notes}, set(new.splitlines())
@@ -91,6 +92,6 @@ def _mentions(script: Script, new: str) -> list[Note]:
         if (is_name or is_text) and is_new and not is_ours:
             words.setdefault(line, []).append(token.string)
     return [
-        Note(line, f"left as it is: {', '.join(dict.fromkeys(found))}", is_left=True)
-        for line, found in words.items()
+        Note(line, f"left as it is: {', '.join(dict.fromkeys(mentioned))}", is_left=True)
+        for line, mentioned in words.items()
     ]

@@ -22,14 +22,15 @@ _OF_KERAS = {
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Describes an optimizer of another package by what a script says of it.
+    """Describes an optimizer of another package: how a script imports it, and with which arguments.
 
     Attributes:
-        peer: What of it differs, as `migrate` knows it.
+        peer: The names of its slots and arguments here, which `migrate` uses, too.
         names: Where a script may import it from.
         defaults: Its arguments with their defaults, in the order of its constructor.
-        warnings: What may differ beside the arguments: the beginning of a text in the script that
-            it is about ("" for always) -> the sentence.
+        warnings: Text -> a sentence on what differs beside the arguments. The note of a call has it
+            if the text is in the names of the call's arguments or, for optimizers of Keras, in the
+            script; "" stands for every call.
     """
 
     peer: peers.Peer
@@ -39,7 +40,7 @@ class Source:
 
     @property
     def cls(self) -> type:
-        """The class of ours that replaces it, in the half that needs no framework."""
+        """The class that replaces it: that of `tf_lamb.api`, which needs no framework."""
         return CLASSES[self.peer.family]
 
     @property
