@@ -81,9 +81,9 @@ def _state_of(source):
         step_of(source),
         _slots(source, peer, slot_variables, scalars),
         config,
-        beyond=source.get_config(),
+        all_arguments=source.get_config(),
         scalars=scalars,
-        others=tuple(v.path for v in source.variables if id(v) not in used_ids),
+        unplaced=tuple(v.path for v in source.variables if id(v) not in used_ids),
         **options,
     )
 

@@ -164,7 +164,7 @@ def migrate(
     dropped = named.continue_from(
         optimizer, variables, model.weights, usable_state.step, states, values, scalars
     )
-    dropped |= (source_state.scalars.keys() - scalars.keys()) | {*source_state.others}
+    dropped |= (source_state.scalars.keys() - scalars.keys()) | {*source_state.unplaced}
     measured = {} if source_wrapper is inner else _values(source_wrapper._named_state().scalars)
     if measuring is not optimizer:
         measuring.continue_from(
@@ -174,7 +174,7 @@ def migrate(
         value.any() for name, value in measured.items() if name != "gain"
     ):
         dropped.add("measured")
-    factor = peers.times_slower(usable_state.beyond, optimizer.get_config())
+    factor = peers.times_slower(usable_state.all_arguments, optimizer.get_config())
     if factor > 1 and not isinstance(measuring, AdaScale):
         warn(
             f"{optimizer.name}: the learning rate's schedule is {factor} times slower than in "
@@ -228,20 +228,20 @@ def _of_another(source) -> Source:
     )
 
 
-def _with_averages(found: Source, wrappers) -> Source:
+def _with_averages(source: Source, wrappers) -> Source:
     """Adds the averages that a wrapper, Model Garden's `ExponentialMovingAverage`, has kept."""
     wrapper = next(
         (candidate for candidate in wrappers if getattr(candidate, "_average_weights", None)), None
     )
     if wrapper is None:
-        return found
+        return source
     config = wrapper.get_config()
     values = map(numpy_of, wrapper._average_weights)
     averages = zip(names_of(wrapper._model_weights), values, strict=True)
-    found = found.averaged(dict(averages), config["average_decay"])
+    source = source.averaged(dict(averages), config["average_decay"])
     # With dynamic decay its momentum grows with the step; ours does not.
     dynamic = {"dynamic_decay": True} if config["dynamic_decay"] else {}
-    return dataclasses.replace(found, unread={**found.unread, **dynamic})
+    return dataclasses.replace(source, unread={**source.unread, **dynamic})
 
 
 def _of_ours(source) -> Source:
@@ -328,8 +328,8 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
     shapes = _shapes(trained)
     if not shapes:
         raise ValueError("The model has no trainable variables yet: call it on a batch first.")
-    _known("fresh", fresh, shapes)
-    _known("rename", rename, _shapes(model.weights) if weights else shapes)
+    _check_paths("fresh", fresh, shapes)
+    _check_paths("rename", rename, _shapes(model.weights) if weights else shapes)
     plan = optimizer.plan_for(trained)
     expected = _slots_of(optimizer, plan, fresh)
     first_slots = {path: dict([next(iter(slots.items()))]) for path, slots in expected.items()}
@@ -346,8 +346,8 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
     parameters = inspect.signature(type(optimizer)).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
     changes = peers.changes(arguments, config, defaults, source.unsaid)
-    changes |= peers.muon_changes(source.beyond, config)
-    changes |= peers.averaging_changes(source.beyond, config)
+    changes |= peers.muon_changes(source.all_arguments, config)
+    changes |= peers.averaging_changes(source.all_arguments, config)
     changes |= {name: (value, None) for name, value in source.unread.items()}
     if family == "Muon":
         changes |= peers.other_rules(_of_fresh(source, plan, fresh, rename))
@@ -391,9 +391,9 @@ def _of_fresh(source, plan, fresh, rename):
     }
 
 
-def _averages(source, ours):
+def _averages(source, own_arguments):
     """Describes how averaged weights go on; empty if the optimizer keeps none."""
-    if not ours["use_ema"]:
+    if not own_arguments["use_ema"]:
         return ""
     if any("average" in slots for slots in source.slots.values()):
         return "continue"
@@ -432,11 +432,11 @@ def _shapes(variables) -> dict[str, tuple]:
     }
 
 
-def _known(argument: str, paths: Iterable[str], known: Mapping[str, Any]):
-    """Raises ValueError if a path that an argument names is no variable of the model."""
+def _check_paths(argument: str, paths: Iterable[str], by_path: Mapping[str, Any]):
+    """Raises ValueError if an argument names a path that is not among the keys of `by_path`."""
     for path in paths:
-        if path not in known:
+        if path not in by_path:
             raise ValueError(
                 f"{argument} names {path!r}, which is no variable of the model; it has "
-                f"{', '.join(map(repr, list(known)[:3]))} and so on."
+                f"{', '.join(map(repr, list(by_path)[:3]))} and so on."
             )

@@ -1,7 +1,7 @@
 """Translates the state of another optimizer to this package's names, and matches its variables.
 
-Readers fill a `Source`. A `Peer` has the names of one package for slots and arguments. Arrays pass
-through untouched.
+The frontends read a checkpoint or an optimizer into a `Source`. A `Peer` describes an optimizer of
+another package: its names for slots and arguments. No array is changed.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from tf_lamb.core.patterns import exact, model_name
 from tf_lamb.core.rules.muon import JORDAN, PRESETS
 
 # Name of an argument in another package -> its name in this one.
-_WORDS = {
+_NAMES_HERE = {
     "weight_decay_rate": "weight_decay", "eeta": "trust_coefficient", "adam_beta_1": "beta_1",
     "adam_beta_2": "beta_2", "adam_lr_ratio": "fallback_lr_scale",
     "ns_steps": "newton_schulz_steps",
@@ -29,10 +29,11 @@ SHARED = (
     "clipnorm", "clipvalue", "global_clipnorm",
 )  # fmt: skip
 # Arguments that do not change what is computed.
-_NO_PART = ("name", "jit_compile", "shard_update")
+_COMPUTES_NOTHING = ("name", "jit_compile", "shard_update")
 _OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
-# Arguments around the formula. If a peer lacks one, the user's choice is no change of behaviour.
-_AROUND = ("dtypes", "gradient_accumulation_steps", "loss_scale_factor", *_OF_AVERAGES)
+# Arguments that are no part of a rule's formula. If a peer lacks one of them, the report does not
+# name the user's choice of it as a change.
+_BESIDE_RULE = ("dtypes", "gradient_accumulation_steps", "loss_scale_factor", *_OF_AVERAGES)
 # Arguments that optimizers of this package have in Keras 3 alone.
 OF_KERAS_3 = ("loss_scale_factor",)
 
@@ -45,25 +46,26 @@ class Peer:
         title: Its name in reports and errors.
         family: The name of the class of this package that continues it.
         slots: Its name of a slot -> the name here.
-        has: Its arguments, by their names here; a key of an argument that is a dict stands after a
-            dot.
-        fixed: Values of arguments that it does not have, where it differs from the defaults here.
-        told: Arguments that its slots or another line of the report tell of, and those that compute
-            nothing.
+        argument_names: Its arguments, by their names here; "form.norm" is the key "norm" of the
+            argument `form`.
+        fixed: Argument that it does not have -> the value here that computes what it computes,
+            where this is not the default.
+        read_elsewhere: Further arguments that are no unknown ones: their effect is in the slots or
+            in another line of the report, or they compute nothing. Defaults to ("name",).
     """
 
     title: str
     family: str
     slots: Mapping[str, str]
-    has: tuple[str, ...]
+    argument_names: tuple[str, ...]
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    told: tuple[str, ...] = ("name",)
+    read_elsewhere: tuple[str, ...] = ("name",)
 
     def arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the peer's arguments under the names of this package."""
-        config = {_WORDS.get(name, name): value for name, value in source_config.items()}
+        config = {_NAMES_HERE.get(name, name): value for name, value in source_config.items()}
         result: dict[str, Any] = {}
-        for name in (*self.has, *self.fixed):
+        for name in (*self.argument_names, *self.fixed):
             argument, _, key = name.rpartition(".")
             if name in self.fixed or key in config:
                 target = result.setdefault(argument, {}) if argument else result
@@ -72,46 +74,50 @@ class Peer:
             result["form"] = _FORMS["inside" if source_config["classic_momentum"] else "outside"]
         if source_config.keys() >= {*_COEFFICIENTS}:
             triple = [plain(source_config[name]) for name in _COEFFICIENTS]
-            if not _same(triple, list(JORDAN)):
+            if not _is_same(triple, list(JORDAN)):
                 result["form"]["coefficients"] = triple
         if (decay := plain(source_config.get("decay"))) and _is_number(result.get("learning_rate")):
             result["learning_rate"] = decayed(result["learning_rate"], decay)
         return result
 
     def unread(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments that this package cannot interpret, by the peer's own names."""
-        understood = {name.rpartition(".")[2] for name in self.has} | {*self.told}
+        """Returns the arguments that this package does not know, by the peer's own names."""
+        understood = {name.rpartition(".")[2] for name in self.argument_names} | {
+            *self.read_elsewhere
+        }
         if not source_config.get("decay") or _is_number(source_config.get("learning_rate")):
             understood.add("decay")  # `arguments` uses it, or there is none
         return {
             name: value
             for name, value in source_config.items()
-            if _WORDS.get(name, name) not in understood and value is not None
+            if _NAMES_HERE.get(name, name) not in understood and value is not None
         }
 
     def unsaid(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the names of the peer's arguments that are missing in `arguments`."""
-        return tuple(name for name in self.has if name.partition(".")[0] not in arguments)
+        """Returns the peer's arguments that `arguments` lacks, as a config does that omits them."""
+        return tuple(
+            name for name in self.argument_names if name.partition(".")[0] not in arguments
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Holds the state of an optimizer, as a reader found it.
+    """Holds the state that was read from a checkpoint or an optimizer.
 
     Attributes:
-        origin: What was read, in words.
+        origin: What was read, in words, for reports and errors.
         family: The name of the class of this package that continues it, such as "LAMB".
         step: The number of optimizer steps done.
         slots: Name of a variable -> name of a slot, as here -> array.
         arguments: The optimizer's arguments, by their names here; those that the source does not
             hold are left out.
-        unsaid: Arguments that the optimizer had and the source does not hold.
+        unsaid: Names of arguments that the optimizer had and the source does not hold.
         weights: Name of a variable -> array; None if the source holds no weights.
-        beyond: All arguments of the source, by their own names.
+        all_arguments: All arguments of the source, by their own names.
         scalars: State that belongs to no single variable, by its name in a file of this package.
-        unread: Arguments and, by path, variables that this package cannot interpret: those of a
-            newer version, or of a subclass.
-        others: Descriptions of further state that has no place here.
+        unread: Arguments and, by path, variables that this package does not know: those of a newer
+            version, or of a subclass.
+        unplaced: Names of further state for which an optimizer here has no variables.
     """
 
     origin: str
@@ -121,13 +127,13 @@ class Source:
     arguments: Mapping[str, Any]
     unsaid: tuple[str, ...] = ()
     weights: Mapping[str, Any] | None = None
-    beyond: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    all_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     unread: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    others: tuple[str, ...] = ()
+    unplaced: tuple[str, ...] = ()
 
     @classmethod
-    def of_peer(cls, peer: Peer, step: int, slots, source_config, **more):
+    def of_peer(cls, peer: Peer, step: int, slots, source_config, **attributes):
         """Makes the source from a peer's own names.
 
         Args:
@@ -135,7 +141,7 @@ class Source:
             step: The number of optimizer steps done.
             slots: Name of a variable -> the peer's name of a slot -> array.
             source_config: The peer's arguments, by its own names.
-            more: Further attributes of the source, as they are.
+            attributes: Further attributes of the `Source`, by name.
         """
         arguments = peer.arguments(source_config)
         renamed = {
@@ -144,13 +150,13 @@ class Source:
         }
         unsaid = peer.unsaid(arguments)
         source = cls(peer.title, peer.family, step, renamed, arguments, unsaid)
-        return dataclasses.replace(source, unread=peer.unread(source_config), **more)
+        return dataclasses.replace(source, unread=peer.unread(source_config), **attributes)
 
     def averaged(self, averages: Mapping[str, Any], momentum: float | None = None) -> "Source":
         """Returns the source with averages of its weights, which another class has kept.
 
         Averages of variables without slots, such as the statistics of a batch normalization, have
-        no place here; `others` names them.
+        no place here; `unplaced` names them.
 
         Args:
             averages: Name of a variable -> its average.
@@ -170,17 +176,17 @@ class Source:
             arguments={**self.arguments, "use_ema": True, **momentum_argument},
             unsaid=(*self.unsaid, *({"ema_momentum"} - momentum_argument.keys())),
             scalars={**self.scalars, "has_averages": numpy_of(min(self.step, 1))},
-            others=tuple(f"average of {name}" for name in averages),
+            unplaced=tuple(f"average of {name}" for name in averages),
         )
 
     def after_an_update(self) -> "Source":
-        """Returns the source without the micro-batches of an update that has begun."""
+        """Returns the source without the gradient sums of an update that is not complete."""
         slots = {variable: _of_updates(values) for variable, values in self.slots.items()}
         return dataclasses.replace(self, slots=slots, scalars=_of_updates(self.scalars))
 
 
 def _of_updates(values):
-    """Returns the values that are not sums of micro-batches, nor their count."""
+    """Returns the named values without the sums over micro-batches and the count of these."""
     return {
         name: value
         for name, value in values.items()
@@ -190,42 +196,42 @@ def _of_updates(values):
 
 def match(
     origin: str,
-    wanted: Mapping[str, Mapping[str, tuple]],
-    found: Mapping[str, Mapping[str, Any]],
+    expected: Mapping[str, Mapping[str, tuple]],
+    saved: Mapping[str, Mapping[str, Any]],
     rename: Mapping[str, str],
 ) -> dict[str, str]:
     """Matches each variable with its name in the source, with or without the model's name.
 
     Args:
         origin: The source in words, for errors.
-        wanted: Path of a variable -> name of a slot -> shape; all of it has to be found.
-        found: Name of a variable in the source -> name of a slot -> array.
+        expected: Path of a variable here -> name of a slot -> shape. The source has to hold all.
+        saved: Name of a variable in the source -> name of a slot -> array.
         rename: Path of a variable -> its name in the source, which goes before other matches.
 
     Returns:
-        Path of a variable -> its name in the source, for all paths of `wanted`.
+        Path of a variable -> its name in the source, for all paths of `expected`.
 
     Raises:
         ValueError: if a variable or a slot is missing, a shape differs, or two variables match one
             name.
     """
-    short_names = without_model(found)
-    lookup = {short_names[name]: name for name in found} | {name: name for name in found}
+    short_names = without_model(saved)
+    lookup = {short_names[name]: name for name in saved} | {name: name for name in saved}
     result = {}
-    for path, short_name in without_model(wanted).items():
+    for path, short_name in without_model(expected).items():
         name = rename.get(path) or lookup.get(path) or lookup.get(short_name) or ""
-        if name not in found:
-            raise ValueError(_missing(origin, path, name, wanted, found, lookup))
-        for slot, expected_shape in wanted[path].items():
-            if slot not in found[name]:
+        if name not in saved:
+            raise ValueError(_no_match(origin, path, name, expected, saved, lookup))
+        for slot, shape_here in expected[path].items():
+            if slot not in saved[name]:
                 raise ValueError(
                     f"{origin} is incomplete: it has no {slot!r} of {path!r}, only "
-                    f"{', '.join(found[name]) or 'nothing'}. Save it again. Nothing was changed."
+                    f"{', '.join(saved[name]) or 'nothing'}. Save it again. Nothing was changed."
                 )
-            shape = tuple(found[name][slot].shape)
-            if shape != expected_shape:
+            shape = tuple(saved[name][slot].shape)
+            if shape != shape_here:
                 raise ValueError(
-                    f"{slot!r} of {path!r} has shape {shape} in {origin}, and {expected_shape} in "
+                    f"{slot!r} of {path!r} has shape {shape} in {origin}, and {shape_here} in "
                     "this model: it is the state of another model. Build the model as it was "
                     "trained, or name the right variable with rename. Nothing was changed."
                 )
@@ -239,13 +245,13 @@ def match(
     return result
 
 
-def _missing(origin, path, name, wanted, found, lookup):
-    """Explains that a variable has no counterpart, and both ways out."""
-    slot, shape = next(iter(wanted[path].items()))
-    matched_names = {lookup.get(candidate) for candidate in wanted}
+def _no_match(origin, path, name, expected, saved, lookup):
+    """Returns the error's text for a variable without a match, with two ways out."""
+    slot, shape = next(iter(expected[path].items()))
+    matched_names = {lookup.get(candidate) for candidate in expected}
     candidates = [
         candidate
-        for candidate, values in found.items()
+        for candidate, values in saved.items()
         if candidate not in matched_names
         and any(tuple(array.shape) == shape for array in values.values())
     ]
@@ -254,7 +260,7 @@ def _missing(origin, path, name, wanted, found, lookup):
     advice = f" If the source never updated it, pass fresh=[{path!r}]: it then begins at zero."
     return (
         f"{origin} holds no {slot!r} of {path!r}, shape {shape}{detail}; it has "
-        f"{', '.join(map(repr, list(found)[:3]))} and so on. If the variable has another name "
+        f"{', '.join(map(repr, list(saved)[:3]))} and so on. If the variable has another name "
         f"there, pass rename={{{path!r}: {example}}}.{'' if slot == 'weight' else advice} Nothing "
         "was changed."
     )
@@ -273,19 +279,25 @@ def _is_number(value):
 
 
 _MOMENTS = {"m": "m", "v": "v"}
-_OF_LEGACY = ("name", "is_legacy_optimizer")
+_LEGACY_ALONE = ("name", "is_legacy_optimizer")
 _LARS = (
     "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "form",
     "clipnorm", "clipvalue", "global_clipnorm", *EXCLUSIONS,
 )  # fmt: skip
-ADDONS_LAMB = Peer("TensorFlow Addons LAMB", "LAMB", _MOMENTS, ADDONS_HAS, told=_OF_LEGACY)
+ADDONS_LAMB = Peer(
+    "TensorFlow Addons LAMB", "LAMB", _MOMENTS, ADDONS_HAS, read_elsewhere=_LEGACY_ALONE
+)
 # Both have one class name, and no exclusion lists in the config, so nothing tells them apart.
 OLDER_LAMB = Peer(
     "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, ADDONS_HAS,
-    told=_OF_LEGACY,
+    read_elsewhere=_LEGACY_ALONE,
 )  # fmt: skip
 GARDEN_LARS = Peer(
-    "Model Garden LARS", "LARS", {"momentum": "v"}, _LARS, told=(*_OF_LEGACY, "classic_momentum")
+    "Model Garden LARS",
+    "LARS",
+    {"momentum": "v"},
+    _LARS,
+    read_elsewhere=(*_LEGACY_ALONE, "classic_momentum"),
 )
 _KERAS = ("use_ema", *_OF_AVERAGES, "loss_scale_factor", "gradient_accumulation_steps")
 KERAS_LAMB = Peer(
@@ -374,22 +386,30 @@ def step_of(counter) -> int:
     raise ValueError(f"The step counter is {text:.100}, no number of steps. Nothing was changed.")
 
 
-def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]):
-    """Returns a peer's arguments; ours give the form of momentum that the source does not hold.
+def same_momentum(
+    origin: str, source_arguments: Mapping[str, Any], own_arguments: Mapping[str, Any]
+):
+    """Checks that both optimizers have one form of momentum, and completes the peer's arguments.
+
+    A checkpoint of LARS does not hold whether the learning rate is inside the velocity or outside.
+    Then the form of the optimizer here is taken to be that of the source.
 
     Args:
         origin: The source in words, for the error.
-        theirs: The peer's arguments, by their names here.
-        ours: The arguments of the optimizer that continues it.
+        source_arguments: The peer's arguments, by their names here.
+        own_arguments: The arguments of the optimizer that continues it.
+
+    Returns:
+        The peer's arguments, with the `form` of its momentum.
 
     Raises:
         ValueError: if the two have different forms of momentum.
     """
     form, source_form = (
-        (arguments.get("form") or {}).get("momentum") for arguments in (ours, theirs)
+        (config.get("form") or {}).get("momentum") for config in (own_arguments, source_arguments)
     )
     if form is None:
-        return dict(theirs)
+        return dict(source_arguments)
     if form != source_form and (source_form or form not in _FORMS):
         remedy = repr(source_form) if source_form else "'inside' or 'outside'"
         raise ValueError(
@@ -397,41 +417,52 @@ def same_momentum(origin: str, theirs: Mapping[str, Any], ours: Mapping[str, Any
             f"past rates and ratios are part of it. Give form the momentum {remedy}, as it was "
             "trained. Nothing was changed."
         )
-    return {"form": _FORMS.get(form), **theirs}
+    return {"form": _FORMS.get(form), **source_arguments}
 
 
-def changes(theirs, ours, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
-    """Returns argument -> (value in the source, value in ours), where the two behave differently.
+def changes(source_arguments, own_arguments, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
+    """Compares the arguments of the source with those of the optimizer here.
 
     Args:
-        theirs: The source's arguments, by their names here.
-        ours: The arguments of the optimizer that continues it.
+        source_arguments: The source's arguments, by their names here.
+        own_arguments: The arguments of the optimizer that continues it.
         defaults: Argument -> default of our optimizer, which holds if the source does not have the
             argument.
         unsaid: Arguments that the source does not hold; they are not compared.
+
+    Returns:
+        Argument -> (value in the source, value here), where the two behave differently.
     """
     result = {}
     source_values = {
         argument: default
         for argument, default in defaults.items()
-        if argument not in (*unsaid, *_AROUND)
-    } | dict(theirs)
-    for name, own_value in ours.items():
-        if name in _NO_PART or name not in source_values:
+        if argument not in (*unsaid, *_BESIDE_RULE)
+    } | dict(source_arguments)
+    for name, own_value in own_arguments.items():
+        if name in _COMPUTES_NOTHING or name not in source_values:
             continue
         if name in ("use_ema", *_OF_AVERAGES) and not source_values.get("use_ema"):
             continue  # new averages do not change the steps; the report's `averages` describes them
         source_effect, own_effect = (
             _effect(name, value, config)
-            for value, config in ((source_values[name], source_values), (own_value, ours))
+            for value, config in ((source_values[name], source_values), (own_value, own_arguments))
         )
-        if not _same(source_effect, own_effect):
+        if not _is_same(source_effect, own_effect):
             result[name] = (source_values[name], own_value)
     return result
 
 
 def _effect(name, value, arguments):
-    """Returns a value such that equal results mean equal behaviour."""
+    """Returns the value that an argument takes effect with: [] for None as an exclusion list.
+
+    Two values of one effect behave alike.
+
+    Args:
+        name: The argument.
+        value: Its value in a config.
+        arguments: All arguments of that config.
+    """
     if name == "exclude_from_layer_adaptation" and value is None:
         value = arguments.get("exclude_from_weight_decay")
     if name in EXCLUSIONS:
@@ -444,23 +475,23 @@ def _effect(name, value, arguments):
 
 
 def _in_numbers(form):
-    """Returns the form of a Muon with three numbers for each step as its coefficients."""
-    given = form["coefficients"]
-    found = PRESETS[given] if isinstance(given, str) else given
-    is_of_every_step = not isinstance(found[0], (list, tuple))
+    """Returns the `form` of a Muon with coefficients (a, b, c) for each Newton-Schulz step."""
+    coefficients = form["coefficients"]
+    numbers = PRESETS[coefficients] if isinstance(coefficients, str) else coefficients
+    is_of_every_step = not isinstance(numbers[0], (list, tuple))
     steps = form.get("newton_schulz_steps", 5)
-    return {**form, "coefficients": [found] * steps if is_of_every_step else found}
+    return {**form, "coefficients": [numbers] * steps if is_of_every_step else numbers}
 
 
-def _same(a, b):
+def _is_same(a, b):
     """Returns whether two values of a config mean the same, in either Keras."""
     if all(isinstance(value, (int, float)) for value in (a, b)):
         return abs(a - b) <= 1e-6 * max(abs(a), abs(b))
-    a, b = map(_bare, map(with_numbers, (a, b)))
+    a, b = map(_class_and_numbers, map(with_numbers, (a, b)))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(_is_same(a[key], b[key]) for key in a)
     if all(isinstance(value, (list, tuple)) for value in (a, b)):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(map(_is_same, a, b))
     return a == b
 
 
@@ -469,7 +500,7 @@ def is_serialized(value) -> bool:
     return isinstance(value, Mapping) and {"class_name", "config"} <= value.keys()
 
 
-def _bare(value):
+def _class_and_numbers(value):
     """Reduces a serialized schedule to its class and numbers, without package and name."""
     if not is_serialized(value) or not isinstance(value["config"], Mapping):
         return value
@@ -485,15 +516,15 @@ def _bare(value):
 def shown(value) -> str:
     """Formats the value of an argument for a report; a schedule as a call of its class."""
     value = with_numbers(value)
-    bare = _bare(value)
+    bare = _class_and_numbers(value)
     if bare is value:
         return repr(value)
     class_name = bare.pop("class_name")
     return f"{class_name}({', '.join(f'{name}={shown(entry)}' for name, entry in bare.items())})"
 
 
-# The beginning of a name in a file -> (what the value is, what would continue it).
-_LEFT = {
+# Beginning of the name of saved state -> (what it is, which option of an optimizer continues it).
+_NOT_CONTINUED = {
     "average": ("the averages of the weights", "use_ema=True continues them"),
     "master": ("the float32 masters", "dtypes={'masters': 'float32'} continues them"),
     "gradient_norms": ("the norms that on_spike knows", "a window as long continues them"),
@@ -506,13 +537,16 @@ _LEFT = {
 
 
 def in_words(names: Iterable[str]) -> list[str]:
-    """Describes state that is left behind, with its names in a file and what would continue it.
+    """Describes saved state that the optimizer here has no place for, and what would continue it.
+
+    Args:
+        names: The names of the state, as in a file.
 
     Returns:
         One line for each kind of state, then the names of unknown kinds as they are.
     """
     lines, remaining = [], list(names)
-    for beginning, (meaning, remedy) in _LEFT.items():
+    for beginning, (meaning, remedy) in _NOT_CONTINUED.items():
         # A micro-batch count comes with its sums, and averages with the flag that says they exist.
         companion = {"micro_step": "accumulator", "average": "has_averages"}.get(
             beginning, beginning
@@ -524,26 +558,35 @@ def in_words(names: Iterable[str]) -> list[str]:
 
 
 def adascale_changes(
-    there: Mapping[str, Any], here: Mapping[str, Any]
+    source_arguments: Mapping[str, Any], own_arguments: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns argument of an AdaScale -> (value in the source, value here), where the two differ.
+    """Compares the arguments of an AdaScale around the source with those of the one here.
 
     Args:
-        there: The arguments of the source's AdaScale; empty if it has none.
-        here: The arguments of the AdaScale that continues it; empty if there is none. A missing
-            argument counts as None.
+        source_arguments: The arguments of the source's AdaScale; empty if it has none.
+        own_arguments: The arguments of the AdaScale that continues it; empty if there is none. A
+            missing argument counts as None.
+
+    Returns:
+        "AdaScale's ARGUMENT" -> (value in the source, value here), where the two differ.
     """
     names = ("scale", "preconditioned")
-    pairs = {f"AdaScale's {name}": (there.get(name), here.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if not _same(*pair)}
+    pairs = {
+        f"AdaScale's {name}": (source_arguments.get(name), own_arguments.get(name))
+        for name in names
+    }
+    return {name: pair for name, pair in pairs.items() if not _is_same(*pair)}
 
 
 def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str, tuple[str, str]]:
-    """Returns the rules (source, here) of each variable that Muon orthogonalizes on one side alone.
+    """Finds the variables that Muon orthogonalizes in the source or here, but not in both.
 
     Args:
-        fresh: Path of a variable that starts at zero -> (its slots in the source, whether it is a
-            matrix here).
+        fresh: Path of a variable whose slots begin at zero -> (its slots in the source, whether it
+            is a matrix here).
+
+    Returns:
+        "the rule of PATH" -> (rule in the source, rule here), each "Newton-Schulz" or "AdamW".
     """
     rules = {True: "Newton-Schulz", False: "AdamW"}
     is_matrix_pairs = {
@@ -556,8 +599,8 @@ def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str
     }
 
 
-# Arguments that only Keras's Muon has: those that form has as "coefficients", and one with the
-# value that ours always uses.
+# Arguments that only Keras's Muon has: those that are `form["coefficients"]` here, and one that is
+# a constant here.
 _COEFFICIENTS = ("muon_a", "muon_b", "muon_c")
 _MUON_ALONE = {"rms_rate": 0.2}
 KERAS_MUON = Peer(
@@ -573,8 +616,8 @@ KERAS_MUON = Peer(
 
 
 def check_same_slots(
-    family: str, origin: str, there: Mapping[str, Mapping[str, Any]],
-    here: Mapping[str, Iterable[str]], shapes: Mapping[str, tuple],
+    family: str, origin: str, source_slots: Mapping[str, Mapping[str, Any]],
+    own_slots: Mapping[str, Iterable[str]], shapes: Mapping[str, tuple],
 ):  # fmt: skip
     """Checks that the variables of a Muon or SOAP have the same slots in the source and here.
 
@@ -583,15 +626,17 @@ def check_same_slots(
     Args:
         family: "Muon" or "SOAP".
         origin: The source in words, for the error.
-        there: Path of a variable -> its slots in the source.
-        here: Path of a variable -> the names of its slots here.
+        source_slots: Path of a variable -> its slots in the source.
+        own_slots: Path of a variable -> the names of its slots here.
         shapes: Path of a variable -> its shape.
 
     Raises:
         ValueError: if the slots of a variable differ.
     """
     differing = [
-        path for path, slots in there.items() if named.slots_of_rule(slots) != {*here[path]}
+        path
+        for path, slots in source_slots.items()
+        if named.slots_of_rule(slots) != {*own_slots[path]}
     ]
     if not differing:
         return
@@ -602,7 +647,7 @@ def check_same_slots(
             f"{listed}. Pass the same exclude_from_layer_adaptation, rows in treatments, "
             "max_precond_dim and form. Nothing was changed."
         )
-    elementwise = {path for path, slots in there.items() if "v" in slots}
+    elementwise = {path for path, slots in source_slots.items() if "v" in slots}
     patterns = [exact(path) for path in shapes if path in elementwise and len(shapes[path]) > 1]
     remedy = f"To go on as there, pass exclude_from_layer_adaptation={patterns}."
     if new_matrices := [path for path in differing if path not in elementwise]:
@@ -614,21 +659,25 @@ def check_same_slots(
 
 
 def muon_changes(
-    source_config: Mapping[str, Any], ours: Mapping[str, Any]
+    source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns argument that only Keras's Muon has -> (value in the source, value that ours uses).
+    """Compares the arguments that only Keras's Muon has with what the Muon here uses instead.
 
     Args:
         source_config: The arguments of Keras's Muon, by its own names.
-        ours: The arguments of our Muon.
+        own_arguments: The arguments of our Muon.
 
     Returns:
-        The arguments whose values differ.
+        Argument of Keras's Muon -> (value in the source, value here), where the two differ.
     """
     own_values = dict(_MUON_ALONE)
-    if "adam_weight_decay" in source_config and not isinstance(ours["weight_decay"], Mapping):
+    if "adam_weight_decay" in source_config and not isinstance(
+        own_arguments["weight_decay"], Mapping
+    ):
         # Keras decays the variables that Adam steps at the whole learning rate.
-        own_values["adam_weight_decay"] = ours["weight_decay"] * ours["form"]["fallback_lr_scale"]
+        own_values["adam_weight_decay"] = (
+            own_arguments["weight_decay"] * own_arguments["form"]["fallback_lr_scale"]
+        )
     value_pairs = {
         name: (source_config[name] or 0.0, value)
         for name, value in own_values.items()
@@ -640,23 +689,26 @@ def muon_changes(
 
 
 def averaging_changes(
-    source_config: Mapping[str, Any], ours: Mapping[str, Any]
+    source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]
 ) -> dict[str, tuple[str, str]]:
-    """Returns when the averages move in Keras and here, if that differs.
+    """Returns when averages of the weights are updated in Keras and here, if that differs.
 
-    It differs if both keep averages and the source accumulates micro-batches.
+    Keras updates them at each micro-batch, this package at each update of the weights.
 
     Args:
         source_config: The source's arguments, by its own names.
-        ours: The arguments of the optimizer that continues it.
+        own_arguments: The arguments of the optimizer that continues it.
+
+    Returns:
+        "when the averages move" -> (when in Keras, when here); {} if both are the same.
     """
     accumulates = (source_config.get("gradient_accumulation_steps") or 1) > 1
-    if not (accumulates and source_config.get("use_ema") and ours["use_ema"]):
+    if not (accumulates and source_config.get("use_ema") and own_arguments["use_ema"]):
         return {}
     return {"when the averages move": ("at each micro-batch", "at each update")}
 
 
-def times_slower(source_config: Mapping[str, Any], ours: Mapping[str, Any]) -> int:
+def times_slower(source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]) -> int:
     """Returns how many times slower the same learning rate schedule is here than in Keras.
 
     Keras reads a schedule at micro-batches, this package at updates. The result is 1 if the two
@@ -664,8 +716,10 @@ def times_slower(source_config: Mapping[str, Any], ours: Mapping[str, Any]) -> i
 
     Args:
         source_config: The source's arguments, by its own names.
-        ours: The arguments of the optimizer that continues it.
+        own_arguments: The arguments of the optimizer that continues it.
     """
     source_rate = source_config.get("learning_rate")
-    is_same_schedule = is_serialized(source_rate) and _same(source_rate, ours["learning_rate"])
+    is_same_schedule = is_serialized(source_rate) and _is_same(
+        source_rate, own_arguments["learning_rate"]
+    )
     return (source_config.get("gradient_accumulation_steps") or 1) if is_same_schedule else 1
