@@ -1,34 +1,38 @@
-"""Training data that can be read again and again, in batches of any size: arrays, or batches."""
+"""Reads the training data of `fit` again and again, in batches of any size.
+
+`Arrays` reads arrays by their rows, `Batches` a `tf.data.Dataset` and the like. `Rebatched` makes
+batches of another size. Here a tree is an array, or nested tuples, lists and dicts of arrays.
+"""
 
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Attributes of SciPy's sparse matrices, TensorFlow's sparse and ragged tensors, and JAX's sparse
-# arrays.
+# A type with one of these attributes has no rows of one size: SciPy's sparse matrices, TensorFlow's
+# sparse and ragged tensors, JAX's sparse arrays.
 UNEVEN = "nnz", "dense_shape", "nested_row_splits", "nse"
-MANY = 4096  # examples of a batch in a pass over arrays
+PASS_BATCH = 4096  # examples of a batch in a pass over arrays
 
 
 def mapped(function: Callable, *trees: Any) -> Any:
-    """Applies a function to the leaves of dicts, lists and tuples.
+    """Applies a function to the arrays of trees, and returns a tree of the results.
 
     Lists become tuples, as in `fit`, and None stays None.
 
     Args:
-        function: Takes a leaf of each tree.
-        trees: Trees of one structure.
+        function: A function of one array of each tree, those at the same place.
+        *trees: Trees of one structure.
     """
-    first = trees[0]
-    if isinstance(first, dict):
-        return {key: mapped(function, *(tree[key] for tree in trees)) for key in first}
-    if isinstance(first, (list, tuple)):
+    first_tree = trees[0]
+    if isinstance(first_tree, dict):
+        return {key: mapped(function, *(tree[key] for tree in trees)) for key in first_tree}
+    if isinstance(first_tree, (list, tuple)):
         return tuple(mapped(function, *branches) for branches in zip(*trees, strict=True))
-    return None if first is None else function(*trees)
+    return None if first_tree is None else function(*trees)
 
 
-def dense(each: Any) -> Any:
+def dense(array: Any) -> Any:
     """Converts an array to one of NumPy's.
 
     Raises:
@@ -36,27 +40,27 @@ def dense(each: Any) -> Any:
     """
     import numpy as np
 
-    if any(hasattr(type(each), name) for name in UNEVEN):
+    if any(hasattr(type(array), name) for name in UNEVEN):
         raise TypeError(
-            f"data holds a {type(each).__name__}, of which no rows can be taken: pass dense "
+            f"data holds a {type(array).__name__}, of which no rows can be taken: pass dense "
             "arrays, as .toarray(), .to_tensor() or tf.sparse.to_dense makes them."
         )
-    return np.asarray(each)
+    return np.asarray(array)
 
 
 def size_of(tree: Any) -> int:
-    """Returns how many examples the arrays of a tree hold."""
+    """Returns the number of examples in a tree: the length of its first array."""
     while isinstance(tree, (dict, list, tuple)):
         tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
     return len(tree)
 
 
 def checksum(tree: Any, before: int = 0) -> int:
-    """Returns the CRC-32 of arrays.
+    """Returns the CRC-32 of the arrays of a tree.
 
     Args:
         tree: The arrays.
-        before: The CRC-32 of the arrays before them. Defaults to 0: there are none.
+        before: The CRC-32 of arrays that come before these. Defaults to 0, that of none.
     """
     import numpy as np
 
@@ -124,7 +128,7 @@ def whole(batch: Any) -> tuple:
 
 
 def source(name: str, data: Any) -> "Arrays | Batches":
-    """Returns the reader of the data of an argument.
+    """Returns an `Arrays` or a `Batches`, which reads the data of an argument.
 
     Args:
         name: The name of the argument, for errors.
@@ -176,11 +180,11 @@ class Arrays:
                 f"The arrays of {name} hold {' and '.join(map(str, sorted(sizes)))} examples: they "
                 "have to be of one length."
             )
-        self._kept = np.arange(*sizes)
+        self._training_rows = np.arange(*sizes)
 
     def count(self) -> int:
         """Returns the number of examples that are not held out."""
-        return len(self._kept)
+        return len(self._training_rows)
 
     @property
     def length(self) -> int:
@@ -191,56 +195,62 @@ class Arrays:
         """Returns the first `count` examples in their order, held out or not."""
         return self._rows(slice(count))
 
-    def passed(self) -> Iterator[tuple]:
-        """Yields a pass over all examples, held out or not, in batches of `MANY`."""
-        yield from (self._rows(slice(first, first + MANY)) for first in range(0, self.length, MANY))
+    def one_pass(self) -> Iterator[tuple]:
+        """Yields all examples once, held out or not, in batches of `PASS_BATCH`."""
+        yield from (
+            self._rows(slice(begin, begin + PASS_BATCH))
+            for begin in range(0, self.length, PASS_BATCH)
+        )
 
-    def hold_out(self, wanted: int) -> tuple:
-        """Takes `wanted` random examples out of the training data, and returns them."""
+    def hold_out(self, count: int) -> tuple:
+        """Returns `count` random examples, which `batches` and `stream` leave out from now on."""
         import numpy as np
 
-        order = np.random.default_rng(0).permutation(self._kept)
-        held_rows, self._kept = order[:wanted], order[wanted:]
+        order = np.random.default_rng(0).permutation(self._training_rows)
+        held_rows, self._training_rows = order[:count], order[count:]
         return self._rows(held_rows)
 
     def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
-        """Yields batches without end, shuffled anew for each pass over all arrays.
+        """Yields batches without end, shuffled anew for each pass over the arrays.
 
         Args:
             size: Examples of a batch.
             seed: Seed of the order.
-            examples: Is not used: arrays may be a part of the examples of an epoch.
+            examples: Is not used: a pass has all rows of the arrays that are not held out.
         """
         import numpy as np
 
         del examples
 
-        generator, remaining = np.random.default_rng(seed), self._kept[:0]
+        generator, remaining = np.random.default_rng(seed), self._training_rows[:0]
         while True:
             while len(remaining) < size:
-                remaining = np.concatenate([remaining, generator.permutation(self._kept)])
+                remaining = np.concatenate([remaining, generator.permutation(self._training_rows)])
             rows, remaining = remaining[:size], remaining[size:]
             yield self._rows(rows)
 
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
-        """Returns a function that takes the next examples of all passes, any number at a time.
+        """Returns a function that reads one pass after another, any number of examples at a time.
 
-        It returns them as `fit` gives them to `train_step`: inputs alone are no tuple. Pass p is a
-        permutation by (seed, p), so that no earlier pass has to be made.
+        Pass p is a permutation of the rows by (seed, p), so that reading can begin at any pass.
 
         Args:
-            start: Examples of all passes to leave out first.
+            start: The examples to skip, counted from the beginning of the first pass.
             seed: Seed of the order.
             examples: Examples of a pass.
+
+        Returns:
+            A function from a number of examples to the next ones, as `fit` gives them to
+            `train_step`: (x, y), (x, y, sample_weight), or x alone where there are no targets.
         """
         import numpy as np
 
-        def permutations(first):
-            for pass_number in itertools.count(first):
-                yield np.random.default_rng((seed, pass_number)).permutation(self._kept)
+        def permutations(first_pass):
+            for pass_number in itertools.count(first_pass):
+                yield np.random.default_rng((seed, pass_number)).permutation(self._training_rows)
 
-        first, skipped = divmod(start, examples)
-        orders = permutations(first)
+        first_pass, skipped = divmod(start, examples)
+        orders = permutations(first_pass)
         remaining = next(orders)[skipped:]
 
         def take(size):
@@ -277,24 +287,28 @@ class Batches:
                 "and again: pass arrays (x, y), a tf.data.Dataset, a PyDataset or a list of "
                 "batches."
             )
-        self._data, self._skipped = data, 0
-        self._held: int | None = None  # the checksum of the held-out examples
-        self._counted: int | None = None  # examples of a pass, by some batches and the last
+        self._data, self._held_out = data, 0
+        self._held_out_checksum: int | None = None
+        self._counted_examples: int | None = (
+            None  # of a pass, as `count` concludes from some batches
+        )
 
     @property
-    def given(self) -> Any:
+    def user_data(self) -> Any:
         """The data as the user gave them."""
         return self._data
 
-    def passed(self) -> Iterator[tuple]:
-        """Returns a pass over all batches, held out or not, as tuples of arrays."""
+    def one_pass(self) -> Iterator[tuple]:
+        """Returns all examples once, held out or not, in the batches of the data."""
         return self._read()
 
     def count(self) -> int:
-        """Returns the examples of a pass, which is read if its batches may differ in size.
+        """Returns the number of examples of a pass.
 
-        A pass over a `PyDataset` may cost minutes. Only the first two batches, one in the middle
-        and the last are read. A pass that then has more or fewer examples raises at its end.
+        A pass over a `PyDataset` may take minutes. So if batches can be read by their index, only
+        the first two, one in the middle and the last are: if all but the last have one size, those
+        between them are taken to have it, too, and a later pass of another length raises. In all
+        other cases a whole pass is read.
 
         Raises:
             ValueError: if the data do not say how many batches they have, or have none.
@@ -314,16 +328,16 @@ class Batches:
             sampled_batches = (
                 mapped(dense, whole(self._data[index])) for index in (*sorted(sampled), batches - 1)
             )
-            *sizes, last = map(_rows_of, sampled_batches)
+            *sizes, last_size = map(_size_of_batch, sampled_batches)
             if len(set(sizes)) < 2:
-                self._counted = (batches - 1) * max(sizes, default=0) + last
-                return self._counted
+                self._counted_examples = (batches - 1) * max(sizes, default=0) + last_size
+                return self._counted_examples
         return sum(map(size_of, self._read()))
 
-    def hold_out(self, wanted: int) -> tuple:
-        """Takes the first `wanted` examples out of the training data, and returns them."""
-        self._skipped = wanted
-        return Rebatched(self._compared()).take(wanted)
+    def hold_out(self, count: int) -> tuple:
+        """Returns the first `count` examples, which `batches` leaves out from now on."""
+        self._held_out = count
+        return Rebatched(self._checked_pass()).take(count)
 
     def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
         """Yields batches without end, each drawn at random from at least 2 x `size` examples.
@@ -342,30 +356,31 @@ class Batches:
 
         def passes():
             while True:
-                end, is_all = examples or self._counted, examples is None
-                remaining = _between(self._skipped, end, self._compared(), is_all)
-                if (first := next(remaining, None)) is None:
+                end, is_all = examples or self._counted_examples, examples is None
+                remaining = _part_of_pass(self._held_out, end, self._checked_pass(), is_all)
+                if (first_batch := next(remaining, None)) is None:
                     raise ValueError(
                         "data has no example to train on when it is read again: pass what can be "
                         "read again and again, such as arrays (x, y)."
                     )
-                yield from itertools.chain([first], remaining)
+                yield from itertools.chain([first_batch], remaining)
 
         rebatched, generator = Rebatched(passes()), np.random.default_rng(seed)
         while True:
             yield rebatched.draw(size, generator)
 
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
-        """Returns a function that takes the next examples of all passes, as `Arrays.stream` does.
+        """Returns a function that reads one pass after another, as `Arrays.stream` does.
 
-        They come in the order of the data. Earlier passes are begun, and are not read.
+        Examples come in the order of the data. Skipped passes are begun, since data may shuffle
+        themselves for each pass, but they are not read.
 
         Args:
-            start: Examples of all passes to leave out first.
+            start: The examples to skip, counted from the beginning of the first pass.
             seed: Is not used: the data have their own order.
             examples: Examples of a pass.
         """
-        first, skipped = divmod(start, examples)
+        first_pass, skipped = divmod(start, examples)
 
         def as_in_fit(batch):  # inputs alone of a `PyDataset` are a tuple, unless a dict
             is_tuple = self.is_py_dataset and not isinstance(batch, dict)
@@ -373,41 +388,50 @@ class Batches:
 
         def passes():
             for number in itertools.count():
-                self._tell("on_epoch_begin")
-                batches = self._read(skipped if number == first else 0, examples, as_in_fit)
-                if number >= first:
+                self._notify("on_epoch_begin")
+                batches = self._read(skipped if number == first_pass else 0, examples, as_in_fit)
+                if number >= first_pass:
                     yield batches
-                self._tell("on_epoch_end")
+                self._notify("on_epoch_end")
 
         return Rebatched(itertools.chain.from_iterable(passes())).take
 
-    def _read(self, skipped=0, most=None, made=whole):
-        """Begins a pass of tuples of NumPy arrays, without the first `skipped` examples."""
+    def _read(self, begin=0, end=None, convert=whole):
+        """Begins a pass over the data, from example `begin` to example `end`.
+
+        Args:
+            begin: Examples to skip. Defaults to 0.
+            end: Examples after which the pass ends. Defaults to None: where the data end.
+            convert: Converts each batch of the data. Defaults to `whole`, which makes tuples.
+        """
         raw_batches = (
             map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
         )
-        is_all = most is not None and most == self._counted
-        return _between(skipped, most, map(made, raw_batches), is_all)
+        is_all = end is not None and end == self._counted_examples
+        return _part_of_pass(begin, end, map(convert, raw_batches), is_all)
 
-    def _compared(self):
-        """Yields a pass; raises if it does not begin with the examples that are held out."""
+    def _checked_pass(self):
+        """Yields the batches of a pass; raises if its first examples are not those held out.
+
+        Else held-out examples would come back as training examples.
+        """
         position, crc = 0, 0
         for batch in self._read():
-            if (needed := self._skipped - position) > 0:
+            if (missing := self._held_out - position) > 0:
                 position += size_of(batch)
-                crc = checksum(mapped(lambda array, needed=needed: array[:needed], batch), crc)
-                if position >= self._skipped and self._held is None:
-                    self._held = crc
-                elif position >= self._skipped and crc != self._held:
+                crc = checksum(mapped(lambda array, missing=missing: array[:missing], batch), crc)
+                if position >= self._held_out and self._held_out_checksum is None:
+                    self._held_out_checksum = crc
+                elif position >= self._held_out and crc != self._held_out_checksum:
                     raise ValueError(
                         "data begins with other examples when it is read again, as where they are "
-                        f"shuffled or augmented anew, so that the first {self._skipped:,} cannot "
+                        f"shuffled or augmented anew, so that the first {self._held_out:,} cannot "
                         "be held out: pass validation_data=."
                     )
             yield batch
 
-    def _tell(self, event):
-        """Calls the data's method `event`, if there is one, as `fit` does.
+    def _notify(self, event):
+        """Calls the method of the data that is named `event`, if there is one, as `fit` does.
 
         For instance, `on_epoch_end` of a `PyDataset` or `Sequence` may shuffle its batches.
         """
@@ -415,8 +439,8 @@ class Batches:
             notify()
 
 
-def _rows_of(batch):
-    """Returns the examples of a batch; raises if its arrays differ, or are single examples."""
+def _size_of_batch(batch):
+    """Returns the number of examples in a batch; raises if its arrays differ in it or have none."""
     import numpy as np
 
     sizes: set[int] = set()
@@ -429,17 +453,24 @@ def _rows_of(batch):
     return sizes.pop()
 
 
-def _between(first, end, batches, is_all=False):
-    """Yields the examples from the first to the end as arrays.
+def _part_of_pass(begin, end, batches, is_all=False):
+    """Yields the examples of a pass from `begin` to `end`, as batches of NumPy arrays.
 
-    It raises if the batches end before `end`. With `is_all` it also raises if they go on beyond it.
+    Args:
+        begin: Examples to skip.
+        end: Examples after which the pass ends; None for the end of the batches.
+        batches: The batches of a whole pass.
+        is_all: Whether the batches have to end at `end`. Defaults to False.
+
+    Raises:
+        ValueError: if the batches end before `end`, or with `is_all` after it.
     """
     position = 0
     for batch in (mapped(dense, arrays) for arrays in batches):
-        size = _rows_of(batch)
-        cut = slice(max(0, first - position), size if end is None else end - position)
+        size = _size_of_batch(batch)
+        cut = slice(max(0, begin - position), size if end is None else end - position)
         position += size
-        if position > first:
+        if position > begin:
             yield mapped(lambda arrays, cut=cut: arrays[cut], batch)
         if end is not None and position >= end:
             if is_all and (position > end or next(batches, None) is not None):
@@ -457,22 +488,22 @@ def _between(first, end, batches, is_all=False):
 
 
 class Rebatched:
-    """The examples of batches, in batches of any other size.
+    """Cuts and joins batches into batches of other sizes.
 
     Args:
-        batches: Tuples of arrays.
+        batches: Batches of any sizes, as tuples of arrays.
     """
 
     def __init__(self, batches: Iterator[tuple]):
         self._batches, self._count = batches, 0
-        self._pool: list[tuple] = []
+        self._buffers: list[tuple] = []
 
     def take(self, size: int) -> tuple:
-        """Returns the next `size` examples; fewer at the end of the data, and () after it."""
-        return self._cut(self._topped_up(size), slice(size), slice(size, None))
+        """Returns the next `size` examples in order; fewer if the data end, and () at their end."""
+        return self._split_buffer(self._topped_up(size), slice(size), slice(size, None))
 
     def draw(self, size: int, random: Any) -> tuple:
-        """Draws examples at random from at least twice as many of the next ones.
+        """Returns examples that are drawn at random from a buffer of at least twice as many.
 
         Args:
             size: The number of examples to draw.
@@ -480,29 +511,29 @@ class Rebatched:
         """
         buffer = self._topped_up(2 * size)
         order = random.permutation(size_of(buffer))
-        return self._cut(buffer, order[:size], order[size:])
+        return self._split_buffer(buffer, order[:size], order[size:])
 
     def _topped_up(self, count):
-        """Fills the buffer up to `count` examples, fewer at the end of the data, and returns it."""
+        """Returns the buffer, filled up to `count` examples, or fewer if the data end."""
         import numpy as np
 
         while self._count < count and (batch := next(self._batches, None)) is not None:
-            self._pool.append(batch)
+            self._buffers.append(batch)
             self._count += size_of(batch)
-        if len(self._pool) > 1:
+        if len(self._buffers) > 1:
             try:
-                self._pool = [mapped(lambda *parts: np.concatenate(parts), *self._pool)]
+                self._buffers = [mapped(lambda *parts: np.concatenate(parts), *self._buffers)]
             except ValueError as error:
                 raise ValueError(
                     "data has batches of several shapes, which cannot be batched anew: pad every "
                     f"example to one shape. ({error})"
                 ) from error
-        return self._pool[0] if self._pool else None
+        return self._buffers[0] if self._buffers else None
 
-    def _cut(self, whole, taken, left):
-        """Returns the rows `taken` of the buffer, and keeps the rows `left` in it."""
-        if whole is None or not size_of(whole):
+    def _split_buffer(self, buffer, taken_rows, kept_rows):
+        """Returns some rows of the buffer, and leaves others in it; () if the buffer is empty."""
+        if buffer is None or not size_of(buffer):
             return ()
-        self._pool = [mapped(lambda array: array[left], whole)]
-        self._count = size_of(self._pool[0])
-        return mapped(lambda array: array[taken], whole)
+        self._buffers = [mapped(lambda array: array[kept_rows], buffer)]
+        self._count = size_of(self._buffers[0])
+        return mapped(lambda array: array[taken_rows], buffer)

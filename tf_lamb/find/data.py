@@ -144,7 +144,7 @@ class Examples:
             if reader is None:
                 continue
             position = 0
-            for batch in reader.passed():
+            for batch in reader.one_pass():
                 finding = first_not_finite(batch)
                 if finding:
                     example, part, value = finding
@@ -176,10 +176,10 @@ def _written(source, parts, counted, told, validated):
         data = f"({', '.join(names)})" if parts > 1 else "(x,)"
         fit_arguments = ", ".join((*names[:2], *(f"{name}={name}" for name in names[2:])))
         return Written(data, arguments, f"{fit_arguments}, batch_size={{batch}}", "", counted)
-    if hasattr(source.given, "rebatch"):
+    if hasattr(source.user_data, "rebatch"):
         endless = ", steps_per_epoch={steps}" if told else ""
         return Written("data", arguments, f"data.rebatch({{batch}}){endless}", "", counted)
-    if hasattr(source.given, "__getitem__") and not isinstance(source.given, list):
+    if hasattr(source.user_data, "__getitem__") and not isinstance(source.user_data, list):
         return Written("data", arguments, "data", "data gives batches of {batch}", counted)
     note = "batches: those of data, {batch} each, without end"
     return Written("data", arguments, "batches, steps_per_epoch={steps}", note, counted)

@@ -18,7 +18,7 @@ def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
     """
     if isinstance(source, Arrays):
         return ArrayFeed(source, examples)
-    data = source.given
+    data = source.user_data
     if hasattr(data, "element_spec") and hasattr(data, "rebatch"):
         return DatasetFeed(data, source, examples)
     indexed = getattr(host.utils, "PyDataset", None) or host.utils.Sequence
@@ -87,7 +87,7 @@ class Feed:
     def _anew(self, size: int) -> Iterator[tuple]:
         """Yields batches without end, from one pass after another."""
         while True:
-            rebatched = Rebatched(self.source.passed())
+            rebatched = Rebatched(self.source.one_pass())
             while batch := rebatched.take(size):
                 yield batch
 
@@ -129,7 +129,7 @@ class DatasetFeed(Feed):
     def of(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; the pipeline is batched anew if its own batches have another size."""
         if self._own is None:
-            self._own = size_of(next(self.source.passed()))
+            self._own = size_of(next(self.source.one_pass()))
         data = self.data
         if size != self._own:
             data = data.rebatch(size, drop_remainder=self.drops)
@@ -156,7 +156,7 @@ class IndexedFeed(Feed):
 
     def __init__(self, data: Any, source: Any, examples: int, kind: type):
         super().__init__(data, source, examples)
-        self._kind, self._own = kind, size_of(next(source.passed()))
+        self._kind, self._own = kind, size_of(next(source.one_pass()))
         names = ("workers", "use_multiprocessing", "max_queue_size")
         self._workers = {
             setting: getattr(data, setting) for setting in names if hasattr(data, setting)
