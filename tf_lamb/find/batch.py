@@ -187,23 +187,42 @@ def find_batch(
 
 
 class _Search:
-    """Runs what `find_batch` needs: epochs that are timed, and short runs at two batches."""
+    """Makes the measurements of `find_batch`: timed epochs, and short runs at two batches.
 
-    def __init__(self, model, read, own, log, base, large, rate, verbose):
-        self.model, self.read, self.own, self.log = model, read, own, log
+    Args:
+        model: The model.
+        split: The examples to train on and those held out.
+        optimizer: The model's optimizer, without a loss scale around it.
+        log: The saved search.
+        base: Examples of the baseline's batch.
+        large: Examples of the large batch.
+        rate: The peak rate of the baseline.
+        verbose: Whether to print progress.
+    """
+
+    def __init__(self, model, split, optimizer, log, base, large, rate, verbose):
+        self.model, self.split, self.optimizer, self.log = model, split, optimizer, log
         self.base, self.large, self.rate, self.verbose = base, large, rate, verbose
         self.executions = executions(model)
         self.progress: Progress | None = None
 
     def machine(self, sizes):
-        """Returns the `Machine`, how far it was measured, and seconds of steps without input."""
+        """Times steps and epochs.
+
+        Args:
+            sizes: The micro-batches to time.
+
+        Returns:
+            The `Machine`, a sentence on which micro-batches were timed, and pairs (micro-batch,
+            seconds of a step without the making of its input).
+        """
         key = ["epochs", sizes, self.executions]
-        measured = self.log.cached(key, lambda: self._measured(sizes))
+        measured = self.log.cached(key, lambda: self._timings(sizes))
         micro_batches, seconds = zip(*measured["seconds"], strict=True)
         time = costs.fit_time(micro_batches, seconds, measured["update"])
         constant, coefficient = measured["evaluation"]
         epoch = costs.Epoch(
-            self.read.examples, evaluation=(constant, coefficient), **measured["epoch"]
+            self.split.examples, evaluation=(constant, coefficient), **measured["epoch"]
         )
         return (
             costs.Machine(time, max(micro_batches), epoch=epoch),
@@ -211,10 +230,14 @@ class _Search:
             measured["idle"],
         )
 
-    def _measured(self, sizes):
-        """Times steps by micro-batch, an update, and an epoch beside its steps, in seconds."""
-        is_accumulating, host = accumulates(self.own), frontends.of(self.model).host
-        feed = feed_of(self.read.source, self.read.examples, host)
+    def _timings(self, sizes):
+        """Times steps at each micro-batch, an update, and what an epoch takes beside its steps.
+
+        Returns:
+            The seconds by name, as JSON can hold them.
+        """
+        is_accumulating, host = accumulates(self.optimizer), frontends.of(self.model).host
+        feed = feed_of(self.split.source, self.split.examples, host)
         timings = (1 + timing.ROUNDS) * (len(sizes) + is_accumulating)
         epoch = {"drops": feed.drops}
         with Progress(self.model, timings, self.verbose, unit="timing") as progress:
@@ -222,18 +245,20 @@ class _Search:
             progress.say(
                 f"find_batch: epochs of fit on {feed.name} are timed at micro-batches of {listed}"
             )
-            with self._timed(self.base) as trials:
+            with self._timed_trials(self.base) as trials:
                 least = self.executions
-                fitting, how = timing.sizes_that_fit(trials, feed, sizes, least, progress.add)
+                fitting, timed_note = timing.sizes_that_fit(
+                    trials, feed, sizes, least, progress.add
+                )
                 timed = timing.in_turn(trials, feed, fitting, least, progress.add)
                 evaluation = 0.0, 0.0
-                if validation := self.read.given_validation(host):
+                if validation := self.split.given_validation(host):
                     evaluation, epoch["evaluated"] = self._evaluation(
                         trials, feed, validation, [*fitting]
                     )
             update, smallest, calls = 0.0, sizes[0], ACCUMULATED
             if is_accumulating:
-                with self._timed(calls * smallest, calls) as trials:
+                with self._timed_trials(calls * smallest, calls) as trials:
                     call_seconds = timing.seconds_of_update(trials, feed, smallest, progress.add)
                 step_seconds = dict(timed.idle or timed.seconds)[smallest]
                 update = min(
@@ -241,16 +266,21 @@ class _Search:
                     0.5 * step_seconds,
                 )
         return {
-            "seconds": [*timed.seconds.items()], "update": update, "how": how,
+            "seconds": [*timed.seconds.items()], "update": update, "how": timed_note,
             "idle": [*timed.idle.items()], "evaluation": evaluation,
             "epoch": {"start": timed.start, "compiled": timed.begin, **epoch},
         }  # fmt: skip
 
-    def _evaluation(self, trials, feed, held, sizes):
-        """Returns the seconds (a, b) of an evaluation, a + b/size, and those of its compilation."""
+    def _evaluation(self, trials, feed, validation, sizes):
+        """Times an evaluation at the smallest and the largest micro-batch.
+
+        Returns:
+            (a, b), by which an evaluation takes a + b/size seconds, and the seconds of its
+            compilation.
+        """
         ends = sizes[0], sizes[-1]
         (small_seconds, evaluated), (large_seconds, _) = (
-            timing.of_evaluation(trials, feed, held, size, self.executions) for size in ends
+            timing.of_evaluation(trials, feed, validation, size, self.executions) for size in ends
         )
         if ends[0] == ends[1]:
             return (small_seconds, 0.0), evaluated
@@ -259,21 +289,29 @@ class _Search:
         return (constant, coefficient), evaluated
 
     def short_runs(self, machine, total):
-        """Returns the target and the runs to it; `total` is the steps of the baseline."""
+        """Makes the short runs at both batches.
+
+        Args:
+            machine: The machine, by whose seconds the time of the runs is foretold.
+            total: Steps of the baseline's run.
+
+        Returns:
+            The target loss, and the runs.
+        """
         base, large = self.base, self.large
         length = round(PART * total)
         run_examples = reach.examples(base, length)
         low, high = (count / (base * total) for count in run_examples)
         example_seconds = sum(machine.time.call(batch) / batch for batch in (base, large)) / 2
-        micro_batch = machine.micro_batch if accumulates(self.own) else large
+        micro_batch = machine.micro_batch if accumulates(self.optimizer) else large
         _, calls = costs.arrange(large, 1, micro_batch)
         base_calls = micro_batches(base, micro_batch)
         check_shared(self.model, base // base_calls)
         check_shared(self.model, large // calls)
         calls_of = {base: (base_calls, AVERAGED), (large := large // calls * calls): (calls, 1)}
-        expected, most = run_examples
+        expected_examples, most_examples = run_examples
         look_seconds, begin_seconds = self.log.cached(
-            ["look", base], lambda: self._look(*calls_of[base])
+            ["look", base], lambda: self._look_seconds(*calls_of[base])
         )
         quick, slow = (
             costs.duration(
@@ -281,11 +319,11 @@ class _Search:
             )
             for count, (number_of_runs, looks) in zip(run_examples, reach.LOOKED, strict=True)
         )
-        with Progress(self.model, most, self.verbose, expected) as self.progress:
+        with Progress(self.model, most_examples, self.verbose, expected_examples) as self.progress:
             self.progress.say(
                 f"find_batch: short runs at batch {base:,} and {large:,}, on about {low:.1f} to "
                 f"at most {high:.1f} times the examples of the baseline, {quick} to {slow} with "
-                f"evaluation and compilation; {self.read.held_out:,} are held out"
+                f"evaluation and compilation; {self.split.held_out:,} are held out"
             )
             self.log.tell(self.progress.say)
             return reach.short_runs(
@@ -293,8 +331,8 @@ class _Search:
                 self.rate, base, large, length, self.progress.say, self.log,
             )  # fmt: skip
 
-    def _look(self, *calls):
-        """Returns the seconds of an evaluation in a run at the base batch and its compilation."""
+    def _look_seconds(self, *calls):
+        """Returns the seconds of an evaluation within a run, and of the compilation of a step."""
         with self._trials(self.base, *calls) as trials:
             return timing.of_look(trials)
 
@@ -303,23 +341,23 @@ class _Search:
         """Yields trials with the model's optimizer, which make an update in `calls` calls."""
         with (
             seams.executed(self.model, 1),
-            Trials(self.model, self.read, batch, batch // calls, averaged=averaged) as trials,
+            Trials(self.model, self.split, batch, batch // calls, averaged=averaged) as trials,
         ):
             self.log.begin(trials)
-            trials.choose("own", lambda: anew(self.own, calls))
+            trials.choose("own", lambda: anew(self.optimizer, calls))
             if self.progress:
                 trials.tell = self.progress.add
             yield trials
 
     @contextlib.contextmanager
-    def _timed(self, batch, calls=1):
-        """Yields trials whose `fit` makes as many steps an execution as the user's."""
+    def _timed_trials(self, batch, calls=1):
+        """Yields trials whose `fit` has the user's `steps_per_execution`."""
         with self._trials(batch, calls) as trials, seams.executed(self.model, self.executions):
             yield trials
 
 
 def _given_curve(noise_scale, base, total):
-    """Returns the steps at a batch by a noise scale or by runs; None without `noise_scale`."""
+    """Returns the `StepCurve` by the user's noise scale or runs; None if that argument is None."""
     if noise_scale is None:
         return None
     if isinstance(noise_scale, Iterable):
@@ -328,39 +366,39 @@ def _given_curve(noise_scale, base, total):
 
 
 def _measured_curve(runs, base, total):
-    """Returns the steps at a batch of the whole run, by short runs at two batches."""
-    first = runs[0]
-    late, early = (base * first.steps, _fitted(runs)), None
-    # A run that was there before it could be compared may have the best rate to the early loss.
-    if first.early < first.steps and all(run.early for run in runs):
+    """Returns the `StepCurve` of the whole run, extrapolated from short runs at two batches."""
+    baseline_run = runs[0]
+    late, early = (base * baseline_run.steps, _fitted(runs)), None
+    # A run with early = 0 may have the best rate to the early loss, and tells no number of steps.
+    if baseline_run.early < baseline_run.steps and all(run.early for run in runs):
         at_early_loss = [
             dataclasses.replace(run, steps=run.early, is_given_up=False)
             if run.early < math.inf
             else run
             for run in runs
         ]
-        early = base * first.early, _fitted(at_early_loss)
+        early = base * baseline_run.early, _fitted(at_early_loss)
     return growth.longer(base, base * total, late, early).through(base, total)
 
 
 def _fitted(runs):
-    """Returns the curve through the runs at the best rate of each batch.
+    """Returns the `StepCurve` through the runs at the best rate of each batch.
 
-    Where some at a batch were given up, the slowest of those that arrived stands for all: of all
-    steps that are known it is the nearest to their median.
+    If some runs at a batch were given up, the slowest of those that reached the target stands for
+    all of them: of the known numbers of steps it is the nearest to the median.
     """
     pairs, given_up = [], []
     for batch, best in reach.of_best_rates(runs).items():
-        ended = sorted((run.is_given_up, run.steps) for run in best)
-        arrived = [count for is_given_up, count in ended if not is_given_up]
-        lost = len(ended) - len(arrived)
+        outcomes = sorted((run.is_given_up, run.steps) for run in best)
+        arrived = [count for is_given_up, count in outcomes if not is_given_up]
+        lost = len(outcomes) - len(arrived)
         pairs += [(batch, count) for count in (arrived[-1:] if lost else arrived)]
         given_up += lost * [batch]
     return steps.from_runs(pairs, given_up)
 
 
 def _given_machine(step_seconds):
-    """Returns the machine with these seconds of steps; None where they are to be measured."""
+    """Returns the `Machine` by the user's seconds of a step; None if that argument is None."""
     if step_seconds is None:
         return None
     if not isinstance(step_seconds, Mapping) or len(step_seconds) < 2:
@@ -372,18 +410,18 @@ def _given_machine(step_seconds):
     return costs.Machine(costs.fit_time(sizes, [*step_seconds.values()]), max(sizes))
 
 
-def _device_counts(given):
+def _device_counts(device_counts):
     """Returns the numbers of devices, and the seconds of the network by number, or None."""
-    counts = tuple(given) if isinstance(given, Iterable) else (given,)
+    counts = tuple(device_counts) if isinstance(device_counts, Iterable) else (device_counts,)
     if not counts:
         raise ValueError("device_counts must name a number of devices at least, such as (1, 8).")
     for count in counts:
         checks.integer("device_counts", count)
-    if not isinstance(given, Mapping):
+    if not isinstance(device_counts, Mapping):
         return counts, None
-    for seconds in given.values():
+    for seconds in device_counts.values():
         checks.number("Seconds of the network in device_counts", seconds, "[0, inf)")
-    return counts, dict(given)
+    return counts, dict(device_counts)
 
 
 def _check_numbers(array):
@@ -397,10 +435,10 @@ def _check_numbers(array):
 
 def _check_large(large, base, examples, total):
     """Raises for a large batch at which short runs tell nothing."""
-    most = min(examples, round(PART * total) * base // reach.LEAST_STEPS)
-    if not 2 * base <= large <= most:
+    largest = min(examples, round(PART * total) * base // reach.LEAST_STEPS)
+    if not 2 * base <= large <= largest:
         raise ValueError(
             f"Short runs at batch {large:,} tell nothing beside {base:,}: {2 * base:,} is the "
             f"least, and {examples:,} examples to train on and a tenth of {total:,} steps allow "
-            f"{most:,} at most. Pass another large_batch_size=, or noise_scale=."
+            f"{largest:,} at most. Pass another large_batch_size=, or noise_scale=."
         )

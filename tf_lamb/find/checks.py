@@ -6,7 +6,7 @@ from tf_lamb.api import frontends
 from tf_lamb.api.variables import as_int, is_ours, unwrapped
 from tf_lamb.core import checks
 
-# Attributes in which an optimizer keeps what exclude_from_weight_decay() was given.
+# Attributes in which an optimizer of Keras keeps the arguments of exclude_from_weight_decay().
 # seam: Keras 3.15.1, tf_keras 2.20.1.
 UNDECAYED = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_names")}
 # Settings of a `LossScaleOptimizer`, by their names in the config of either Keras.
@@ -30,25 +30,25 @@ def check_shared(model: Any, examples: int) -> None:
         )
 
 
-def tuned_rate(optimizer: Any, given: float | None) -> float:
-    """Returns the learning rate of an optimizer, or the one that is given.
+def tuned_rate(optimizer: Any, rate: float | None) -> float:
+    """Returns the rate that the baseline was tuned at: the user's, or the optimizer's own.
 
     Args:
         optimizer: An optimizer with a `learning_rate` in its config.
-        given: The user's `baseline_learning_rate`; None takes the optimizer's own.
+        rate: The user's `baseline_learning_rate`; None takes the optimizer's own.
 
     Raises:
-        ValueError: if the optimizer has a schedule and no rate is given, or for a rate that is not
+        ValueError: if the optimizer has a schedule and `rate` is None, or for a rate that is not
             above 0.
     """
-    if given is None:
-        given = optimizer.get_config()["learning_rate"]
-        if isinstance(given, dict) or callable(given):
+    if rate is None:
+        rate = optimizer.get_config()["learning_rate"]
+        if isinstance(rate, dict) or callable(rate):
             raise ValueError(
                 "The model's optimizer has a schedule: pass its peak, baseline_learning_rate=."
             )
-        given = float(given)
-    return checks.number("baseline_learning_rate", given, "(0, inf)")
+        rate = float(rate)
+    return checks.number("baseline_learning_rate", rate, "(0, inf)")
 
 
 def accumulates(optimizer: Any) -> bool:
@@ -95,7 +95,8 @@ def check_optimizer(optimizer: Any) -> None:
 
     Raises:
         TypeError: for anything that is no optimizer.
-        ValueError: for an optimizer that sets rates itself, and for a legacy optimizer.
+        ValueError: for an optimizer without a settable learning rate, such as AdaScale, and for a
+            legacy optimizer.
     """
     if isinstance(optimizer, type) or not hasattr(optimizer, "get_config"):
         raise TypeError(
@@ -128,7 +129,7 @@ def executions(model: Any) -> int:
 def check(
     model: Any, batch_size: int, micro_batch_size: int | None, one_execution: bool = True
 ) -> None:
-    """Checks that a model can be tried.
+    """Checks that short runs of a model are possible.
 
     Args:
         model: The compiled model.
@@ -138,10 +139,10 @@ def check(
             to True.
 
     Raises:
-        TypeError: if its optimizer is none.
+        TypeError: if what it is compiled with is no optimizer.
         ValueError: for a model that is not compiled, one with a second optimizer, one that was
-            built for several replicas, a batch that cannot be divided so, or several steps an
-            execution.
+            built for several replicas, a batch that micro-batches or devices do not divide, or
+            several steps an execution.
     """
     if getattr(model, "optimizer", None) is None:
         raise ValueError(

@@ -12,15 +12,15 @@ from tf_lamb.find.feeds import Feed, feed_of
 MOST_HELD_OUT = 8192  # examples
 BLOCKS = 16  # blocks of held-out examples, whose scatter is the error of a comparison
 WHOLE = 8  # examples; it divides the size of a large block, so that devices can share a call
-COMPARED = 64  # first examples to train on, by which data are told apart
+COMPARED = 64  # training examples that are part of the checksum of the data
 
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """The data as lines of code have them.
+    """The user's data as source code, for the lines of code that a search proposes.
 
     Attributes:
-        data: The `data` argument of a search.
+        data: The `data` argument of a search, such as "(x, y)".
         more: The other arguments of a search that describe the data, each after a comma.
         fit: The arguments of `fit`, with places for `{batch}` and `{steps}` of an epoch.
         note: A comment on the line of `fit`, with the same places; "" for none.
@@ -58,7 +58,7 @@ class Examples:
         held_out: The number of examples in all blocks.
         is_py_dataset: Whether `data` is a `PyDataset` of Keras 3. Where it has inputs alone, `fit`
             leaves them in a tuple.
-        written: The data as lines of code have them.
+        written: The data as source code.
         source: The reader of `data`.
 
     Raises:
@@ -72,9 +72,9 @@ class Examples:
     ):
         if examples is not None:
             examples = checks.integer("examples", examples, most=math.inf)
-        self._told = examples
+        self._user_examples = examples
         self.source = source("data", data)
-        self._held: Any = None  # the source of validation_data
+        self._validation_source: Any = None  # the reader of validation_data
         self.examples = examples or self.source.count()
         # Arrays may be only a part of the examples of an epoch.
         available = self.source.count() if isinstance(self.source, Arrays) else self.examples
@@ -83,7 +83,7 @@ class Examples:
             validation = self.source.hold_out(requested)
             self.training = available - requested
         else:
-            self._held = validation_source = source("validation_data", held_out)
+            self._validation_source = validation_source = source("validation_data", held_out)
             requested, self.training, is_arrays = (
                 0,
                 available,
@@ -125,22 +125,22 @@ class Examples:
             size: Examples of a batch.
             seed: Seed of the order.
         """
-        return self.source.batches(size, seed, self._told)
+        return self.source.batches(size, seed, self._user_examples)
 
     def given_validation(self, host: Any) -> Feed | None:
         """Returns what `fit` evaluates after each epoch; None if it is not given, or has no end."""
-        if self._held is None:
+        if self._validation_source is None:
             return None
         try:
-            is_arrays = isinstance(self._held, Arrays)
-            count = self._held.length if is_arrays else self._held.count()
-            return feed_of(self._held, count, host)
+            is_arrays = isinstance(self._validation_source, Arrays)
+            count = self._validation_source.length if is_arrays else self._validation_source.count()
+            return feed_of(self._validation_source, count, host)
         except ValueError:
             return None
 
     def not_finite(self) -> str:
         """Reads a pass and names an example that is NaN or infinite; "" if there is none."""
-        for name, reader in (("data", self.source), ("validation_data", self._held)):
+        for name, reader in (("data", self.source), ("validation_data", self._validation_source)):
             if reader is None:
                 continue
             position = 0
@@ -150,36 +150,50 @@ class Examples:
                     example, part, value = finding
                     return f"example {position + example:,} of {name} has {value} in {part}"
                 position += size_of(batch)
-                if self._told and position >= self._told:
+                if self._user_examples and position >= self._user_examples:
                     break
         return ""
 
     def checksum(self) -> str:
         """Returns the checksum of the data, in hexadecimal.
 
-        It is that of the held-out examples, and of the first that are trained on if each pass
-        begins with them.
+        It covers the held-out examples, and the first training examples if two readings of these
+        are the same, as they are not where the data are shuffled or augmented anew.
         """
         held_out_checksum = checksum(self.blocks)
-        first, second = (
+        first_pass, second_pass = (
             checksum(next(self.batches(COMPARED, 0)), held_out_checksum) for _ in range(2)
         )
-        return f"{first if first == second else held_out_checksum:08x}"
+        return f"{first_pass if first_pass == second_pass else held_out_checksum:08x}"
 
 
-def _written(source, parts, counted, told, validated):
-    """Returns the data as lines of code have them, by their kind."""
-    arguments = f", examples={told}" if told else ""
+def _written(source, parts, examples_of_epoch, examples, validated):
+    """Returns the data as source code.
+
+    Args:
+        source: The reader of the data.
+        parts: The parts of a batch: 2 for (x, y).
+        examples_of_epoch: Examples of an epoch.
+        examples: The user's `examples`, or None.
+        validated: Whether the user gave `validation_data`.
+    """
+    arguments = f", examples={examples}" if examples else ""
     arguments += ", validation_data=validation_data" if validated else ""
     if isinstance(source, Arrays):
         names = ("x", "y", "sample_weight")[:parts]
         data = f"({', '.join(names)})" if parts > 1 else "(x,)"
         fit_arguments = ", ".join((*names[:2], *(f"{name}={name}" for name in names[2:])))
-        return Written(data, arguments, f"{fit_arguments}, batch_size={{batch}}", "", counted)
+        return Written(
+            data, arguments, f"{fit_arguments}, batch_size={{batch}}", "", examples_of_epoch
+        )
     if hasattr(source.user_data, "rebatch"):
-        endless = ", steps_per_epoch={steps}" if told else ""
-        return Written("data", arguments, f"data.rebatch({{batch}}){endless}", "", counted)
+        endless = ", steps_per_epoch={steps}" if examples else ""
+        return Written(
+            "data", arguments, f"data.rebatch({{batch}}){endless}", "", examples_of_epoch
+        )
     if hasattr(source.user_data, "__getitem__") and not isinstance(source.user_data, list):
-        return Written("data", arguments, "data", "data gives batches of {batch}", counted)
+        return Written(
+            "data", arguments, "data", "data gives batches of {batch}", examples_of_epoch
+        )
     note = "batches: those of data, {batch} each, without end"
-    return Written("data", arguments, "batches, steps_per_epoch={steps}", note, counted)
+    return Written("data", arguments, "batches, steps_per_epoch={steps}", note, examples_of_epoch)

@@ -30,12 +30,12 @@ def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
 class Feed:
     """Batches of any size, as `fit` reads them. This class is for a generator.
 
-    The work on an example is done for each one. The work on a batch is done for each of the data's
-    own batches, which other sizes are put together from.
+    A batch of another size is joined or cut from the data's own batches. So what the user's
+    pipeline does for each batch is timed once for each of the data's own batches.
 
     Attributes:
         name: The kind of data, in a line of a search.
-        has_work: Whether the batches have to be made, and are not rows of arrays.
+        has_work: Whether a pipeline makes the batches; else they are rows of arrays.
         examples: Examples of an epoch.
         drops: Whether the last batch of an epoch is left out if it is smaller.
     """
@@ -61,7 +61,9 @@ class Feed:
         return {"x": self._anew(size), "steps_per_epoch": steps}
 
     def repeated(self, size: int, steps: int) -> dict[str, Any]:
-        """Returns the arguments of a `fit` that has one batch again and again, which is made once.
+        """Returns the arguments of a `fit` on one batch, made once and then repeated.
+
+        Its seconds are those of the steps without the making of their input.
 
         Args:
             size: Examples of the batch.
@@ -122,16 +124,16 @@ class DatasetFeed(Feed):
         super().__init__(data, source, examples)
         shapes: list = []
         mapped(lambda spec: shapes.append(spec.shape), whole(data.element_spec))
-        self._static = shapes[0][0] if shapes and shapes[0].rank else None
-        self.drops = self._static is not None
-        self._own: int | None = self._static
+        self._static_size = shapes[0][0] if shapes and shapes[0].rank else None
+        self.drops = self._static_size is not None
+        self._own_size: int | None = self._static_size
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; the pipeline is batched anew if its own batches have another size."""
-        if self._own is None:
-            self._own = size_of(next(self.source.one_pass()))
+        if self._own_size is None:
+            self._own_size = size_of(next(self.source.one_pass()))
         data = self.data
-        if size != self._own:
+        if size != self._own_size:
             data = data.rebatch(size, drop_remainder=self.drops)
         return {"x": self._prefetched(data.take(steps))}
 
@@ -156,7 +158,7 @@ class IndexedFeed(Feed):
 
     def __init__(self, data: Any, source: Any, examples: int, kind: type):
         super().__init__(data, source, examples)
-        self._kind, self._own = kind, size_of(next(source.one_pass()))
+        self._kind, self._own_size = kind, size_of(next(source.one_pass()))
         names = ("workers", "use_multiprocessing", "max_queue_size")
         self._workers = {
             setting: getattr(data, setting) for setting in names if hasattr(data, setting)
@@ -164,7 +166,7 @@ class IndexedFeed(Feed):
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; the batches are the data's own, or are cut from them."""
-        make = self.data.__getitem__ if size == self._own else self._cut(size)
+        make = self.data.__getitem__ if size == self._own_size else self._cut(size)
         return self._indexed(make, steps)
 
     def repeated(self, size: int, steps: int) -> dict[str, Any]:
@@ -176,10 +178,10 @@ class IndexedFeed(Feed):
         return {"x": _indexed(self._kind)(make, steps, **self._workers), "shuffle": False}
 
     def _cut(self, size):
-        """Returns a function that makes a batch by its index.
+        """Returns a function that makes the batch of `size` examples at an index.
 
-        It cuts the batch from as many of the data's own as have its examples. Each of these is made
-        once, and is cached until its last example is taken.
+        It joins or cuts the data's own batches that hold these examples. Each of them is made once,
+        and cached until its last example is used.
         """
         cached: dict[int, tuple] = {}
 
@@ -189,14 +191,14 @@ class IndexedFeed(Feed):
             return batch
 
         def make(index):
-            first, end = index * size, min((index + 1) * size, self.examples)
-            own_indices = range(first // self._own, -(-end // self._own))
+            begin, end = index * size, min((index + 1) * size, self.examples)
+            own_indices = range(begin // self._own_size, -(-end // self._own_size))
             rows = Rebatched(read_own(own_index) for own_index in own_indices)
-            if skipped := first % self._own:
+            if skipped := begin % self._own_size:
                 rows.take(skipped)
-            batch = rows.take(end - first)
+            batch = rows.take(end - begin)
             for own_index in own_indices:
-                if (own_index + 1) * self._own <= end or end == self.examples:
+                if (own_index + 1) * self._own_size <= end or end == self.examples:
                     cached.pop(own_index, None)
             return batch
 

@@ -88,11 +88,11 @@ class FoundBatch:
         return self._keeping()[0]
 
     def _keeping(self) -> tuple[int, int, int]:
-        """Returns `largest_batch`, and the least and the largest that is likely."""
+        """Returns `largest_batch`, and the ends of the interval in which it is likely to be."""
         steps, baseline = self.answer.steps, self.answer.baseline
-        most = min(steps.largest, self.examples)
+        limit = min(steps.largest, self.examples)
         named, least, largest = (
-            max(baseline, int(min(batch, most))) for batch in steps.keeping(baseline)
+            max(baseline, int(min(batch, limit))) for batch in steps.keeping(baseline)
         )
         if steps.interval[1] == math.inf:
             named = max(least, min(named, self._with_enough or baseline))
@@ -201,7 +201,7 @@ class FoundBatch:
     def __str__(self) -> str:
         return "\n".join(
             [
-                *self._kept(),
+                *self._largest_lines(),
                 str(self.answer),
                 *self._short_runs(),
                 self.timed,
@@ -211,21 +211,21 @@ class FoundBatch:
             ]
         )
 
-    def _kept(self):
-        """Yields the largest batch over the same examples, and its updates."""
+    def _largest_lines(self):
+        """Yields lines on the largest batch that keeps the result, and on its updates left."""
         named, least, largest = self._keeping()
         baseline, with_enough = self.answer.baseline, self._with_enough
-        left, all_updates = (
+        updates_left, all_updates = (
             fit_steps(self.baseline_epochs, self.examples, batch) for batch in (named, baseline)
         )
         yield (
             f"the result is kept over the same examples up to batch {named:,} ({least:,} to "
-            f"{largest:,}): {left:,} of {all_updates:,} updates are left there"
+            f"{largest:,}): {updates_left:,} of {all_updates:,} updates are left there"
         )
         yield f"  kept: no worse than batch {baseline:,} on {MORE:.0%} fewer examples"
         if self.answer.steps.interval[1] == math.inf:
             reason = f"has at least {ENOUGH:,} updates left"
-            if left < ENOUGH:
+            if updates_left < ENOUGH:
                 reason = "is the least that is likely"
             yield f"  the runs tell no upper end: {named:,} {reason}"
         if with_enough is None or with_enough < baseline:
@@ -237,7 +237,7 @@ class FoundBatch:
             )
 
     def _in_whole_epochs(self):
-        """Yields what is saved in whole epochs, and what the search for the rate costs."""
+        """Yields lines on the time that this batch saves in whole epochs, and on `find_rate`."""
         answer = self.answer
         if answer.deadline is not None and answer.by_deadline is None:
             return
@@ -291,7 +291,7 @@ class FoundBatch:
         return machine.begin(batch_size, 1) + updates * machine.seconds(batch_size, 1)
 
     def _input(self):
-        """Yields which share of a step is spent on making its input."""
+        """Yields a line on the share of a step's time that goes into making its input."""
         time, shares = self.answer.machine.time, []
         for size, idle in self.idle:
             seconds = time.step(size)
@@ -300,13 +300,13 @@ class FoundBatch:
             yield f"of a step, waiting for its input is {', '.join(shares)}"
 
     def _price(self):
-        """Yields how long the whole search took."""
+        """Yields a line on how long the whole search took."""
         steps = sum(run.made * self.answer.machine.time.call(run.batch) for run in self.runs)
         of_steps = f", {duration(steps)} of it steps of the short runs" if self.runs else ""
         yield f"the search took {duration(self.took)}, with compilation and evaluation{of_steps}"
 
     def _short_runs(self):
-        """Yields the steps to the target at the best rate of each batch."""
+        """Yields lines on the short runs: steps to the target at the best rate of each batch."""
         if not self.runs:
             return
         yield f"short runs to a held-out loss of {self.target:.4g}, at the best rate of each batch:"

@@ -19,13 +19,13 @@ from tf_lamb.find.found import Answer, Candidate, FoundRate
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import NO_TEST_STEP, Trials
 
-# Learning rates at which the search begins for an optimizer that is not the model's. They are the
-# middle of rates that were tuned.
+# Name of a class of Keras -> the rate at which the search begins if it is not the model's own
+# optimizer: the middle of tuned rates.
 STARTS_OF_KERAS = {"Adam": 0.002, "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05}
 
 
 def start_of(name: str) -> float:
-    """Returns where the search begins for a class of optimizers."""
+    """Returns the rate at which the search begins for a class of optimizers, by its name."""
     if name in rules.ALL:
         return rules.ALL[name].start_rate
     return STARTS_OF_KERAS.get(name, 0.01)
@@ -168,26 +168,42 @@ def find_rate(
     return _answer(candidates, trials_by_name, averaging_updates, split, **run_settings)
 
 
-def _lengths(total, many, budget, averaging_updates):
-    """Returns the steps of a run on each rung; raises if a run is too short to be searched."""
+def _lengths(total, optimizers, budget, averaging_updates):
+    """Returns the steps of a short run on each rung; raises if they would be too few.
+
+    Args:
+        total: Steps of the real run.
+        optimizers: The number of optimizers to try.
+        budget: The most steps of the search, over `total`.
+        averaging_updates: Updates that each short run takes besides its own.
+    """
     if total < search.SHORTEST:
         raise ValueError(
             f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
             "least: train it in full at half, once and twice the rate of recipes.transfer."
         )
-    lengths = search.rungs(total, many, budget, averaging_updates)
+    lengths = search.rungs(total, optimizers, budget, averaging_updates)
     if lengths[0] < search.LEAST_STEPS:
         raise ValueError(
             f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
             f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
-            f"budget={search.least_budget(total, many, averaging_updates)}, or take "
+            f"budget={search.least_budget(total, optimizers, averaging_updates)}, or take "
             "recipes.transfer."
         )
     return lengths
 
 
 class _Run:
-    """Makes the short runs, or takes them from a saved search, and prints the result of each."""
+    """Makes the short runs, or takes them from a saved search, and prints the result of each.
+
+    Args:
+        trials: The model.
+        log: The saved search.
+        total: Steps of the real run.
+        warmup: The share of the real run that is warmup.
+        decay: "polynomial" or "constant", after the warmup.
+        say: Prints a line.
+    """
 
     def __init__(self, trials, log, total, warmup, decay, say):
         self.trials, self.log, self.total, self.say = trials, log, total, say
@@ -197,7 +213,7 @@ class _Run:
         peak = search.short_run_rate(rate, steps, self.total)
         losses = self.log.cached(
             [candidate.name, rate, steps, order], lambda: self._train(peak, steps, order),
-            known=lambda _: self.trials.tell(steps * self.trials.batch_size),
+            on_saved=lambda _: self.trials.tell(steps * self.trials.batch_size),
         )  # fmt: skip
         trial = search.Trial(candidate.name, rate, peak, steps, tuple(losses))
         outcome = f"held-out loss {trial.loss:.4g}" if losses else "lost"
@@ -221,7 +237,16 @@ class _Run:
 
 
 def _search(run, candidates, lengths):
-    """Returns the trials of both rungs: optimizer -> (those of the first, those of the second)."""
+    """Searches on both rungs.
+
+    Args:
+        run: Makes a short run.
+        candidates: The optimizers.
+        lengths: Steps of a short run on each rung.
+
+    Returns:
+        Name of an optimizer -> (its trials on the first rung, those on the second).
+    """
     first_steps, second_steps = lengths
     trials_by_name: dict[str, tuple[list, list]] = {}
     for candidate in candidates:
@@ -251,14 +276,23 @@ def _search(run, candidates, lengths):
     return trials_by_name
 
 
-def _second_rung(run, candidate, first, seen, steps):
+def _second_rung(run, candidate, first_trials, first_plateau, steps):
     """Returns the trials of an optimizer on the second rung.
 
-    They begin at the best rate of the first rung, or at its start. The baseline that is not among
-    the best is run again in a second order of the data.
+    They begin at the start of the first rung, unless that is clearly worse than its best rate. A
+    baseline that is not among the level rates is run again in a second order of the data.
+
+    Args:
+        run: Makes a short run.
+        candidate: The optimizer.
+        first_trials: Its trials on the first rung.
+        first_plateau: Their plateau.
+        steps: Steps of a short run on the second rung.
     """
-    factor, trials, best_rate = search.between(seen), [], seen.best.rate
-    start_rate = candidate.start if search.keeps_start(first[0], seen.best) else best_rate
+    factor, trials, best_rate = search.between(first_plateau), [], first_plateau.best.rate
+    start_rate = (
+        candidate.start if search.keeps_start(first_trials[0], first_plateau.best) else best_rate
+    )
     if candidate.is_baseline:
         trials.append(run(candidate, candidate.start, steps))
         _rung(run, candidate, trials, start_rate, factor, steps, search.SECOND - 1, best_rate)
@@ -268,32 +302,46 @@ def _second_rung(run, candidate, first, seen, steps):
     return _rung(run, candidate, trials, start_rate, factor, steps, search.SECOND, best_rate)
 
 
-def _rung(run, candidate, trials, start, factor, steps, most, best=None):
-    """Trains at the rates of one rung, one after the other, and appends each trial to `trials`.
+def _rung(run, candidate, trials, start, factor, steps, most_trials, best=None):
+    """Trains at the rates of one rung, which `search.next_rate` chooses one after the other.
 
-    `search.next_rate` chooses each rate from the trials so far, up to `most` trials. Returns
-    `trials`.
+    Args:
+        run: Makes a short run.
+        candidate: The optimizer.
+        trials: Its trials on the rung so far; new ones are appended.
+        start: The rate to begin with.
+        factor: The factor between two rates.
+        steps: Steps of a short run.
+        most_trials: The most trials on the rung.
+        best: The best rate of the first rung, for the second. Defaults to None.
+
+    Returns:
+        `trials`.
     """
-    while (rate := search.next_rate(trials, start, factor, most, best)) is not None:
+    while (rate := search.next_rate(trials, start, factor, most_trials, best)) is not None:
         trials.append(run(candidate, rate, steps))
     return trials
 
 
-def _answer(candidates, made, averaging_updates, read, train_steps, **of_run) -> FoundRate:
+def _answer(
+    candidates, trials_by_name, averaging_updates, split, train_steps, **of_run
+) -> FoundRate:
     """Makes the `FoundRate` from the trials of both rungs; raises if every run was lost."""
-    all_trials = tuple(trial for rungs in made.values() for rung in rungs for trial in rung)
+    all_trials = tuple(
+        trial for rungs in trials_by_name.values() for rung in rungs for trial in rung
+    )
     steps = sum(item.steps + averaging_updates * bool(item.losses) for item in all_trials) + (
         averaging_updates > 0
     )
     first_plateaus, final_plateaus = (
-        {name: item for name, rungs in made.items() if (item := search.plateau(rungs[i]))}
+        {name: item for name, rungs in trials_by_name.items() if (item := search.plateau(rungs[i]))}
         for i in (0, 1)
     )
     if not final_plateaus:
         way_out = "look at the data and the weights, or pass optimizers of smaller rates"
         raise ValueError(
             "Every short run was lost, as no rate that was tried keeps the loss finite: "
-            f"{read.not_finite() or way_out}."
+            f"{split.not_finite() or way_out}."
         )
     winner, why_winner = search.choose({name: item.best for name, item in final_plateaus.items()})
     starts = {item.name: item.start for item in candidates if item.is_baseline}
@@ -356,12 +404,15 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
     return list(candidates.values())
 
 
-def _named(frontend, own, name):
+def _named(frontend, model_optimizer, name):
     """Returns the model's optimizer if it has this name in any case, else one of that class."""
     host = frontend.host
     members = [*vars(frontend.optimizers).items(), *vars(host.optimizers).items()]
     classes = [(class_name, kind) for class_name, kind in members if isinstance(kind, type)]
-    makers: list[tuple[str, Any]] = [(type(own).__name__, lambda: own), *classes]
+    makers: list[tuple[str, Any]] = [
+        (type(model_optimizer).__name__, lambda: model_optimizer),
+        *classes,
+    ]
     try:
         return next(
             make

@@ -1,4 +1,7 @@
-"""Short runs at a constant learning rate, which count the steps to a target loss."""
+"""Makes short runs at a constant learning rate, and counts their steps to a target loss.
+
+`find_batch` compares these steps at two batches. A "look" is an evaluation within a run.
+"""
 
 import dataclasses
 import itertools
@@ -12,16 +15,21 @@ from tf_lamb.find.search_log import SearchLog
 from tf_lamb.find.trials import NO_TEST_STEP, Trials
 
 RATES = 5  # the most rates that are tried at a batch
-SEEDS = 3  # orders of the data that the best rate is run in
-MORE = 4  # the most runs in other orders, until one rate is the best by all its orders
+SEEDS = 3  # the orders of the data in which the best rate is run
+# The most further runs in other orders of the data. A second order may show another rate to be the
+# best, which then needs its own SEEDS runs.
+MORE = 4
 # A run at the large batch is given up after this many times the examples that the base batch took.
 FARTHER = 3
-GIVEN_UP = 2  # times the mean steps of the best rate, after which another order is given up
-WARMUP = 0.05  # share of the examples of the first run at the baseline
+# A run in another order of the data is given up after this many times the best rate's mean steps.
+GIVEN_UP = 2
+WARMUP = 0.05  # share of the first run's examples that is a linear warmup, at either batch
 LOOKS = 1.15  # the factor of steps from one evaluation to the next
-LAST = 3  # evaluations whose mean is compared, which lag alike at every batch
-SHORTER = 4  # the early loss is the baseline's after its first run's steps divided by this
-# Evaluations begin at the first step that may reach the early loss, divided by this.
+# Evaluations whose mean is compared with the target. It lags by one evaluation, which is the same
+# share of the steps at every batch.
+LAST = 3
+SHORTER = 4  # the early loss is the baseline's after this part of its first run, 1/SHORTER
+# The first evaluation is at 1/EARLY of the fewest steps in which the early loss may be reached.
 EARLY = 4
 LEAST_STEPS = 4  # the fewest steps of a run at the large batch, if the noise scale is infinite
 # For the estimate of time: (runs, evaluations of each), as expected and at most. Expected means
@@ -39,10 +47,11 @@ class Run:
         seed: Which order of the data it has.
         steps: Steps to the target, between two evaluations; infinite if it did not get there. Of a
             run that was given up it is the steps after which it was, a lower bound.
-        made: Steps in all.
-        loss: The mean of its last held-out losses; infinite, the default, after too few.
+        made: Steps in all, with those of repetitions that evaluate earlier.
+        loss: The mean of its last `LAST` held-out losses; infinite, the default, if it has fewer.
         early: Steps to the loss that the baseline has after a quarter of its run. Infinite, the
-            default, if it did not get there, and 0 if it was there before it could be compared.
+            default, if it did not get there, and 0 if the first mean of `LAST` evaluations was
+            there already.
         is_given_up: Whether it is the best rate in another order of the data, and was not at the
             target after `GIVEN_UP` times the mean steps. Defaults to False.
     """
@@ -61,17 +70,17 @@ Losses = dict[int, tuple[float, ...]]  # step -> loss on each held-out block
 
 
 def losses(
-    trials: Trials, rate: float, steps: int, warm: float, first: float, target: float = -math.inf,
-    order: int = 0,
+    trials: Trials, rate: float, steps: int, warm: float, first_look: float,
+    target: float = -math.inf, order: int = 0,
 ) -> Losses:  # fmt: skip
-    """Trains to the target and returns the held-out losses on the way.
+    """Trains until the target, and returns the held-out losses of all evaluations.
 
     Args:
         trials: The model, with its optimizer and its batch.
         rate: The learning rate after the warmup.
         steps: The most steps.
         warm: Steps of a linear warmup.
-        first: The step of the first evaluation after the start.
+        first_look: The step of the first evaluation; another one is before all steps.
         target: The loss at which the run ends. Defaults to -infinity: it makes all steps.
         order: Which order of the data to take. Defaults to 0.
 
@@ -79,7 +88,7 @@ def losses(
         The loss on each held-out block, by step. They end where a loss is not finite.
     """
     trials.start(order)
-    history, next_look = {0: trials.look()}, first
+    history, next_look = {0: trials.look()}, first_look
     for step in range(1, steps + 1):
         if not math.isfinite(trials.step(rate * min(1.0, step / max(1.0, warm)))):
             break
@@ -93,10 +102,10 @@ def losses(
     return history
 
 
-def means(seen: Losses) -> list[tuple[int, float]]:
-    """Returns pairs (step, mean of the last `LAST` losses up to it), the start left out."""
+def means(history: Losses) -> list[tuple[int, float]]:
+    """Returns pairs (step, mean of the last `LAST` losses up to it), without the loss at step 0."""
     steps, mean_losses = zip(
-        *((step, statistics.fmean(block_losses)) for step, block_losses in seen.items()),
+        *((step, statistics.fmean(block_losses)) for step, block_losses in history.items()),
         strict=True,
     )
     return [
@@ -105,14 +114,16 @@ def means(seen: Losses) -> list[tuple[int, float]]:
     ]
 
 
-def crossing(seen: Losses, target: float) -> float:
+def crossing(history: Losses, target: float) -> float:
     """Returns the step at which `means` first reach the target; infinity if they never do.
 
+    Between two evaluations the step is interpolated.
+
     Args:
-        seen: Losses of the held-out blocks, by step.
-        target: The loss to reach. Between two evaluations the step is interpolated.
+        history: Losses of the held-out blocks, by step.
+        target: The loss to reach.
     """
-    averages = means(seen)
+    averages = means(history)
     if averages and averages[0][1] <= target:
         return averages[0][0]
     for (before, above), (after, below) in itertools.pairwise(averages):
@@ -121,15 +132,22 @@ def crossing(seen: Losses, target: float) -> float:
     return math.inf
 
 
-def early_crossing(seen: Losses, target: float) -> float:
-    """Returns `crossing`, but 0 where the first of the `means` is at the target already."""
-    averages = means(seen)
-    return 0.0 if averages and averages[0][1] <= target else crossing(seen, target)
+def early_crossing(history: Losses, target: float) -> float:
+    """Returns `crossing`; but 0, for "too early to tell", if the first mean is at the target.
+
+    Args:
+        history: Losses of the held-out blocks, by step.
+        target: The loss to reach.
+    """
+    averages = means(history)
+    return 0.0 if averages and averages[0][1] <= target else crossing(history, target)
 
 
-def learned(seen: Losses) -> bool:
-    """Returns whether the last loss is lower than the first, and can be told from it."""
-    first_and_last = [search.Trial("", 0.0, 0.0, 0, seen[step]) for step in (min(seen), max(seen))]
+def learned(history: Losses) -> bool:
+    """Returns whether the last loss is lower than the first, and not level by `search.is_level`."""
+    first_and_last = [
+        search.Trial("", 0.0, 0.0, 0, history[step]) for step in (min(history), max(history))
+    ]
     return not search.is_level(*first_and_last) and first_and_last[1].loss < first_and_last[0].loss
 
 
@@ -162,14 +180,15 @@ def fastest(run: Callable[[float, float], Run], start: float) -> list[Run]:
 
 
 def examples(base: int, length: int) -> tuple[int, int]:
-    """Returns how many examples `short_runs` train on.
+    """Returns how many examples `short_runs` train on, for its progress bar.
 
     Args:
         base: Examples of the baseline's batch.
         length: Steps of the first run.
 
     Returns:
-        The number to expect, which holds if the first rates are the best, and the most.
+        The number to expect, which it is if the first rate at each batch is the best, and the
+        largest possible number.
     """
     run_examples = base * length
     return 2 * run_examples * (2 + SEEDS), run_examples * (1 + FARTHER) * (RATES + MORE * GIVEN_UP)
@@ -179,14 +198,14 @@ def short_runs(
     begin: Callable[[int], AbstractContextManager[Trials]], rate: float, base: int, large: int,
     length: int, say: Callable[[str], None], log: SearchLog,
 ) -> tuple[float, list[Run]]:  # fmt: skip
-    """Runs to the target at two batches.
+    """Makes runs to one target loss at two batches.
 
-    The first run, of `length` steps at the base batch and the rate that was tuned there, sets the
-    target. Its loss after a quarter of these steps is the early one, and each run has the steps to
-    it, too.
+    The target is the loss at the end of the first run, of `length` steps at the base batch and the
+    rate that was tuned there. The early loss is that after a quarter of these steps. Each run has
+    the steps to both.
 
     Args:
-        begin: Gives the trials of a batch, with an optimizer, in a context.
+        begin: Takes a batch, and returns a context manager of the model's `Trials` at it.
         rate: The peak rate of the baseline.
         base: Examples of the baseline's batch.
         large: Examples of the large batch.
@@ -195,7 +214,7 @@ def short_runs(
         log: Keeps the losses of each run.
 
     Returns:
-        The target and all runs.
+        The target, and all runs at both batches.
 
     Raises:
         ValueError: if the baseline learns nothing or its loss is not finite, if it gets to the
@@ -222,12 +241,21 @@ def short_runs(
         averages = means(history)
         target = averages[-1][1]
         early = next(loss for step, loss in averages if step >= length / SHORTER)
-        first = Run(
+        baseline_run = Run(
             base, rate, 0, crossing(history, target), length, early=early_crossing(history, early)
         )
         targets = target, early
         runs = _runs_at(
-            trials, base, rate, targets, warmup_examples, length, first.steps, say, log, first
+            trials,
+            base,
+            rate,
+            targets,
+            warmup_examples,
+            length,
+            baseline_run.steps,
+            say,
+            log,
+            baseline_run,
         )
     best = best_of(runs)
     expected = mean_steps(best) * base / large
@@ -270,10 +298,10 @@ def short_runs(
 
 
 def best_of(runs: Iterable[Run]) -> list[Run]:
-    """Returns the runs at the best rate; [] if all failed.
+    """Returns the runs at the best rate; [] if none reached the target.
 
-    It is the rate at which the fewest orders of the data were given up. Of several it is the one
-    with the lowest geometric mean of steps.
+    The best rate is that with the fewest runs that were given up, and among several such rates
+    that with the lowest geometric mean of steps.
     """
     runs_by_rate: dict[float, list[Run]] = {}
     for run in runs:
@@ -292,24 +320,46 @@ def mean_steps(runs: Iterable[Run]) -> float:
 
 
 def of_best_rates(runs: Iterable[Run]) -> dict[int, list[Run]]:
-    """Returns `best_of` the runs of each batch, by batch."""
+    """Returns, for each batch, its runs at its best rate; see `best_of`."""
     by_batch: dict[int, list[Run]] = {}
     for run in runs:
         by_batch.setdefault(run.batch, []).append(run)
     return {batch: best_of(batch_runs) for batch, batch_runs in by_batch.items()}
 
 
-def _losses(log, batch, trials, *how):
-    """Returns `losses`, from the log if it has them from before a kill."""
+def _losses(log, batch, trials, *arguments):
+    """Returns the result of `losses`, or what the log has of it from before a kill.
+
+    Args:
+        log: The `SearchLog`.
+        batch: Examples of an update.
+        trials: The model at that batch.
+        *arguments: The arguments of `losses`, which are the key in the log.
+    """
     history = log.cached(
-        [batch, *how], lambda: list(losses(trials, *how).items()),
-        known=lambda history: trials.tell(history[-1][0] * batch),
+        [batch, *arguments], lambda: list(losses(trials, *arguments).items()),
+        on_saved=lambda history: trials.tell(history[-1][0] * batch),
     )  # fmt: skip
     return {step: tuple(block_losses) for step, block_losses in history}
 
 
-def _runs_at(trials, batch, start, targets, warm, most, least, say, log, first=None):
-    """Returns runs at one batch: at several rates, and at the best in other orders of the data."""
+def _runs_at(
+    trials, batch, start, targets, warm, most_steps, least_steps, say, log, baseline_run=None
+):
+    """Returns runs at one batch: at several rates, and at the best in other orders of the data.
+
+    Args:
+        trials: The model at that batch.
+        batch: Examples of an update.
+        start: The rate to begin with.
+        targets: The target, and the early loss.
+        warm: Examples of the warmup.
+        most_steps: The steps after which a run is given up.
+        least_steps: About the fewest steps to the target, by which the first evaluation is placed.
+        say: Prints a line.
+        log: The `SearchLog`.
+        baseline_run: A run that is made already. Defaults to None.
+    """
 
     arrived: list[Run] = []
     target, early = targets
@@ -321,10 +371,10 @@ def _runs_at(trials, batch, start, targets, warm, most, least, say, log, first=N
         return finished
 
     def train(rate, max_steps, seed):
-        if first is not None and (rate, seed) == (first.rate, 0):
-            return first
-        limit = math.ceil(max_steps if seed else min(most, max_steps))
-        first_look, total = min(least, limit) / (EARLY * SHORTER), 0
+        if baseline_run is not None and (rate, seed) == (baseline_run.rate, 0):
+            return baseline_run
+        limit = math.ceil(max_steps if seed else min(most_steps, max_steps))
+        first_look, total = min(least_steps, limit) / (EARLY * SHORTER), 0
         while True:
             arguments = rate, limit, warm / batch, first_look, target, seed
             history = _losses(log, batch, trials, *arguments)
@@ -346,7 +396,7 @@ def _runs_at(trials, batch, start, targets, warm, most, least, say, log, first=N
         steps = limit if is_given_up else steps
         early_steps = early_crossing(history, early)
         while early_steps == 0 and first_look > 1:
-            # The first evaluation was past the early loss. To that alone the way is short.
+            # The first evaluation was past the early loss. A repetition that ends there is short.
             first_look /= EARLY
             history = _losses(
                 log, batch, trials, rate, limit, warm / batch, first_look, early, seed

@@ -72,8 +72,8 @@ def rungs(
     remaining = max(
         0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, averaging_updates)
     )
-    first = min(int(remaining / most_steps((1, LONGER), optimizers)), total // LONGER)
-    return first, first * LONGER
+    first_steps = min(int(remaining / most_steps((1, LONGER), optimizers)), total // LONGER)
+    return first_steps, first_steps * LONGER
 
 
 def least_budget(total: int, optimizers: int, averaging_updates: int = 0) -> float:
@@ -96,8 +96,8 @@ def most_steps(lengths: tuple[int, int], optimizers: int, averaging_updates: int
         optimizers: The number of optimizers on the first rung.
         averaging_updates: Updates that each run takes besides its own. Defaults to 0.
     """
-    first, second = (averaging_updates + length for length in lengths)
-    total = first * FIRST * optimizers + second * SECOND * min(optimizers, FINALISTS)
+    first_steps, second_steps = (averaging_updates + length for length in lengths)
+    total = first_steps * FIRST * optimizers + second_steps * SECOND * min(optimizers, FINALISTS)
     return total + (averaging_updates > 0)
 
 
@@ -198,17 +198,17 @@ def plateau(trials: Iterable[Trial]) -> Plateau | None:
     return Plateau(min(low, middle), max(high, middle), middle, best, edges, level, worse)
 
 
-def _lowest(left: Trial, best: Trial, right: Trial) -> float:
+def _lowest(lower: Trial, best: Trial, higher: Trial) -> float:
     """Returns the rate at the lowest point of the parabola through three losses, over log rate."""
-    log_left, log_right = (math.log(neighbour.rate / best.rate) for neighbour in (left, right))
-    rises = [neighbour.loss - best.loss for neighbour in (left, right)]
+    log_lower, log_higher = (math.log(neighbour.rate / best.rate) for neighbour in (lower, higher))
+    rises = [neighbour.loss - best.loss for neighbour in (lower, higher)]
     if math.isinf(min(rises)):  # both were lost
         return best.rate
     # The steeper side counts for four times the other at most: beyond it the loss is a cliff.
-    rise_left, rise_right = (min(rise, 4 * min(rises)) for rise in rises)
+    lower_rise, higher_rise = (min(rise, 4 * min(rises)) for rise in rises)
     return best.rate * math.exp(
-        (rise_left * log_right**2 - rise_right * log_left**2)
-        / (2 * (rise_left * log_right - rise_right * log_left))
+        (lower_rise * log_higher**2 - higher_rise * log_lower**2)
+        / (2 * (lower_rise * log_higher - higher_rise * log_lower))
     )
 
 
@@ -238,28 +238,40 @@ def keeps_start(start: Trial, best: Trial) -> bool:
     return difference <= CLEAR * allowed
 
 
-def between(found: Plateau) -> float:
-    """Returns the factor between rates of the second rung, by which they span the first plateau."""
-    return min(max(FINE, math.sqrt(found.high / found.low)), COARSE)
+def between(plateau: Plateau) -> float:
+    """Returns the factor between neighbouring rates of the second rung.
+
+        min(max(FINE, sqrt(high/low)), COARSE)
+
+    So three rates span the plateau of the first rung.
+
+    Args:
+        plateau: The plateau of the first rung.
+    """
+    return min(max(FINE, math.sqrt(plateau.high / plateau.low)), COARSE)
 
 
 def next_rate(
-    trials: Sequence[Trial], start: float, factor: float, most: int, best: float | None = None
+    trials: Sequence[Trial],
+    start: float,
+    factor: float,
+    most_trials: int,
+    best: float | None = None,
 ) -> float | None:
     """Returns the rate to try next on a rung, or None if the rung is done.
 
-    The first rung has the start, once up and once down. It goes on beyond the better end, until
-    both ends are worse. The second rung has the start, the best of the first rung, and once up and
-    down from the better of both.
+    The first rung tries the start, one rate above and one below it, and then goes on beyond the
+    better end until the rates at both ends are worse. The second rung tries the start, the best
+    rate of the first rung, and one rate above and one below the better of these two.
 
     Args:
         trials: The trials on the rung so far, in their order.
         start: The rate to begin with.
         factor: The factor between two rates.
-        most: The most trials on the rung.
+        most_trials: The most trials on the rung.
         best: The best rate of the first rung, for the second. Defaults to None.
     """
-    if len(trials) >= most:
+    if len(trials) >= most_trials:
         return None
     rates, started = {trial.rate for trial in trials}, []
     for rate in (start, best or start):
@@ -333,11 +345,16 @@ def interval(first: Plateau, second: Plateau) -> tuple[float, float]:
     return min(bounds), max(bounds)
 
 
-def _beyond(found, level):
-    """Returns the nearest worse rates below and above the level ones; None where there is none."""
+def _beyond(plateau, level):
+    """Returns the nearest worse rate below the level ones, and above; None for a side without one.
+
+    Args:
+        plateau: The plateau whose `worse` rates are searched.
+        level: The lowest and the highest level rate.
+    """
     low, high = level
-    below = max((rate for rate in found.worse if rate < low), default=None)
-    return below, min((rate for rate in found.worse if rate > high), default=None)
+    below = max((rate for rate in plateau.worse if rate < low), default=None)
+    return below, min((rate for rate in plateau.worse if rate > high), default=None)
 
 
 def choose(best: Mapping[str, Trial]) -> tuple[str, str]:
@@ -350,7 +367,7 @@ def choose(best: Mapping[str, Trial]) -> tuple[str, str]:
         The name of the optimizer, and why.
     """
     lowest = min(best, key=lambda name: best[name].loss)
-    first = next(name for name in best if is_level(best[name], best[lowest]))
-    if first == lowest:
-        return first, "the lowest held-out loss"
-    return first, f"level with {lowest}, and named before it"
+    chosen = next(name for name in best if is_level(best[name], best[lowest]))
+    if chosen == lowest:
+        return chosen, "the lowest held-out loss"
+    return chosen, f"level with {lowest}, and named before it"

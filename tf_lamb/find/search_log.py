@@ -1,4 +1,4 @@
-"""The results of a search, kept in a folder, from which the search goes on after a kill."""
+"""Saves the results of a search in a folder, so that it can go on there after a kill."""
 
 import json
 import math
@@ -14,14 +14,15 @@ from tf_lamb.find.data import Examples
 from tf_lamb.find.trials import Trials
 
 SAME = 1e-3  # relative difference of two losses that processors and threads may make
-# Settings that may differ when a search goes on. A search sets the first and the last itself.
+# Settings of an optimizer that may differ when a search goes on. A search sets the first and the
+# last of them itself.
 NOT_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
 
 
 def settings_by_name(optimizer: Any) -> dict[str, Any]:
-    """Returns the settings of an optimizer by "class.setting".
+    """Returns the settings of an optimizer by "class.setting", without those in `NOT_SETTINGS`.
 
-    A search that goes on has to have the same. Those in `NOT_SETTINGS` are left out.
+    A search that goes on needs an optimizer of the same settings.
     """
     kind = type(optimizer).__name__
     config = optimizer.get_config()
@@ -31,15 +32,15 @@ def settings_by_name(optimizer: Any) -> dict[str, Any]:
 class SearchLog:
     """The results of a search, and the weights that its runs begin with.
 
-    Without a folder nothing is kept. Each finder has files of its own, so that both finders may
-    have one folder.
+    Without a folder they are kept in memory alone. Each finder has files of its own, so that both
+    finders may share a folder.
 
     Args:
-        directory: The folder, which is made; None keeps nothing.
+        directory: The folder, which is made if it is missing; None for none.
         finder: "find_rate" or "find_batch".
-        model: The model that is searched.
+        model: The model of the search.
         data: The examples that it is trained and judged on.
-        what: The arguments that decide the results, by name.
+        settings: The arguments on which the results depend, by name.
 
     Raises:
         ValueError: if the folder holds a search with other arguments, of another model or on other
@@ -48,13 +49,15 @@ class SearchLog:
 
     def __init__(
         self, directory: str | os.PathLike | None, finder: str, model: Any, data: Examples,
-        what: dict[str, Any],
+        settings: dict[str, Any],
     ):  # fmt: skip
         self.folder = os.fspath(directory) if directory else ""
-        self._made: dict[str, Any] = {}  # key, as JSON -> result
+        self._results: dict[str, Any] = {}  # key, as JSON -> result
         self._loss = math.nan  # the held-out loss before any step
-        self._is_old, self._before = False, 0  # whether a search was saved, with how many results
-        self._began, self._earlier = clock(), 0.0  # when it began; seconds of it before a kill
+        # Whether the folder holds a search, and its results from before a kill.
+        self._is_saved, self._results_before = False, 0
+        # When the search began or went on, and its seconds before a kill.
+        self._began, self._seconds_before = clock(), 0.0
         if not self.folder:
             return
         if "://" in self.folder or os.path.isfile(self.folder):
@@ -66,28 +69,28 @@ class SearchLog:
             os.path.join(self.folder, f"{finder}.{kind}") for kind in ("json", "npz")
         )
         host = frontends.of(model).host
-        what = {
-            **what,
+        settings = {
+            **settings,
             "Keras": f"{host.__name__} on {host.backend.backend()}",
             "model": layers_of(model),
             "data": data.checksum(),
         }
-        self._what = json.loads(json.dumps(what, default=_plain))
+        self._settings = json.loads(json.dumps(settings, default=_plain))
         if os.path.exists(self._file):
             self._read()
 
     @property
     def took(self) -> float:
         """The seconds of the search until now, those before a kill included."""
-        return self._earlier + clock() - self._began
+        return self._seconds_before + clock() - self._began
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Says how many results the search had before, if any."""
-        if self._before:
-            say(f"goes on after {self._before} results in {self._file}")
+        """Prints how many results the search had before a kill, if any."""
+        if self._results_before:
+            say(f"goes on after {self._results_before} results in {self._file}")
 
     def begin(self, trials: Trials) -> None:
-        """Lets runs begin with the weights that the search began with.
+        """Sets the weights that runs begin with to those with which the search began.
 
         Args:
             trials: The runs of the model.
@@ -96,7 +99,7 @@ class SearchLog:
             ValueError: if the loss before any step is 0, not finite, or not that of the saved
                 search, or if the file of weights cannot be read.
         """
-        if self._is_old:
+        if self._is_saved:
             try:
                 trials.load(self._weights)
             except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
@@ -104,7 +107,7 @@ class SearchLog:
         loss = trials.check_loss()
         if not self.folder:
             return
-        if self._is_old:
+        if self._is_saved:
             if not math.isclose(loss, self._loss, rel_tol=SAME):
                 raise ValueError(
                     f"{self._file} is of a search whose loss before any step is {self._loss:.6g}, "
@@ -114,11 +117,11 @@ class SearchLog:
             return
         with files.replaced(self._weights, "wb") as file:
             trials.save(file)
-        self._loss, self._is_old = loss, True
+        self._loss, self._is_saved = loss, True
         self._write()
 
     def cached(
-        self, key: list, compute: Callable[[], Any], known: Callable[[Any], Any] | None = None
+        self, key: list, compute: Callable[[], Any], on_saved: Callable[[Any], Any] | None = None
     ) -> Any:
         """Returns the saved result for a key, or computes and saves it.
 
@@ -127,36 +130,36 @@ class SearchLog:
         Args:
             key: A list that JSON can hold.
             compute: Computes the result if none is saved.
-            known: Is called with a result that was saved. Defaults to None.
+            on_saved: Is called with the result if it was saved. Defaults to None.
         """
         json_key = json.dumps(key)
-        if json_key in self._made:
-            if known:
-                known(self._made[json_key])
-            return self._made[json_key]
-        self._made[json_key] = json.loads(json.dumps(compute()))
+        if json_key in self._results:
+            if on_saved:
+                on_saved(self._results[json_key])
+            return self._results[json_key]
+        self._results[json_key] = json.loads(json.dumps(compute()))
         if self.folder:
             self._write()
-        return self._made[json_key]
+        return self._results[json_key]
 
     def _read(self):
-        """Reads a saved search; raises if it is another one, or cannot be read."""
+        """Reads the saved search; raises if its settings are others, or if it cannot be read."""
         try:
             with open(self._file) as file:
                 saved = json.load(file)
             saved_arguments, self._loss = saved["what"], float(saved["loss"])
-            self._earlier = float(saved.get("took", 0.0))  # older files lack it
-            self._made = {json.dumps(key): result for key, result in saved["made"]}
-            before = {name: saved_arguments.get(name) for name in self._what}
+            self._seconds_before = float(saved.get("took", 0.0))  # older files lack it
+            self._results = {json.dumps(key): result for key, result in saved["made"]}
+            before = {name: saved_arguments.get(name) for name in self._settings}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._unreadable(self._file, error) from error
-        for name, value in self._what.items():
+        for name, value in self._settings.items():
             if before[name] != value:
                 raise ValueError(
                     f"{self._file} is of a search {_difference(name, before[name], value)}: go on "
                     "as that search began, or pass another directory."
                 )
-        self._is_old, self._before = True, len(self._made)
+        self._is_saved, self._results_before = True, len(self._results)
 
     def _unreadable(self, path, error):
         """Returns the error for a file that cannot be read."""
@@ -167,9 +170,9 @@ class SearchLog:
 
     def _write(self):
         """Writes all results to the file of the search."""
-        results = [[json.loads(key), value] for key, value in self._made.items()]
+        results = [[json.loads(key), value] for key, value in self._results.items()]
         with files.replaced(self._file) as file:
-            saved = {"what": self._what, "loss": self._loss, "made": results, "took": self.took}
+            saved = {"what": self._settings, "loss": self._loss, "made": results, "took": self.took}
             json.dump(saved, file)
 
 
@@ -195,7 +198,13 @@ def _plain(value):
 
 
 def _difference(name, before, now):
-    """Describes how a search differs from the saved one; it follows the words "a search"."""
+    """Describes how a search differs from the saved one, as the end of "FILE is of a search ...".
+
+    Args:
+        name: The setting that differs.
+        before: Its value in the saved search.
+        now: Its value in this search.
+    """
     if name == "data":
         return "on other data"
     if name != "model":

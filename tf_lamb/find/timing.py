@@ -1,4 +1,4 @@
-"""The seconds that `fit` takes for an epoch of the user's data, at several micro-batches."""
+"""Measures the seconds that `fit` takes for an epoch on a user's data, at several micro-batches."""
 
 import dataclasses
 import math
@@ -71,23 +71,23 @@ class Timed:
     idle: dict[int, float]
 
 
-def sizes_from(base: int, most: int) -> list[int]:
-    """Returns micro-batches: a quarter of the base, the base, then `GROWTH` times the one before.
+def sizes_from(base: int, largest: int) -> list[int]:
+    """Returns the micro-batches to time: base/4, base, 4 base, and so on up to `largest`.
 
-    The last is twice the one before if there is no room for more, so that no larger batch needs to
-    accumulate it.
+    Where the next would be too large, one of twice the last may follow: else a batch of that size,
+    which the device could hold, would be planned as two micro-batches.
 
     Args:
         base: Examples of the baseline's batch.
-        most: The most examples of a micro-batch.
+        largest: The most examples of a micro-batch.
     """
     sizes = [base] if base < GROWTH else [base // GROWTH, base]
-    while GROWTH * sizes[-1] <= most:
+    while GROWTH * sizes[-1] <= largest:
         sizes.append(GROWTH * sizes[-1])
-    if 2 * sizes[-1] <= most:
+    if 2 * sizes[-1] <= largest:
         sizes.append(2 * sizes[-1])
-    elif len(sizes) < 2 and most > sizes[-1]:
-        sizes.append(most)
+    elif len(sizes) < 2 and largest > sizes[-1]:
+        sizes.append(largest)
     return sizes
 
 
@@ -135,12 +135,20 @@ def sizes_that_fit(
     )
 
 
-def _fitting(trials, feed, size, least, seen):
-    """Returns the `Size` of a micro-batch; None without memory for it, but raises for the first."""
+def _fitting(trials, feed, size, least, smaller):
+    """Returns the `Size` of a micro-batch, or None if there is no memory for it.
+
+    Args:
+        trials: The trials of the model, whose epochs are timed.
+        feed: The input of `fit`.
+        size: Examples of the micro-batch.
+        least: The fewest steps of an epoch.
+        smaller: Smaller micro-batches that fit. If there are none, the error is raised.
+    """
     try:
         return lasting(trials, feed, size, least)
     except Exception as error:
-        if not seen or not FULL.search(f"{type(error).__name__}: {error}"):
+        if not smaller or not FULL.search(f"{type(error).__name__}: {error}"):
             raise
         trials.start()  # the error may have lost some variables
         return None
@@ -177,10 +185,10 @@ def in_turn(
     trials: Trials, feed: Feed, sizes: dict[int, Size], least: int = 1,
     tell: Tell = lambda timings: None,
 ) -> Timed:  # fmt: skip
-    """Times all micro-batches in turn.
+    """Times all micro-batches in turn, in `ROUNDS` rounds.
 
-    For each it times epochs that last, epochs of the fewest steps, and epochs on one batch again
-    and again.
+    A round times, for each, epochs that last long enough, epochs of the fewest steps, and epochs on
+    one repeated batch, whose steps wait for no input.
 
     Args:
         trials: The trials of the model, whose epochs are timed.
@@ -230,7 +238,14 @@ def in_turn(
 
 
 def _start(long, short, steps, least):
-    """Returns the seconds of an epoch beside its steps; None if all epochs had the fewest steps."""
+    """Returns the seconds that an epoch takes beside its steps, from epochs of two lengths.
+
+    Args:
+        long: Seconds of epochs of `steps` steps.
+        short: Seconds of epochs of `least` steps; if there are none, the result is None.
+        steps: Steps of a long epoch.
+        least: Steps of a short epoch.
+    """
     if not short:
         return None
     long_seconds, short_seconds = statistics.median(long), statistics.median(short)
@@ -292,7 +307,7 @@ def of_evaluation(
 
 
 def of_look(trials: Trials) -> tuple[float, float]:
-    """Returns the seconds of an evaluation in a run, and of compiling before its first step."""
+    """Returns the seconds of an evaluation within a run, and of the compilation of a step."""
 
     def seconds(call):
         start = clock()
@@ -300,6 +315,6 @@ def of_look(trials: Trials) -> tuple[float, float]:
         return clock() - start
 
     trials.start()
-    first, second = (seconds(lambda: trials.step(0.0)) for _ in range(2))
+    first_seconds, second_seconds = (seconds(lambda: trials.step(0.0)) for _ in range(2))
     look_seconds = [seconds(trials.look) for _ in range(2)][1]
-    return look_seconds, max(0.0, first - second)
+    return look_seconds, max(0.0, first_seconds - second_seconds)

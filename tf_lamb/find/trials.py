@@ -1,4 +1,4 @@
-"""Short runs of a model, which is afterwards as it was, bit for bit."""
+"""Makes short runs of a user's model, and restores the model afterwards bit for bit."""
 
 import contextlib
 import itertools
@@ -19,10 +19,10 @@ from tf_lamb.find.data import WHOLE, Examples
 
 AVERAGED = 16  # batches that the running averages of batch normalization are estimated from
 # Attributes that `fit` sets in a model.
-# seam: Keras 3.15.1, the latter two. They are the state that a step on JAX works with. Keras would
-# put it into the variables if a step was interrupted.
+# seam: Keras 3.15.1, the latter two. They hold the state of a step on JAX, which Keras would write
+# back to the variables after a step that was interrupted.
 SET_BY_FIT = ("history", "stop_training", "_jax_state", "_jax_state_synced")
-HUGE = 2.0**100  # beside it the statistics of a batch are lost in rounding
+HUGE = 2.0**100  # added to it, the statistics of a batch vanish in rounding
 STEPS = ("train_step", "test_step")  # methods of a model
 # The end of an error for a loss that no training moves.
 NO_TEST_STEP = (
@@ -47,8 +47,9 @@ class Trials:
             Defaults to 16.
 
     Attributes:
-        calls: Calls of an update.
-        tell: Is called with the examples of each step. By default it does nothing.
+        calls: Calls of `train_on_batch` in an update, one for each micro-batch.
+        tell: Is called with the number of examples of each step, for a progress bar. By default it
+            does nothing.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Trials:
         import numpy as np
 
         model = self.model
-        self._before = (
+        self._compiled_state = (
             model.optimizer,
             model.train_function,
             model.test_function,
@@ -72,7 +73,7 @@ class Trials:
             np.random.get_state(),
             {name: vars(model)[name] for name in SET_BY_FIT + STEPS if name in vars(model)},
         )
-        self._own = Snapshot(self._variables())
+        self._user_values = Snapshot(self._variables())
         wrapped = {name: _as_in_fit(getattr(model, name), self.data) for name in STEPS}
         try:
             seams.set_own(model, wrapped, None)
@@ -81,25 +82,26 @@ class Trials:
             self.__exit__()
             raise
         model.reset_metrics()
-        identities = map(identity_of, self._own.variables)
-        values_before = dict(zip(identities, self._own.values, strict=True))
+        identities = map(identity_of, self._user_values.variables)
+        values_before = dict(zip(identities, self._user_values.values, strict=True))
         snapshot = Snapshot(self._variables())
         values = [
             values_before.get(identity_of(variable), value)
             for variable, value in zip(snapshot.variables, snapshot.values, strict=True)
         ]
-        self._own = self._start = Snapshot(snapshot.variables, values)
-        self._is_trained = False  # whether the optimizer that is tried was seen to train
-        self._chosen: dict[str, list] = {}  # name -> optimizer, compiled step, empty slots
-        self._empty = Snapshot([])
+        self._user_values = self._start_values = Snapshot(snapshot.variables, values)
+        self._is_trained = False  # whether a step has gone through the optimizer that is tried
+        # Name -> [optimizer, compiled training step, its variables before any step].
+        self._optimizers: dict[str, list] = {}
+        self._empty_slots = Snapshot([])
         self._averages = RunningAverages(model)
         return self
 
     def __exit__(self, *exception):
         import numpy as np
 
-        optimizer, compiled, evaluating, python, numpy, set_by_fit = self._before
-        self._own.put_back()
+        optimizer, compiled, evaluating, python, numpy, set_by_fit = self._compiled_state
+        self._user_values.put_back()
         seams.use_optimizer(self.model, optimizer, compiled)
         seams.set_own(self.model, set_by_fit, evaluating, without=SET_BY_FIT + STEPS)
         random.setstate(python)
@@ -113,30 +115,32 @@ class Trials:
                 optimizer back.
             make: Makes the optimizer, whose learning rate is a number.
         """
-        if name not in self._chosen:
+        if name not in self._optimizers:
             optimizer = make()
             config = optimizer.get_config()
             if config.get("on_nonfinite") == "raise":  # a lost run must not end the search
                 policy = "skip" if config.get("on_spike") else "propagate"
                 optimizer = type(optimizer).from_config({**config, "on_nonfinite": policy})
-            optimizer = scaled_as(self._before[0], optimizer)
-            self._start.put_back()  # a slot may begin with the weights
+            optimizer = scaled_as(self._compiled_state[0], optimizer)
+            self._start_values.put_back()  # a slot may begin with the weights
             optimizer.build(self.model.trainable_variables)
-            self._chosen[name] = [optimizer, None, Snapshot(variables_of(optimizer))]
-        for entry in self._chosen.values():
+            self._optimizers[name] = [optimizer, None, Snapshot(variables_of(optimizer))]
+        for entry in self._optimizers.values():
             if entry[0] is self.model.optimizer:
                 entry[1] = self.model.train_function
-        *used, self._empty = self._chosen[name]
+        *used, self._empty_slots = self._optimizers[name]
         seams.use_optimizer(self.model, *used)
 
     def save(self, file: IO[bytes]) -> None:
         """Writes the weights that runs begin with to an open file, as `numpy.savez` does."""
         import numpy as np
 
-        np.savez(file, *self._start.values)
+        np.savez(file, *self._start_values.values)
 
     def load(self, path: str) -> None:
-        """Begins runs with the weights of a file from now on; leaving restores the model's own.
+        """Sets the weights that runs begin with to those of a file.
+
+        Leaving the context still restores the model's own.
 
         Args:
             path: A file that `save` wrote.
@@ -148,29 +152,29 @@ class Trials:
 
         with np.load(path) as file:
             start = [*file.values()]
-        if [array.shape for array in start] != [array.shape for array in self._own.values]:
+        if [array.shape for array in start] != [array.shape for array in self._user_values.values]:
             raise ValueError(
                 f"{path} holds the weights of another model: pass the model of that search, or "
                 "another directory."
             )
         # NumPy's files do not know bfloat16: they have it as raw bytes.
-        pairs = zip(start, self._own.values, strict=True)
+        pairs = zip(start, self._user_values.values, strict=True)
         values = [
             saved.view(own_value.dtype) if saved.dtype.kind == "V" else saved
             for saved, own_value in pairs
         ]
-        self._start = Snapshot(self._own.variables, values)
-        self._start.put_back()
+        self._start_values = Snapshot(self._user_values.variables, values)
+        self._start_values.put_back()
 
     def start(self, order: int = 0) -> None:
-        """Puts back the weights that runs begin with, and an empty optimizer.
+        """Begins a run: resets the weights to those that runs begin with, and the optimizer.
 
         Args:
-            order: Which of several orders of the data the run has. Defaults to 0.
+            order: Is added to the seed of the order of the data. Defaults to 0.
         """
-        self._start.put_back()
-        self._empty.put_back()
-        self._left = self.data.batches(self.batch_size, self.seed + order)
+        self._start_values.put_back()
+        self._empty_slots.put_back()
+        self._batches = self.data.batches(self.batch_size, self.seed + order)
 
     def step(self, rate: float) -> float:
         """Makes an update at a learning rate.
@@ -183,7 +187,7 @@ class Trials:
                 `compile`.
         """
         self.model.optimizer.learning_rate = rate
-        batch = next(self._left)
+        batch = next(self._batches)
         micro_size, loss = self.batch_size // self.calls, math.nan
         for i in range(self.calls):
             cut = slice(i * micro_size, (i + 1) * micro_size)
@@ -199,7 +203,9 @@ class Trials:
         if as_int(unwrapped(self.model.optimizer).iterations):
             self._is_trained = True
             return
-        start_values = dict(zip(map(id, self._start.variables), self._start.values, strict=True))
+        start_values = dict(
+            zip(map(id, self._start_values.variables), self._start_values.values, strict=True)
+        )
         if any(
             (numpy_of(variable) != start_values[id(variable)]).any()
             for variable in self.model.trainable_variables
@@ -211,7 +217,7 @@ class Trials:
 
     def judge(self) -> tuple[float, ...]:
         """Returns the loss on each block of the held-out examples; () if one is not finite."""
-        if self._averages and self._empty.variables:
+        if self._averages and self._empty_slots.variables:
             self._average()
         losses = [self._call(self.model.test_on_batch, block) for block in self.data.blocks]
         return tuple(losses) if all(map(math.isfinite, losses)) else ()
@@ -230,23 +236,32 @@ class Trials:
         return math.fsum(losses) / len(losses)
 
     def look(self) -> tuple[float, ...]:
-        """Returns the losses of `judge` in the middle of a run, which goes on unchanged."""
+        """Returns the losses of `judge` within a run, which then goes on as without this call."""
         with self._aside(1):
             return self.judge()
 
     @contextlib.contextmanager
     def _aside(self, order):
-        """Takes batches of another order; afterwards all is as before, and a run goes on."""
-        snapshots = [Snapshot(snapshot.variables) for snapshot in (self._empty, self._own)]
-        batches, self._left = self._left, self.data.batches(self.batch_size, self.seed + order)
+        """Reads batches in another order within the context, and restores all state afterwards.
+
+        Args:
+            order: Is added to the seed of the order of the data.
+        """
+        snapshots = [
+            Snapshot(snapshot.variables) for snapshot in (self._empty_slots, self._user_values)
+        ]
+        batches, self._batches = (
+            self._batches,
+            self.data.batches(self.batch_size, self.seed + order),
+        )
         yield
         for snapshot in snapshots:
             snapshot.put_back()
-        self._left = batches
+        self._batches = batches
 
     @property
     def averaging_updates(self) -> int:
-        """The updates that `judge` makes besides those of a run."""
+        """The updates with which `judge` estimates the averages of batch normalization."""
         return math.ceil(self.averaged / self.calls) if self._averages else 0
 
     def epochs(self, data: Mapping[str, Any], count: int) -> list[float]:
@@ -255,8 +270,8 @@ class Trials:
         The progress bar of `fit`, which waits for each step, is drawn to the null device.
 
         Args:
-            data: The arguments of `fit` for the data.
-            count: Epochs after the first.
+            data: The arguments of `fit` that describe the data, by name.
+            count: The number of epochs after the first.
 
         Returns:
             The seconds of the first epoch, from the call of `fit` on, and of each later one.
@@ -317,19 +332,24 @@ class Trials:
                 f"{way_out if can_hold_out else rebuild}."
             )
 
-    def _way_out(self, other: str = NO_TEST_STEP) -> str:
-        """Returns the cure where evaluation gives no loss: a test_step, targets, or `other`."""
+    def _way_out(self, otherwise: str = NO_TEST_STEP) -> str:
+        """Returns the end of the error for an evaluation without a loss: what to do.
+
+        Args:
+            otherwise: The text if neither a test_step nor targets are missing. Defaults to
+                `NO_TEST_STEP`.
+        """
         host = frontends.of(self.model).host.__name__
         modules = [getattr(type(self.model), name).__module__.partition(".")[0] for name in STEPS]
         if [module == host for module in modules] == [False, True]:
             return NO_TEST_STEP
         if len(self.data.blocks[0]) == 1:
             return "as its loss needs targets: pass data=(x, y)."
-        return other
+        return otherwise
 
     def _average(self):
-        """Estimates the running averages for these weights, which stay as they are."""
-        self._empty.put_back()
+        """Estimates the running averages for the present weights, which do not change."""
+        self._empty_slots.put_back()
         if not self._averages.is_measured:
             with self._aside(0):
                 self._averages.measure(lambda: self.step(0.0))
@@ -344,7 +364,7 @@ class Trials:
     def _variables(self):
         """Returns all state that training may change, each variable once; [] before the build.
 
-        It is that of the model, of its metrics, and what its Keras does not list (`unlisted`).
+        These are the variables of the model and of its metrics, and those that Keras does not list.
         """
         if not self.model.built:
             return []
@@ -370,17 +390,21 @@ class Trials:
             ) from error
 
 
-def _as_in_fit(step: Callable, read: Examples) -> Callable:
-    """Wraps a model's step, so that it gets the data as `fit` gives them.
+def _as_in_fit(step: Callable, examples: Examples) -> Callable:
+    """Wraps a model's `train_step` or `test_step`, so that it gets the data as `fit` gives them.
 
-    They are x, (x, y) or (x, y, sample_weight).
+    These are x, (x, y) or (x, y, sample_weight).
+
+    Args:
+        step: The method of the model.
+        examples: The data, which tell whether they are a `PyDataset`.
     """
 
     def adapted_step(*arguments):
         *state, data = arguments
         if isinstance(data, (list, tuple)):  # on torch `fit` makes lists of tuples
             data = whole(data)
-            in_tuple = read.is_py_dataset and not isinstance(data[0], dict)
+            in_tuple = examples.is_py_dataset and not isinstance(data[0], dict)
             if len(data) == 1 and not (in_tuple or isinstance(data[0], (list, tuple))):
                 (data,) = data
         return step(*state, data)
@@ -408,37 +432,44 @@ def normalizations(model: Any) -> list:
 class RunningAverages:
     """Estimates the running averages of batch normalization for the present weights.
 
-    Without it they would lag behind the weights of a short run.
+    In a short run they would lag behind the weights.
 
-    An update takes an average a to s a + (1 - s) x, with the statistic x of its batch. A layer may
-    be called several times, or in groups, so that its s is not its momentum: it is measured. Where
-    the average is 2^100, the batch adds nothing, and the average after an update / 2^100 is s. From
-    zero, n updates give (1 - s^n) times the mean of x.
+        a <- s a + (1 - s) x
+
+    This is an update of an average a by the statistic x of its batch. A layer may be called several
+    times in an update, or in groups, so s is measured and not taken from the layer's momentum: from
+    a = 2^100, in which x vanishes by rounding, one update gives 2^100 s. From a = 0, n updates give
+    (1 - s^n) times the mean of x.
+
+    Args:
+        model: The model whose layers are meant.
     """
 
     def __init__(self, model: Any):
         layers = normalizations(model)
         self._means = [layer.moving_mean for layer in layers]
         self._variances = [layer.moving_variance for layer in layers]
-        self._kept: list[float] = []  # the share s that an update keeps, of each layer
+        self._retained_shares: list[float] = []  # the share s that an update keeps, of each layer
 
     def __bool__(self) -> bool:
         return bool(self._means)
 
     def measure(self, update: Callable[[], Any]) -> None:
-        """Measures the share s of the averages that an update keeps. It loses the averages.
+        """Measures s, the share of an average that an update keeps. It overwrites the averages.
 
         Args:
             update: Makes an update of the model.
         """
         _fill(self._variances, HUGE)
         update()
-        self._kept = [float(numpy_of(variance).flat[0]) / HUGE for variance in self._variances]
+        self._retained_shares = [
+            float(numpy_of(variance).flat[0]) / HUGE for variance in self._variances
+        ]
 
     @property
     def is_measured(self) -> bool:
         """Whether `measure` was called."""
-        return bool(self._kept)
+        return bool(self._retained_shares)
 
     def estimate(self, update: Callable[[], Any], count: int) -> None:
         """Sets the averages to the means over several updates.
@@ -452,7 +483,7 @@ class RunningAverages:
         for _ in range(count):
             update()
         for variable, old_value, retained in zip(
-            before.variables, before.values, 2 * self._kept, strict=True
+            before.variables, before.values, 2 * self._retained_shares, strict=True
         ):
             # The averages of a layer that is called with training=False do not move.
             variable.assign(

@@ -305,19 +305,19 @@ def optimum(time: StepTime, noise: float) -> float:
     return math.sqrt((time.micro_batch + time.update) * noise / time.example)
 
 
-def regret(rows: Iterable[Row], taken: Row, noise: float) -> float:
+def regret(rows: Iterable[Row], chosen: Row, noise: float) -> float:
     """Returns the share of time that a row loses to the best one, if a noise scale is the true one.
 
     Args:
         rows: The rows to compare with.
-        taken: The row that was taken.
+        chosen: The row that was taken.
         noise: The noise scale.
     """
 
     def time(row):
         return row.seconds * (1 / row.batch if noise == math.inf else 1 + noise / row.batch)
 
-    return time(taken) / min(map(time, rows)) - 1
+    return time(chosen) / min(map(time, rows)) - 1
 
 
 def plan(
@@ -465,14 +465,14 @@ def _row(steps, machine, base, batch, devices):
 
 def _smallest(rows, measure):
     """Returns the row of the smallest batch whose measure is the least, or level with it."""
-    most = LEVEL * min(map(measure, rows))
-    return next(row for row in rows if measure(row) <= most)
+    level = LEVEL * min(map(measure, rows))
+    return next(row for row in rows if measure(row) <= level)
 
 
 def _why_not_larger(machine, rows, fastest, beyond):
     """Explains what ends the gain: a limit, the largest micro-batch, or time itself."""
-    alike = (row for row in rows if row.devices == fastest.devices)
-    larger_row = next((row for row in alike if row.batch > fastest.batch), None)
+    rows_of_devices = (row for row in rows if row.devices == fastest.devices)
+    larger_row = next((row for row in rows_of_devices if row.batch > fastest.batch), None)
     if larger_row is None:
         return f"at the edge: {beyond}"
     local = larger_row.batch // larger_row.devices
@@ -589,8 +589,8 @@ def _advice(answer):
 
 def duration(seconds):
     """Formats seconds in ms, s, min or h."""
-    for unit, size, most in (("ms", 1e-3, 1), ("s", 1, 120), ("min", 60, 7200)):
-        if seconds < most:
+    for unit, size, limit in (("ms", 1e-3, 1), ("s", 1, 120), ("min", 60, 7200)):
+        if seconds < limit:
             return f"{_digits(seconds / size)} {unit}"
     return f"{_digits(seconds / 3600)} h"
 

@@ -86,17 +86,21 @@ def longer(
     batch: int, whole: float, late: tuple[float, StepCurve],
     early: tuple[float, StepCurve] | None = None,
 ) -> StepCurve:  # fmt: skip
-    """Returns the curve of a whole run, by those of two losses that short runs reach on the way.
+    """Extrapolates the curve of short runs to the whole run.
 
-    The noise scale goes on as `power_of` the two. Both come from the same runs, so together they
-    are taken to be no better known than the later one alone. Its interval is of 90 %: the squares
-    of the deviations add up, of the later noise scale and of the exponent.
+    The noise scale follows the power that `power_of` fits to the readings at two losses. Both come
+    from the same runs, so together they are taken to be no better known than the later one alone.
+    The interval holds 90 %: the squares of two deviations add up, that of the later noise scale
+    and that of the exponent.
 
     Args:
-        batch: The batch of the baseline, at which the steps stay as they are.
-        whole: D of the whole run.
-        late: D of the short runs' end, and the curve to the loss there.
-        early: The same of an earlier loss. Defaults to None: not known.
+        batch: The batch of the baseline, at which the curve keeps its steps.
+        whole: D, the examples of the whole run.
+        late: The examples until the short runs' target, and the curve of the steps to it.
+        early: The same for a loss that is reached earlier. Defaults to None: not known.
+
+    Returns:
+        The curve of the whole run.
     """
     examples, curve = late
     readings = [
@@ -107,11 +111,11 @@ def longer(
     if _deviation(curve) < math.inf:
         power = power_of(readings)
         growth = power.at(whole) / curve.noise
-    else:  # then an earlier reading tells no slope either
+    else:  # without a later reading, an earlier one gives no slope
         power = power_of([(examples, 1.0, 1.0)])
         growth = power.at(whole)
     low, high = curve.interval
-    own = (
+    measured_note = (
         f"in the short runs it is {curve.noise:,.0f} ({low:,.0f} to {high:,.0f}) after "
         f"{examples:,.0f} examples, from {curve.source}"
     )
@@ -127,8 +131,9 @@ def longer(
         )
     return dataclasses.replace(
         curve.grown(batch, growth, NINETY * power.spread(whole)),
-        source=f"an extrapolation to {whole:,.0f} examples", notes=(own, slope, *curve.notes),
-    )  # fmt: skip
+        source=f"an extrapolation to {whole:,.0f} examples",
+        notes=(measured_note, slope, *curve.notes),
+    )
 
 
 def _deviation(curve: StepCurve) -> float:

@@ -124,10 +124,10 @@ class StepCurve:
             >>> [round(b, 1) for b in from_noise(1000, batch=32, steps=4800).keeping(32)]
             [83.6, 58.6, 133.6]
         """
-        likely, least, most = (
+        by_noise, by_least_noise, by_largest_noise = (
             batch + more * (batch + noise) for noise in (self.noise, *self.interval)
         )
-        return likely, least, most
+        return by_noise, by_least_noise, by_largest_noise
 
     def _at(self, batch, least_steps, least_examples):
         if batch > self.largest:
@@ -153,8 +153,8 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
         >>> round(two_runs((16, 4825), (2048, 102)))
         1175
     """
-    (small, many), (large, few) = first, second
-    rho = many / few
+    (small, small_steps), (large, large_steps) = first, second
+    rho = small_steps / large_steps
     if rho <= 1:
         return 0.0
     return math.inf if rho >= large / small else (rho - 1) / (1 / small - rho / large)
@@ -234,9 +234,11 @@ def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = (
     elif high == math.inf:
         notes.append("no upper end of the noise scale: run a larger batch, or more seeds")
     for batch, count in sorted(collections.Counter(given_up).items()):
-        end, scale, known = ("upper", math.inf, large) if batch == small else ("lower", 0.0, small)
+        end, scale, kept_batch = (
+            ("upper", math.inf, large) if batch == small else ("lower", 0.0, small)
+        )
         least_steps, least_examples = _curve(noise, level)
-        likely.append(_through(scale, known, least_steps + least_examples / known))
+        likely.append(_through(scale, kept_batch, least_steps + least_examples / kept_batch))
         notes.append(
             f"given up before the loss at batch {batch:,.0f}: {count} run{'s' * (count > 1)}; the "
             f"noise scale has no {end} end"
