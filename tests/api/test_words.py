@@ -230,7 +230,7 @@ def test_a_value_is_shown_in_short_or_not_at_all(value):
             assert len(str(caught.value)) < 700 and "xxxx" not in str(caught.value)
 
 
-@pytest.mark.parametrize("entry", WORDS, ids=[entry.given for entry in WORDS])
+@pytest.mark.parametrize("entry", WORDS, ids=[entry.words for entry in WORDS])
 def test_an_entry_is_reached_by_every_optimizer_that_it_is_for(entry):
     values = {name: 0.5 if value is ... else value for name, value in entry.conditions.items()}
     reached = []

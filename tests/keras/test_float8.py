@@ -178,7 +178,9 @@ def state(model):
     """All that a run goes on from, by name without the model's."""
     kept = {v.path: v for v in model.trainable_variables}
     held = model.optimizer._named_state()
-    kept |= held.scalars | {f"{p.name} {slot}": v for p in held.parts for slot, v in p.kept.items()}
+    kept |= held.scalars | {
+        f"{p.name} {slot}": v for p in held.parts for slot, v in p.arrays.items()
+    }
     return {name.removeprefix("net/"): array(variable) for name, variable in kept.items()}
 
 

@@ -416,7 +416,7 @@ class Training(RuleBasedStateMachine):
         self.same("micro-batches that wait", waiting, promised.micro_step)
         for role, part in zip(self.order, state.parts, strict=True):
             if role in promised.trained:
-                actual = array(part.kept[each]).astype(float)
+                actual = array(part.arrays[each]).astype(float)
                 slack = OF_SUM * promised.largest_gradient
                 self.near(f"sum of {role}", actual, promised.sums[role], slack)
                 promised.sums[role] = actual

@@ -17,8 +17,8 @@ def row(entry):
     same = " or ".join(f"`{value!r}`" for value in entry.same)
     notes = [entry.note, f"With {same} write nothing." if same else ""]
     cells = [
-        f"`{entry.given}`",
-        entry.of,
+        f"`{entry.words}`",
+        entry.packages,
         ", ".join(entry.classes),
         code,
         " ".join(filter(None, notes)),

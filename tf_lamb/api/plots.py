@@ -18,25 +18,25 @@ from tf_lamb.core import messages, schedules
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, batch
 
 
-def given_or_new(what: str, axes=None, rows: int = 1, shown: bool = True) -> Sequence[Any]:
-    """Returns the axes to draw in, one below the other: given ones, or those of a new figure.
+def given_or_new(subject: str, axes=None, rows: int = 1, is_pyplot: bool = True) -> Sequence[Any]:
+    """Returns the axes to draw in, one below the other: the user's, or those of a new figure.
 
     Args:
-        what: The thing that is drawn, for the error.
+        subject: What is drawn, such as "a recipe", for the error.
         axes: The matplotlib `Axes` (several if `rows` > 1), or None for a new figure.
         rows: The number of axes. Defaults to 1.
-        shown: Whether a new figure is one of pyplot, which notebooks show. Defaults to True.
+        is_pyplot: Whether a new figure is one of pyplot, which notebooks show. Defaults to True.
 
     Raises:
         ModuleNotFoundError: if matplotlib is not installed.
     """
-    messages.require_installed(f"A picture of {what}", "matplotlib", extra="pictures")
+    messages.require_installed(f"A picture of {subject}", "matplotlib", extra="pictures")
     if axes is not None:
         return axes if rows > 1 else [axes]
     from matplotlib import figure
 
     figure_class: Any = figure.Figure
-    if shown:
+    if is_pyplot:
         import matplotlib.pyplot as plt
 
         figure_class = plt.figure
@@ -48,7 +48,7 @@ def in_notebook(answer: Any) -> str:
     """Returns HTML of an answer's text, and of its plot if matplotlib is installed."""
     text = f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(answer))}</pre>'
     try:
-        (ax,) = given_or_new("an answer", shown=False)
+        (ax,) = given_or_new("an answer", is_pyplot=False)
     except ModuleNotFoundError:
         return text
     answer.plot(ax=ax)
@@ -92,12 +92,12 @@ def legend(ax) -> None:
 Curves = dict[str, dict[int, float]]  # name -> step -> value
 
 
-def ready(what, is_there, axes, rows=1):
-    """Returns the axes to draw in.
+def ready(subject, has_data, axes, rows=1):
+    """Returns the axes to draw in, as `given_or_new` does; raises if there is nothing to draw.
 
     Args:
-        what: The thing that is drawn, for the error.
-        is_there: Whether there is something to draw.
+        subject: What is drawn, such as "trust ratios", for the error.
+        has_data: Whether there is something to draw.
         axes: The matplotlib `Axes`, or None for a new figure.
         rows: The number of axes. Defaults to 1.
 
@@ -105,11 +105,11 @@ def ready(what, is_there, axes, rows=1):
         ValueError: if there is nothing to draw.
         ModuleNotFoundError: if matplotlib is not installed.
     """
-    if not is_there:
+    if not has_data:
         raise ValueError(
             "There is nothing to draw yet: plot() is for after fit, once a reading is a number."
         )
-    return given_or_new(what, axes, rows)
+    return given_or_new(subject, axes, rows)
 
 
 def lines(ax, ylabel: str, curves: Curves) -> None:
@@ -194,17 +194,25 @@ def trust_ratios(curves: Curves, axes=None, most: int = 3):
     return ax
 
 
-def _short(names, among, most: int = 48) -> list[str]:
-    """Returns names without the folders common to all of `among`, cut to `most` characters."""
-    common = len(os.path.commonprefix([name.split("/")[:-1] for name in among]))
+def _short(names, all_names, max_length: int = 48) -> list[str]:
+    """Returns the names of layers for a legend.
+
+    Args:
+        names: The names to shorten.
+        all_names: The names of all layers. The folders that these have in common are left out.
+        max_length: The most characters of a name, whose beginning is cut. Defaults to 48.
+    """
+    common = len(os.path.commonprefix([name.split("/")[:-1] for name in all_names]))
     short_names = ("/".join(name.split("/")[common:]) for name in names)
-    return [name if len(name) <= most else f"...{name[3 - most :]}" for name in short_names]
+    return [
+        name if len(name) <= max_length else f"...{name[3 - max_length :]}" for name in short_names
+    ]
 
 
 # What a recipe is drawn over -> the label of the x axis, and the recipe's attribute for its end.
 _OVER = {"steps": "optimizer steps", "examples": "examples"}
 _ENDS = {"steps": "train_steps", "examples": "examples_seen"}
-_POINTS = 513  # points of a piece of the line, from one joint to the next
+_POINTS = 513  # points of the line from one joint to the next
 
 
 def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax: Any = None) -> Any:
@@ -250,9 +258,10 @@ def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax:
 
 
 def _joints(recipe):
-    """Returns the steps between which the rate is smooth.
+    """Returns the steps at which the learning rate may jump or bend, in order.
 
-    They are the first, the last, and those where a warmup or a rate ends.
+    They are the first and the last step, the ends of warmups and stages, and the steps at which a
+    stepwise rate changes.
     """
     joints, begin = {0}, 0
     for stage in recipe.stages:
@@ -264,9 +273,14 @@ def _joints(recipe):
 
 
 def _line(recipe, over):
-    """Returns x and y of a recipe's line.
+    """Returns the x and the y of a recipe's line, as arrays.
 
-    Each piece ends one float before its joint, so that a jump has both ends.
+    Each piece between two joints ends one float before the next, so that a jump is drawn with both
+    of its ends.
+
+    Args:
+        recipe: The recipe.
+        over: The x axis: "steps" or "examples".
     """
     import numpy as np
 
@@ -288,11 +302,11 @@ def _line(recipe, over):
     return np.interp(steps, stage_ends, examples), rates
 
 
-def rates(found, ax=None):
+def rates(answer, ax=None):
     """Draws held-out losses over the learning rate, a line for each optimizer and number of steps.
 
     Args:
-        found: The answer of `find_rate`.
+        answer: The answer of `find_rate`.
         ax: The matplotlib `Axes`. Defaults to None: those of a new figure.
 
     Returns:
@@ -301,18 +315,18 @@ def rates(found, ax=None):
     Raises:
         ValueError: if there are no trials.
     """
-    (ax,) = ready("rates", found.trials, ax)
+    (ax,) = ready("rates", answer.trials, ax)
     curves: dict[tuple[str, int], list] = {}
-    for trial in sorted(found.trials, key=lambda candidate: candidate.rate):
+    for trial in sorted(answer.trials, key=lambda candidate: candidate.rate):
         curves.setdefault((trial.optimizer, trial.steps), []).append(trial)
     for (name, steps), trials in curves.items():
         ax.plot(
             [trial.rate for trial in trials], [trial.loss for trial in trials], ".-",
             label=f"{name}, {steps:,} steps",
         )  # fmt: skip
-    ax.axvspan(*found.interval, color="0.9")
-    if found.rate is not None:
-        ax.axvline(found.rate, color="black", ls="--", label=f"found: {found.rate:.3g}")
+    ax.axvspan(*answer.interval, color="0.9")
+    if answer.rate is not None:
+        ax.axvline(answer.rate, color="black", ls="--", label=f"found: {answer.rate:.3g}")
     ax.set_xscale("log")
     ax.set(xlabel="learning rate of the real run", ylabel="held-out loss")
     ax.grid(alpha=0.3)

@@ -131,18 +131,20 @@ def _is_lent(model):
     return getattr(unwrapped(compiled, MeasuringOptimizer), "_replicas", 1) > 1
 
 
-def per_replica_gradients(model, weights, others, optimizer_variables, metrics, data):
+def per_replica_gradients(model, weights, non_trainable, optimizer_variables, metrics, data):
     """Computes, for each replica i of n, the gradient g_i/n of its part of the batch.
 
     Args:
         model: The compiled model.
-        weights, others, optimizer_variables, metrics: The values of the variables of the model,
-            others being those that are not trainable.
+        weights: The values of the trainable variables.
+        non_trainable: Those of the variables that are not trainable.
+        optimizer_variables: Those of the optimizer's variables.
+        metrics: Those of the metrics' variables.
         data: Inputs, targets and sample weights, of the whole batch.
 
     Returns:
-        The loss, the predictions, the new values of the other variables and of the metrics, and the
-        gradients, with the replicas along a first axis.
+        The loss, the predictions, the new values of the non-trainable variables and of the metrics,
+        and the gradients, with the replicas along a first axis.
 
     Raises:
         ValueError: If the devices do not divide the batch.
@@ -160,25 +162,26 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
     is_overwriting = [is_overwritten(v) for v in model.trainable_variables]  # their layers set them
     is_seed = [id(v) in seeds for v in model.non_trainable_variables]
 
-    def replica(weights, others, optimizer_variables, metrics, data):
+    def replica(weights, non_trainable, optimizer_variables, metrics, data):
         # The offset of this replica's seeds, which is taken off again after the step.
         value = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
-        others = [
-            v.at[0].add(value) if seed else v for v, seed in zip(others, is_seed, strict=True)
+        non_trainable = [
+            v.at[0].add(value) if seed else v
+            for v, seed in zip(non_trainable, is_seed, strict=True)
         ]
         (_, results), gradients = gradient(
-            model, axis, weights, others, optimizer_variables, metrics, data
+            model, axis, weights, non_trainable, optimizer_variables, metrics, data
         )
-        loss, predictions, others, metrics = results
-        others = [
+        loss, predictions, non_trainable, metrics = results
+        non_trainable = [
             v.at[0].add(-value) if seed else _mean(v, axis)
-            for v, seed in zip(others, is_seed, strict=True)
+            for v, seed in zip(non_trainable, is_seed, strict=True)
         ]
         gradients = [
             jax.lax.pmax(g, axis) if value else g[None] / n
             for g, value in zip(gradients, is_overwriting, strict=True)
         ]
-        return jax.lax.pmean(loss, axis), predictions, others, metrics, gradients
+        return jax.lax.pmean(loss, axis), predictions, non_trainable, metrics, gradients
 
     split, replicated = jax.P(axis), jax.P()
     # `check_vma` refuses loops in layers that carry values which replicas share at first alone.
@@ -189,16 +192,19 @@ def per_replica_gradients(model, weights, others, optimizer_variables, metrics, 
             replicated, split, replicated, replicated,
             [replicated if value else split for value in is_overwriting],
         ),
-    )(weights, others, optimizer_variables, metrics, data)  # fmt: skip
+    )(weights, non_trainable, optimizer_variables, metrics, data)  # fmt: skip
 
 
-def gradient(model, axis, weights, others, optimizer_variables, metrics, data):
+def gradient(model, axis, weights, non_trainable, optimizer_variables, metrics, data):
     """Computes the loss and the gradient of one replica; the loss's metrics add up over replicas.
 
     Args:
         model: The compiled model.
         axis: The name of the data axis.
-        weights, others, optimizer_variables, metrics: The values of the variables of the model.
+        weights: The values of the trainable variables.
+        non_trainable: Those of the variables that are not trainable.
+        optimizer_variables: Those of the optimizer's variables.
+        metrics: Those of the metrics' variables.
         data: Inputs, targets and sample weights of the part of the batch.
 
     Returns:
@@ -207,8 +213,13 @@ def gradient(model, axis, weights, others, optimizer_variables, metrics, data):
     import jax
 
     value_and_gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
-    (scaled, (loss, predictions, others, updated)), gradients = value_and_gradient(
-        weights, others, metrics, *data, training=True, optimizer_variables=optimizer_variables
+    (scaled, (loss, predictions, non_trainable, updated)), gradients = value_and_gradient(
+        weights,
+        non_trainable,
+        metrics,
+        *data,
+        training=True,
+        optimizer_variables=optimizer_variables,
     )
     loss_metrics = getattr(model._compile_loss, "metrics", ())
     loss_variables = {id(v) for metric in loss_metrics for v in metric.variables}
@@ -216,7 +227,7 @@ def gradient(model, axis, weights, others, optimizer_variables, metrics, data):
         old + jax.lax.psum(new - old, axis) if id(v) in loss_variables else old  # metrics are sums
         for v, old, new in zip(model.metrics_variables, metrics, updated, strict=True)
     ]
-    return (scaled, (loss, predictions, others, metrics)), gradients
+    return (scaled, (loss, predictions, non_trainable, metrics)), gradients
 
 
 def _mean(value, axis):

@@ -364,40 +364,40 @@ class Kept:
             if path != self._path(but):
                 os.remove(path)
 
-    def at(self, step: int, like: list) -> list | None:
+    def at(self, step: int, templates: list) -> list | None:
         """Returns the arrays of a step, or None if they are not kept.
 
         Args:
             step: The step.
-            like: Arrays of the same shapes and dtypes. The result may be written into them.
+            templates: Arrays of the same shapes and dtypes, into which a file may be read.
         """
         if self._step == step:
             return self._arrays
         if not self._file or not os.path.exists(self._path(step)):
             return None
-        if os.path.getsize(self._path(step)) != sum(array.nbytes for array in like):
+        if os.path.getsize(self._path(step)) != sum(array.nbytes for array in templates):
             return None  # the file is of another model
         with open(self._path(step), "rb") as file:
-            return [_read(file, template) for template in like]
+            return [_read(file, template) for template in templates]
 
     def _path(self, step):
         """Returns the path of the file for the arrays of a step."""
         return f"{self._file}.{step}.weights"
 
 
-def _read(file, like):
-    """Reads one array from an open file into an array of its shape and dtype; returns it."""
+def _read(file, template):
+    """Reads an array from an open file into `template`, which has its shape; returns the array."""
     # `reshape` copies a NumPy scalar, so the copy has to be returned.
-    flat = like.reshape(-1)
-    flat.view("uint8").data[:] = file.read(like.nbytes)
-    return flat.reshape(like.shape)
+    flat = template.reshape(-1)
+    flat.view("uint8").data[:] = file.read(template.nbytes)
+    return flat.reshape(template.shape)
 
 
-def draw(found, axes=None):
+def draw(state, axes=None):
     """Draws the loss, posterior and switch of a warmup, and below them the learning rate.
 
     Args:
-        found: An `AutoWUState`.
+        state: An `AutoWUState`.
         axes: Two matplotlib `Axes`. Defaults to None: those of a new figure.
 
     Returns:
@@ -407,10 +407,10 @@ def draw(found, axes=None):
         ValueError: Before the first loss.
         ModuleNotFoundError: If matplotlib is not installed.
     """
-    loss_axes, rate_axes = plots.ready("a warmup", found and found.points, axes, rows=2)
+    loss_axes, rate_axes = plots.ready("a warmup", state and state.points, axes, rows=2)
     import numpy as np
 
-    steps, losses = np.array(found.points).T
+    steps, losses = np.array(state.points).T
     step_count = steps[-1] + 1
     grid, mean, deviation = gaussian_process.curve(steps / step_count, losses)
     loss_axes.plot(steps, losses, ".", ms=3, color="0.6", label="loss")
@@ -418,13 +418,13 @@ def draw(found, axes=None):
     loss_axes.fill_between(grid * step_count, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
     plots.label_axes(loss_axes, "loss of a step")
 
-    grid_steps = np.unique(np.r_[0 : found.settings.total_steps : 1000j, found.begin])
-    rate_axes.plot(grid_steps, [found.rate(step) for step in grid_steps], label="learning rate")
+    grid_steps = np.unique(np.r_[0 : state.settings.total_steps : 1000j, state.begin])
+    rate_axes.plot(grid_steps, [state.rate(step) for step in grid_steps], label="learning rate")
     rate_axes.set(yscale="log")
-    rate_axes.set_ylim(bottom=found.settings.min_learning_rate)
+    rate_axes.set_ylim(bottom=state.settings.min_learning_rate)
     plots.label_axes(rate_axes, "learning rate")
-    ending = "switch" if found.found else "longest warmup"
+    ending = "switch" if state.found else "longest warmup"
     for ax in (loss_axes, rate_axes):
-        ax.axvline(found.begin, color="black", ls=":", lw=1, label=f"{ending}: {found.begin:,.0f}")
+        ax.axvline(state.begin, color="black", ls=":", lw=1, label=f"{ending}: {state.begin:,.0f}")
         plots.legend(ax)
     return loss_axes, rate_axes

@@ -19,7 +19,7 @@ DECAYS = ("cosine", "constant_then_cosine")
 
 # The functions of an array namespace that `Settings.value` uses, for Python's own numbers.
 FLOATS = types.SimpleNamespace(
-    cos=math.cos, maximum=max, minimum=min, where=lambda holds, x, other: x if holds else other
+    cos=math.cos, maximum=max, minimum=min, where=lambda condition, x, y: x if condition else y
 )
 
 
@@ -106,10 +106,10 @@ class Settings:
         """Returns the learning rate after a number of steps.
 
             warmup(step)                                           step < begin
-            peak (1 + cos(pi min(s/S, 1)))/2, s = step - first     after
+            peak (1 + cos(pi min(s/S, 1)))/2                       after
 
-        Here first is begin, or with "constant_then_cosine" the later of begin and the cooldown; S
-        is T - first.
+        with s = step - d and S = T - d, where d is begin, or with "constant_then_cosine" the later
+        of begin and the start of the cooldown.
 
         Args:
             xp: A namespace of array functions, such as `FLOATS`.
@@ -117,10 +117,10 @@ class Settings:
             begin: The step at which the decay begins, a float.
             peak: The learning rate at which the decay begins.
         """
-        first = begin
+        decay_begin = begin
         if self.decay == "constant_then_cosine":
-            first = xp.maximum(begin, 0.0 * begin + self.cooldown)
-        fraction = xp.maximum(step - first, 0.0 * step) / (self.total_steps - first)
+            decay_begin = xp.maximum(begin, 0.0 * begin + self.cooldown)
+        fraction = xp.maximum(step - decay_begin, 0.0 * step) / (self.total_steps - decay_begin)
         fall = 0.5 * (1.0 + xp.cos(math.pi * xp.minimum(fraction, 1.0 + 0.0 * fraction)))
         # After the longest warmup, its formula could overflow.
         rise = self.warmup(xp.minimum(step, 0.0 * step + self.longest))
@@ -274,8 +274,8 @@ class AutoWUState:
     @property
     def halfway(self) -> float:
         """The loss (F + L)/2, once an epoch of the warmup has ended; see the class."""
-        first = [loss for step, loss in self.points if step < self.verdicts[0][0]]
-        return (sum(first) / len(first) + min(self._tails().values())) / 2
+        first_epoch = [loss for step, loss in self.points if step < self.verdicts[0][0]]
+        return (sum(first_epoch) / len(first_epoch) + min(self._tails().values())) / 2
 
     @property
     def lowest(self) -> int:
@@ -289,9 +289,9 @@ class AutoWUState:
         return {end: self._tail(begin, end) for begin, end in zip([0, *ends], ends, strict=False)}
 
     def _tail(self, begin, end):
-        """Returns the mean loss of the last quarter of the steps from begin to end."""
-        first, last = (bisect.bisect_left(self.points, (step,)) for step in (begin, end))
-        losses = [loss for _, loss in self.points[first:last]]
+        """Returns the mean loss over the last quarter of the steps from `begin` to `end`."""
+        begin_index, end_index = (bisect.bisect_left(self.points, (step,)) for step in (begin, end))
+        losses = [loss for _, loss in self.points[begin_index:end_index]]
         losses = losses[-max(len(losses) // 4, 1) :]
         return sum(losses) / len(losses)  # every epoch with a verdict has a loss
 

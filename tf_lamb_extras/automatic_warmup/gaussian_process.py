@@ -151,12 +151,15 @@ def _process(kernel, **arguments):
     return GaussianProcessRegressor(kernel, **arguments)
 
 
-def _sample(x, y, most: int, seed: int) -> tuple:
-    """Returns x and y, or at most `most` of their points, drawn by this seed and kept in order."""
+def _sample(x, y, max_points: int, seed: int) -> tuple:
+    """Returns x and y, or `max_points` of their points if they have more.
+
+    The points are drawn by the seed, and stay in order.
+    """
     import numpy as np
 
-    if len(x) <= most:
+    if len(x) <= max_points:
         return x, y
     rng = np.random.default_rng((seed, len(x)))
-    indices = np.sort(rng.choice(len(x), most, replace=False))
+    indices = np.sort(rng.choice(len(x), max_points, replace=False))
     return x[indices], y[indices]

@@ -125,7 +125,7 @@ class Accumulators:
             raise ValueError(
                 f"{name} normalizes another axis than that of {layer.name}'s features."
             )
-        scale, least, most = self._grid(maker.inputs[0], name)
+        scale, least_input, greatest_input = self._grid(maker.inputs[0], name)
         kernel = getattr(layer, "depthwise_kernel", None)
         kernel = (layer.kernel if kernel is None else kernel).numpy().astype("float64")
         step, multiples = _on_grid(kernel, layer.name)
@@ -138,10 +138,12 @@ class Accumulators:
         return Accumulator(
             step=scale * step,
             low=tuple(
-                plus * least + minus * most for plus, minus in zip(positive, negative, strict=True)
+                plus * least_input + minus * greatest_input
+                for plus, minus in zip(positive, negative, strict=True)
             ),
             high=tuple(
-                plus * most + minus * least for plus, minus in zip(positive, negative, strict=True)
+                plus * greatest_input + minus * least_input
+                for plus, minus in zip(positive, negative, strict=True)
             ),
             bias=self.bias(call, channels),
             kernel_step=step,

@@ -104,15 +104,15 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
     bits, (low, high) = check_bits(bits), check_range(low, high, name)
     if not (math.isfinite(k) and math.isfinite(b)):
         raise ValueError(f"{name}: k = {k} and b = {b} must be finite numbers.")
-    result = _found(k, b, bits, low, high)
-    if result is None and _found(Fraction(k), Fraction(b), bits, low, high):
+    result = _least_shift(k, b, bits, low, high)
+    if result is None and _least_shift(Fraction(k), Fraction(b), bits, low, high):
         raise ValueError(
             f"{name}: {k!r} x + {b!r} is so near to several whole numbers that floats round it up "
             "at one and down at the next, as no line does. Give k and b as fractions.Fraction, or "
             "change b in its last places."
         )
     if result is None or width(result, low, high) > 32:
-        begin, end = _changing(k, b, bits, low, high)
+        begin, end = _changing_range(k, b, bits, low, high)
         raise ValueError(
             f"{name}: int32 would overflow: no A x + B of 32 bits is clip(floor({float(k):.9g} x + "
             f"{float(b):.9g}), 0, {2**bits - 1}) at every x from {low:,} to {high:,}. Take fewer "
@@ -122,46 +122,67 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
     return result
 
 
-def _found(k, b, bits, low, high) -> Integers | None:
-    """Returns the integers with the least shift, or None if there are none."""
+def _least_shift(k, b, bits, low, high) -> Integers | None:
+    """Returns the integers (A, B, d) of a line k x + b with the least shift d, or None.
+
+    Args:
+        k: The slope.
+        b: The offset.
+        bits: The bits of the activation.
+        low: The least x.
+        high: The greatest x.
+    """
     if k >= 0:
         return _rising(k, b, bits, low, high)
     mirrored = _rising(-k, b, bits, -high, -low)  # -k and -x give the same line
     return mirrored and mirrored._replace(a=-mirrored.a)
 
 
-def _changing(k, b, bits, low, high) -> tuple[int, int]:
-    """Returns the last x of the first level, and the first x of the last level."""
+def _changing_range(k, b, bits, low, high) -> tuple[int, int]:
+    """Returns the range of x in which the output changes.
+
+    It goes from the last x of the first level to the first x of the last level. The arguments are
+    those of `_least_shift`.
+    """
     if k < 0:
-        begin, end = _changing(-k, b, bits, -high, -low)
+        begin, end = _changing_range(-k, b, bits, -high, -low)
         return -end, -begin
-    first, last, thresholds = _thresholds(k, b, bits, low, high)
-    return thresholds[first + 1] - 1, thresholds[last]
+    first_level, last_level, thresholds = _thresholds(k, b, bits, low, high)
+    return thresholds[first_level + 1] - 1, thresholds[last_level]
 
 
 def _thresholds(k, b, bits, low, high):
-    """Returns the levels at both ends of the range, and the first x of each later level."""
+    """Finds where the output of a rising line reaches each level.
+
+    The arguments are those of `_least_shift`.
+
+    Returns:
+        The level at the least x, the level at the greatest x, and level -> the first x that has it,
+        for each level after the first.
+    """
 
     def line(x):
         return k * x + b
 
     # The line may be far outside the levels.
-    first, last = (math.floor(min(max(line(x), 0), 2**bits - 1)) for x in (low, high))
+    first_level, last_level = (math.floor(min(max(line(x), 0), 2**bits - 1)) for x in (low, high))
     xs = range(low, high + 1)
-    levels = range(first + 1, last + 1)
-    return first, last, {j: low + bisect.bisect_left(xs, j, key=line) for j in levels}
+    levels = range(first_level + 1, last_level + 1)
+    return first_level, last_level, {j: low + bisect.bisect_left(xs, j, key=line) for j in levels}
 
 
 def _rising(k, b, bits, low, high) -> Integers | None:
-    """Returns the integers for a slope k >= 0 with the least shift, or None if there are none."""
+    """Returns `_least_shift` for a slope k >= 0."""
     top = 2**bits - 1
-    first, last, thresholds = _thresholds(k, b, bits, low, high)
-    if first == last:
-        return Integers(0, first, 0)
+    first_level, last_level, thresholds = _thresholds(k, b, bits, low, high)
+    if first_level == last_level:
+        return Integers(0, first_level, 0)
     # (x, level): at x the line is at least at `reached`, and below `missed`. At the ends of the
     # range only 0 and `top` hold by clipping.
-    reached = [(low, first)] * (first > 0) + [(x, j) for j, x in thresholds.items()]
-    missed = [(x - 1, j) for j, x in thresholds.items()] + [(high, last + 1)] * (last < top)
+    reached = [(low, first_level)] * (first_level > 0) + [(x, j) for j, x in thresholds.items()]
+    missed = [(x - 1, j) for j, x in thresholds.items()] + [(high, last_level + 1)] * (
+        last_level < top
+    )
     slope = min(k, 2**bits)  # steeper than through all levels in one step never helps
 
     def fit(d):
@@ -181,7 +202,7 @@ def _fit(slope, d, reached, missed) -> Integers | None:
     is left.
     """
     scale = 2**d
-    least, most = -math.inf, math.inf
+    least_a, greatest_a = -math.inf, math.inf
     a = round(slope * scale)
     while True:
         from_below, x, i = max((j * scale - a * x, x, j) for x, j in reached)
@@ -191,12 +212,12 @@ def _fit(slope, d, reached, missed) -> Integers | None:
         # These two points need a (z - x) <= (j - i) 2^d - 1, which fails.
         run, rise = z - x, (j - i) * scale - 1
         if run > 0:
-            most = rise // run
-            a = most
+            greatest_a = rise // run
+            a = greatest_a
         elif run < 0:
-            least = -(rise // -run)
-            a = least
-        if run == 0 or least > most:
+            least_a = -(rise // -run)
+            a = least_a
+        if run == 0 or least_a > greatest_a:
             return None
 
 

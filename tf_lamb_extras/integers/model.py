@@ -278,16 +278,23 @@ def _check_names(accumulators, pairs):
     return accumulators
 
 
-def _fixed(call, activation, finder, given):
-    """Converts one batch normalization with its activation to integers."""
+def _fixed(call, activation, finder, accumulator_range):
+    """Converts one batch normalization with its activation to integers.
+
+    Args:
+        call: The call of the batch normalization.
+        activation: The activation that follows.
+        finder: Finds the range of its accumulators from the layer before.
+        accumulator_range: The user's step and range of the accumulators; None for `finder`'s.
+    """
     norm = call.layer
     channels = norm.moving_mean.shape[0]
     axis = norm.axis if isinstance(norm.axis, int) else norm.axis[0]
     axis = -1 if axis in (-1, call.rank - 1) else axis % call.rank
-    if given is None:
+    if accumulator_range is None:
         accumulator = finder.of(call, axis)
     else:
-        accumulator = walk.given(norm.name, given, finder.bias(call, channels))
+        accumulator = walk.given(norm.name, accumulator_range, finder.bias(call, channels))
 
     def values(name, default):
         weight = getattr(norm, name, None)

@@ -15,7 +15,7 @@ import keras
 from tf_lamb.api.variables import unwrapped
 from tf_lamb_extras.preflight import shapes, step_programs
 from tf_lamb_extras.preflight.tpu import compiler, roofline
-from tf_lamb_extras.preflight.tpu.answers import asked
+from tf_lamb_extras.preflight.tpu.answers import ask_compiler
 from tf_lamb_extras.preflight.tpu.cache import Cache
 from tf_lamb_extras.preflight.tpu.programs import reduced
 from tf_lamb_extras.preflight.tpu.report import Report
@@ -126,7 +126,7 @@ def preflight(
     )  # fmt: skip
     cache = Cache(cache_dir, str(slice_), lambda lowered: lowered.as_text())
     compiled = _Compiled(programs, inputs, targets, slice_, parts, cache, print_fn)
-    return asked(report, compiled, largest_batch=largest_batch)
+    return ask_compiler(report, compiled, largest_batch=largest_batch)
 
 
 class _Compiled:
@@ -138,7 +138,7 @@ class _Compiled:
         targets: The targets, likewise; or None.
         topology: The topology to compile for.
         parts: The number of parts that a batch is split into.
-        kept: The `Cache` of the compiler's answers.
+        cache: The `Cache` of the compiler's answers.
         print_fn: A function that prints a line, or None.
 
     Attributes:
@@ -146,10 +146,10 @@ class _Compiled:
         slots: The bytes of the optimizer's variables on one device.
     """
 
-    def __init__(self, programs, inputs, targets, topology, parts, kept, print_fn):
+    def __init__(self, programs, inputs, targets, topology, parts, cache, print_fn):
         self._programs, self._topology, self._parts = programs, topology, parts
         self._inputs, self._targets = inputs, targets
-        self._kept, self._print_fn = kept, print_fn
+        self._cache, self._print_fn = cache, print_fn
         self.weights, self.slots = programs.weights, programs.slots
 
     def step(self, share):
@@ -164,11 +164,16 @@ class _Compiled:
         """Compiles the update alone."""
         return self._compile("the update alone", self._programs.update)
 
-    def _compile(self, what, make):
-        """Returns a program from the cache, or makes and compiles it; `what` names it."""
+    def _compile(self, name, make):
+        """Returns a program from the cache, or makes and compiles it.
+
+        Args:
+            name: Its name, in the cache and for the printed line.
+            make: A function that makes it, lowered but not compiled.
+        """
         start, outcome = time.perf_counter(), "refused"
         try:
-            program = self._kept.compiled(what, make, compiler.compile_lowered)
+            program = self._cache.compiled(name, make, compiler.compile_lowered)
             outcome = roofline.gib(program.memory)
             return program
         except compiler.TooLarge as error:
@@ -176,7 +181,7 @@ class _Compiled:
             raise
         finally:
             if self._print_fn is not None:
-                self._print_fn(f"compiled {what}: {outcome}, {time.perf_counter() - start:.0f} s")
+                self._print_fn(f"compiled {name}: {outcome}, {time.perf_counter() - start:.0f} s")
 
     def network(self, program):
         """Returns the bytes to all-reduce, those of the update alone, and the collectives by kind.

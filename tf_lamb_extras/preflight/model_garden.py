@@ -28,7 +28,7 @@ from tf_lamb.model_garden import train
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, one_line
 from tf_lamb_extras.preflight.tpu import compiler, roofline
-from tf_lamb_extras.preflight.tpu.answers import asked
+from tf_lamb_extras.preflight.tpu.answers import ask_compiler
 from tf_lamb_extras.preflight.tpu.cache import Cache
 from tf_lamb_extras.preflight.tpu.report import Report
 
@@ -93,7 +93,7 @@ def ask(
         steps=params.trainer.train_steps, compiler=compiler.versions(),
     )  # fmt: skip
     cache = Cache(cache_dir, device.device_kind, compiler.text_of)
-    return asked(report, _Compiled(params, device, cache, say), largest_batch=largest_batch)
+    return ask_compiler(report, _Compiled(params, device, cache, say), largest_batch=largest_batch)
 
 
 class _Compiled:
@@ -102,7 +102,7 @@ class _Compiled:
     Args:
         params: The experiment's config.
         device: A device to compile for.
-        kept: The `Cache` of the compiler's answers.
+        cache: The `Cache` of the compiler's answers.
         say: A function with the arguments of `print`.
 
     Attributes:
@@ -110,10 +110,10 @@ class _Compiled:
         slots: The bytes of the optimizer's variables.
     """
 
-    def __init__(self, params, device, kept, say):
+    def __init__(self, params, device, cache, say):
         from tf_lamb_extras.preflight import step_programs_of_model_garden as step_programs
 
-        self._device, self._kept, self._say = device, kept, say
+        self._device, self._cache, self._say = device, cache, say
         self._built = self._took("building the model", lambda: step_programs.Steps(params))
         self.weights, self.slots = self._built.weights, self._built.slots
 
@@ -132,12 +132,17 @@ class _Compiled:
         """
         return self._built.gradients, self._built.gradients, None
 
-    def _compile(self, what, make):
-        """Returns a program from the cache, or makes and compiles it; `what` names it."""
+    def _compile(self, name, make):
+        """Returns a program from the cache, or makes and compiles it.
+
+        Args:
+            name: Its name, in the cache and for the printed line.
+            make: A function that makes it, lowered but not compiled.
+        """
         return self._took(
-            f"compiling {what}",
-            lambda: self._kept.compiled(
-                what, make, lambda hlo: compiler.compile_hlo(hlo, self._device)
+            f"compiling {name}",
+            lambda: self._cache.compiled(
+                name, make, lambda hlo: compiler.compile_hlo(hlo, self._device)
             ),
             lambda program: roofline.gib(program.memory),
         )

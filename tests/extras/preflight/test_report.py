@@ -119,7 +119,7 @@ def question(share=32):
 
 def test_what_it_says_and_how_many_compilations_that_takes():
     steps = Compiler()
-    found = answers.asked(question(), steps, largest_batch=True)
+    found = answers.ask_compiler(question(), steps, largest_batch=True)
     assert steps.compiled == [32, "update", 124, 125]
     assert found.fits and found.work.update_bytes == 9e9
     assert found.hours == pytest.approx(3600 * found.bounds.step / 3600)
@@ -128,7 +128,7 @@ def test_what_it_says_and_how_many_compilations_that_takes():
 
 def test_of_a_batch_that_does_not_fit_micro_batches_are_named_that_do():
     steps = Compiler()
-    found = answers.asked(question(1024), steps, largest_batch=True)
+    found = answers.ask_compiler(question(1024), steps, largest_batch=True)
     assert not found.fits and found.needed > SMALL.chip.memory
     assert steps.compiled[0] == 1024 and "update" not in steps.compiled
     assert found.largest == 124 and found.needed_micro_batches == 16

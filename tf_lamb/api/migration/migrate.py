@@ -276,7 +276,7 @@ def _begun(part, has_averages):
     Leaves out averages if no update has made any, and arrays of zeros that are not slots. Sums
     that replicas keep apart are added up.
     """
-    values = _values(part.kept)
+    values = _values(part.arrays)
     if not has_averages:
         values.pop("average", None)
     slots = named.slots_of_rule(values) | {"average"}

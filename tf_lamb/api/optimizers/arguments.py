@@ -20,11 +20,11 @@ _LONGEST = 100  # letters of a value that a call shows; what is longer is shown 
 _DEEPEST = 3  # levels of lists and dicts that a call shows
 _HIDDEN = "..."
 _MEANT = "did you mean"  # begins the label of a misspelt argument
-_RATE_OF_OTHERS = 0.001  # with which the optimizers of Addons, torch, timm and Keras begin
+_RATE_OF_OTHERS = 0.001  # the default learning rate in TensorFlow Addons, torch, timm and Keras
 
 
 def answered(constructor: Constructor) -> Constructor:
-    """Wraps a constructor, so that its error for an unknown argument is the call rewritten.
+    """Wraps a constructor, so that its error for an unknown argument shows the call rewritten.
 
     The signature stays the same. A subclass may take other arguments.
     """
@@ -51,8 +51,8 @@ class Translation(NamedTuple):
     Attributes:
         arguments: The arguments of ours that replace them, with their values as code. "..." stands
             for a value that code does not show.
-        notes: Sentences about what is computed otherwise, or cannot be had.
-        impossible: The words that are unknown, or stand for what cannot be had.
+        notes: Sentences about what ours computes otherwise, or cannot do.
+        impossible: The words that are unknown, or that no argument of ours replaces.
     """
 
     arguments: dict[str, str]
@@ -61,7 +61,7 @@ class Translation(NamedTuple):
 
 
 def translation(cls: type, arguments: Mapping[str, Any], keras: str | None = None) -> Translation:
-    """Translates arguments that a class of optimizers lacks, for where no call is written.
+    """Translates arguments that a class of optimizers lacks, without rewriting a whole call.
 
     Args:
         cls: The class, or its half in `tf_lamb.api`.
@@ -119,11 +119,17 @@ def _number(value: Any) -> str:
 
 
 class _Foreign(NamedTuple):
-    """An argument that a class lacks, and what is known of it."""
+    """An argument that a class lacks.
+
+    Attributes:
+        name: Its name in the user's call.
+        label: The packages that have it, or "did you mean ...?" for a misspelt one.
+        has_place: Whether an argument of ours does what it does. Defaults to True.
+    """
 
     name: str
-    label: str  # who calls it so, or which was probably meant
-    has_place: bool = True  # whether anything of ours does what it does
+    label: str
+    has_place: bool = True
 
 
 class _Call:
@@ -173,11 +179,13 @@ class _Call:
         plural = "s" if len(self._foreign) > 1 else ""
         names = [f"{word.name!r}{word.label and f' ({word.label})'}" for word in self._foreign]
         head = f"{self._cls.__name__} has no argument{plural} {_listed(names)}"
-        known = ", ".join(self._parameters)
+        accepted = ", ".join(self._parameters)
         if len(self._unknown) == len(self._foreign):
-            return f"{head}: it takes {known}."
+            return f"{head}: it takes {accepted}."
         if self._unknown:
-            self._notes[f"{_listed(map(repr, self._unknown))} is unknown; it takes {known}."] = None
+            self._notes[f"{_listed(map(repr, self._unknown))} is unknown; it takes {accepted}."] = (
+                None
+            )
         notes = " ".join(filter(None, [self.sentences(), self._about_the_rate()]))
         call = self._rewritten()
         if any(word.has_place for word in self._foreign):
@@ -185,7 +193,7 @@ class _Call:
         return f"{head}. {notes} Without {'them' if plural else 'it'}, {call}."
 
     def sentences(self) -> str:
-        """Returns what is computed otherwise, and what cannot be had."""
+        """Returns the sentences about what ours computes otherwise, or cannot do."""
         return " ".join(self._notes)
 
     def _about_the_rate(self) -> str:
@@ -201,7 +209,7 @@ class _Call:
         )
 
     def impossible(self) -> tuple[str, ...]:
-        """Returns the words that are unknown, or stand for what cannot be had."""
+        """Returns the words that are unknown, or that no argument of ours replaces."""
         return tuple(word.name for word in self._foreign if not word.has_place)
 
     def _entries(self) -> list[Word]:
@@ -220,12 +228,12 @@ class _Call:
         """Replaces misspelt words of other packages, and takes misspelt arguments of ours over.
 
         Returns:
-            The words that are like nothing known.
+            The words that resemble no known word.
         """
-        known = dict.fromkeys(word for entry in entries for word in entry.conditions)
+        known_words = dict.fromkeys(word for entry in entries for word in entry.conditions)
         unknown = []
-        for name in [name for name in foreign if name not in known]:
-            candidates = [*self._parameters, *known]
+        for name in [name for name in foreign if name not in known_words]:
+            candidates = [*self._parameters, *known_words]
             match = next(iter(difflib.get_close_matches(name, candidates, 1, _LIKENESS)), None)
             if match in foreign or match is None:
                 unknown.append(name)
@@ -251,7 +259,7 @@ class _Call:
             is_same = _is_one_of(values[words[0]], entry.same)
             has_place = is_same or entry.becomes is not None
             self._foreign += [
-                _Foreign(word, entry.of, has_place)
+                _Foreign(word, entry.packages, has_place)
                 for word in words
                 if f"{_MEANT} {word}?" not in labelled
             ]
@@ -267,33 +275,45 @@ class _Call:
                 self._put(name, self._value(tree, named), replaces)
 
     def _holds(self, entry: Word, foreign: Mapping[str, Any]) -> bool:
-        """Returns whether all words of an entry are there, with the values that it asks for."""
-        for word, wanted in entry.conditions.items():
+        """Returns whether the call has all words of an entry, with the values that it requires."""
+        for word, required in entry.conditions.items():
             if word in self._parameters:
                 value = {**self._given, **self.new}.get(word)
             elif word in foreign:
                 value = foreign[word]
             else:
                 return False
-            if wanted is not ... and not _is_one_of(value, (wanted,)):
+            if required is not ... and not _is_one_of(value, (required,)):
                 return False
         return True
 
     def _put(self, name: str, value: Any, replaces: bool):
-        """Sets an argument; dicts and lists are joined with what is given."""
+        """Sets an argument of the rewritten call.
+
+        Args:
+            name: The argument.
+            value: Its value. A dict or a list is joined with that of the call; of two other values
+                the call's stays, and a note says so.
+            replaces: Whether the value replaces that of the call instead.
+        """
         before = {**self._given, **self.new}.get(name)
         if before is None or replaces:
             self.new[name] = value
         elif isinstance(before, Mapping) and isinstance(value, Mapping):
             self.new[name] = {**before, **{key: value[key] for key in value if key not in before}}
         elif type(before) is list and type(value) is list:
-            known = [shown(item) for item in before]
-            self.new[name] = [*before, *(item for item in value if shown(item) not in known)]
+            present = [shown(item) for item in before]
+            self.new[name] = [*before, *(item for item in value if shown(item) not in present)]
         elif shown(before) != shown(value):
             self._notes[f"That gives {name} twice: keep the one that you mean."] = None
 
     def _value(self, tree: ast.expr, named: Mapping[str, Any]) -> Any:
-        """Returns the value of an expression of the table, as far as plain values go."""
+        """Returns the value of an expression of the table.
+
+        Args:
+            tree: The expression.
+            named: Name in it -> value. `Code` makes the result `Code`.
+        """
 
         def value_of(tree):
             return self._value(tree, named)
@@ -334,7 +354,7 @@ class _Call:
         raise NotImplementedError(ast.unparse(tree))
 
     def _items(self, tree: ast.expr, named: Mapping[str, Any]) -> list[Any]:
-        """Returns the items that an expression in a list stands for."""
+        """Returns the items that an expression in a list stands for: several if it has a star."""
         if not isinstance(tree, ast.Starred):
             return [self._value(tree, named)]
         value = self._value(tree.value, named)
@@ -345,7 +365,7 @@ class _Call:
         return list(value) if type(value) in (list, tuple) else [value]
 
     def _rewritten(self) -> str:
-        """Returns the way out: the whole call, or the arguments where a subclass makes it."""
+        """Returns what to write instead: the whole call, or arguments alone for a subclass."""
         if not self._is_whole:
             new = [f"{name}={shown(value)}" for name, value in self.new.items()]
             return f"write {_listed(new)}" if new else "leave it out"
@@ -360,7 +380,12 @@ class _Call:
 
 
 def _composed(form: str, *values: Any) -> Code:
-    """Returns code that is made of other values; hidden if one of them is."""
+    """Returns the code of an expression, or `...` if the code of a value in it is not shown.
+
+    Args:
+        form: The expression, with `{}` for each value.
+        *values: The values.
+    """
     texts = [shown(value) for value in values]
     if _HIDDEN in texts:
         return Code(_HIDDEN)
@@ -378,16 +403,20 @@ def _begins_with_parameters(args: Sequence[Any], foreign: Mapping[str, Any]) -> 
 
 
 def _is_one_of(value: Any, values: Sequence[Any]) -> bool:
-    """Returns whether a value is among plain others; False for an object of another type."""
+    """Returns whether a value equals one of some plain values; False if it is none itself.
+
+    Plain are None, bools, numbers, strings, and lists of these. True does not equal 1.
+    """
     if type(value) in (list, tuple):
         return shown(tuple(value)) in map(shown, values)
     is_plain = value is None or type(value) in (bool, int, float, str)
     return is_plain and any(
-        value == other and (type(value) is bool) == (type(other) is bool) for other in values
+        value == candidate and (type(value) is bool) == (type(candidate) is bool)
+        for candidate in values
     )
 
 
 def _listed(texts) -> str:
     """Joins texts by commas, and the last by "and"."""
-    *others, last = texts
-    return f"{', '.join(others)} and {last}" if others else last
+    *leading, last = texts
+    return f"{', '.join(leading)} and {last}" if leading else last

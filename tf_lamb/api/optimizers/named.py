@@ -36,14 +36,14 @@ class Part(NamedTuple):
     Attributes:
         name: The path of the variable, with its number where several variables have the path.
         shape: The shape of the variable.
-        kept: The arrays that accompany the variable, by name: slots, average, master, accumulator.
-        initial: The names of the initializers of these arrays, by name. Arrays that it lacks begin
-            at zero.
+        arrays: The optimizer's arrays for the variable, by name: slots, average, master,
+            accumulator.
+        initial: Name of an array -> name of its initializer. Arrays without one begin as zeros.
     """
 
     name: str
     shape: tuple[int, ...]
-    kept: Mapping[str, Variable]
+    arrays: Mapping[str, Variable]
     initial: Mapping[str, str] = {}
 
 
@@ -51,8 +51,8 @@ class NamedState(NamedTuple):
     """The variables that make up the state of an optimizer.
 
     Attributes:
-        kind: The name of the rule or of the wrapper. The state of another kind means something
-            else and is not loaded.
+        kind: The name of the rule or of the wrapper that keeps the state. Only state of the same
+            kind is loaded.
         scalars: The variables that the optimizer has once, by name.
         parts: The state of each variable of the build, in the order of the build.
         layout: The layout of these variables in their model. Defaults to an empty one.
@@ -68,7 +68,7 @@ class NamedState(NamedTuple):
         by_name = {
             f"{slot}:{position}": variable
             for position, part in enumerate(self.parts)
-            for slot, variable in part.kept.items()
+            for slot, variable in part.arrays.items()
         }
         return {**self.scalars, **by_name}
 
@@ -77,7 +77,7 @@ class NamedState(NamedTuple):
         return dict(self.scalars) | {
             f"{position}:{_escaped(part.name)}:{slot}": variable
             for position, part in enumerate(self.parts)
-            for slot, variable in part.kept.items()
+            for slot, variable in part.arrays.items()
         }
 
 
@@ -143,7 +143,7 @@ def continue_from(
 ) -> set[str]:  # fmt: skip
     """Sets the state of an optimizer of this package, so that it continues after `step` steps.
 
-    Slots and scalars that are not given begin anew.
+    Slots and scalars that are missing in the arguments get their initial values.
 
     Args:
         optimizer: The optimizer, which is built here for `trained`.
@@ -156,7 +156,7 @@ def continue_from(
         scalars: The scalars of the state, by their names in a file.
 
     Returns:
-        The names of the given scalars and arrays for which the optimizer has no place.
+        The names of those scalars and arrays that the optimizer has no variable for.
     """
     host = optimizer._host
     optimizer.build(trained)
@@ -167,9 +167,9 @@ def continue_from(
     unplaced = set(scalars) - set(state.scalars)
     for path, variable in zip(names_of(trained), trained, strict=True):
         part = state.parts[optimizer._index_of(variable)]
-        unplaced |= set(states[path]) - set(part.kept)
+        unplaced |= set(states[path]) - set(part.arrays)
         values = {"average": variable, **states[path]}
-        for name, target in part.kept.items():
+        for name, target in part.arrays.items():
             value = values.get(name)
             if value is not None and tuple(value.shape) != tuple(target.shape):
                 value = host.fit(target, part, value)
@@ -198,13 +198,15 @@ def note_load(optimizer: Any) -> None:
         optimizer._guard.note_start(step_of(optimizer))
 
 
-def variables_of_saved(name: str, state: NamedState, there: layouts.Layout) -> dict[str, Variable]:
+def variables_of_saved(
+    name: str, state: NamedState, saved_layout: layouts.Layout
+) -> dict[str, Variable]:
     """Returns the variables of an optimizer by the names that they have in a checkpoint.
 
     Args:
         name: The name of the optimizer, for the error.
         state: The state of the optimizer.
-        there: The layout of the optimizer that wrote the checkpoint.
+        saved_layout: The layout of the optimizer that wrote the checkpoint.
 
     Returns:
         Dict from a name as in `NamedState.variables`, with positions of the checkpoint, to a
@@ -213,28 +215,28 @@ def variables_of_saved(name: str, state: NamedState, there: layouts.Layout) -> d
     Raises:
         ValueError: if the checkpoint belongs to other layers.
     """
-    positions = _positions(name, there, state.layout)
+    positions = _positions(name, saved_layout, state.layout)
     return dict(state.scalars) | {
         f"{slot}:{position}": variable
         for position, part in zip(positions, state.parts, strict=True)
-        for slot, variable in part.kept.items()
+        for slot, variable in part.arrays.items()
     }
 
 
-def where_inside(kind: type | tuple, own: Callable, others: Callable) -> Callable:
-    """Makes a method of a wrapper that depends on the optimizers inside it.
+def where_inside(kind: type | tuple, inside: Callable, otherwise: Callable) -> Callable:
+    """Makes a method of a wrapper that depends on the optimizer which it wraps.
 
     Args:
         kind: A class, or several.
-        own: The method where an optimizer inside the wrapper is an instance of `kind`.
-        others: The method everywhere else.
+        inside: The method where the wrapper has an instance of `kind` inside.
+        otherwise: The method of all other wrappers.
 
     Returns:
         A function with the wrapper as first argument.
     """
 
     def method(wrapper, *arguments, **keywords):
-        implementation = own if isinstance(unwrapped(wrapper, kind), kind) else others
+        implementation = inside if isinstance(unwrapped(wrapper, kind), kind) else otherwise
         return implementation(wrapper, *arguments, **keywords)
 
     return method
@@ -294,8 +296,8 @@ def load(
         assign: A function that assigns a value to a variable.
 
     Raises:
-        ValueError: if another rule wrote the store, or if it belongs to other layers, slots or
-            shapes. Nothing is set then.
+        ValueError: if the state is that of another rule, or of other layers, slots or shapes.
+            Nothing is set then.
     """
     state, saved = optimizer._named_state(), _read(store, array)
     if reason := _why_nothing_loads(state, saved):
@@ -311,12 +313,12 @@ def load(
 
 
 class _Saved(NamedTuple):
-    """What a file has of an optimizer, with keys in the place of arrays.
+    """The keys under which a file holds the state of an optimizer; arrays are read when needed.
 
     Attributes:
         store: The mapping from keys to entries.
         keys: The keys, in the order of the file.
-        kinds: The names of the rules or wrappers that wrote the file; none in one of others.
+        kinds: The names of the rules or wrappers that wrote the file; none if another package did.
         slots: For each position in the file, in ascending order, the path of the variable, and the
             keys of its arrays by name. Empty if the optimizer that wrote the file was not built.
         array: A function that returns an entry as an array.
@@ -338,7 +340,12 @@ class _Saved(NamedTuple):
 
 
 def _read(store: Mapping[str, Any], array: Callable[[Any], Any]) -> _Saved:
-    """Returns what a store has, as a `_Saved`."""
+    """Returns the contents of a store as a `_Saved`.
+
+    Args:
+        store: The mapping from keys to entries.
+        array: A function that returns an entry as an array.
+    """
     keys = list(store.keys())
     slots: dict[int, tuple[str, dict]] = {}
     for key in keys:
@@ -351,7 +358,7 @@ def _read(store: Mapping[str, Any], array: Callable[[Any], Any]) -> _Saved:
 
 
 def _why_nothing_loads(state: NamedState, saved: _Saved) -> str | None:
-    """Returns why a file sets nothing, or None."""
+    """Returns why loading a file would set nothing; None if it would set something."""
     if not saved.keys:
         return "this file holds none"
     if not state.parts and (saved.slots or not state.scalars):
@@ -362,7 +369,16 @@ def _why_nothing_loads(state: NamedState, saved: _Saved) -> str | None:
 def _matched(
     optimizer: SavedOptimizer, state: NamedState, saved: _Saved
 ) -> list[tuple[Variable, Any]]:
-    """Returns pairs of a variable of the state and its value, saved or initial; or refuses."""
+    """Returns pairs (variable, the value to set), with initial values for what is not saved.
+
+    Args:
+        optimizer: The optimizer, or what measures for one.
+        state: Its state.
+        saved: The contents of the file.
+
+    Raises:
+        ValueError: if the saved state does not fit the optimizer.
+    """
     name, host = optimizer.name, optimizer._host
     if saved.kinds != [state.kind]:
         writer = "another optimizer, or an older version, did"
@@ -382,7 +398,7 @@ def _matched(
         elif scalar != "learning_rate":
             pairs.append((target, host.initial(target, "zeros")))
     for part, keys in zip(state.parts, keys_of_parts, strict=True):
-        for slot, target in part.kept.items():
+        for slot, target in part.arrays.items():
             if slot not in keys:
                 pairs.append((target, host.initial(target, part.initial.get(slot, "zeros"))))
                 continue
@@ -403,7 +419,13 @@ def _matched(
 
 
 def _keys_of_parts(name: str, state: NamedState, saved: _Saved) -> Sequence[Mapping[str, str]]:
-    """Returns, for each variable of the state, a dict from slot to its key in the file."""
+    """Returns, for each variable of the state, the keys of its arrays in the file, by slot.
+
+    Args:
+        name: The name of the optimizer, for the error.
+        state: Its state.
+        saved: The contents of the file.
+    """
     if not saved.slots:
         return [{}] * len(state.parts)
     if (layout := saved.layout()) is not None:
@@ -414,7 +436,7 @@ def _keys_of_parts(name: str, state: NamedState, saved: _Saved) -> Sequence[Mapp
     # accumulation.
     matched = [saved.slots.get(position, ("", {}))[1] for position in positions]
     for part, keys in zip(state.parts, matched, strict=True):
-        if (saved_slots := slots_of_rule(keys)) != (own_slots := slots_of_rule(part.kept)):
+        if (saved_slots := slots_of_rule(keys)) != (own_slots := slots_of_rule(part.arrays)):
             saved_text, own_text = (
                 ", ".join(sorted(slots)) or "nothing" for slots in (saved_slots, own_slots)
             )
@@ -424,28 +446,30 @@ def _keys_of_parts(name: str, state: NamedState, saved: _Saved) -> Sequence[Mapp
     return matched
 
 
-def _positions(name, there, here):
-    """Returns, for each variable of layout `here`, its position in the saved layout `there`."""
+def _positions(name, saved_layout, own_layout):
+    """Returns, for each variable of `own_layout`, its position in `saved_layout`; or raises."""
     try:
-        return layouts.match(there, here)
+        return layouts.match(saved_layout, own_layout)
     except layouts.Mismatch as error:
         raise _refusal(name, str(error)) from None
 
 
-def _positions_by_path(name, state, there, store):
+def _positions_by_path(name, state, saved_slots, store):
     """Returns, for each variable of the state, its position in an older file without a layout.
 
-    `there` maps a position in the file to the path of a variable and the keys of its slots.
+    `saved_slots` maps a position in the file to the path of a variable and the keys of its slots.
     """
     with_slots = {
-        position: (path, keys) for position, (path, keys) in there.items() if slots_of_rule(keys)
+        position: (path, keys)
+        for position, (path, keys) in saved_slots.items()
+        if slots_of_rule(keys)
     }
     shapes = [
         {slot: tuple(store[keys[slot]].shape) for slot in slots_of_rule(keys)}
         for _, keys in with_slots.values()
     ]
     own_shapes = [
-        {slot: tuple(part.kept[slot].shape) for slot in slots_of_rule(part.kept)}
+        {slot: tuple(part.arrays[slot].shape) for slot in slots_of_rule(part.arrays)}
         for part in state.parts
     ]
     paths = [path.replace("|", "/") for path, _ in with_slots.values()]
@@ -459,7 +483,9 @@ def _positions_by_path(name, state, there, store):
         ),
     )
     without_slots = {
-        path: position for position, (path, keys) in there.items() if position not in with_slots
+        path: position
+        for position, (path, keys) in saved_slots.items()
+        if position not in with_slots
     }
     positions = [without_slots.get(_escaped(part.name), -1) for part in state.parts]
     for position, match in zip(own_positions, matched, strict=True):
@@ -467,9 +493,9 @@ def _positions_by_path(name, state, there, store):
     return positions
 
 
-def slots_of_rule(kept) -> set[str]:
-    """Returns those of the names of a variable's arrays that are slots of the rule."""
-    return {slot for slot in kept if not slot.startswith(_NO_SLOTS)}
+def slots_of_rule(names) -> set[str]:
+    """Returns those names of arrays that are slots of a rule: no average, master or accumulator."""
+    return {slot for slot in names if not slot.startswith(_NO_SLOTS)}
 
 
 def _escaped(path):

@@ -109,11 +109,11 @@ def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
 def _explicit(constructor: Callable) -> inspect.Signature:
     """Returns the signature of a constructor with the arguments of `Shared` in place of `**`."""
     signature = inspect.signature(constructor)
-    *others, last = signature.parameters.values()
+    *explicit, last = signature.parameters.values()
     if last.kind is not last.VAR_KEYWORD:
         return signature
-    *others, name = others  # the name stays the last
-    return signature.replace(parameters=[*others, *shared_parameters(), name])
+    *explicit, name = explicit  # the name stays the last
+    return signature.replace(parameters=[*explicit, *shared_parameters(), name])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -426,18 +426,18 @@ def weight_decay(value, host):
     return value
 
 
-def undo_float32_rounding(rate, given):
+def undo_float32_rounding(rate, user_rate):
     """Returns the rate that the user gave, if the variable still holds its rounding to float32.
 
     Args:
         rate: The value of the variable.
-        given: The number that the user gave, or None.
+        user_rate: The user's number, or None if the rate is none.
 
     Returns:
-        `given` if `rate` is its rounding to float32, else `rate`.
+        `user_rate` if `rate` is its rounding to float32, else `rate`.
     """
-    is_given = given is not None and ctypes.c_float(given).value == rate
-    return given if is_given else rate
+    is_given = user_rate is not None and ctypes.c_float(user_rate).value == rate
+    return user_rate if is_given else rate
 
 
 def plain(value: Any) -> Any:

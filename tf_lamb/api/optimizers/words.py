@@ -15,19 +15,19 @@ class Word(NamedTuple):
     """One word of other packages, or several that mean something else together.
 
     Attributes:
-        given: The arguments there, as in a call: "lr"; with a value, if the entry is for this value
-            alone: "adam_w_mode=False". An argument of ours among them is one that is replaced.
-        of: The packages that have the word.
+        words: The arguments in those packages, as in a call: "lr"; with a value, if the entry is
+            for this value alone: "adam_w_mode=False". An argument of ours among them is replaced.
+        packages: The packages that have the word.
         becomes: Arguments of ours, as in a call, in which names stand for values: "epsilon=eps".
-            "" if there is nothing to write, None if what it does cannot be had.
-        note: A sentence: what is computed otherwise, or why it cannot be had, and the way out.
+            "" if ours need no argument for it, None if they cannot do it.
+        note: A sentence: what ours compute otherwise, or why they cannot do it, and the way out.
         classes: The optimizers of ours that the entry is for. Defaults to all that have the
             arguments in `becomes`.
-        same: Values that say what ours do anyway: the word is left out then.
+        same: Values with which the word asks for what ours do anyway; it is then left out.
     """
 
-    given: str
-    of: str
+    words: str
+    packages: str
     becomes: str | None
     note: str = ""
     classes: tuple[str, ...] = ()
@@ -35,8 +35,8 @@ class Word(NamedTuple):
 
     @property
     def conditions(self) -> Mapping[str, Any]:
-        """The words of `given`, each with the value that it must have; `...` is any."""
-        return _conditions(self.given)
+        """Each word, with the value that it must have; `...` stands for any value."""
+        return _conditions(self.words)
 
     @property
     def arguments(self) -> Mapping[str, ast.expr]:
@@ -45,33 +45,33 @@ class Word(NamedTuple):
 
 
 def _call(text: str) -> ast.Call:
-    """Parses arguments of a call."""
+    """Parses the text of a call's arguments, such as "lr, eps=1e-6"."""
     call = ast.parse(f"f({text})", mode="eval").body
     assert isinstance(call, ast.Call)
     return call
 
 
 @functools.cache
-def _conditions(given):
-    """Returns the words of `given`, each with the value that it must have; `...` is any."""
-    call = _call(given)
+def _conditions(words):
+    """Returns `Word.conditions` of `words`."""
+    call = _call(words)
     return {
         **{ast.unparse(name): ... for name in call.args},
         **{str(item.arg): ast.literal_eval(item.value) for item in call.keywords},
     }
 
 
-def _those(has: Callable[[rules.Rule], bool]) -> tuple[str, ...]:
-    """Returns the names of our optimizers whose rule has something."""
-    return tuple(name for name, rule in rules.OURS.items() if has(rule))
+def _rules_where(condition: Callable[[rules.Rule], bool]) -> tuple[str, ...]:
+    """Returns the names of our optimizers whose rules fulfil a condition."""
+    return tuple(name for name, rule in rules.OURS.items() if condition(rule))
 
 
-# What keeps two moments of every variable, and has no argument `momentum` of its own.
-_MOMENTS = _those(lambda rule: "beta_1" in rule.hyper and "momentum" not in rule.hyper)
-# What keeps a velocity of every variable.
-_VELOCITY = _those(lambda rule: "momentum" in rule.hyper and "beta_1" not in rule.hyper)
-_RATIO = _those(lambda rule: rule.always_has_ratio)
-_MATRICES = ("Muon", "SOAP")  # what works on matrices
+# The optimizers that keep two moments of every variable, and have no argument `momentum`.
+_MOMENTS = _rules_where(lambda rule: "beta_1" in rule.hyper and "momentum" not in rule.hyper)
+# The optimizers that keep a velocity of every variable.
+_VELOCITY = _rules_where(lambda rule: "momentum" in rule.hyper and "beta_1" not in rule.hyper)
+_RATIO = _rules_where(lambda rule: rule.always_has_ratio)
+_MATRICES = ("Muon", "SOAP")  # the optimizers that work on matrices
 
 _TORCH = "torch"
 _KERAS_MUON = "Keras's Muon"
@@ -92,7 +92,7 @@ _RATE_OF_ADAM = (
     "{'embedding': {'rate': 0.1}}."
 )
 
-# The first entry whose words are all there counts; what needs more words stands first.
+# The first entry of which a call has all words counts, so an entry of more words comes earlier.
 WORDS = (
     # -- learning rate and decay
     Word(

@@ -118,7 +118,7 @@ def _drawn(model_dir: str, params, train, validation) -> str:
         return "none: TensorBoard's files hold no scalars"
     path = os.path.join(model_dir, "report.png")
     try:
-        axes = plots.given_or_new("a run", rows=len(drawings), shown=False)
+        axes = plots.given_or_new("a run", rows=len(drawings), is_pyplot=False)
         for draw, ax in zip(drawings, axes, strict=True):
             draw(ax)
         with (

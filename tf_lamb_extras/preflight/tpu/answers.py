@@ -26,7 +26,10 @@ class Largest(NamedTuple):
 
 
 def largest(
-    needs: Callable[[int], float], available: float, known: Mapping[int, float], tries: int = 3
+    needs: Callable[[int], float],
+    available: float,
+    bytes_by_batch: Mapping[int, float],
+    tries: int = 3,
 ) -> Largest:
     """Searches for the largest batch that fits.
 
@@ -42,57 +45,77 @@ def largest(
         needs: A function from a batch to its bytes, infinite if the compiler refuses it. It is
             called once for each batch.
         available: The available bytes.
-        known: The bytes at the batch that was asked for, and at 0, the bytes without examples.
+        bytes_by_batch: The bytes at the batch that was asked for, and at 0, without examples.
         tries: The number of batches to try. Defaults to 3.
     """
-    if known[0] > available:
+    if bytes_by_batch[0] > available:
         return Largest(0, 1, 0)
-    known = dict(known)
-    requested = max(known)
+    bytes_by_batch = dict(bytes_by_batch)
+    requested = max(bytes_by_batch)
     for _ in range(tries):
-        fits, fails = _bracket(known, available)
+        fits, fails = _bracket(bytes_by_batch, available)
         if fails - fits <= 1:
             break
         # The compiler rounds a size that is too large, so stay below the limit when near it.
-        near = fails in known and known[fails] < 1.01 * available
-        guess = _meeting(known, available * (0.999 if near else 1), fits, fails)
+        near = fails in bytes_by_batch and bytes_by_batch[fails] < 1.01 * available
+        guess = _meeting(bytes_by_batch, available * (0.999 if near else 1), fits, fails)
         if not fits:
             guess = requested // micro_batches(requested, max(guess, 1))
-        elif fits - 1 in known:
+        elif fits - 1 in bytes_by_batch:
             guess = max(guess, int(fits + min(2 * fits, fails)) // 2, fits + 1)
         else:
             guess = max(guess, fits + 1)
-        known[guess] = needs(guess)
-    fits, fails = _bracket(known, available)
+        bytes_by_batch[guess] = needs(guess)
+    fits, fails = _bracket(bytes_by_batch, available)
     if math.isinf(fails):
         return Largest(fits)
-    return Largest(fits, int(fails), _meeting(known, available, fits, fails))
+    return Largest(fits, int(fails), _meeting(bytes_by_batch, available, fits, fails))
 
 
-def _bracket(known, available):
-    """Returns the most examples that fit, and the fewest that do not, infinite if all fit."""
-    fits = max((n for n in known if known[n] <= available), default=0)
-    return fits, min((max(n, 1) for n in known if known[n] > available), default=math.inf)
+def _bracket(bytes_by_batch, available):
+    """Returns the most examples that fit, and the fewest that do not, infinite if all fit.
+
+    Args:
+        bytes_by_batch: Examples -> the bytes that they need.
+        available: The available bytes.
+    """
+    fits = max((n for n in bytes_by_batch if bytes_by_batch[n] <= available), default=0)
+    return fits, min(
+        (max(n, 1) for n in bytes_by_batch if bytes_by_batch[n] > available), default=math.inf
+    )
 
 
-def _meeting(known, available, fits, fails):
+def _meeting(bytes_by_batch, available, fits, fails):
     """Returns the most examples for which a line through the known sizes has room.
 
     The line runs between the most examples that fit and the fewest that do not. If everything fits,
     it runs through the two largest batches, or from no examples to the largest if that line does
     not rise.
+
+    Args:
+        bytes_by_batch: Examples -> the bytes that they need.
+        available: The available bytes.
+        fits: The most examples that fit.
+        fails: The fewest that do not, or infinity.
     """
     start, end, limit = fits, fails, fails - 1
     if math.isinf(fails):
         end, limit = fits, 1000 * fits  # no line is trusted farther than that
-        start = max((n for n in known if n < fits - 1 and known[n] < known[fits]), default=0)
-    rise = known[end] - known[start]
-    fraction = (available - known[start]) / rise if rise > 0 else math.inf
+        start = max(
+            (
+                n
+                for n in bytes_by_batch
+                if n < fits - 1 and bytes_by_batch[n] < bytes_by_batch[fits]
+            ),
+            default=0,
+        )
+    rise = bytes_by_batch[end] - bytes_by_batch[start]
+    fraction = (available - bytes_by_batch[start]) / rise if rise > 0 else math.inf
     return int(min(max(start + fraction * (end - start), fits), limit))
 
 
-def asked(report: Report, steps: Any, *, largest_batch: bool) -> Report:
-    """Returns the report with the compiler's answers.
+def ask_compiler(report: Report, steps: Any, *, largest_batch: bool) -> Report:
+    """Asks the compiler, and returns the report with its answers.
 
     One compilation tells whether the step fits, and its minimum time. A second one tells the
     update's share. At most three more find the largest batch.
