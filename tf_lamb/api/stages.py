@@ -108,6 +108,7 @@ def fit_stages(
     _check_callbacks(run_callbacks.callbacks)
 
     def fit(batches, steps, initial, last):
+        """Trains from epoch `initial` to epoch `last`, each of `steps` calls."""
         return model.fit(
             batches, steps_per_epoch=steps, initial_epoch=initial, epochs=last, shuffle=False,
             validation_data=validation_data, callbacks=run_callbacks, verbose=0,

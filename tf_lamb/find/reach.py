@@ -365,12 +365,20 @@ def _runs_at(
     target, early = targets
 
     def run(rate, max_steps, seed=0):
+        """Makes a run, and notes it if it reaches the target; see `train`."""
         finished = train(rate, max_steps, seed)
         has_arrived = finished.steps < math.inf and not finished.is_given_up
         arrived.extend([finished] if has_arrived else [])
         return finished
 
     def train(rate, max_steps, seed):
+        """Makes a run, again with earlier evaluations if it was past a loss before the first.
+
+        Args:
+            rate: The learning rate after the warmup.
+            max_steps: The steps after which the run is given up.
+            seed: Which order of the data to take.
+        """
         if baseline_run is not None and (rate, seed) == (baseline_run.rate, 0):
             return baseline_run
         limit = math.ceil(max_steps if seed else min(most_steps, max_steps))

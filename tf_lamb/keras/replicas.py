@@ -163,6 +163,7 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
     is_seed = [id(v) in seeds for v in model.non_trainable_variables]
 
     def replica(weights, non_trainable, optimizer_variables, metrics, data):
+        """Computes the results of one replica; the arguments are its parts of those above."""
         # The offset of this replica's seeds, which is taken off again after the step.
         value = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
         non_trainable = [

@@ -161,6 +161,7 @@ class Workers:
         import jax
 
         def worker(rate, turn, state, data):
+            """Makes the step of one worker, with its parts of the state and of the data."""
             *worker_state, metrics = state
             weights, non_trainable, slots = jax.tree.map(lambda x: x[0], worker_state)
             (_, (loss, predictions, non_trainable, metrics)), gradients = replicas.gradient(

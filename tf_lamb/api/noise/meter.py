@@ -26,7 +26,16 @@ class Backend(Protocol):
     gathers: bool
 
     def cond(self, condition: Any, if_true: Callable, if_false: Callable) -> Any:
-        """Returns if_true() or if_false(), by the condition; a program runs only that one."""
+        """Calls one of two functions of no arguments, also in a compiled program.
+
+        Args:
+            condition: A boolean scalar.
+            if_true: Is called where the condition is true.
+            if_false: Is called elsewhere.
+
+        Returns:
+            The result of the function that is called.
+        """
 
     def squared_norm(self, gradient: Any) -> Any:
         """Returns |g|^2 in float32."""

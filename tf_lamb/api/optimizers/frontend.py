@@ -1,4 +1,4 @@
-"""What the optimizers ask of each Keras: the names that a frontend supplies, which mypy checks."""
+"""Declares what each frontend, Keras 3 or tf_keras, supplies to the optimizers, for mypy to check."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -35,13 +35,13 @@ class Host(Protocol):
     Layer: Any  # the class of layers of its Keras
 
     def key_of(self, variable: Variable) -> int:
-        """Returns the key by which a variable of a model is known."""
+        """Returns a key of a variable, the same with and without the wrapper of mixed precision."""
 
     def is_variable(self, item: Any) -> bool:
         """Returns whether an attribute of a layer is a variable."""
 
     def has_listed_layers(self, layer: Any) -> bool:
-        """Returns whether its Keras knows the layers of a model by their order."""
+        """Returns whether `layers` of a layer is in a fixed order: Sequential and functional ones."""
 
     def native(self, variable: Variable | None) -> Any:
         """Returns the framework's variable of a variable of Keras; None for None."""
@@ -56,10 +56,19 @@ class Host(Protocol):
         """Returns the values of variables of one shape, stacked, in one wait for the device."""
 
     def initial(self, variable: Variable, initializer: str) -> Any:
-        """Returns the value with which an initializer, by name, begins a variable."""
+        """Returns the initial value of a variable, by the name of an initializer."""
 
     def fit(self, variable: Variable, part: Any, value: Any) -> Any:
-        """Returns a saved value in the shape of a variable; None if that is not possible."""
+        """Converts a saved array of another shape to that of a variable.
+
+        Args:
+            variable: The optimizer's variable.
+            part: The `named.Part` of the model's variable that it belongs to.
+            value: The saved array.
+
+        Returns:
+            The array in the shape of `variable`; None if that is not possible.
+        """
 
     def which_are_finite(self, variables: Sequence[Variable]) -> Iterable[bool]:
         """Returns for each variable whether all of its values are finite."""
@@ -71,7 +80,13 @@ class Host(Protocol):
         """
 
     def vector_like(self, optimizer: Any, variable: Variable, name: str) -> Variable:
-        """Returns a new vector of `observation.UNSEEN` that lives where a variable does."""
+        """Returns a new vector of `observation.UNSEEN` on the devices of a variable.
+
+        Args:
+            optimizer: The optimizer, whose strategy places the vector on TensorFlow.
+            variable: The variable.
+            name: The name of the vector.
+        """
 
     def has_accelerator(self) -> bool:
         """Returns whether steps run on an accelerator, and not on a CPU."""
@@ -99,7 +114,15 @@ class FrontendMembers(Protocol):
     def add_variable_like(
         self, variable: Variable, name: str, dtype: Any, shape: Any = None, initial: str = "zeros"
     ) -> Variable:
-        """Adds a variable of a dtype where another one lives."""
+        """Adds a variable to the optimizer, on the devices of another variable.
+
+        Args:
+            variable: The other variable.
+            name: The name of the new variable.
+            dtype: The dtype.
+            shape: The shape. Defaults to None: that of `variable`.
+            initial: The name of an initializer. Defaults to "zeros".
+        """
 
     def clip_aggregated(self, gradients: list) -> list:
         """Clips gradients that are summed over replicas, as its Keras clips."""
