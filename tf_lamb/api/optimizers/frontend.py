@@ -1,4 +1,4 @@
-"""Declares what each frontend, Keras 3 or tf_keras, supplies to the optimizers, for mypy to check."""
+"""Declares what a frontend, Keras 3 or tf_keras, supplies to the optimizers, for mypy to check."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -41,7 +41,7 @@ class Host(Protocol):
         """Returns whether an attribute of a layer is a variable."""
 
     def has_listed_layers(self, layer: Any) -> bool:
-        """Returns whether `layers` of a layer is in a fixed order: Sequential and functional ones."""
+        """Returns whether the layers inside one have an order: Sequential and functional models."""
 
     def native(self, variable: Variable | None) -> Any:
         """Returns the framework's variable of a variable of Keras; None for None."""
