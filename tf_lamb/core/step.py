@@ -264,7 +264,14 @@ def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) ->
 
 
 def _decay(own, scheduled):
-    """Returns the decay of a step; the number 0 stays a number, which rules do not compute with."""
+    """Returns the weight decay of one variable in this step.
+
+    The number 0 stays a Python number, so that rules leave decay out of the program.
+
+    Args:
+        own: The decay of the variable; its factor where decay follows a schedule.
+        scheduled: The value of the schedule in this step; None without a schedule.
+    """
     is_none = isinstance(own, float) and own == 0
     return own if scheduled is None or is_none else own * scheduled
 
@@ -279,7 +286,7 @@ def _laid_out(xp, array, treatment):
 
 
 def _as_stored(xp, array, treatment, shape):
-    """Returns an array in the layout of a rule in the shape of its variable again."""
+    """Undoes `_laid_out`: returns an array in the shape of its variable."""
     order = treatment.order
     if not order:
         return xp.reshape(array, shape) if treatment.view else array

@@ -472,7 +472,7 @@ class RunningAverages:
         return bool(self._retained_shares)
 
     def estimate(self, update: Callable[[], Any], count: int) -> None:
-        """Sets the averages to the means over several updates.
+        """Sets the running averages to the means of the batch statistics of several updates.
 
         Args:
             update: Makes an update of the model.

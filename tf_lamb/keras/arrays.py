@@ -117,9 +117,10 @@ def _eigh(x):
 
 
 def _cholesky(x):
-    """Computes the lower factor; where there is none, the result is no factor.
+    """Computes the lower Cholesky factor of a symmetric matrix.
 
-    `keras.ops.cholesky` raises there.
+    For a matrix that is not positive definite it returns an array that is no factor of it, where
+    `keras.ops.cholesky` raises.
     """
     if keras.backend.backend() == "jax":
         import jax.numpy as jnp

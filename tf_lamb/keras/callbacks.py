@@ -26,12 +26,13 @@ class BetweenBatches(keras.callbacks.Callback):
 
 
 class _Observing:
-    """A mixin, before the class of a callback that has the optimizer observe its trust ratios."""
+    """A mixin, placed first, for callbacks that make the optimizer record its trust ratios."""
 
     def _find(self, model):
-        """Finds the optimizer as the base class does; no wrapper of it will save what it observes.
+        """Finds the optimizer as the base class does, and keeps wrappers from saving its ratios.
 
-        On JAX the observed ratios are among the variables, which a wrapper lists as its own.
+        On JAX the recorded ratios are variables of the optimizer, which a wrapper around it, such
+        as a loss scale, would list and save as its own.
         """
         optimizer = super()._find(model)  # type: ignore[misc]  # of the class behind this mixin
         wrapper = model.optimizer
@@ -153,7 +154,11 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
                 os.posix_fallocate(file.fileno(), 0, sum(sizes))
 
     def _facts(self, done):
-        """Returns name -> text of what all processes must have in common."""
+        """Returns what has to be equal in all processes before a run resumes, name -> text.
+
+        Args:
+            done: The numbers of epochs after which the folder has backups.
+        """
         fit_arguments = {name: repr(self.params.get(name)) for name in ("epochs", "steps")}
         return {**fit_arguments, "the last epoch in the folder that they share": str(done[-1:])}
 

@@ -178,7 +178,10 @@ def which_are_finite(variables):
 
 
 def array_of(variable):
-    """Returns the value that a variable has here, in NumPy; None where no one can say."""
+    """Returns a variable's value, or the part of it on this process's first device, in NumPy.
+
+    It is None while TensorFlow traces a graph that nothing eager surrounds.
+    """
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow.update import array_of
 

@@ -177,7 +177,10 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         overwritten.overwrite(self, overwriting, due, self._iterations > step)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        """Drops frozen variables, before Keras applies constraints; `apply` overwrites."""
+        """Drops frozen variables, to which Keras would apply constraints after this call.
+
+        In Keras the method also overwrites the variables of float8 layers; here `apply` does so.
+        """
         pairs = self.without_frozen(list(zip(grads, vars, strict=True)))
         return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 

@@ -67,7 +67,7 @@ def install():
 
 
 def _then_names_apart(method):
-    """Returns the method of `MultiOptimizer`, after which its parts have different names."""
+    """Wraps `__init__` or `build` of `MultiOptimizer`, to give its optimizers different names."""
 
     @functools.wraps(method)
     def wrapped(multi, *arguments, **named_arguments):

@@ -112,9 +112,16 @@ class Shares:
 
 
 def _shared(shape, axes, name, devices):
-    """Returns the axes, with one split along the data axis, if none is by now.
+    """Splits the first possible axis of an array along the data axis, unless one is split already.
 
-    It is the first that the number of devices divides.
+    Args:
+        shape: The shape of the array.
+        axes: For each of its axes, the axis of the mesh that splits it, or None.
+        name: The name of the data axis.
+        devices: The number of its devices, which has to divide the axis to split.
+
+    Returns:
+        The new `axes`.
     """
     axes = list(axes)
     for i, (size, axis) in enumerate(zip(shape, axes, strict=True)):
@@ -211,9 +218,9 @@ def per_replica_layout(variable):
 
 
 def fitting(own, part, value):
-    """Returns the sums of other replicas, for as many replicas as there are now.
+    """Converts saved gradient sums, one for each replica, to another number of replicas.
 
-    The sum of all parts counts, whichever replica has it, so the first one gets it.
+    An update only uses their total, so the first replica gets it, and the others get zeros.
 
     Args:
         own: The accumulator here.

@@ -1,4 +1,4 @@
-"""The update of all variables at once, in `keras.ops`: JAX compiles it, and torch runs it.
+"""The update of all variables at once, in `keras.ops`, for the backends JAX and torch.
 
 On TensorFlow, `tf_lamb.tensorflow.update` takes its place.
 """
@@ -18,12 +18,12 @@ from tf_lamb.keras import arrays, host, sharding
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Says whether new values are taken.
+    """Chooses between the new values of a step and the old ones, which a skipped step keeps.
 
-    They are selected, since XLA would copy the old ones into a branch.
+    A skipped step is computed, too: if a branch left it out, XLA would copy all variables into it.
 
     Attributes:
-        due: A boolean scalar; None where new values are taken in any case.
+        due: A boolean scalar, whether new values are chosen. Defaults to None: always.
     """
 
     due: Any = None
@@ -47,7 +47,7 @@ class Choice:
         variable.assign(self.of(value, variable.value))
 
     def __and__(self, due):
-        """Returns the choice of new values where `due` is true as well."""
+        """Returns a `Choice` of new values only where `due`, a boolean scalar, is true, too."""
         return Choice(due if self.due is None else self.due & due)
 
 
@@ -109,10 +109,10 @@ class Update(step.Update):
 
     @staticmethod
     def _made_whole(gradient, weight):
-        """Returns the gradient, laid out as its weight before its share is taken.
+        """Returns a gradient with the sharding of its weight, before each device takes its share.
 
-        If XLA is told of the share alone, it may compute the gradient in shares, too, and keep
-        whole what that is computed from: the gradient of a vocabulary's logits, for instance.
+        If XLA sees only the sharding into shares, it may also compute the gradient in shares, and
+        then gathers its inputs, such as the gradient of a vocabulary's logits, on every device.
         """
         is_per_replica = len(gradient.shape) > len(weight.shape)
         return gradient if is_per_replica else sharding.like(weight, gradient)
@@ -148,14 +148,22 @@ class Update(step.Update):
         return finite, spike
 
     def _watch(self, gradients, window):
-        """Returns whether the norm is a spike; the norm enters the window."""
+        """Returns whether the norm of the gradients is a spike, and adds it to the window.
+
+        Args:
+            gradients: The gradients of all variables.
+            window: The variable of the latest norms.
+        """
         norm, old_window = spikes.norm_of(ops, gradients), ops.convert_to_tensor(window)
         spike, new_window = spikes.watched(ops, old_window, norm, deviations=self.deviations)
         window.assign(new_window)
         return spike
 
     def _aggregated(self, gradient, stored, scalars):
-        """Returns a gradient's mean over micro-batches, summed over replicas, in shares."""
+        """Returns a gradient as the rule takes it: a device's share of the gradient of the update.
+
+        That is the sum over replicas, and the mean over micro-batches.
+        """
         if len(gradient.shape) > len(stored.weight.shape):
             gradient = ops.sum(gradient, axis=0)
         if self.accumulation_steps:
@@ -163,11 +171,11 @@ class Update(step.Update):
         return self._share(gradient, stored)
 
     def _share(self, array, stored):
-        """Returns the share, which a device works on, of an array like the weight."""
+        """Returns an array of the weight's shape, sharded as its slots are, one share a device."""
         return self._like(stored.slots[0], array) if stored.slots else array
 
     def _like(self, variable, array):
-        """Returns the array; laid out as the variable is, where devices have shares."""
+        """Returns an array with the sharding of a variable, if devices work on shares."""
         return sharding.like(variable, array) if self.is_shared else array
 
     def _changed_by(self, state):
@@ -209,7 +217,7 @@ class Update(step.Update):
             host.refuse(refused, finite, self.refusal, paths)
 
     def _apply(self, plan, gradients, state, scalars, choice):
-        """Clips, runs the rule of each layer, and moves the averages."""
+        """Clips the gradients, runs the rule of each layer, and updates the averages."""
         gradients = self.clip(gradients)
         steps = [
             self._step(layer, [gradients[i] for i in layer.members], state, scalars, choice)
@@ -222,7 +230,7 @@ class Update(step.Update):
             self._average(average, stored, scalars, choice)
 
     def _average(self, average, stored, scalars, choice):
-        """Moves an average; overwrites the weight and its master where that is due."""
+        """Updates the average of a weight, and overwrites weight and master by it where due."""
         updated = stored._replace(weight=self._like(average, stored.weight))
         new = step.averaged(ops, average, updated, scalars.ema_momentum, arrays.bitcast)
         choice.assign(average, new)

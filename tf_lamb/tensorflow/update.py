@@ -201,7 +201,12 @@ class Update(step.Update):
             return tf.where(spike, SPIKE, outcome)
 
     def _watch(self, gradients, window):
-        """Returns whether the norm is a spike; the norm enters the window."""
+        """Returns whether the norm of the gradients is a spike, and adds it to the window.
+
+        Args:
+            gradients: The gradients of all variables.
+            window: The variable of the latest norms.
+        """
         norm_of = functools.partial(spikes.norm_of, namespace)
         if self._is_compiled_on_replicas():
             norm_of = tf.function(norm_of, jit_compile=True, autograph=False)
@@ -211,9 +216,10 @@ class Update(step.Update):
         return spike
 
     def _is_compiled_on_replicas(self):
-        """Returns whether XLA has to compile what decides: all replicas must agree to the last bit.
+        """Returns whether XLA has to compile the norms that decide whether a step is skipped.
 
-        TensorFlow's own kernels may add in another order on each.
+        All replicas must come to the same decision, and TensorFlow's own kernels may add in another
+        order on each of them, so that norms differ in the last bit.
         """
         several = tf.distribute.get_strategy().num_replicas_in_sync > 1
         return several and self.jit_compile and not namespace.is_tpu() and not uses_servers()

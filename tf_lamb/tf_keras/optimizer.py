@@ -124,7 +124,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return super().apply_gradients(pairs, name, skip_gradients_aggregation, **kwargs)
 
     def own_parts(self, pairs, aggregated=False):
-        """Returns pairs with gradients that accumulate to the sum over replicas.
+        """Divides gradients such that their sum over replicas is the gradient of the batch.
+
+        Gradients that are summed already are divided by the number of replicas, because an update
+        sums the accumulators of all replicas.
 
         Args:
             pairs: Pairs of a gradient and its variable.

@@ -127,9 +127,9 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """Holds the term that one exchange adds to every worker.
+    """Holds one exchange of arrays between workers, a term of their weighted mean.
 
-    Worker i adds weights[i] times what it receives.
+    Worker i adds weights[i] times the array that it receives.
 
     Attributes:
         pairs: The pairs (sender, receiver), as `jax.lax.ppermute` takes them.
@@ -154,7 +154,7 @@ class Mixing:
 
     @classmethod
     def of(cls, matrix: Matrix) -> "Mixing":
-        """Splits a matrix by the distance of its weights from the diagonal, one exchange each."""
+        """Makes the exchanges of a mixing matrix, one for each diagonal with weights."""
         n = len(matrix)
         terms = []
         for distance in range(1, n):
@@ -166,7 +166,7 @@ class Mixing:
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is the mean of all workers, which an all-reduce computes better."""
+        """Whether it is the mean of all workers, for which an all-reduce is used instead."""
         n = len(self.own)
         weights = [*self.own, *(w for term in self.terms for w in term.weights)]
         return len(self.terms) == n - 1 and all(math.isclose(w, 1 / n) for w in weights)
@@ -240,7 +240,12 @@ def _check_weights(matrix):
 
 
 def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:
-    """Returns the matrix with which workers average with those at these offsets, and themselves."""
+    """Returns the matrix of a mean over each worker and those at some offsets, of equal weights.
+
+    Args:
+        workers: The number of workers.
+        offsets: The differences of worker numbers, modulo `workers`.
+    """
     hops = {0, *(offset % workers for offset in offsets)}
     return tuple(
         tuple(1 / len(hops) if (j - i) % workers in hops else 0.0 for j in range(workers))
@@ -316,9 +321,14 @@ def largest_momentum(matrices: Sequence[Matrix]) -> float:
 
 
 def _modes(matrices):
-    """Returns the workers' ways to differ, each as its eigenvalue of every matrix; None if unknown.
+    """Returns the modes in which workers differ, as eigenvalues of the mixing matrices.
 
-    Circulant matrices commute, so that they have their eigenvectors in common.
+    A mode is an eigenvector that all matrices have in common, other than that of equal workers.
+    Circulant matrices commute, so they have all eigenvectors in common.
+
+    Returns:
+        For each mode, its eigenvalue of every matrix; None where only an eigenvalue solver would
+        find them.
     """
     if all(map(_is_circulant, matrices)):
         workers = len(matrices[0])
@@ -336,14 +346,20 @@ def _eigenvalue(matrix, k):
 
 
 def _growth(modes, b):
-    """Returns the largest growth factor of all modes, at momentum b."""
+    """Returns the largest growth factor per step of all modes, at momentum b; see `_radius`."""
     return max((_radius(mode, b) for mode in modes), default=0.0)
 
 
 def _radius(eigenvalues, b):
-    """Returns the growth factor per step of one mode, at momentum b.
+    """Returns the factor by which the differences of one mode grow per step, at momentum b.
 
-    It is the spectral radius of the product of the mode's 2 x 2 matrices, as a geometric mean.
+    In a step with mixing eigenvalue w, a mode's weights and velocity are multiplied by the 2 x 2
+    matrix ((w, -b), (1 - w, b)). The factor is the geometric mean over one turn of the matrices:
+    the spectral radius of their product, to the power of 1/their number.
+
+    Args:
+        eigenvalues: The mode's eigenvalue of each mixing matrix.
+        b: The momentum.
     """
     p, q, r, s = 1.0, 0.0, 0.0, 1.0
     for w in eigenvalues:

@@ -289,7 +289,10 @@ def _begun(part, has_averages):
 
 
 def _measuring(optimizer) -> tuple:
-    """Returns what a MeasureNoise's or AdaScale's state depends on; an empty tuple for others."""
+    """Returns the kind of an optimizer's noise measurement; () if it measures none.
+
+    Measurements of different kinds cannot continue each other.
+    """
     if not isinstance(optimizer, MeasureNoise):
         return ()
     preconditioned = optimizer.get_config().get("preconditioned")
@@ -302,10 +305,15 @@ def _of_adascale(optimizer) -> dict[str, Any]:
 
 
 def _steps(measured, source, measuring) -> dict[str, Any]:
-    """Returns what is left of measured state for an optimizer that measures otherwise.
+    """Returns the state of a measurement that an optimizer of another kind of it takes over.
 
-    For an AdaScale it is the position in the schedule: the base steps of the source's AdaScale,
-    else the source's steps. For a MeasureNoise it is nothing.
+    AdaScale takes over its progress in the schedule, in steps of the base batch. MeasureNoise takes
+    over nothing.
+
+    Args:
+        measured: The state of the source's measurement, by name.
+        source: The source, whose step AdaScale continues if it has no such progress.
+        measuring: The optimizer that takes it over.
     """
     if not isinstance(measuring, AdaScale):
         return {}
@@ -314,9 +322,11 @@ def _steps(measured, source, measuring) -> dict[str, Any]:
 
 
 def _prepared(source, optimizer, trained, model, weights, rename, fresh):
-    """Returns the report, path -> slot -> array, and path -> weight to set.
+    """Prepares a migration: checks that the state fits, and changes nothing yet.
 
-    Changes nothing, and raises an error for state that does not fit.
+    Returns:
+        The report, the slots to set (path -> slot -> array), and the weights to set (path ->
+        array).
     """
     family, config = type(optimizer).__name__, optimizer.get_config()
     if source.family != family:
@@ -375,7 +385,11 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
 
 
 def _of_fresh(source, plan, fresh, rename):
-    """Returns path of a fresh variable -> (its slots in the source, whether it is adapted)."""
+    """Finds the slots that the source has of variables whose slots begin at zero.
+
+    Returns:
+        Path of such a variable -> (its slots in the source, whether the rule adapts it here).
+    """
     source_slots = {
         short_name: source.slots[name]
         for name, short_name in peers.without_model(source.slots).items()
@@ -402,7 +416,7 @@ def _averages(source, own_arguments):
 
 
 def _slots_of(optimizer, plan, fresh):
-    """Returns path -> name of a slot -> its shape, for variables that do not start at zero."""
+    """Returns path -> name of a slot -> its shape, without the variables in `fresh`."""
     variables = zip(plan.names, plan.shapes, optimizer.declared_by(plan), strict=True)
     return {
         path: {slot.name: shape if slot.shape is None else slot.shape for slot in declared}

@@ -307,7 +307,9 @@ def without_frozen(inner: Any, pairs: Sequence) -> Sequence:
 
 
 def without_gradient(inner: Any, pairs: Sequence, unfrozen: Sequence) -> Sequence:
-    """Returns variables without a gradient now, whose earlier gradients an update still sums.
+    """Returns the variables without a gradient in this micro-batch that may have earlier ones.
+
+    Their accumulators hold sums of gradients, which an update uses.
 
     Args:
         inner: The inner optimizer.

@@ -41,7 +41,7 @@ class Backend(Protocol):
         """Returns |g|^2 in float32."""
 
     def sum_over_replicas(self, squares: Any) -> Any:
-        """Returns the sum of the squares that the replicas have."""
+        """Sums a squared norm over the replicas, where each has computed that of its gradient."""
 
     def sum_stacked(self, gradient: Any) -> Any:
         """Returns the sum of gradients that are stacked by replica; any other as it is."""
@@ -221,11 +221,14 @@ class NoiseMeter:
         return backend.cond(is_update, at_update, lambda: xp.zeros((1,), "float32"))
 
     def _preconditioner(self, positions):
-        """Returns a function from a gradient and its position to what is measured: here, itself."""
+        """Returns a function of a gradient and its variable's position, which is applied first.
+
+        The noise of its results is measured. Here it returns the gradient itself.
+        """
         return lambda gradient, position: gradient
 
     def _is_measured(self):
-        """Returns whether the averages take this step: here, always. A subclass may skip some."""
+        """Returns whether this step enters the averages; here every step does."""
         return True
 
     def _averaged(self, state, moments, when):

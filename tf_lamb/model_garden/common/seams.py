@@ -1,4 +1,4 @@
-"""Every place where something of Model Garden's or of Orbit's is replaced; nothing else does so.
+"""Holds every function that replaces something in Model Garden or Orbit; no other file does.
 
 All of it is part of tf-models-official 2.20.0, or of the Orbit that comes with it. The
 order is that of a process:
@@ -24,15 +24,17 @@ from official.nlp.serving import export_savedmodel
 # A task never says which table it wants, and gets the first, although its optimizers may be
 # new-style. Averaging (`ema:`) exists for the first table alone.
 OPTIMIZERS = optimizer_factory.LEGACY_OPTIMIZERS_CLS, optimizer_factory.NEW_OPTIMIZERS_CLS
-_ADDED: dict[type, dict[str, type]] = {}  # choice -> our keys
+# Config class that lists a YAML's choices -> our keys in it -> the classes of their settings.
+_ADDED: dict[type, dict[str, type]] = {}
 
 
 def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
-    """Adds our keys to a choice, in every experiment.
+    """Adds our keys to those that a YAML may choose from, in every experiment.
 
-    A subclass would serve its own experiments alone. A config reads the type of a field from the
-    annotations, and takes overrides of the fields in its dict. Some experiments copy a config that
-    is older than ours. Classes that derive from `choice` have our keys, too.
+    The config class itself is changed, since a subclass would only serve experiments that name it.
+    A config reads the type of a field from the annotations, and takes overrides of fields that are
+    in its `__dict__`: so each new or copied config gets our fields there. Classes that derive from
+    `choice` have our keys, too.
 
     Args:
         choice: the config class that lists what a YAML can choose.
@@ -97,21 +99,27 @@ def add_warmups(made_by: dict, settings: dict[str, type]) -> None:
 
 
 def add_export(task: type) -> None:
-    """Exports a task like the class that it derives from.
+    """Makes Model Garden export a task by the same module as the class that it derives from.
 
-    Model Garden looks for the class itself in its table, not for those that it derives from.
+    Model Garden's table has only exact classes.
+
+    Args:
+        task: Our task class.
     """
     modules = export_savedmodel.SERVING_MODULES
     modules[task] = next(modules[base] for base in task.__mro__ if base in modules)
 
 
 def use_averages(averages: type) -> None:
-    """Has Model Garden's factory average weights with this class, which it finds in a module."""
+    """Makes Model Garden's factory average weights with this class.
+
+    The factory looks the class up in a module, which is replaced.
+    """
     optimizer_factory.ema_optimizer = SimpleNamespace(ExponentialMovingAverage=averages)
 
 
 def use_trainer(trainer: type) -> None:
-    """Trains every experiment with this class; gin is the only way to choose one."""
+    """Makes Model Garden train every experiment with this class, by Gin, its only way to choose."""
     with gin.unlock_config():
         gin.bind_parameter("create_trainer.trainer_cls", trainer)
 

@@ -42,7 +42,14 @@ def settings_of_recipe(recipe: recipes.Recipe) -> dict:
 
 
 def learning_rate(schedule) -> dict:
-    """Returns a schedule of the core as settings, of the learning rate and of warmup."""
+    """Converts a schedule of `tf_lamb.core` to settings of an optimizer config.
+
+    Args:
+        schedule: The schedule, with its warmup around it if it has one.
+
+    Returns:
+        The settings "learning_rate" and "warmup".
+    """
     warmup: dict = {"type": None}
     if isinstance(schedule, schedules.Warmup):
         fields = {
@@ -63,7 +70,9 @@ def _plain(fields: dict) -> dict:
 
 
 def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
-    """Returns the loop and the intervals of a run of other length, as the same shares of training.
+    """Returns `steps_per_loop` and the intervals of a run of another length.
+
+    They are the same shares of training, and the intervals are multiples of the loop.
 
     Args:
         trainer: The trainer config with its `train_steps`, loop and intervals.
@@ -126,7 +135,7 @@ def batches_of_stages(name: str | None) -> list[int]:
 
 
 def decay_schedule(optimizer) -> Any:
-    """Returns the choice of a schedule that weight decay follows; None if it follows none."""
+    """Returns the config of the schedule that weight decay follows; None if it follows none."""
     schedule = getattr(optimizer, "weight_decay_schedule", None)
     return schedule if schedule is not None and schedule.type else None
 

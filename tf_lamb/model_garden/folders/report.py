@@ -12,8 +12,8 @@ from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 _BATCH = "task.train_data.global_batch_size"
-# TensorBoard tag -> the row's name, the kind of an answer, and the keys of data.json that hold the
-# commonest answer and its share.
+# Tag of an accuracy in TensorBoard -> the name of its row in the report, what the model predicts,
+# and the keys of data.json for the commonest such answer and its share of all.
 _ACCURACIES = {
     "masked_lm_accuracy": (
         "masked-LM accuracy", "masked token",

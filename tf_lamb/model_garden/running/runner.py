@@ -65,9 +65,10 @@ class Trainer(base_trainer.Trainer):
         self._micro_batches = batches.micro_batches(config)
         _check_build(config, model, optimizer)
         super().__init__(config, task, model, optimizer, *args, **kwargs)
-        layout.note_model(optimizer, model)  # else checkpoints match layers by order
+        # With the model's layout, checkpoints match layers by their places, and not by their order.
+        layout.note_model(optimizer, model)
         if (measuring_optimizer := measuring(optimizer)) is not None:
-            try:  # before training, so that it can still refuse
+            try:  # here its errors stop the run before any step
                 measuring_optimizer.build(model.trainable_variables)
             except ValueError as error:
                 raise UserError(str(error)) from error
@@ -309,7 +310,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         return controller
 
     def _actions(self, optimizer):
-        """Makes the actions that the settings of the optimizer ask for."""
+        """Makes the Orbit actions that the optimizer asks for by settings such as `adascale`."""
         self.trainer.has_our_runner = True
         config = self.params.trainer.optimizer_config.optimizer.get()
         train_actions: list = []

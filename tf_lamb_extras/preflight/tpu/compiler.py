@@ -3,8 +3,8 @@
 A program goes in, and its memory and operations come out. TensorFlow's HLO is first adapted.
 
 Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `client.compile` of a
-compile-only device, the wording of two refusals; `hlo_to_stablehlo`, what XLA's converter leaves to
-be mended, and `HloPrintOptions`.
+compile-only device, the wording of two errors; `hlo_to_stablehlo` and two faults of its output (see
+`module_of`), and `HloPrintOptions`.
 """
 
 import contextlib
@@ -28,10 +28,12 @@ _WORD = re.compile(r"[\w.\-]+")
 
 @contextlib.contextmanager
 def module_of(hlo: bytes):
-    """Yields the module of a serialized HLO program, after mending what XLA's converter leaves.
+    """Converts a serialized HLO program to an MLIR module, and yields it.
 
-    It leaves an `mhlo.copy`, which a TPU does not know and which means nothing here. And it writes
-    down where nobody reads it which results take the place of which arguments.
+    Two faults in the output of XLA's converter are repaired. It keeps operations `mhlo.copy`, which
+    a TPU's compiler does not know; they are removed, as they do nothing. And it writes the pairs of
+    results and arguments that share memory into an attribute of the module, while the compiler
+    reads them from the arguments.
     """
     from jax.interpreters import mlir
     from jaxlib import _jax
@@ -45,10 +47,10 @@ def module_of(hlo: bytes):
 
 
 def text_of(hlo: bytes) -> str:
-    """Returns a serialized HLO program as text, without the parts that differ each time it is made.
+    """Returns a serialized HLO program as text that is the same for each build of one program.
 
-    These parts are the lines of source, and the names of instructions and computations, which
-    TensorFlow counts.
+    It leaves out source lines, and numbers anew the names of instructions and computations, in
+    which TensorFlow counts up.
     """
     from jaxlib import _hlo, xla_client
 
@@ -59,7 +61,7 @@ def text_of(hlo: bytes) -> str:
 
 
 def _alias(ir, module):
-    """Moves the pairs of results and arguments that share memory to where the compiler looks."""
+    """Moves the pairs of results and arguments that share memory to the arguments of `main`."""
     attributes = module.operation.attributes
     (main,) = (
         function
