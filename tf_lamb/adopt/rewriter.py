@@ -37,7 +37,7 @@ class Rewriter(cst.CSTTransformer):
         return updated_node.with_changes(body=[statement.with_changes(names=still_used)])
 
     def leave_Module(self, original_node, updated_node):
-        """Puts `import tf_lamb` behind the import of what it replaces, and registers our names."""
+        """Adds `import tf_lamb` where it is missing, and `register()` where a config needs it."""
         script, old, new = self._script, original_node.body, list(updated_node.body)
         place, replaced = script.place_of_import()
         lines = (

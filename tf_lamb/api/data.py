@@ -119,7 +119,7 @@ def check_paired(name: str, value: Any, call: str) -> None:
         raise TypeError(f"{name} is an array: pass x and y as one argument, {call}.")
 
 
-def whole(batch: Any) -> tuple:
+def parts_of(batch: Any) -> tuple:
     """Returns a batch as a tuple, without targets and weights at its end that are None."""
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
     while parts[1:] and parts[-1] is None:
@@ -147,7 +147,7 @@ def source(name: str, data: Any) -> "Arrays | Batches":
         )
     if hasattr(data, "shape"):
         data = (data,)
-    return Arrays(name, whole(data)) if isinstance(data, tuple) else Batches(name, data)
+    return Arrays(name, parts_of(data)) if isinstance(data, tuple) else Batches(name, data)
 
 
 class Arrays:
@@ -326,7 +326,8 @@ class Batches:
         if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
             sampled = {index for index in (0, 1, batches // 2) if index < batches - 1}
             sampled_batches = (
-                mapped(dense, whole(self._data[index])) for index in (*sorted(sampled), batches - 1)
+                mapped(dense, parts_of(self._data[index]))
+                for index in (*sorted(sampled), batches - 1)
             )
             *sizes, last_size = map(_size_of_batch, sampled_batches)
             if len(set(sizes)) < 2:
@@ -384,7 +385,7 @@ class Batches:
 
         def as_in_fit(batch):  # inputs alone of a `PyDataset` are a tuple, unless a dict
             is_tuple = self.is_py_dataset and not isinstance(batch, dict)
-            return whole(batch) if is_tuple or isinstance(batch, (list, tuple)) else batch
+            return parts_of(batch) if is_tuple or isinstance(batch, (list, tuple)) else batch
 
         def passes():
             for number in itertools.count():
@@ -396,13 +397,13 @@ class Batches:
 
         return Rebatched(itertools.chain.from_iterable(passes())).take
 
-    def _read(self, begin=0, end=None, convert=whole):
+    def _read(self, begin=0, end=None, convert=parts_of):
         """Begins a pass over the data, from example `begin` to example `end`.
 
         Args:
             begin: Examples to skip. Defaults to 0.
             end: Examples after which the pass ends. Defaults to None: where the data end.
-            convert: Converts each batch of the data. Defaults to `whole`, which makes tuples.
+            convert: Converts each batch of the data. Defaults to `parts_of`, which makes tuples.
         """
         raw_batches = (
             map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data

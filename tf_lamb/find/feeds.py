@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from tf_lamb.api.data import Arrays, Batches, Rebatched, mapped, size_of, whole
+from tf_lamb.api.data import Arrays, Batches, Rebatched, mapped, parts_of, size_of
 from tf_lamb.find.goodput.costs import calls_of_epoch
 
 
@@ -123,7 +123,7 @@ class DatasetFeed(Feed):
     def __init__(self, data: Any, source: Any, examples: int):
         super().__init__(data, source, examples)
         shapes: list = []
-        mapped(lambda spec: shapes.append(spec.shape), whole(data.element_spec))
+        mapped(lambda spec: shapes.append(spec.shape), parts_of(data.element_spec))
         self._static_size = shapes[0][0] if shapes and shapes[0].rank else None
         self.drops = self._static_size is not None
         self._own_size: int | None = self._static_size
@@ -187,7 +187,7 @@ class IndexedFeed(Feed):
 
         def read_own(index):
             if (batch := cached.get(index)) is None:
-                batch = cached[index] = whole(self.data[index])
+                batch = cached[index] = parts_of(self.data[index])
             return batch
 
         def make(index):

@@ -12,7 +12,7 @@ from tf_lamb.find import search
 from tf_lamb.find.data import Written
 
 
-def training(batch_size: int, epochs: float, data: Written, note: str = "") -> str:
+def training_code(batch_size: int, epochs: float, data: Written, note: str = "") -> str:
     """Returns the lines of code that train with the result of a `find_rate`.
 
     Args:
@@ -212,7 +212,7 @@ class FoundRate:
     def script(self) -> str:
         """The lines of code that train with the result."""
         note = f"  # {self.optimizer_name}, peak {self.learning_rate:.3g}"
-        return training(self.batch_size // self.calls, self.epochs, self.data, note)
+        return training_code(self.batch_size // self.calls, self.epochs, self.data, note)
 
     def __str__(self) -> str:
         rows = [("optimizer", "learning rate", "tried at", "steps", "held-out loss", "")]

@@ -12,7 +12,7 @@ from tf_lamb.core.recipes.transfer import ENOUGH, exponents, transfer
 from tf_lamb.find import reach, search
 from tf_lamb.find.checks import accumulates
 from tf_lamb.find.data import Written
-from tf_lamb.find.found import told_by, training
+from tf_lamb.find.found import told_by
 from tf_lamb.find.goodput.costs import Answer, Row, arrange, calls_of_epoch, duration
 from tf_lamb.find.goodput.steps import MORE
 from tf_lamb.find.trials import AVERAGED
@@ -195,7 +195,7 @@ class FoundBatch:
             f"found = tf_lamb.{host}.find_rate(\n"
             f"    model, {self.data.data}, {row.batch}, epochs={self.epochs},{arguments}\n"
             f"    baseline_batch_size={self.answer.baseline}{rate_argument}{self.data.more})\n"
-            + training(row.batch // calls, self.epochs, self.data)
+            + training_code(row.batch // calls, self.epochs, self.data)
         )
 
     def __str__(self) -> str:

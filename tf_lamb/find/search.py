@@ -329,7 +329,8 @@ def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[flo
 def interval(first: Plateau, second: Plateau) -> tuple[float, float]:
     """Returns the lowest and the highest rate that may be the best, by the held-out examples.
 
-    A parabola that is higher at the next rate has its lowest point less than half the way to it, in
+    A parabola through a level rate and a worse one is lowest nearer the level one. So the interval
+    ends half the way between the two, in
     logs. Where nothing worse was tried in the longer runs, the interval goes to the next worse rate
     of the shorter runs.
 

@@ -11,7 +11,7 @@ from time import perf_counter as clock
 from typing import IO, Any
 
 from tf_lamb.api import frontends, seams
-from tf_lamb.api.data import mapped, size_of, whole
+from tf_lamb.api.data import mapped, parts_of, size_of
 from tf_lamb.api.unlisted import identity_of, unlisted
 from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variables_of
 from tf_lamb.find.checks import scaled_as
@@ -403,7 +403,7 @@ def _as_in_fit(step: Callable, examples: Examples) -> Callable:
     def adapted_step(*arguments):
         *state, data = arguments
         if isinstance(data, (list, tuple)):  # on torch `fit` makes lists of tuples
-            data = whole(data)
+            data = parts_of(data)
             in_tuple = examples.is_py_dataset and not isinstance(data[0], dict)
             if len(data) == 1 and not (in_tuple or isinstance(data[0], (list, tuple))):
                 (data,) = data

@@ -126,7 +126,7 @@ def _train_step(model, state, data):
 
 
 def _is_lent(model):
-    """Returns whether an optimizer stands in for the compiled one, as under `find_rate`."""
+    """Returns whether the optimizer of `compile` is per-replica, so that this one stands in."""
     compiled = model._compile_config.config["optimizer"]
     return getattr(unwrapped(compiled, MeasuringOptimizer), "_replicas", 1) > 1
 
@@ -144,7 +144,7 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
 
     Returns:
         The loss, the predictions, the new values of the non-trainable variables and of the metrics,
-        and the gradients, with the replicas along a first axis.
+        and the gradients, with the replicas along a first axis, except of overwritten variables.
 
     Raises:
         ValueError: If the devices do not divide the batch.

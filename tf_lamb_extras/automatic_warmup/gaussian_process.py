@@ -72,7 +72,7 @@ def tests(x, y, count: int) -> list[MinimumTest]:
 
 
 def curve(x, y):
-    """Returns a grid over [0, 1], and the mean and the standard deviation of f on it.
+    """Returns a grid over [0, 1], and mean and standard deviation of f on it, for a plot.
 
     Args:
         x: The steps of the losses, scaled to [0, 1].

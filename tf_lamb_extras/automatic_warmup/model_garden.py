@@ -109,7 +109,8 @@ class Schedule(schedules.Steered):
 class AutoWarmup:
     """The action of the trainer, which reads the loss after each loop and decides when it is time.
 
-    One process writes the state, and all processes read it.
+    One process writes the state, and all processes read it. Unlike the callback it neither puts
+    weights back nor watches the decay.
 
     Args:
         optimizer: The trainer's optimizer, whose learning rate is a `Schedule`.

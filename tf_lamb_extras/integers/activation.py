@@ -55,7 +55,7 @@ class QuantizedReLU:
         xp, top = self._xp, 2**self.bits
         clipped = xp.clip(inputs, 0.0, top * self.scale)
         levels = self.scale * xp.clip(xp.floor(clipped / self.scale), 0.0, top - 1.0)
-        # The difference and the sum are exact, as `clipped` is between a level and its double.
+        # Exact, by Sterbenz's lemma: above level 0, `clipped` is between its level and twice that.
         return clipped + xp.stop_gradient(levels - clipped)
 
     def compute_output_shape(self, input_shape):

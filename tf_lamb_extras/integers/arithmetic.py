@@ -194,7 +194,7 @@ def _rising(k, b, bits, low, high) -> Integers | None:
 
 
 def _fit(slope, d, reached, missed) -> Integers | None:
-    """Returns A next to slope 2^d, with the least B, for which all conditions hold; None for no A.
+    """Returns A near slope x 2^d and the least B that meet all conditions; None if no A does.
 
     The conditions are A x + B >= j 2^d at every (x, j) in `reached`, and < at every one in
     `missed`. A point that is reached and one that is missed bound A together. Each turn takes the

@@ -67,7 +67,7 @@ def copy_of(optimizer, model):
 
 
 def predictions(model, inputs):
-    """Returns the model's predictions for the inputs, by shape; builds an unbuilt model.
+    """Returns shapes and dtypes of the predictions for the inputs; builds an unbuilt model.
 
     Args:
         model: The model.

@@ -334,7 +334,7 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
             f"{source.origin} is {source.family}, and the optimizer is {family}: their slots mean "
             f"other things. Migrate it into tf_lamb's {source.family}. Nothing was changed."
         )
-    arguments = peers.same_momentum(source.origin, source.arguments, config)
+    arguments = peers.with_momentum_form(source.origin, source.arguments, config)
     shapes = _shapes(trained)
     if not shapes:
         raise ValueError("The model has no trainable variables yet: call it on a batch first.")

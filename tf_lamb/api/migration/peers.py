@@ -386,7 +386,7 @@ def step_of(counter) -> int:
     raise ValueError(f"The step counter is {text:.100}, no number of steps. Nothing was changed.")
 
 
-def same_momentum(
+def with_momentum_form(
     origin: str, source_arguments: Mapping[str, Any], own_arguments: Mapping[str, Any]
 ):
     """Checks that both optimizers have one form of momentum, and completes the peer's arguments.

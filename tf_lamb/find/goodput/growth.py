@@ -51,10 +51,10 @@ class Power(NamedTuple):
 
 
 def power_of(readings: Iterable[tuple[float, float, float]]) -> Power:
-    """Fits a power to readings of the noise scale, weighted by their variance.
+    """Fits a power to readings of the noise scale, weighted by one over their variance.
 
     The slope m of least squares has the variance v = 1/sum(w (log D - center)^2), w = 1/sd^2. The
-    exponent is the mean of m and of the 0.5 that is expected, each weighted by its variance:
+    exponent is the mean of m and of the expected 0.5, each weighted by one over its variance:
 
         exponent = (m/v + 0.5/0.25^2) / (1/v + 1/0.25^2)
 

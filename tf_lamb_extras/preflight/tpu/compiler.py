@@ -177,6 +177,8 @@ def versions() -> str:
 def devices(topology: Topology) -> tuple:
     """Returns the devices of a topology, one per replica, for compiling and not for running.
 
+    Sets environment variables of the process, such as JAX_PLATFORMS=cpu, that are not set yet.
+
     Raises:
         ModuleNotFoundError: If libtpu is not installed.
         ValueError: If libtpu does not know the topology.
