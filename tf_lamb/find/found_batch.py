@@ -12,7 +12,7 @@ from tf_lamb.core.recipes.transfer import ENOUGH, exponents, transfer
 from tf_lamb.find import reach, search
 from tf_lamb.find.checks import accumulates
 from tf_lamb.find.data import Written
-from tf_lamb.find.found import told_by
+from tf_lamb.find.found import told_by, training_code
 from tf_lamb.find.goodput.costs import Answer, Row, arrange, calls_of_epoch, duration
 from tf_lamb.find.goodput.steps import MORE
 from tf_lamb.find.trials import AVERAGED
