@@ -151,25 +151,27 @@ def _move(wrapper, due, overflowed):
     scale.assign(ops.where(due, old_scale * ops.cast(factor, old_scale.dtype), old_scale))
 
 
-# The variables of a loss scale; its learning rate is that of the optimizer inside.
+# The variables of a loss scale that are saved. Its learning rate is left out, since the optimizer
+# inside has it.
 _SCALE = ("step_counter", "dynamic_scale")
 
 
 def _save(wrapper, store):
-    """Replaces `save_own_variables` of the wrapper: saves the scale alone, by name."""
+    """Replaces `save_own_variables` of the wrapper: saves the variables of the scale, by name."""
     if wrapper.built:
         for name in _SCALE:
             store[name] = arrays.to_numpy(getattr(wrapper, name))
 
 
 def _load(wrapper, store):
-    """Replaces `load_own_variables` of the wrapper: loads the scale alone."""
+    """Replaces `load_own_variables` of the wrapper: loads the variables of the scale."""
     if not wrapper.built:
         return
     variables, keys = wrapper._variables, list(store.keys())
     for name in _SCALE:
         variable = getattr(wrapper, name)
-        # Earlier files have all variables by position; 4 are those of a wrapper before its build.
+        # Files of earlier versions have all variables under their positions. If there are no more
+        # than the wrapper's own, it was saved before its build, and there is no scale to load.
         if name not in keys:
             name = str(next(i for i, candidate in enumerate(variables) if candidate is variable))
         if name in _SCALE or len(keys) > len(variables):
@@ -177,7 +179,7 @@ def _load(wrapper, store):
 
 
 def _set_weights(wrapper, weights):
-    """Replaces `set_weights` of the wrapper: hands the optimizer inside its part."""
+    """Replaces `set_weights` of the wrapper: sets its own weights, then those of the optimizer."""
     keras.optimizers.Optimizer.set_weights(wrapper, weights)
     wrapper.inner_optimizer.set_weights(weights[len(wrapper._variables) :])
 

@@ -7,9 +7,9 @@ from tf_lamb.keras import arrays
 
 
 def gather(optimizer, gradients, accumulators):
-    """Adds gradients to the accumulators of their replica.
+    """Adds the gradients of a micro-batch to the accumulators of their replica.
 
-    At an update the accumulators get the sums over replicas.
+    If this micro-batch ends an update, the accumulators are then summed over replicas.
 
     Args:
         optimizer: The optimizer.
@@ -26,12 +26,15 @@ def gather(optimizer, gradients, accumulators):
 
 
 def aggregated(optimizer, gradients, accumulators):
-    """Returns the sums of gradients over replicas; none where accumulators have them.
+    """Sums gradients over replicas, or adds them to accumulators.
 
     Args:
         optimizer: The optimizer.
         gradients: The gradients of this replica.
         accumulators: Their accumulators; empty without accumulation.
+
+    Returns:
+        The sums over replicas; [] with accumulation, where the accumulators hold the gradients.
     """
     if optimizer.gradient_accumulation_steps:
         if not optimizer.gradients_are_gathered:

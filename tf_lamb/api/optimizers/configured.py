@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tf_lamb.api.optimizers.frontend import FrontendMembers, KerasOptimizer
 
     class _Host(FrontendMembers, KerasOptimizer): ...
-else:  # at run time, the frontend has these members, and a protocol would bring a metaclass
+else:  # the frontends define these members, so no class needs the metaclass of a protocol
     _Host = object
 
 

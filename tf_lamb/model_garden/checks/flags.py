@@ -67,7 +67,7 @@ def check_effects(params) -> None:
 
 
 def _check_data_service(task) -> None:
-    """Raises if a tf.data service has an address and no switch, or a switch and no address."""
+    """Raises if a tf.data service has an address but is not enabled, or is enabled without one."""
     configs = {name: getattr(task, name, None) for name in ("train_data", "validation_data")}
     switches = {
         name: getattr(data, "enable_tf_data_service", False) for name, data in configs.items()
