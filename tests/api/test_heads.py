@@ -9,6 +9,7 @@ import pytest
 from support.cases import random_steps
 from support.frontends import (
     FRONTENDS,
+    apply,
     array,
     every_frontend,
     new_variable,
@@ -66,6 +67,35 @@ def test_a_step_is_the_oracles_on_each_head_and_is_shown(frontend, name):
     bases = [f", {8 * n:,} bytes of bases" if name == "SOAP" else "" for n in (96, 288)]
     assert f"matrix of 4 x 4 for each of 3 heads, trust ratio{bases[0]}\n" in tables[0]
     assert f"matrix of 12 x 12, trust ratio{bases[1]}\n" in tables[0]
+
+
+@every_frontend
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("Muon", {}), ("SOAP", {"form": {"renewal": "qr"}, "precondition_frequency": 2}),
+     ("SOAP", {"form": {"renewal": "cholesky"}, "precondition_frequency": 2})],
+    ids=["Muon", "SOAP by QR", "SOAP by Cholesky"],
+)  # fmt: skip
+@uncompiled()
+def test_heads_of_kernels_in_a_stack_are_those_of_each_kernel(frontend, name, arguments):
+    """Four axes: kernels, heads, rows and columns."""
+    form = {**arguments.get("form", {}), **EACH["form"]}
+    paths = [f"mha/{part}/kernel" for part in ("query", "key")]
+    drawn = [random_steps((4, 3, 4), steps=4, seed=seed) for seed in range(2)]
+    ends = []
+    for stacks in (False, True):
+        optimizer = getattr(FRONTENDS[frontend][1], name)(0.1, **{**arguments, "form": form})
+        variables = [
+            new_variable(frontend, w, path=path) for path, (w, _) in zip(paths, drawn, strict=True)
+        ]
+        optimizer.build(variables)
+        optimizer._update.stacks = stacks
+        for t in range(4):
+            apply(optimizer, [gradients[t] for _, gradients in drawn], variables)
+        ends.append([array(v) for v in (*variables, *optimizer.state_of(1).values())])
+    for one_by_one, stacked in zip(*ends, strict=True):
+        np.testing.assert_allclose(stacked, one_by_one, rtol=1e-4, atol=1e-5)
+    assert np.abs(ends[0][0] - drawn[0][0]).max() > 0.01
 
 
 @every_frontend
