@@ -456,6 +456,37 @@ def test_a_config_of_the_model_garden_makes_ours():
     assert (config["weight_decay"], config["epsilon"], config["learning_rate"]) == (0.01, 1e-5, 0.5)
 
 
+@pytest.mark.parametrize("kind, family", [("lamb", "LAMB"), ("lars", "LARS")])
+def test_lines_that_set_what_the_old_type_had_are_noted(kind, family):
+    """The Model Garden takes them without an error, and our optimizer would not hear of it."""
+    before = CONFIG + textwrap.dedent(f"""\
+        config = optimization.OptimizationConfig({{"optimizer": {{"type": "{kind}"}}}})
+        config.optimizer.{kind}.beta_1 = 0.8
+        config.optimizer.{kind}.epsilon = config.optimizer.{kind}.epsilon / 10
+        config.optimizer.{kind} = settings
+        config.optimizer.adamw.beta_1 = 0.8
+        self.{kind}.beta_1 = 0.8
+        print(config.optimizer.{kind}.name)
+    """)
+    adopted = adopt(before)
+    first = before.splitlines().index(f"config.optimizer.{kind}.beta_1 = 0.8") + 1
+    notes = [note for note in adopted.notes if f"config.optimizer.{kind} " in note.text]
+    assert [note.line for note in notes] == [first, first + 1, first + 2, first + 5]
+    assert all(note.is_left and f"write config.optimizer.tf_{kind}," in note.text for note in notes)
+    assert all(note.text.endswith(f"the arguments of tf_lamb.{family}") for note in notes)
+    assert len(adopted.notes) == len(notes) + 1
+    assert f"config.optimizer.{kind}.beta_1 = 0.8" in adopted.code
+
+
+def test_settings_of_a_config_that_is_left_are_not_noted():
+    before = CONFIG + textwrap.dedent("""\
+        config = optimization.OptimizationConfig({"optimizer": {"type": "lamb", "lamb": given}})
+        config.optimizer.lamb.beta_1 = 0.8
+    """)
+    (note,) = adopt(before).notes
+    assert "the type of its config is to be tf_lamb" in note.text
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 

@@ -29,6 +29,8 @@ class Finder(cst.CSTVisitor):
         super().__init__()
         self._script = script
         self._visited: set[cst.Dict] = set()  # the dicts of configs that were rewritten or left
+        self._adopted_types: set[str] = set()  # the types of configs that are ours now
+        self._settings_of_type: list[tuple[str, cst.Attribute]] = []  # `config.optimizer.lamb`
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         return False
@@ -45,6 +47,25 @@ class Finder(cst.CSTVisitor):
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         self._note_reference(node)
+        name, is_set = node.attr.value, isinstance(self._script.parents[node], cst.AssignTarget)
+        is_read = isinstance(self._script.parents[node], cst.Attribute)
+        if name in OF_TYPE and (is_set or is_read) and not self._script.name_of(node):
+            self._settings_of_type.append((name, node))
+
+    def leave_Module(self, original_node: cst.Module) -> None:
+        """Notes lines that still set or read what a config has under its old type."""
+        lines = set()
+        for kind, node in self._settings_of_type:
+            line, owner = self._script.positions[node].start.line, self._script.text(node.value)
+            # A class may have a `self.lamb` of its own.
+            if kind in self._adopted_types and line not in lines and owner not in ("self", "cls"):
+                lines.add(line)
+                text = (
+                    f"{owner}.{kind} is left as it is, but a config of type tf_{kind} does not "
+                    f"read it: write {owner}.tf_{kind}, whose settings are the arguments of "
+                    f"tf_lamb.{OF_TYPE[kind].peer.family}"
+                )
+                self._script.note(node, text, is_left=True)
 
     def visit_Name(self, node: cst.Name) -> None:
         self._note_reference(node)
@@ -193,6 +214,7 @@ class Finder(cst.CSTVisitor):
         if translation.obstacles:
             return self._note_left(node, source, " ".join(translation.obstacles))
         script.needs_garden = True
+        self._adopted_types.add(kind)
         script.note(node, f"the type {kind} is tf_{kind}", translation.notes)
         return translation
 
