@@ -170,3 +170,29 @@ def test_a_backup_of_another_model_is_refused(stopped, tmp_path, frontend, other
     with pytest.raises(ValueError, match="cannot be restored"):
         fit(frontend, new_model(frontend, **(other if frontend == "keras" else {})), tmp_path)
     assert contents(tmp_path) == before
+
+
+@every_frontend
+@pytest.mark.parametrize("is_filled", [False, True], ids=["empty", "filled"])
+def test_a_stray_folder_beside_the_backup_is_ignored(
+    unbroken, stopped, tmp_path, frontend, is_filled
+):
+    """A number as its name, as of an epoch, and in it what a real backup has."""
+    stopped(frontend, tmp_path)
+    for folder in {path.parent for path in contents(tmp_path)} | {tmp_path}:
+        (folder / "7").mkdir()
+        for path in folder.iterdir() if is_filled else ():
+            if path.is_file():
+                shutil.copy(path, folder / "7" / path.name.replace("_2.", "_7."))
+    model = new_model(frontend)
+    assert fit(frontend, model, tmp_path) == [2, 3]
+    assert_same_bits(unbroken[frontend], model)
+
+
+def test_a_folder_with_the_name_of_a_backup_is_refused(stopped, tmp_path):
+    stopped("keras", tmp_path)
+    (tmp_path / "after_epoch_7.weights.h5").mkdir()
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="backup_dir=.* cannot be restored") as error:
+        fit("keras", new_model("keras"), tmp_path)
+    assert "\n" not in str(error.value) and contents(tmp_path) == before
