@@ -95,6 +95,19 @@ def jax_processes(count, devices):
     ]  # fmt: skip
 
 
+def torch_processes(count):
+    """What makes each of so many processes one of torch's, on CPUs."""
+    (master,) = addresses(1)
+    host, port = master.split(":")
+    return [
+        {
+            "KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": "cpu", "MASTER_ADDR": host,
+            "MASTER_PORT": port, "WORLD_SIZE": str(count), "RANK": str(i),
+        }
+        for i in range(count)
+    ]  # fmt: skip
+
+
 def results(function, environments=({},), timeout=500):
     """What the function returns in processes of their own, all at once: one an environment."""
     with tempfile.TemporaryDirectory() as folder:

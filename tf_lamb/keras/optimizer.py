@@ -61,13 +61,15 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         """Makes the slots and the plan; warns of a pattern that matches no variable.
 
         Raises:
-            ValueError: If the optimizer is built for other variables.
+            ValueError: If the optimizer is built for other variables, or a variable lies in parts
+                on torch.
         """
         if not variables:
             return
         if self.built:
             check_built_for(self, variables, self._trainable_variables_indices)
             return
+        sharding.check_whole(variables, self.name)
         processes.agree_on(self, variables)
         # Weights may be loaded from a file after the build of an optimizer from a config.
         plan = self._planner.build(variables, will_load=self._is_from_config)

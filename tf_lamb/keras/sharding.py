@@ -12,7 +12,7 @@ import math
 import keras
 from keras.distribution import TensorLayout
 
-from tf_lamb.api.variables import is_overwritten, names_of
+from tf_lamb.api.variables import is_overwritten, names_of, path_of
 from tf_lamb.core.messages import warn
 
 _LARGE = 0.01  # fraction of all parameters from which a variable is worth a warning
@@ -56,6 +56,31 @@ def axes_of(variable):
 def is_split(variables):
     """Returns whether any of the variables lies in parts on several devices."""
     return any(axis is not None for variable in variables for axis in axes_of(variable))
+
+
+def check_whole(variables, name):
+    """Raises for a variable that lies in parts on torch.
+
+    Keras 3.16 makes a `DTensor` of what `ModelParallel` splits there, and torch's FSDP makes one of
+    every weight. What reads a weight on this host, such as the plan, would have to gather it in
+    all processes. `DataParallel` leaves plain tensors, whose gradients are summed before the step.
+
+    Args:
+        variables: The variables to build for.
+        name: The name of the optimizer, for the message.
+
+    Raises:
+        ValueError: If a variable is a `DTensor`.
+    """
+    if keras.backend.backend() != "torch":
+        return
+    for variable in variables:
+        if hasattr(variable.value, "placements"):  # `DTensor` has them, and nothing else in torch
+            raise ValueError(
+                f"{name} takes whole variables on torch, and {path_of(variable)!r} is a DTensor, "
+                "in parts in several processes: set keras.distribution.DataParallel() before the "
+                "model is made, or train with ModelParallel on JAX. No step was taken."
+            )
 
 
 class Shares:
