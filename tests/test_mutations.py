@@ -20,8 +20,8 @@ from tf_lamb.core import rules
 TESTS = pathlib.Path(__file__).parent
 # What the process loads, and its environment.
 HOSTS = {
-    "core": (["numpy"], {}),
-    "tensorflow": (["tensorflow", "keras", "tf_keras"], {}),
+    "core": (["numpy"], {"KERAS_BACKEND": "tensorflow"}),
+    "tensorflow": (["tensorflow", "keras", "tf_keras"], {"KERAS_BACKEND": "tensorflow"}),
     "jax": (["jax", "keras"], {"KERAS_BACKEND": "jax"}),
 }
 
