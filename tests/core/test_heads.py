@@ -237,3 +237,24 @@ def test_a_head_of_one_column_is_adamws():
 def test_heads_that_a_variable_cannot_have_are_refused_by_name(shape, heads, words):
     with pytest.raises(ValueError, match=rf"treatments\['qkv/kernel'\] makes {words}"):
         treated("qkv/kernel", shape, {"heads": heads})
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "given", "words"),
+    [
+        ("mqa/key/kernel", (1, 16, 4), {}, "fallback: one row or column"),
+        ("dense/kernel", (6, 4), {"heads": (1, 1)}, "matrix of 6 x 4"),
+        ("dense/kernel", (4, 0), {"heads": (1, None)}, "matrix of 4 x 0"),
+        ("dense/kernel", (6, 8), {"heads": (1, None)}, "fallback: one row or column; no heads"),
+        ("experts/kernel", (8, 6, 4), {"heads": (0, None)},
+         "fallback: stack of matrices; no heads"),
+        ("experts/kernel", (8, 6, 4), {"heads": (0, None), "rows": (1,)},
+         "matrix of 6 x 4 for each of 8 heads"),
+        ("dense/bias", (6,), {"heads": (0, None), "slices": (0, None)},
+         "fallback: bias or normalization; no heads; no slices"),
+        ("attention_output/kernel", (3, 4, 6), {"heads": (0, None), "slices": (1, None)},
+         "matrix of 4 x 6 for each of 3 heads, 4 slices along axis 1"),
+    ],
+)  # fmt: skip
+def test_what_has_no_heads_says_so(path, shape, given, words):
+    assert treated(path, shape, given).words == words

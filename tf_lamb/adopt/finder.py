@@ -61,9 +61,9 @@ class Finder(cst.CSTVisitor):
             if kind in self._adopted_types and line not in lines and owner not in ("self", "cls"):
                 lines.add(line)
                 text = (
-                    f"{owner}.{kind} is left as it is, but a config of type tf_{kind} does not "
-                    f"read it: write {owner}.tf_{kind}, whose settings are the arguments of "
-                    f"tf_lamb.{OF_TYPE[kind].peer.family}"
+                    f"{owner}.{kind} is left as it is. A config whose type is tf_{kind} now does "
+                    f"not read it: for such a one write {owner}.tf_{kind}, whose settings are the "
+                    f"arguments of tf_lamb.{OF_TYPE[kind].peer.family}"
                 )
                 self._script.note(node, text, is_left=True)
 

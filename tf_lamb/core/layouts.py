@@ -186,11 +186,10 @@ def matrix(variable: Variable, embeddings: bool = False, heads: str | None = Non
             slices are no rows or columns.
     """
     layout = _as_matrix(variable, embeddings, heads)
-    if "slices" not in variable.given:
-        return layout
     if not layout.adapt:  # a pattern for kernels may well match their biases
-        return dataclasses.replace(layout, words=f"{layout.words}; no slices")
-    return _with_slices(layout, variable)
+        unused = [key for key in ("heads", "slices") if variable.given.get(key, (0, None))[1]]
+        return dataclasses.replace(layout, words="; no ".join([layout.words, *unused]))
+    return _with_slices(layout, variable) if "slices" in variable.given else layout
 
 
 def _with_slices(layout, variable):
@@ -204,8 +203,10 @@ def _with_slices(layout, variable):
         position, count = order.index(axis % rank + is_behind_cut), shape[axis]
     first = len(layout.view) - 2  # the axis of rows in the view; an axis of heads is before it
     rows, columns = layout.view[first:]
-    is_row = position == first and count == rows
-    is_column = position == len(order) - 1 and count == columns
+    lengths = [(layout.cut or shape)[i] for i in order]
+    before = None if position is None else math.prod(lengths[:position])
+    is_row = count == rows and before == math.prod(layout.view[:first])
+    is_column = count == columns and before == math.prod(layout.view[: first + 1])
     if not (is_row or is_column) or blocks not in (None, count):
         raise ValueError(
             f"treatments[{pattern!r}] asks for slices {[axis, blocks] if blocks else axis} of "
@@ -277,7 +278,7 @@ def _found(path, shape, heads, query, output, bias):
     if rows is None:
         return _none("rows not known: give them in treatments")
     layout = laid_out(rows)
-    return _none("one row or column") if 1 in layout.view[-2:] else layout
+    return _none("one row or column") if layout.adapt and 1 in layout.view[-2:] else layout
 
 
 def _rows(path, layer, name, shape, query, output, bias):
@@ -349,29 +350,32 @@ def _matrix(shape, rows, heads=()):
     """Returns the layout in which a variable is a matrix with these axes as rows, or a stack.
 
     `heads` has the axis along which each block is a matrix, and the number of blocks; () if all of
-    the variable is one matrix.
+    the variable is one matrix. One head is one matrix.
     """
-    if heads:
-        return _stack(shape, rows, *heads)
-    columns = tuple(axis for axis in range(len(shape)) if axis not in rows)
-    view = tuple(math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
-    words = f"matrix of {view[0]:,} x {view[1]:,}"
-    return Layout(view=view, order=_unless_in_order((*rows, *columns)), words=words)
-
-
-def _stack(shape, rows, axis, count):
-    """Returns the layout in which each of `count` blocks along an axis is a matrix of a stack."""
+    if not heads or heads[1] < 2:
+        order, view = _rows_and_columns(shape, rows)
+        words = f"matrix of {view[0]:,} x {view[1]:,}"
+        return Layout(view=view, order=_unless_in_order(order), words=words)
+    axis, count = heads
     cut = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
     rows = tuple(row + (row >= axis) for row in rows)  # the axis of blocks is cut off before them
-    columns = tuple(i for i in range(len(cut)) if i not in (axis, *rows))
-    view = (count, *(math.prod(cut[i] for i in axes) for axes in (rows, columns)))
+    order, view = _rows_and_columns(cut, rows, (axis,))
+    if 1 in view:
+        return _none("one row or column")
     return Layout(
-        view=view,
+        view=(count, *view),
         axes=(1, 2),
-        order=_unless_in_order((axis, *rows, *columns)),
+        order=_unless_in_order((axis, *order)),
         cut=cut,
-        words=f"matrix of {view[1]:,} x {view[2]:,} for each of {count:,} heads",
+        words=f"matrix of {view[0]:,} x {view[1]:,} for each of {count:,} heads",
     )
+
+
+def _rows_and_columns(shape, rows, left_out=()):
+    """Returns the axes in the order rows, columns, and the numbers of rows and of columns."""
+    columns = tuple(axis for axis in range(len(shape)) if axis not in (*rows, *left_out))
+    view = tuple(math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
+    return (*rows, *columns), view
 
 
 def _unless_in_order(order):

@@ -287,13 +287,11 @@ def _laid_out(xp, array, treatment):
 
 def _as_stored(xp, array, treatment, shape):
     """Undoes `_laid_out`: returns an array in the shape of its variable."""
-    order = treatment.order
-    if not order:
-        return xp.reshape(array, shape) if treatment.view else array
-    cut = treatment.cut or shape
-    array = xp.reshape(array, [cut[axis] for axis in order])
-    array = xp.transpose(array, [order.index(axis) for axis in range(len(order))])
-    return xp.reshape(array, shape) if treatment.cut else array
+    if order := treatment.order:
+        cut = treatment.cut or shape
+        array = xp.reshape(array, [cut[axis] for axis in order])
+        array = xp.transpose(array, [order.index(axis) for axis in range(len(order))])
+    return xp.reshape(array, shape) if treatment.view else array
 
 
 def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):

@@ -78,8 +78,8 @@ def check_whole(variables, name):
         if hasattr(variable.value, "placements"):  # `DTensor` has them, and nothing else in torch
             raise ValueError(
                 f"{name} takes whole variables on torch, and {path_of(variable)!r} is a DTensor, "
-                "in parts in several processes: set keras.distribution.DataParallel() before the "
-                "model is made, or train with ModelParallel on JAX. No step was taken."
+                "whose parts may lie in several processes: set keras.distribution.DataParallel() "
+                "before the model is made, or train with ModelParallel on JAX. No step was taken."
             )
 
 

@@ -85,8 +85,11 @@ class Muon(Layerwise):
             matrix, so that no head's step depends on how long the others' momentum is (Kimi K3's
             Per-Head Muon; GLM-5's Muon Split has it for up-projections). One product has all heads
             as its batch. s, a ratio and a constant norm are those of each head: with "rms" a square
-            kernel's step is as long as before. The output's kernel and LoRA's factors stay one
-            matrix. None, the default: all heads together are one (Moonlight).
+            kernel's step is as long as before. It takes what XLNet calls encoding and
+            deformable attention attention_weights, too, and cuts a fused query_key_value of three
+            axes by heads, with Q, K and V of a head together. The output's kernel, LoRA's factors
+            and kernels with "rows" in treatments stay one matrix. None, the default: all heads
+            together are one (Moonlight).
         bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
             it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
             learning rate multiplies, s O, is multiplied by |w|/|s O| within the bounds; decay stays

@@ -348,11 +348,12 @@ class MatrixSettings(Settings):
                 "LAMB."
             )
         matrices = [treatment for treatment in plan.treatments if treatment.adapt]
-        if self.hyperparameters["form"].heads and all(len(of.view or ()) < 3 for of in matrices):
+        if self.hyperparameters["form"].heads and not any(treatment.cut for treatment in matrices):
             raise ValueError(
                 f"form={{'heads': 'each'}} changes no step of {self.name}: none of its "
                 f"{len(matrices)} matrices is an attention's kernel into heads, of the axes "
-                "(model, heads, head size), by path and shape. Leave it out; `tf_lamb.describe` "
+                "(model, heads, head size), by path and shape and without rows or heads of its own "
+                "in treatments. Leave it out, or give heads in treatments; `tf_lamb.describe` "
                 "shows what each variable is."
             )
         additions = [", trust ratio"] * self.has_ratio + [", constant norm"] * self.keeps_norm
@@ -513,8 +514,8 @@ _KEYS_OF_TREATMENTS = """
     never a matrix.
     "heads": An axis, or [axis, blocks], of which each index, or each block, is a matrix of its own,
     where paths and shapes do not tell: `{"qkv/kernel": {"heads": [-1, 3]}}` makes Q, K and V of a
-    `Dense` three matrices, and `[-1, 36]` each of their 12 heads one. None keeps all of it one
-    matrix, whatever `form` says.
+    `Dense` three matrices, and `[-1, 36]` each of their 12 heads one. A kernel of three axes whose
+    rows are not known needs "rows", too. None keeps all of it one matrix, whatever `form` says.
     "depthwise": Whether it is a depthwise kernel, whose output channels are the last two axes
     instead of the last; by default what has "depthwise" in its path is one, as Keras names it.
 """

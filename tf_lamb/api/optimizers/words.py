@@ -308,8 +308,8 @@ WORDS = (
     Word("split_qkv_per_head", "Megatron's Muon", "form={'heads': 'each'}", "", ("Muon",),
          same=(False,)),
     Word("split_qkv", "Megatron's Muon", "",
-         "Query, key and value are kernels of their own in Keras's attention. A fused kernel takes "
-         "treatments={'qkv/kernel': {'heads': [-1, 3]}}.", ("Muon",)),
+         "Query, key and value are kernels of their own in Keras's attention layers. A fused one "
+         "takes treatments={'qkv/kernel': {'heads': [-1, 3]}}.", ("Muon",), same=(False,)),
     # -- SOAP
     Word("shampoo_beta", "Vyas' SOAP", None, "The factors decay by beta_2.", ("SOAP",),
          same=(-1,)),
