@@ -271,14 +271,14 @@ def test_a_bad_setting(records, tmp_path, text, expected):
             "exclude_from_weight_decay": None, "global_clipnorm": None}}, "momentum must be"),
     ],
 )  # fmt: skip
-def test_d14_a_change_of_type_leaves_nothing_behind(records, tmp_path, own, expected):
+def test_a_change_of_type_leaves_nothing_behind(records, tmp_path, own, expected):
     """Lists and clippings were written for the other type; the new one would train without."""
     config = {"optimizer": {"type": "tf_lars", **own}}
     said = refusal(tiny(records, optimizer_config=config), tmp_path)
     assert expected in said, said
 
 
-def test_d16_nothing_decays_twice(tmp_path):
+def test_nothing_decays_twice(tmp_path):
     """In the loss and in the optimizer, where it would also enter the norm of the gradient."""
     settings = {"task": {"losses": {"l2_weight_decay": 1e-4}}}
     said = refusal(settings, tmp_path, "lars/resnet_imagenet")
