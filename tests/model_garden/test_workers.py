@@ -107,6 +107,17 @@ class Store:
         self._barrier.wait(milliseconds / 1000)
 
 
+class StoreOfAChiefThatHasEnded(Store):
+    """The same store, where the chief ends before this worker hears that all were there."""
+
+    def __init__(self, **values):
+        super().__init__(1)
+        self._values.update(values)
+
+    def wait_at_barrier(self, _, milliseconds):
+        raise tf.errors.UnavailableError(None, None, "Socket closed")
+
+
 def folder_at(folder, step):
     checkpoint = tf.train.Checkpoint(global_step=tf.Variable(step, dtype=tf.int64))
     tf.train.CheckpointManager(checkpoint, str(folder), 1).save(checkpoint_number=step)
@@ -149,6 +160,26 @@ def test_a_worker_ends_when_it_sees_what_the_chief_has_left(tmp_path, two):
     folder_at(tmp_path, 5)
     found = two(tmp_path, tmp_path, lambda: (time.sleep(0.3), folder_at(tmp_path, 10)))
     assert found == {True: 10, False: 10}
+
+
+def test_a_chief_that_ends_first_takes_nothing_from_a_worker(tmp_path, monkeypatch):
+    folder_at(tmp_path, 10)
+    store = StoreOfAChiefThatHasEnded(**{workers._KEY: json.dumps(workers._seen(str(tmp_path)))})
+    monkeypatch.setattr(workers, "context", types.SimpleNamespace(context=lambda: store))
+    workers.wait_for_chief(is_chief=False, model_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("difference", ["--seed is 1 in worker 0, 2 in worker 1", ""])
+def test_what_differs_is_told_where_the_chief_has_ended(difference, monkeypatch):
+    """Without a difference nobody ends there, so the chief is lost."""
+    store = StoreOfAChiefThatHasEnded(**{run._KEY: json.dumps(difference)})
+    monkeypatch.setattr(run, "context", types.SimpleNamespace(context=lambda: store))
+    names = ["worker 0", "worker 1"]
+    if difference:
+        assert run._difference(names, "worker 1", {}) == difference
+    else:
+        with pytest.raises(tf.errors.UnavailableError):
+            run._difference(names, "worker 1", {})
 
 
 def test_a_worker_waits_for_its_view_of_the_folder(tmp_path, two):

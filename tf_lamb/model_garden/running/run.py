@@ -297,7 +297,13 @@ def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
             }
             store.set_config_key_value(_KEY, json.dumps(_differences(texts)))
         difference = json.loads(store.get_config_key_value(_KEY, 2 * milliseconds))
-        store.wait_at_barrier(_KEY, milliseconds)  # the store ends with the first worker
+        try:
+            store.wait_at_barrier(_KEY, milliseconds)  # the store ends with the first worker
+        except tf.errors.UnavailableError:
+            # Where settings differ, the first worker ends behind the barrier, and may do so before
+            # this one hears that all are there.
+            if not difference:
+                raise
     except tf.errors.DeadlineExceededError as error:
         raise UserError(
             f"a worker of TF_CONFIG has not said within {PATIENCE} seconds what it was told: it "

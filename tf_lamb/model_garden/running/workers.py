@@ -39,7 +39,12 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
             store.set_config_key_value(_KEY, json.dumps(_seen(model_dir)))
         chief_state = json.loads(store.get_config_key_value(_KEY, milliseconds))
         _wait_to_see(chief_state, model_dir)
-        store.wait_at_barrier(_KEY, milliseconds)  # the store ends with the first worker
+        try:
+            store.wait_at_barrier(_KEY, milliseconds)  # the store ends with the chief
+        except tf.errors.UnavailableError:
+            # The chief may end before this worker hears that all are there. What it left is seen.
+            if is_chief:
+                raise
     except tf.errors.OpError as error:
         raise UserError(
             f"--model_dir={model_dir}: another worker of TF_CONFIG has ended, or has not come to "
