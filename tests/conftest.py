@@ -100,6 +100,11 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     """What the frameworks made when they were imported stays: no collection looks through it."""
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != BACKEND:
+        raise pytest.UsageError(
+            "A module that a test imports has set KERAS_BACKEND, which the processes that other "
+            "tests start would take over: set it where the module is run, not where it is imported."
+        )
     gc.collect()
     gc.freeze()
 

@@ -21,9 +21,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
 from absl import app, flags
 
 from benchmarks.shared.run_log import Log, commit
@@ -204,6 +201,8 @@ def main(_):
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     # The study's log is the flag --log of updates_left/report.py.
     flags.DEFINE_string("searches", "benchmarks/logs/find_batch_kept.jsonl", "What was searched.")
     flags.DEFINE_bool("search", False, "Whether to search where the log has nothing.")
