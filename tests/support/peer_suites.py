@@ -42,9 +42,10 @@ def pytest_configure():
 
     from tf_lamb.keras import LAMB, LARS, AdamP
 
-    def put(name, cls, **defaults):
-        def __init__(self, *args, **arguments):
-            cls.__init__(self, *args, **defaults | {"name": None} | arguments)
+    def put(name, cls, rate, **defaults):
+        def __init__(self, learning_rate=rate, *args, **arguments):
+            arguments = defaults | {"name": None} | arguments
+            cls.__init__(self, learning_rate, *args, **arguments)
 
         ours = type(name, (cls,), {"__init__": __init__, "__module__": __name__})
         globals()[name] = ours  # where pickle looks for it
@@ -53,7 +54,7 @@ def pytest_configure():
             setattr(module, name, ours)
         optimizers.ALL_OBJECTS_DICT[name.lower()] = ours
 
-    put("Lamb", LAMB, epsilon=1e-7, weight_decay_mode="decoupled")
-    put("SGD", LARS, momentum=0.0, **PLAIN)
-    put("Adam", LAMB, epsilon=1e-7, **PLAIN)
-    put("AdamW", AdamP, epsilon=1e-7, weight_decay=0.004, **PLAIN)
+    put("Lamb", LAMB, 0.001, epsilon=1e-7, weight_decay_mode="decoupled")
+    put("SGD", LARS, 0.01, momentum=0.0, **PLAIN)
+    put("Adam", LAMB, 0.001, epsilon=1e-7, **PLAIN)
+    put("AdamW", AdamP, 0.001, epsilon=1e-7, weight_decay=0.004, **PLAIN)
