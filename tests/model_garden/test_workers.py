@@ -18,7 +18,7 @@ from support.garden import EXPERIMENT, build, tiny
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints
-from tf_lamb.model_garden.running import run, workers
+from tf_lamb.model_garden.running import workers
 
 
 def test_workers_that_were_told_different_things_are_refused_before_they_write(records, tmp_path):
@@ -52,19 +52,6 @@ def test_workers_that_were_told_different_things_are_refused_before_they_write(r
             assert part in line
         assert "Traceback" not in path.read_text()
     assert not folder.exists()
-
-
-def test_what_differs_is_named_once_and_the_rest_is_counted():
-    told = {"worker 0": {"a": "1", "b": "2"}, "worker 1": {"a": "1", "b": "2"}}
-    assert run._differences(told) == ""
-    told["worker 1"] = {"a": "3"}
-    told["worker 2"] = {"a": "4", "b": "2", "c": "5"}
-    assert run._differences(told) == (
-        "a is 1 in worker 0, 3 in worker 1; b is 2 in worker 0, not there in worker 1; "
-        "c is not there in worker 0, 5 in worker 2"
-    )
-    told = {f"worker {i}": {str(name): str(i) for name in range(9)} for i in range(2)}
-    assert run._differences(told).endswith("; 4 is 0 in worker 0, 1 in worker 1; 4 more")
 
 
 @pytest.mark.parametrize("strategy", ["off", "one_device", "mirrored"])
@@ -164,22 +151,26 @@ def test_a_worker_ends_when_it_sees_what_the_chief_has_left(tmp_path, two):
 
 def test_a_chief_that_ends_first_takes_nothing_from_a_worker(tmp_path, monkeypatch):
     folder_at(tmp_path, 10)
-    store = StoreOfAChiefThatHasEnded(**{workers._KEY: json.dumps(workers._seen(str(tmp_path)))})
+    store = StoreOfAChiefThatHasEnded(**{workers._LEFT: json.dumps(workers._seen(str(tmp_path)))})
     monkeypatch.setattr(workers, "context", types.SimpleNamespace(context=lambda: store))
     workers.wait_for_chief(is_chief=False, model_dir=str(tmp_path))
 
 
-@pytest.mark.parametrize("difference", ["--seed is 1 in worker 0, 2 in worker 1", ""])
-def test_what_differs_is_told_where_the_chief_has_ended(difference, monkeypatch):
-    """Without a difference nobody ends there, so the chief is lost."""
-    store = StoreOfAChiefThatHasEnded(**{run._KEY: json.dumps(difference)})
-    monkeypatch.setattr(run, "context", types.SimpleNamespace(context=lambda: store))
-    names = ["worker 0", "worker 1"]
-    if difference:
-        assert run._difference(names, "worker 1", {}) == difference
-    else:
-        with pytest.raises(tf.errors.UnavailableError):
-            run._difference(names, "worker 1", {})
+@pytest.mark.parametrize(
+    ("difference", "error", "message"),
+    [
+        ("--seed is 1 in worker 0, 2 in worker 1", UserError, "--seed is 1 in worker 0, 2 in wor"),
+        ("", tf.errors.UnavailableError, "Socket closed"),
+    ],
+    ids=["settings differ", "the chief is lost"],
+)
+def test_a_chief_that_ends_at_the_start_is_lost_unless_settings_differ(
+    difference, error, message, monkeypatch
+):
+    store = StoreOfAChiefThatHasEnded(**{workers._SETTINGS: json.dumps(difference)})
+    monkeypatch.setattr(workers, "context", types.SimpleNamespace(context=lambda: store))
+    with pytest.raises(error, match=message):
+        workers.check_same_settings(["worker 0", "worker 1"], "worker 1", {})
 
 
 def test_a_worker_waits_for_its_view_of_the_folder(tmp_path, two):

@@ -50,6 +50,26 @@ def is_ours(optimizer) -> bool:
     return hasattr(optimizer, "slots_of")
 
 
+def ours_inside(optimizer, callback: str, subject: str):
+    """Returns the optimizer of this package inside its wrappers.
+
+    Args:
+        optimizer: An optimizer, or a wrapper.
+        callback: The name of the callback that needs it, for the error.
+        subject: What the callback does, and with which optimizers, for the error.
+
+    Raises:
+        TypeError: if the innermost optimizer is not one of this package.
+    """
+    innermost = unwrapped(optimizer)
+    if not is_ours(innermost):
+        raise TypeError(
+            f"{callback} {subject}, not {type(innermost).__module__}."
+            f"{type(innermost).__qualname__}: compile with one of them, or leave {callback} out."
+        )
+    return innermost
+
+
 def path_of(variable) -> str:
     """Returns the path of a variable.
 

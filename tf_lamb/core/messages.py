@@ -1,11 +1,11 @@
-"""Makes tables, warnings that point at a line of the user, and errors for missing packages."""
+"""Makes the texts of tables, differences, warnings, and errors for missing packages."""
 
 import contextlib
 import importlib.util
 import sys
 import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 _NOT_THE_USERS = {
     "dataclasses", "jax", "keras", "official", "orbit", "tensorflow", "tf_keras", "tf_lamb",
@@ -91,3 +91,36 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
         ).rstrip()
         for row in rows
     ]
+
+
+_MOST_DIFFERENCES = 5  # that one message names; the others are counted
+
+
+def differences(texts: Mapping[str, Mapping[str, str]]) -> str:
+    """Describes what several processes state differently, at most five names of it.
+
+    Args:
+        texts: process -> name -> text. The first process is the one with which the others are
+            compared.
+
+    Returns:
+        Such as "seed is 1 in worker 0, 2 in worker 1; 3 more"; "" if all agree.
+
+    Example:
+
+    >>> differences({"worker 0": {"seed": "1"}, "worker 1": {"seed": "2"}})
+    'seed is 1 in worker 0, 2 in worker 1'
+    """
+    (chief, chief_texts), *others = texts.items()
+    descriptions: dict[str, str] = {}
+    for process, its_texts in others:
+        for name in {**chief_texts, **its_texts}:
+            expected, text = chief_texts.get(name, "not there"), its_texts.get(name, "not there")
+            if expected != text:
+                descriptions.setdefault(
+                    name, f"{name} is {expected} in {chief}, {text} in {process}"
+                )
+    parts = [*descriptions.values()][:_MOST_DIFFERENCES]
+    if len(descriptions) > len(parts):
+        parts.append(f"{len(descriptions) - len(parts)} more")
+    return "; ".join(parts)

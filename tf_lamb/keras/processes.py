@@ -14,6 +14,7 @@ import zlib
 import keras
 
 from tf_lamb.api.variables import names_of
+from tf_lamb.core.messages import differences
 from tf_lamb.keras import seams, sharding
 
 PATIENCE = 600  # seconds that the others wait for a process, which may have to read and write
@@ -88,36 +89,20 @@ def agree(what, facts):
     import jax
 
     store, key = _store(), f"tf_lamb/{next(_rounds)}"
-    store.key_value_set(f"{key}/{jax.process_index()}", json.dumps({"": what, **facts()}))
+    store.key_value_set(f"{key}/{jax.process_index()}", json.dumps({"it": what, **facts()}))
 
     def compare():
         facts_by_process = {
-            process_id: json.loads(_read(store, f"{key}/{process_id}", PATIENCE))
+            f"process {process_id}": json.loads(_read(store, f"{key}/{process_id}", PATIENCE))
             for process_id in process_ids
         }
-        return _difference(facts_by_process)
+        return differences(facts_by_process)
 
     if difference := by_chief(compare):
         raise ValueError(
             f"The processes differ in {what}: {difference}. Start the same program with the same "
             "arguments in all of them, and give each as many examples as the others."
         )
-
-
-def _difference(texts):
-    """Describes the first difference, or returns None; `texts` is process -> name -> text."""
-    (first, first_texts), *items = texts.items()
-    for second, second_texts in items:
-        for name in {**first_texts, **second_texts}:
-            text_1, text_2 = (
-                first_texts.get(name, "not there"),
-                second_texts.get(name, "not there"),
-            )
-            if text_1 != text_2:
-                return (
-                    f"{name or 'it'} is {text_1} in process {first}, {text_2} in process {second}"
-                )
-    return None
 
 
 def _store():

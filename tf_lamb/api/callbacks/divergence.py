@@ -6,9 +6,9 @@ from typing import Any
 
 from tf_lamb.api import seams
 from tf_lamb.api.callbacks.callback import RISING, Callback
-from tf_lamb.api.optimizers.guard import FINITE, guarded
+from tf_lamb.api.optimizers.guard import FINITE
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
-from tf_lamb.api.variables import step_of, waiting_in
+from tf_lamb.api.variables import ours_inside, step_of, waiting_in
 from tf_lamb.core import checks
 
 _SHOWN = 5  # the most variables in a report
@@ -212,7 +212,8 @@ class StopOnDivergence(Callback):
 
     def _find(self, model):
         """Starts the optimizer's observation, and requests a new trace of the step if needed."""
-        optimizer = guarded(model.optimizer)
+        subject = "reads the optimizers of tf_lamb"
+        optimizer = ours_inside(model.optimizer, "StopOnDivergence", subject)
         if starts_to_observe(optimizer):
             seams.trace_anew(model)
         self._diagnosis = Diagnosis(self._patience, optimizer._guard.advice, self._keep)

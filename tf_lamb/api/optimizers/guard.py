@@ -6,7 +6,7 @@ The decision to skip a step is one for all variables.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_lamb.api.variables import as_int, is_ours, names_of, unwrapped
+from tf_lamb.api.variables import as_int, names_of
 from tf_lamb.core.messages import warn
 from tf_lamb.core.rules import Rule
 
@@ -214,19 +214,3 @@ def warn_if_waiting(name: str, waiting: int, micro_batches: int):
             "They count in the next fit. Train on more batches, or take fewer of them for an "
             "update."
         )
-
-
-def guarded(optimizer):
-    """Returns the optimizer inside its wrappers.
-
-    Raises:
-        TypeError: if it is not an optimizer of this package.
-    """
-    inner = unwrapped(optimizer)
-    if not is_ours(inner):
-        raise TypeError(
-            "StopOnDivergence reads the optimizers of tf_lamb, not "
-            f"{type(inner).__module__}.{type(inner).__qualname__}: compile with one of them, or "
-            "leave StopOnDivergence out."
-        )
-    return inner

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from tf_lamb.api.variables import is_ours, unwrapped
+from tf_lamb.api.variables import ours_inside
 from tf_lamb.core import rules
 
 
@@ -129,16 +129,10 @@ def starts_to_observe(optimizer) -> bool:
 
 
 def observed(optimizer):
-    """Returns the optimizer inside its wrappers.
+    """Returns the optimizer inside its wrappers, whose trust ratios are to be shown.
 
     Raises:
         TypeError: if it is not an optimizer of this package.
     """
-    inner = unwrapped(optimizer)
-    if not is_ours(inner):
-        raise TypeError(
-            f"TrustRatios shows the trust ratios of tf_lamb's {with_ratios()}, not those of "
-            f"{type(inner).__module__}.{type(inner).__qualname__}: compile with one of them, "
-            "or leave TrustRatios out."
-        )
-    return inner
+    subject = f"shows the trust ratios of tf_lamb's {with_ratios()}"
+    return ours_inside(optimizer, "TrustRatios", subject)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import os
 import tempfile
 from typing import Any
@@ -12,7 +11,6 @@ import tf_keras
 from absl import logging
 from official.common import distribute_utils
 from official.nlp import train as model_garden
-from tensorflow.python.eager import context
 
 import tf_lamb.tf_keras
 from tf_lamb.model_garden.checks.data import naming_records, reason
@@ -22,11 +20,6 @@ from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.experiments import parsing
 from tf_lamb.model_garden.folders import checkpoints, model_dirs, report
 from tf_lamb.model_garden.running import runner, workers
-
-# Seconds that a run waits for a worker that has joined to publish its settings.
-PATIENCE = 300
-# The prefix of the keys in the coordination service, and how many differences an error names.
-_KEY, _MOST_SHOWN = "tf_lamb/told", 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +205,7 @@ def _stopped(step: int | None, model_dir: str) -> str:
 # -- several workers that train one model ----------------------------------------------------------
 
 
-def _told(session: Session) -> dict[str, str]:
+def _settings_to_share(session: Session) -> dict[str, str]:
     """Returns the settings on which all workers of a run have to agree, name -> text."""
     params, args = session.params, session.args
     start = session.checkpoint or checkpoints.readable(args.model_dir)
@@ -244,7 +237,7 @@ def _joined(session: Session) -> tf.distribute.Strategy | None:
         return _of_tpu(runtime)
     if session.workers < 2:
         return None
-    settings = _told(session)
+    settings = _settings_to_share(session)
     strategy = distribute_utils.get_distribution_strategy(
         distribution_strategy=runtime.distribution_strategy,
         all_reduce_alg=runtime.all_reduce_alg,
@@ -253,11 +246,7 @@ def _joined(session: Session) -> tf.distribute.Strategy | None:
     resolver = strategy.cluster_resolver
     tasks = resolver.cluster_spec().as_dict()
     names = [f"{job} {i}" for job in ("chief", "worker") for i, _ in enumerate(tasks.get(job, ()))]
-    if difference := _difference(names, f"{resolver.task_type} {resolver.task_id}", settings):
-        raise UserError(
-            f"the workers of TF_CONFIG were told different things: {difference}. Start the same "
-            "version with the same flags and files in all of them"
-        )
+    workers.check_same_settings(names, f"{resolver.task_type} {resolver.task_id}", settings)
     return strategy
 
 
@@ -278,58 +267,3 @@ def _of_tpu(runtime) -> tf.distribute.Strategy:
             f"{flag}TensorFlow reaches no TPU there ({why}). Write --tpu=local on its own machine, "
             "or else its name, once it is ready"
         ) from error
-
-
-def _difference(names: list[str], own: str, told: dict[str, str]) -> str:
-    """Exchanges settings between workers; returns in all a text on what differs, "" for none.
-
-    `names` are those of all workers, `own` is the name of this one, and `told` are its settings.
-    """
-    # seam: tensorflow 2.20. The store of the coordination service, of which nothing is public. A
-    # collective would hang where workers have different numbers of GPUs.
-    store, milliseconds = context.context(), 1000 * PATIENCE
-    store.set_config_key_value(f"{_KEY}/{own}", json.dumps(told))
-    try:
-        if own == names[0]:
-            texts = {
-                name: json.loads(store.get_config_key_value(f"{_KEY}/{name}", milliseconds))
-                for name in names
-            }
-            store.set_config_key_value(_KEY, json.dumps(_differences(texts)))
-        difference = json.loads(store.get_config_key_value(_KEY, 2 * milliseconds))
-        try:
-            store.wait_at_barrier(_KEY, milliseconds)  # the store ends with the first worker
-        except tf.errors.UnavailableError:
-            # Where settings differ, the first worker ends behind the barrier, and may do so before
-            # this one hears that all are there.
-            if not difference:
-                raise
-    except tf.errors.DeadlineExceededError as error:
-        raise UserError(
-            f"a worker of TF_CONFIG has not said within {PATIENCE} seconds what it was told: it "
-            f"has ended, or is of another version. See what it printed ({error.message})"
-        ) from error
-    return difference
-
-
-def _differences(texts: dict[str, dict[str, str]]) -> str:
-    """Describes the settings on which workers disagree, at most five; "" for none.
-
-    `texts` is worker -> name -> text.
-    """
-    (chief, chief_settings), *other_workers = texts.items()
-    differences: dict[str, str] = {}
-    for worker, settings in other_workers:
-        for name in {**chief_settings, **settings}:
-            chief_text, text = (
-                chief_settings.get(name, "not there"),
-                settings.get(name, "not there"),
-            )
-            if chief_text != text:
-                differences.setdefault(
-                    name, f"{name} is {chief_text} in {chief}, {text} in {worker}"
-                )
-    hidden = len(differences) - _MOST_SHOWN
-    return "; ".join(
-        [*differences.values()][:_MOST_SHOWN] + ([f"{hidden} more"] if hidden > 0 else [])
-    )

@@ -1,20 +1,65 @@
-"""Has all workers wait, at the end of a run, until they see the folder as the chief left it."""
+"""Has the workers of a cluster begin with the same settings and end with the same folder."""
 
+import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from tf_lamb.core.messages import differences
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
-# Seconds of each of three waits: for what the chief says, for the folder, and for the others.
+# Seconds that a run waits for a worker that has joined to publish its settings.
+PATIENCE_AT_START = 300
+# Seconds of each of three waits at the end: for what the chief says, the folder, and the others.
 PATIENCE = 1800
 PAUSE = 0.2  # seconds between two checks of the folder
-# The key of the coordination service under which the chief publishes what it left.
-_KEY = "tf_lamb/left"
+# The keys of the coordination service under which workers publish their settings, and the chief
+# what it left.
+_SETTINGS, _LEFT = "tf_lamb/settings", "tf_lamb/left"
+
+
+def check_same_settings(workers: list[str], worker: str, settings: dict[str, str]) -> None:
+    """Checks, in all workers, that they have the same settings.
+
+    Args:
+        workers: the names of all workers, the chief first.
+        worker: the name of this one.
+        settings: its settings, name -> text.
+
+    Raises:
+        UserError: in every worker, if settings differ, or if a worker does not publish its own
+            within `PATIENCE_AT_START` seconds.
+    """
+    # A collective would hang where workers have different numbers of GPUs; the store does not.
+    store, milliseconds = _store(), 1000 * PATIENCE_AT_START
+    store.set_config_key_value(f"{_SETTINGS}/{worker}", json.dumps(settings))
+    try:
+        if worker == workers[0]:
+            texts = {
+                name: json.loads(store.get_config_key_value(f"{_SETTINGS}/{name}", milliseconds))
+                for name in workers
+            }
+            store.set_config_key_value(_SETTINGS, json.dumps(differences(texts)))
+        difference = json.loads(store.get_config_key_value(_SETTINGS, 2 * milliseconds))
+        # Where settings differ, the first worker ends behind the barrier.
+        with _chief_may_have_ended(bool(difference)):
+            store.wait_at_barrier(_SETTINGS, milliseconds)
+    except tf.errors.DeadlineExceededError as error:
+        raise UserError(
+            f"a worker of TF_CONFIG has not said within {PATIENCE_AT_START} seconds what it was "
+            "told: it has ended, or is of another version. See what it printed "
+            f"({error.message})"
+        ) from error
+    if difference:
+        raise UserError(
+            f"the workers of TF_CONFIG were told different things: {difference}. Start the same "
+            "version with the same flags and files in all of them"
+        )
 
 
 def wait_for_chief(is_chief: bool, model_dir: str) -> None:
@@ -32,25 +77,37 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
         UserError: if the chief ends before it says what it has left, or if that is not visible here
             within `PATIENCE` seconds.
     """
-    # seam: tensorflow 2.20. The store of the coordination service, of which nothing is public.
-    store, milliseconds = context.context(), 1000 * PATIENCE
+    store, milliseconds = _store(), 1000 * PATIENCE
     try:
         if is_chief:
-            store.set_config_key_value(_KEY, json.dumps(_seen(model_dir)))
-        chief_state = json.loads(store.get_config_key_value(_KEY, milliseconds))
+            store.set_config_key_value(_LEFT, json.dumps(_seen(model_dir)))
+        chief_state = json.loads(store.get_config_key_value(_LEFT, milliseconds))
         _wait_to_see(chief_state, model_dir)
-        try:
-            store.wait_at_barrier(_KEY, milliseconds)  # the store ends with the chief
-        except tf.errors.UnavailableError:
-            # The chief may end before this worker hears that all are there. What it left is seen.
-            if is_chief:
-                raise
+        # The chief ends behind the barrier; what it left is seen.
+        with _chief_may_have_ended(not is_chief):
+            store.wait_at_barrier(_LEFT, milliseconds)
     except tf.errors.OpError as error:
         raise UserError(
             f"--model_dir={model_dir}: another worker of TF_CONFIG has ended, or has not come to "
             f"the end within {PATIENCE} seconds. See what it printed, and give the same command "
             f"again in all of them ({error.message.splitlines()[0]})"
         ) from error
+
+
+def _store():
+    """Returns the key-value store of the coordination service, which ends with the chief."""
+    # seam: tensorflow 2.20. Nothing of the store is public.
+    return context.context()
+
+
+@contextlib.contextmanager
+def _chief_may_have_ended(expected: bool) -> Iterator[None]:
+    """Forgives, where `expected`, that the chief has ended before all were seen at the barrier."""
+    try:
+        yield
+    except tf.errors.UnavailableError:
+        if not expected:
+            raise
 
 
 def _seen(model_dir: str) -> list:
