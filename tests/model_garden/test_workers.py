@@ -91,7 +91,10 @@ class Store:
             return self._values[key]
 
     def wait_at_barrier(self, _, milliseconds):
-        self._barrier.wait(milliseconds / 1000)
+        try:
+            self._barrier.wait(milliseconds / 1000)
+        except threading.BrokenBarrierError:
+            raise tf.errors.DeadlineExceededError(None, None, "too late") from None
 
 
 class StoreOfAChiefThatHasEnded(Store):
