@@ -224,21 +224,18 @@ def _as_matrix(variable, embeddings, heads):
         return _none("excluded")
     if is_norm_or_bias(path, shape) or path.lower().endswith(("bias", "/scale")):
         return _none("bias or normalization")
-    given_heads = _given_heads(variable)
     if "rows" in variable.given:
-        pattern, rows = variable.given["rows"]
-        if rows is None:
-            return _none("no matrix, by treatments")
-        return _matrix(shape, _given(path, shape, pattern, rows), given_heads or ())
-    if "embedding" in path and not embeddings:
-        return _none("no matrix, by its name")
-    parent, number = path.rpartition("/")[0], variable.name.removeprefix(path)
-    layer = parent.rpartition("/")[0]
-    neighbours = f"{layer}/query/kernel", f"{layer}/attention_output/kernel", f"{parent}/bias"
-    return _found(
-        path, shape, heads if given_heads is None else given_heads,
-        *(variable.shapes.get(neighbour + number, ()) for neighbour in neighbours),
-    )  # fmt: skip
+        rows, reason = _rows_by_user(variable), "no matrix, by treatments"
+    elif "embedding" in path and not embeddings:
+        rows, reason = None, "no matrix, by its name"
+    else:
+        rows, reason = _rows_by_name(variable)
+    axis_and_count = None
+    if "heads" in variable.given:  # which are checked where there are no rows, too
+        axis_and_count = _heads_by_user(variable)
+    elif heads == "each" and rows is not None and "rows" not in variable.given:
+        axis_and_count = _heads_by_name(variable, rows)
+    return _none(reason) if rows is None else _matrix(shape, rows, axis_and_count)
 
 
 def _none(reason):
@@ -246,46 +243,75 @@ def _none(reason):
     return Layout(adapt=False, words=f"fallback: {reason}")
 
 
-def _found(path, shape, heads, query, output, bias):
-    """Finds the layout of a variable from its path and shapes.
+def _rows_by_user(variable):
+    """Returns the user's rows as axes counted from the first; None for what is no matrix.
 
-    `heads` is that of `matrix`, or what `_given_heads` returns. `query`, `output` and `bias` are
-    shapes: of the query and output kernels of its attention, and of the bias beside it; () if there
-    is none.
+    Raises `ValueError` if they are not some of its axes.
     """
-    layer, name = ("", *path.lower().split("/"))[-2:]
+    pattern, rows = variable.given["rows"]
+    if rows is None:
+        return None
+    rank = len(variable.shape)
+    distinct = {axis % rank for axis in rows} if rank else set()
+    is_outside = any(not -rank <= axis < rank for axis in rows)
+    if is_outside or len(distinct) < len(rows) or len(distinct) == rank:
+        axes_text = f"axis {rows[0]}" if len(rows) == 1 else f"axes {', '.join(map(str, rows))}"
+        raise ValueError(
+            f"treatments[{pattern!r}] makes {axes_text} the rows of {variable.path}, whose shape "
+            f"is {variable.shape}: a matrix has some of a variable's axes as rows, each once, and "
+            "the others as columns. Narrow the pattern, or give None for what is no matrix."
+        )
+    return tuple(axis % rank for axis in rows)
 
-    def laid_out(rows):
-        return _matrix(shape, rows, _heads(heads, layer, name, shape, rows))
 
+def _rows_by_name(variable):
+    """Returns the axes that are rows, by path and shape, or None and the reason."""
+    path, shape = variable.path, variable.shape
+    layer, name = _layer_and_name(path)
     if len(shape) < 2:
-        return _none("one axis")
+        return None, "one axis"
     if len(shape) == 2:
-        return laid_out((0,))
+        return (0,), ""
     if re.fullmatch(r"lora_\w+_a", name):
-        rows = _rows(path, layer, "kernel", shape, query, output, bias)
+        rows = _rows_of_kernel(variable, layer, "kernel")
         # These may be Gemma's heads, whose query and output kernels are frozen and not known here.
         if rows == (0,) and shape[0] < shape[1]:
             rows = (1,)
-        return laid_out(rows or tuple(range(len(shape) - 1)))
+        return rows or tuple(range(len(shape) - 1)), ""
     if "depthwise" in (layer if name == "kernel" else name):
-        return _none("depthwise")
+        return None, "depthwise"
     if any(word in path.lower() for word in _STACKS):
-        return _none("stack of matrices")
+        return None, "stack of matrices"
     if not name.endswith("kernel"):
-        return _none("no kernel")
-    rows = _rows(path, layer, name, shape, query, output, bias)
+        return None, "no kernel"
+    rows = _rows_of_kernel(variable, layer, name)
     if rows is None:
-        return _none("rows not known: give them in treatments")
-    layout = laid_out(rows)
-    return _none("one row or column") if layout.adapt and 1 in layout.view[-2:] else layout
+        return None, "rows not known: give them in treatments"
+    if 1 in _rows_and_columns(shape, rows)[1]:
+        return None, "one row or column"
+    return rows, ""
 
 
-def _rows(path, layer, name, shape, query, output, bias):
+def _layer_and_name(path):
+    """Returns the last two parts of a path in small letters: those of a layer and of a variable."""
+    return ("", *path.lower().split("/"))[-2:]
+
+
+def _rows_of_kernel(variable, layer, name):
     """Returns the rows of a kernel of three axes or more; None if they are not known."""
+    path, shape = variable.path, variable.shape
     rank, all_but_last = len(shape), tuple(range(len(shape) - 1))
     if name != "kernel":
         return all_but_last  # such as Keras's pointwise_kernel
+    # The shapes of the kernels of its attention, and of the bias beside it; () if there is none.
+    parent, number = path.rpartition("/")[0], variable.name.removeprefix(path)
+    attention = parent.rpartition("/")[0]
+    query, output, bias = (
+        variable.shapes.get(neighbour + number, ())
+        for neighbour in (
+            f"{attention}/query/kernel", f"{attention}/attention_output/kernel", f"{parent}/bias",
+        )
+    )  # fmt: skip
     if _INTO_HEADS.match(layer) and rank == 3:
         if len(bias) == 1:  # a bias of channels, because that of heads has two axes
             return all_but_last
@@ -301,25 +327,12 @@ def _rows(path, layer, name, shape, query, output, bias):
     return all_but_last if rank > 3 and "einsum_dense" not in layer else None
 
 
-def _heads(heads, layer, name, shape, rows):
-    """Returns the axis of the heads that are matrices, and their number; () if there are none."""
-    if heads is None or isinstance(heads, tuple):
-        return heads or ()
-    is_kernel = name == "kernel" and len(shape) == 3
-    if not (is_kernel and _INTO_HEADS.match(layer) and len(rows) == 1):
-        return ()
-    axis = 1 - rows[0]
-    return axis, shape[axis]
-
-
-def _given_heads(variable):
-    """Returns the user's axis of heads, and their number; () for none, None if none are given."""
-    if "heads" not in variable.given:
+def _heads_by_user(variable):
+    """Returns the user's axis of heads, and their number; None if all is one matrix."""
+    pattern, axis_and_count = variable.given["heads"]
+    if axis_and_count is None:
         return None
-    pattern, given = variable.given["heads"]
-    if given is None:
-        return ()
-    (axis, count), shape, rank = given, variable.shape, len(variable.shape)
+    (axis, count), shape, rank = axis_and_count, variable.shape, len(variable.shape)
     has_axis = -rank <= axis < rank
     count = shape[axis] if has_axis and count is None else count
     if not has_axis or rank < 2 or shape[axis] % (count or 1):
@@ -331,28 +344,24 @@ def _given_heads(variable):
     return axis % rank, count
 
 
-def _given(path, shape, pattern, rows):
-    """Returns the user's rows as axes counted from the first; raises if they are not possible."""
-    rank = len(shape)
-    distinct = {axis % rank for axis in rows} if rank else set()
-    is_outside = any(not -rank <= axis < rank for axis in rows)
-    if is_outside or len(distinct) < len(rows) or len(distinct) == rank:
-        axes_text = f"axis {rows[0]}" if len(rows) == 1 else f"axes {', '.join(map(str, rows))}"
-        raise ValueError(
-            f"treatments[{pattern!r}] makes {axes_text} the rows of {path}, whose shape is "
-            f"{tuple(shape)}: a matrix has some of a variable's axes as rows, each once, and the "
-            "others as columns. Narrow the pattern, or give None for what is no matrix."
-        )
-    return tuple(axis % rank for axis in rows)
+def _heads_by_name(variable, rows):
+    """Returns the axis of a kernel into heads along which heads lie, and their number, or None."""
+    shape = variable.shape
+    layer, name = _layer_and_name(variable.path)
+    is_kernel = name == "kernel" and len(shape) == 3
+    if not (is_kernel and _INTO_HEADS.match(layer) and len(rows) == 1):
+        return None
+    axis = 1 - rows[0]
+    return axis, shape[axis]
 
 
-def _matrix(shape, rows, heads=()):
+def _matrix(shape, rows, heads):
     """Returns the layout in which a variable is a matrix with these axes as rows, or a stack.
 
-    `heads` has the axis along which each block is a matrix, and the number of blocks; () if all of
-    the variable is one matrix. One head is one matrix.
+    `heads` has the axis along which each block is a matrix, and the number of blocks; None if all
+    of the variable is one matrix. One head is one matrix.
     """
-    if not heads or heads[1] < 2:
+    if heads is None or heads[1] < 2:
         order, view = _rows_and_columns(shape, rows)
         words = f"matrix of {view[0]:,} x {view[1]:,}"
         return Layout(view=view, order=_unless_in_order(order), words=words)
