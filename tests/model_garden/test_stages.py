@@ -216,6 +216,7 @@ def test_a_stage_begins_after_the_updates_of_the_one_before(files, tmp_path, con
         ("task.train_data.input_path=no/such/file", False, "there is no file no/such/file"),
         ("trainer.trian_steps=1", False, "stage 2: --params_override: there is no trainer.trian"),
         ("stage_3.trainer.train_steps=7", False, "there is no stage_3, only 2 stages"),
+        ("stage_02.trainer.train_steps=7", False, "there is no stage_02. Write stage_2"),
         ("stage_2=7", False, "stage_2 takes settings, but it is given 7"),
     ],
 )  # fmt: skip
@@ -227,6 +228,21 @@ def test_a_stage_that_cannot_follow(files, tmp_path, change, keep, expected):
     with pytest.raises(UserError) as error:
         train_stages.prepare(stages, keep)
     assert expected in str(error.value)
+
+
+def test_a_start_in_the_file_of_a_later_stage_is_refused(files, tmp_path):
+    """It would not be used, for the stage starts from the one before."""
+    start = tmp_path / "start.yaml"
+    start.write_text("task: {init_checkpoint: elsewhere}")
+    stages = both(files, tmp_path, "")
+    stages[1].config_file.append(str(start))
+    with pytest.raises(UserError) as error:
+        train_stages.prepare(stages, False)
+    assert str(error.value) == (
+        f"stage 2: --config_file={start} has task.init_checkpoint: elsewhere, but a stage starts "
+        "from the one before. Leave it out, or write --params_override=stage_2.task."
+        "init_checkpoint=elsewhere"
+    )
 
 
 def both(files, tmp_path, override):

@@ -178,13 +178,29 @@ def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
     """
     common, single_stages = _split(override)
     for key, value in single_stages.items():
-        if not 1 <= int(key.removeprefix("stage_")) <= count:
+        number = int(key.removeprefix("stage_"))
+        if not 1 <= number <= count:
             raise UserError(f"--params_override: there is no {key}, only {count} stages")
+        if key != f"stage_{number}":
+            raise UserError(f"--params_override: there is no {key}. Write stage_{number}")
         if not isinstance(value, dict):
             raise UserError(f"--params_override: {key} takes settings, but it is given {value!r}")
     for path in _BEGINS if i else ():
         common = yamls.without(common, path)
     return yamls.merged(yamls.merged(common, settings), single_stages.get(f"stage_{i + 1}", {}))
+
+
+def _check_no_start(stage: Stage, number: int) -> None:
+    """Raises `UserError` if a config file of a later stage names a checkpoint to start from.
+
+    The stages of a batch that grows share the file of the first, whose checkpoint it may name.
+    """
+    for source, settings in [] if stage.begun else yamls.read_files(stage.config_file):
+        if checkpoint := yamls.at(settings, _BEGINS[0]):
+            raise UserError(
+                f"{source} has {_BEGINS[0]}: {checkpoint}, but a stage starts from the one before. "
+                f"Leave it out, or write --params_override=stage_{number}.{_BEGINS[0]}={checkpoint}"
+            )
 
 
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
@@ -211,9 +227,10 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     for i, stage in enumerate(stages):
         with named(f"stage {i + 1}", UserError):
             override = _of_stage(parsing.own(stage), i, len(stages), stage.settings)
-            # A stage whose settings name a checkpoint does not start from the stage before.
+            # A stage whose overrides name a checkpoint does not start from the stage before.
             continues = i > 0 and yamls.at(override, _BEGINS[0]) is None
             if continues:
+                _check_no_start(stage, i + 1)
                 start_settings = [
                     stages[i - 1].model_dir,
                     *((True, first_update) if keep_moments else ()),
