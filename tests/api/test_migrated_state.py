@@ -1,5 +1,6 @@
 """Migration between optimizers of ours: all state goes on, or the report says what does not."""
 
+import math
 import re
 
 import numpy as np
@@ -174,3 +175,24 @@ def test_a_schedule_of_the_other_keras_is_the_same():
         made.append((ours, optimizer, model))
     for (_, old, _), (ours, new, model) in (made, made[::-1]):
         assert not ours.migrate(old, new, model).changes
+
+
+@every_frontend
+def test_patterns_that_adapt_the_same_variables_are_no_change(frontend):
+    """None is ["embedding"] for Muon, whatever is excluded from decay."""
+    ours = FRONTENDS[frontend][1]
+    model = model_of(frontend)
+    there, here = ours.Muon(0.1), ours.Muon(0.1, exclude_from_weight_decay=["bias"])
+    for optimizer in (there, here):
+        optimizer.build(model.trainable_variables)
+    assert set(ours.migrate(there, here, model).changes) == {"exclude_from_weight_decay"}
+
+
+@every_frontend
+def test_bounds_that_are_infinite_in_both_are_no_change(frontend):
+    ours = FRONTENDS[frontend][1]
+    model = model_of(frontend)
+    there, here = (ours.LAMB(0.1, bounds={"trust_ratio": (0.0, math.inf)}) for _ in range(2))
+    for optimizer in (there, here):
+        optimizer.build(model.trainable_variables)
+    assert not ours.migrate(there, here, model).changes

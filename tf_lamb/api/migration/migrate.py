@@ -355,7 +355,8 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
     values = _weights(source, model, rename) if weights else {}
     parameters = inspect.signature(type(optimizer)).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
-    changes = peers.changes(arguments, config, defaults, source.unsaid)
+    not_adapted = optimizer.settings_class.not_adapted
+    changes = peers.changes(arguments, config, defaults, source.unsaid, not_adapted)
     changes |= peers.muon_changes(source.all_arguments, config)
     changes |= peers.averaging_changes(source.all_arguments, config)
     changes |= {name: (value, None) for name, value in source.unread.items()}

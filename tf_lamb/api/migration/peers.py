@@ -420,7 +420,9 @@ def with_momentum_form(
     return {"form": _FORMS.get(form), **source_arguments}
 
 
-def changes(source_arguments, own_arguments, defaults, unsaid) -> dict[str, tuple[Any, Any]]:
+def changes(
+    source_arguments, own_arguments, defaults, unsaid, not_adapted=None
+) -> dict[str, tuple[Any, Any]]:
     """Compares the arguments of the source with those of the optimizer here.
 
     Args:
@@ -429,6 +431,8 @@ def changes(source_arguments, own_arguments, defaults, unsaid) -> dict[str, tupl
         defaults: Argument -> default of our optimizer, which holds if the source does not have the
             argument.
         unsaid: Arguments that the source does not hold; they are not compared.
+        not_adapted: The patterns that None in `exclude_from_layer_adaptation` stands for. Defaults
+            to None: those of `exclude_from_weight_decay`.
 
     Returns:
         Argument -> (value in the source, value here), where the two behave differently.
@@ -445,7 +449,7 @@ def changes(source_arguments, own_arguments, defaults, unsaid) -> dict[str, tupl
         if name in ("use_ema", *_OF_AVERAGES) and not source_values.get("use_ema"):
             continue  # new averages do not change the steps; the report's `averages` describes them
         source_effect, own_effect = (
-            _effect(name, value, config)
+            _effect(name, value, config, not_adapted)
             for value, config in ((source_values[name], source_values), (own_value, own_arguments))
         )
         if not _is_same(source_effect, own_effect):
@@ -453,7 +457,7 @@ def changes(source_arguments, own_arguments, defaults, unsaid) -> dict[str, tupl
     return result
 
 
-def _effect(name, value, arguments):
+def _effect(name, value, arguments, not_adapted):
     """Returns the value that an argument takes effect with: [] for None as an exclusion list.
 
     Two values of one effect behave alike.
@@ -462,9 +466,10 @@ def _effect(name, value, arguments):
         name: The argument.
         value: Its value in a config.
         arguments: All arguments of that config.
+        not_adapted: As in `changes`.
     """
     if name == "exclude_from_layer_adaptation" and value is None:
-        value = arguments.get("exclude_from_weight_decay")
+        value = not_adapted or arguments.get("exclude_from_weight_decay")
     if name in EXCLUSIONS:
         return sorted(value or ())
     if isinstance(value, Mapping) and not is_serialized(value):
@@ -486,7 +491,7 @@ def _in_numbers(form):
 def _is_same(a, b):
     """Returns whether two values of a config mean the same, in either Keras."""
     if all(isinstance(value, (int, float)) for value in (a, b)):
-        return abs(a - b) <= 1e-6 * max(abs(a), abs(b))
+        return a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b))  # inf - inf is no number
     a, b = map(_class_and_numbers, map(with_numbers, (a, b)))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_is_same(a[key], b[key]) for key in a)
