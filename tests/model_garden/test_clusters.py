@@ -31,6 +31,8 @@ WRONG = {
     "no task": (config(TWO, None), "does not say which of the processes this one is"),
     "type": (config(TWO, FIRST | {"type": "wroker"}),
              "of the type 'wroker', which its cluster has not. Did you mean worker?"),
+    "type in brackets": (config(TWO, {"type": ["worker"], "index": 0}), "has the type .*worker"),
+    "nobody": (config({"worker": []}), "worker 0, and its cluster has none. Write the address"),
     "job": (config({"wroker": ["one:1"]}), "a cluster of 'wroker'. Did you mean worker?"),
     "ps": (config(TWO | {"ps": ["three:1"]}), "of the type 'ps', which keeps weights"),
     "evaluator": (config(TWO, {"type": "evaluator", "index": 0}),

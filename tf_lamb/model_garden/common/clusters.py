@@ -70,6 +70,8 @@ def check() -> None:
             raise UserError(f"TF_CONFIG names a cluster of {job!r}. {did_you_mean(job, _TRAINING)}")
     if len(cluster.get("chief", ())) > 1:
         raise UserError("TF_CONFIG names more than one chief. Make the others workers")
+    if not isinstance(kind, str):
+        raise _error(f"whose task has the type {kind!r}, which is no text")
     if kind in _NO_USE:
         raise UserError(f"TF_CONFIG makes this process of the type {kind!r}, which {_NO_USE[kind]}")
     if kind not in cluster:
@@ -90,6 +92,11 @@ def _check_index(kind: str, index, count: int) -> None:
 
     The index may stand in quotes.
     """
+    if not count:
+        raise UserError(
+            f"TF_CONFIG makes this process {kind} {index!r}, and its cluster has none. Write the "
+            f"address of each {kind} into its list"
+        )
     is_whole = isinstance(index, int | str) and not isinstance(index, bool)
     is_whole = is_whole and str(index).isdecimal()
     if not is_whole or int(index) >= count:
