@@ -47,12 +47,17 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_yaml_int(self, node):
-        """Constructs an integer; see base class, which reads 010 as 8.
+        """Constructs an integer; see base class, which reads 010 as 8, and 1:30 as 90.
 
         Raises:
-            UserError: if a leading 0 makes the number octal.
+            UserError: if a leading 0 makes the number octal, or a colon makes it one of sixties.
         """
         number, digits = super().construct_yaml_int(node), node.value.replace("_", "")
+        if ":" in digits:
+            raise UserError(
+                f"{node.value} in line {node.start_mark.line + 1} is {number} in YAML, where a "
+                f"colon is between sixties. Write {number}, or '{node.value}' for the text"
+            )
         if digits.lstrip("+-").isdecimal() and number != int(digits):
             raise UserError(
                 f"{node.value} in line {node.start_mark.line + 1} is {number} in YAML, where a "
@@ -232,29 +237,36 @@ def found(path: str) -> str:
     return paths[path]
 
 
-def missing(path: str) -> str:
-    """Returns the text of the error for a config file that does not exist."""
-    return f"--config_file={path}: there is no such file"
+def missing(path: str, flag: str = "--config_file") -> str:
+    """Returns the text of the error for a file that does not exist, which this flag names."""
+    return f"{flag}={path}: there is no such file"
 
 
-def read_file(path: str) -> dict:
-    """Returns the settings in a config file.
+def read_file(path: str, flag: str = "--config_file") -> dict:
+    """Returns the settings in a file.
 
     TensorFlow reads a file of a bucket; its import takes seconds.
 
+    Args:
+        path: The path of the file.
+        flag: The flag that names it, for errors. Defaults to "--config_file".
+
     Raises:
-        UserError: if there is no such file, or it holds no settings.
+        UserError: if there is no such file, or it cannot be read, or it holds no settings.
     """
     if "://" not in path:
-        text = pathlib.Path(path).read_bytes()
+        try:
+            text = pathlib.Path(path).read_bytes()
+        except OSError as error:
+            raise UserError(f"{flag}={path} cannot be read: {error.strerror}") from error
     else:
         import tensorflow as tf
 
         if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-            raise UserError(missing(path))
+            raise UserError(missing(path, flag))
         with tf.io.gfile.GFile(path, "rb") as file:
             text = file.read()
-    return mapping(text, f"--config_file={path}")
+    return mapping(text, f"{flag}={path}")
 
 
 def read_files(names: list[str] | None) -> list[tuple[str, dict]]:

@@ -204,7 +204,7 @@ def own(flags) -> dict:
     with contextlib.suppress(ValueError):
         text = params_dict.nested_csv_str_to_json_str(text)
     if tf.io.gfile.exists(text):
-        return yamls.read_file(text)
+        return yamls.read_file(text, "--params_override")
     return yamls.mapping(text, "--params_override")
 
 
