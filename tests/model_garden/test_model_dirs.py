@@ -146,6 +146,16 @@ def test_the_report_reads_a_run_that_was_killed(tmp_path):
         report.report(str(tmp_path))
 
 
+def test_a_checkpoint_whose_data_are_cut_has_no_steps_of_adascale(tmp_path):
+    state = {"fraction": tf.Variable(0.5), "step": tf.Variable(3.0)}
+    optimizer = tf.train.Checkpoint(**state)
+    path = tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / "ckpt"))
+    assert model_dirs._steps_of_adascale(str(tmp_path)) == 3.5
+    for data in tmp_path.glob("*.data-*"):
+        data.write_bytes(b"")
+    assert path and model_dirs._steps_of_adascale(str(tmp_path)) == 0.0
+
+
 def test_a_layer_that_is_frozen_later_moves_no_state(records, tmp_path):
     """A run knows its layers by place; that of positions is trained no longer."""
     first, second = (trainer_of(build(tiny(records)), one_device()) for _ in range(2))

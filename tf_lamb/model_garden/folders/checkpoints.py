@@ -23,7 +23,7 @@ from tf_lamb.model_garden.common.errors import UserError, unknown
 # their files.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"
 # The errors with which TensorFlow refuses a damaged checkpoint.
-_UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
+UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 
 @contextlib.contextmanager
@@ -125,7 +125,7 @@ def _count(folder, name) -> int:
     paths = filter(name.fullmatch, checkpoint.get_variable_to_shape_map() if checkpoint else ())
     try:
         return next((int(checkpoint.get_tensor(path)) for path in paths), 0)
-    except _UNREADABLE:  # `last_whole` reports it
+    except UNREADABLE:  # `last_whole` reports it
         return 0
 
 
@@ -133,7 +133,7 @@ def _reader(checkpoint):
     """Returns TensorFlow's reader of a checkpoint; None if its index cannot be read."""
     try:
         return tf.train.load_checkpoint(checkpoint)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -148,7 +148,7 @@ def why_broken(checkpoint: str) -> str | None:
         reader = tf.train.load_checkpoint(checkpoint)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return f"{checkpoint}: {str(error).splitlines()[0]}"
     return None
 

@@ -168,13 +168,19 @@ def is_over(params, model_dir: str, mode: str = "train") -> bool:
 
 
 def _steps_of_adascale(model_dir: str) -> float:
-    """Returns the last checkpoint's steps of the base batch, found by names; 0 without AdaScale."""
+    """Returns the last checkpoint's steps of the base batch, found by names.
+
+    They are 0 without AdaScale, and if the checkpoint is damaged: `checkpoints.repair` reports it.
+    """
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
     reader = checkpoints.reader(model_dir)
     for name in reader.get_variable_to_shape_map() if reader else ():
         if name.startswith("optimizer/") and name.endswith(f"/fraction{suffix}"):
             step = name.replace(f"/fraction{suffix}", f"/step{suffix}")
-            return float(reader.get_tensor(name)) + float(reader.get_tensor(step))
+            try:
+                return float(reader.get_tensor(name)) + float(reader.get_tensor(step))
+            except checkpoints.UNREADABLE:
+                return 0.0
     return 0.0
 
 
