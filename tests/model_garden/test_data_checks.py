@@ -162,6 +162,7 @@ def test_half_a_note_on_the_best_checkpoint_is_refused(records, tmp_path):
         (4, {"summary_interval": 10}, "summary_interval=10 is no multiple of .*=4. .*_per_loop=2,"),
         (4, {"checkpoint_interval": 6}, "checkpoint_interval=6 is no .*steps_per_loop=2,"),
         (0, {}, "steps_per_loop is 0"),
+        (4, {"checkpoint_interval": None}, "checkpoint_interval is None. Set it to 1 or more"),
         (4, {"checkpoint_interval": 6, "validation_interval": 3}, None),  # which ends loops
         (4, {"checkpoint_interval": 30}, None),  # the last alone
         (4, {"checkpoint_interval": 8, "validation_interval": 6}, None),
