@@ -32,6 +32,11 @@ def linear(*numbers, **given):
     return scale(*numbers, **given, rule="linear")
 
 
+def decaying(**given):
+    own = {"batch_size": 1, "learning_rate": 0.1, "warmup_steps": 0, "train_steps": 10}
+    return recipes.Recipe(title="title", **own, **given)
+
+
 EVERY = {
     **{name: lambda name=name: published(name, 4096) for name in TABLE if name not in IN_STAGES},
     **{name: lambda name=name: published(name) for name in IN_STAGES},
@@ -142,6 +147,9 @@ def test_a_batch_that_was_not_shown_warns(call, message):
             lambda: published("mlperf_lamb_bert", 32768),
             "no reference point at batch 32,768; it has 256, 448, .*16,384",
         ),
+        (lambda: decaying(power="2"), "power must be a number.* '2'"),
+        (lambda: decaying(decay_steps=0), "decay_steps must be a whole number >= 1, not 0"),
+        (lambda: decaying(end_learning_rate=-1), "end_learning_rate must be .* -1"),
         (lambda: scale(32768, examples=1, epochs=0.3), "0.3 epochs x 1 examples / batch_size 32,7"),
         (lambda: legw(8192, warmup=0.5), "234 > 200 steps.*0.5 x 64 = 32"),
         (lambda: scale(rule="cubic"), "rule must be one of 'sqrt', 'linear', 'legw', not 'cubic'"),

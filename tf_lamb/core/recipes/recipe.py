@@ -265,6 +265,13 @@ class Recipe(AnyRecipe):
             object.__setattr__(self, name, checks.integer(name, getattr(self, name), least))
         rate = checks.number("learning_rate", self.learning_rate, "(0, inf)")
         object.__setattr__(self, "learning_rate", rate)
+        for name, bounds in (
+            ("initial_learning_rate", "[0, inf)"), ("end_learning_rate", "[0, inf)"),
+            ("power", "[0, inf)"), ("decay_rate", "(0, inf)"),
+        ):  # fmt: skip
+            object.__setattr__(self, name, checks.number(name, getattr(self, name), bounds))
+        if self.decay_steps is not None:
+            checks.integer("decay_steps", self.decay_steps)
         if self.examples is not None:
             examples = checks.integer("examples", self.examples, most=math.inf)
             object.__setattr__(self, "examples", examples)
