@@ -300,6 +300,20 @@ def test_a_device_that_is_full_ends_the_list(error, monkeypatch):
         measured(ours, linear(host))
 
 
+@pytest.mark.parametrize(("noise_scale", "error"), [("500", TypeError), (0, ValueError)])
+def test_a_noise_scale_that_is_none_is_named(noise_scale, error):
+    host, ours = FRONTENDS["keras"]
+    with pytest.raises(error, match=f"noise_scale must be a number .*{noise_scale!r}"):
+        search(ours, linear(host), quadratic(8000), noise_scale=noise_scale)
+
+
+def test_a_noise_scale_may_be_an_array_without_axes():
+    host, ours = FRONTENDS["keras"]
+    scales = (500, np.asarray(500.0))
+    first, second = (search(ours, linear(host), quadratic(8000), noise_scale=s) for s in scales)
+    assert first.answer == second.answer
+
+
 def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
     host, ours = FRONTENDS["keras"]
     x, y = quadratic(8000)

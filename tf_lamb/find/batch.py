@@ -250,6 +250,12 @@ class _Search:
                 fitting, timed_note = timing.sizes_that_fit(
                     trials, feed, sizes, least, progress.add
                 )
+                if len(fitting) < 2:
+                    raise ValueError(
+                        f"Of {listed} examples in a call, this device holds {fitting[0]} alone, "
+                        "and the seconds of a step have to be timed at two numbers: pass "
+                        "step_seconds=, which maps two micro-batches to seconds."
+                    )
                 timed = timing.in_turn(trials, feed, fitting, least, progress.add)
                 evaluation = 0.0, 0.0
                 if validation := self.split.given_validation(host):
@@ -360,9 +366,10 @@ def _given_curve(noise_scale, base, total):
     """Returns the `StepCurve` by the user's noise scale or runs; None if that argument is None."""
     if noise_scale is None:
         return None
-    if isinstance(noise_scale, Iterable):
+    is_number = isinstance(noise_scale, str) or getattr(noise_scale, "ndim", None) == 0
+    if isinstance(noise_scale, Iterable) and not is_number:
         return steps.from_runs(noise_scale).through(base, total)
-    return steps.from_noise(noise_scale, base, total)
+    return steps.from_noise(checks.number("noise_scale", noise_scale, "(0, inf)"), base, total)
 
 
 def _measured_curve(runs, base, total):
