@@ -78,6 +78,14 @@ def drawn(steps, seed=0):
 
 
 @every_frontend
+def test_a_frequency_beyond_the_counter_is_refused(frontend):
+    """Its float32 goes back by a multiple of the frequency shortly before 2^24."""
+    message = "precondition_frequency must be a whole number up to 8,388,608, not 8,388,609"
+    with pytest.raises(ValueError, match=message):
+        FRONTENDS[frontend][1].SOAP(precondition_frequency=2**23 + 1)
+
+
+@every_frontend
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [({"logits/kernel": (5, 6)}, r"max_precond_dim=4, and logits/kernel is a matrix of 5 x 6: .*"
