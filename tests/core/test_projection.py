@@ -60,6 +60,13 @@ def test_depthwise_kernels_have_their_channels_on_two_axes(rule):
     check(rule, (3, 3, 2, 2), wd=0.1, nesterov=False, channel_axes=2)
 
 
+def test_a_depthwise_layer_is_one_whatever_its_capitals():
+    (found,) = plan_for(
+        ["DepthwiseConv_1/kernel"], [(3, 3, 2, 2)], layout=layouts.channels
+    ).treatments
+    assert found.axes == (0, 1)
+
+
 def test_norms_run_over_all_axes_but_those_of_channels():
     paths = ["conv/kernel", "depthwise_conv/kernel", "mixer/kernel", "dense/kernel", "dense/bias"]
     shapes = [(3, 3, 2, 4), (3, 3, 2, 2), (3, 3, 2, 2), (6, 3), (3,)]

@@ -135,7 +135,7 @@ def channels(variable: Variable) -> Layout:
     rank, adapt = len(variable.shape), not variable.excluded
     if rank < 2:
         return Layout(adapt=adapt)
-    channel_axes = 2 if variable.get("depthwise", "depthwise" in variable.path) else 1
+    channel_axes = 2 if variable.get("depthwise", "depthwise" in variable.path.lower()) else 1
     return Layout(adapt=adapt, axes=tuple(range(max(rank - channel_axes, 1))))
 
 
