@@ -202,8 +202,10 @@ def assert_left(code, why):
         ),
         ("from keras.optimizers import Lamb\nclass Lamb(Lamb): pass\nLamb(1)\n", [1, 2, 3]),
         ("import tensorflow_addons as tfa\ntfa.losses.X()\n", [1]),
+        ("import keras\nopt = build('lamb')  \n", [2]),
+        ("import keras\nopt = build(r'lamb')\n", [2]),
     ],
-    ids=["two sources", "a class of the user's", "another part of Addons"],
+    ids=["two sources", "a class of the user's", "another part of Addons", "blanks", "raw text"],
 )
 def test_names_whose_meaning_is_open_stay_and_are_said(code, lines):
     adopted = adopt(code)

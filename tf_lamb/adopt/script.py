@@ -77,16 +77,22 @@ def adopt(code: str, same_steps: bool = False) -> Adopted:
     return Adopted(new, tuple(sorted(notes, key=lambda note: note.line)))
 
 
+def _text_of(literal: str) -> str:
+    """Returns the text of a string literal, without its prefix and its quotes."""
+    return literal.lstrip("rRbBuUfF").strip("\"'")
+
+
 def _mentions(script: Script, new: str) -> list[Note]:
     """Returns notes on the lines that name another package's optimizer and have no note yet."""
     if not script.imported & _PACKAGES:
         return []
-    noted, lines = {note.line for note in script.notes}, set(new.splitlines())
+    noted = {note.line for note in script.notes}
+    lines = {line.rstrip() for line in new.splitlines()}
     words: dict[int, list[str]] = {}
     for token in tokenize.generate_tokens(io.StringIO(script.code).readline):
         line, column = token.start
         is_name = token.type == tokenize.NAME and token.string in _NAMES
-        is_text = token.type == tokenize.STRING and token.string.strip("\"'").lower() in _WORDS
+        is_text = token.type == tokenize.STRING and _text_of(token.string).lower() in _WORDS
         is_ours = re.search(r"\btf_lamb\.([\w.]+\.)?$", token.line[:column])
         is_new = line not in noted and token.line.rstrip() in lines
         if (is_name or is_text) and is_new and not is_ours:
