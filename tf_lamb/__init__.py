@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 from tf_lamb import core
 
 if TYPE_CHECKING:  # the names that `__getattr__` finds, for editors and type checkers
-    from tf_lamb import keras, model_garden, tensorflow, tf_keras
+    from tf_lamb import keras as keras
+    from tf_lamb import model_garden as model_garden
+    from tf_lamb import tensorflow as tensorflow
+    from tf_lamb import tf_keras as tf_keras
     from tf_lamb.core import recipes, rules
     from tf_lamb.keras import (
         LAMB,
@@ -51,20 +54,21 @@ __all__ = [
     "LAMB", "LANS", "LARS", "SGDP", "SOAP", "AdaScale", "AdamP",
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "MeasureNoise", "Muon",
     "NoiseScale", "StopAtBaseSteps", "TrustRatios",
-    "core", "describe", "find_batch", "find_rate", "fit_stages",
-    "keras", "layer_decay", "migrate", "model_garden", "optimizer_of", "recipes",
-    "replace_batch_normalization", "rules", "schedules", "tensorflow", "tf_keras",
+    "describe", "find_batch", "find_rate", "fit_stages", "layer_decay", "migrate", "optimizer_of",
+    "recipes", "replace_batch_normalization", "rules", "schedules",
 ]  # fmt: skip
-_ROOMS = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
+# Not in `__all__`: `from tf_lamb import *` shall not replace the user's own `keras`, nor load a
+# framework that is not installed.
+_SUBPACKAGES = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
 # Names that only one of the two frontends has -> that frontend.
-_OF_KERAS_3 = dict.fromkeys(("per_replica",), "keras")
+_OF_KERAS_3 = {"per_replica": "keras"}
 
 
 if not TYPE_CHECKING:  # so that a type checker reports a name that does not exist
 
     def __getattr__(name: str):
         """Loads the module or frontend that has a name; raises AttributeError for any other."""
-        if name in _ROOMS:
+        if name in _SUBPACKAGES:
             return importlib.import_module(f"tf_lamb.{name}")
         if name in ("recipes", "rules"):
             return importlib.import_module(f"tf_lamb.core.{name}")
@@ -75,8 +79,9 @@ if not TYPE_CHECKING:  # so that a type checker reports a name that does not exi
             raise AttributeError(
                 f"{name} is Keras 3's alone: write tf_lamb.{_OF_KERAS_3[name]}.{name}."
             )
-        case_variants = [candidate for candidate in __all__ if candidate.lower() == name.lower()]
-        suggestions = case_variants or difflib.get_close_matches(name, __all__, 1)
+        names = sorted({*__all__, *_SUBPACKAGES})
+        case_variants = [candidate for candidate in names if candidate.lower() == name.lower()]
+        suggestions = case_variants or difflib.get_close_matches(name, names, 1)
         hint = f". Did you mean {suggestions[0]!r}?" if suggestions else ""
         raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}{hint}")
 
@@ -90,7 +95,7 @@ core.provide(
 
 def __dir__():
     """Lists the names of the package, those that are not loaded yet included."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBPACKAGES})
 
 
 for _framework in ("keras", "tf_keras"):

@@ -51,6 +51,12 @@ def test_both_frontends_have_the_same_names():
     assert set(FACES) <= set(one.__all__) <= set(tf_lamb.__all__)
 
 
+@pytest.mark.once
+def test_a_star_import_replaces_no_framework_of_the_user():
+    assert not {"keras", "tf_keras", "tensorflow"} & set(tf_lamb.__all__)
+    assert {"keras", "tf_keras", "model_garden"} <= set(dir(tf_lamb))
+
+
 @every_frontend
 def test_every_optimizer_of_ours_is_in_the_list_of_rules(frontend):
     """Else no test that takes `rules.OURS` for all of them would see it."""

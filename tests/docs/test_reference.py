@@ -22,7 +22,7 @@ from tf_lamb.model_garden.experiments import optimizers
 from tf_lamb.model_garden.experiments import schedules as garden_schedules
 
 REFERENCE = {path.stem: path.read_text() for path in ROOT.glob("docs/reference/*.md")}
-ROOMS = tf_lamb._ROOMS | {"recipes", "rules", "schedules"}
+ROOMS = tf_lamb._SUBPACKAGES | {"recipes", "rules", "schedules"}
 COMMANDS = [
     path.stem
     for path in sorted(ROOT.glob("tf_lamb/model_garden/*.py"))
