@@ -149,13 +149,16 @@ class _Compiled:
 
     def _took(self, doing, do, result=lambda _: "done"):
         """Calls `do`, and says what it is doing, how it ended, and in how many seconds."""
-        start, outcome = time.perf_counter(), "refused"
+        start, outcome = time.perf_counter(), "failed"
         self._say(f"{doing} ... ", end="")
         try:
             outcome = result(value := do())
             return value
         except compiler.TooLarge as error:
             outcome = f"too large, {roofline.gib(error.needed)}"
+            raise
+        except compiler.Refused:
+            outcome = "refused"
             raise
         finally:
             self._say(f"{outcome}, {time.perf_counter() - start:.0f} s")

@@ -160,8 +160,10 @@ def ask_compiler(report: Report, steps: Any, *, largest_batch: bool) -> Report:
             return math.inf
 
     needed = report.needed or 0.0
-    needed = min(needed, available) if report.fits else needed
-    result = largest(needs, available, {0: steps.weights + steps.slots, report.share: needed})
+    alone = steps.weights + steps.slots  # without examples
+    if report.fits:
+        needed, alone = min(needed, available), min(alone, available)
+    result = largest(needs, available, {0: alone, report.share: needed})
     return dataclasses.replace(
         report, largest=result.fits, too_large=result.too_large, predicted=result.predicted
     )
