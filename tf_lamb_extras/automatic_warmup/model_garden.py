@@ -127,6 +127,7 @@ class AutoWarmup:
         self._folder, self._writes = model_dir, writes
         self._path = os.path.join(model_dir, "auto_warmup.json")
         self.warmup = AutoWUState(self._schedule.settings)
+        self._step, self._due = 0, self._schedule.decide_every
 
     def resume(self):
         """Resumes at the optimizer's step, once its checkpoint is restored.
@@ -136,7 +137,7 @@ class AutoWarmup:
         """
         self._step = step_of(self._optimizer)
         if self._step:
-            self.warmup.restore(self._saved(), self._step)
+            self._restore()
         self._aim()
 
     def _aim(self):
@@ -147,15 +148,15 @@ class AutoWarmup:
         begin.assign(self.warmup.begin)
         peak.assign(self.warmup.peak)
 
-    def _saved(self):
-        """Reads the saved state; raises UserError if this fails."""
+    def _restore(self):
+        """Restores the saved state; raises `UserError` if this fails."""
         try:
             with tf.io.gfile.GFile(self._path) as file:
-                return json.load(file)
-        except (tf.errors.NotFoundError, ValueError) as error:
+                self.warmup.restore(json.load(file), self._step)
+        except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"the run goes on at step {self._step:,}, but {self._path}, which keeps the losses "
-                f"before it, cannot be read: {error}. Bring back a copy, or begin in a new folder"
+                f"before it, cannot be read: {error!r}. Bring back a copy, or begin in a new folder"
             ) from error
 
     def __call__(self, output):

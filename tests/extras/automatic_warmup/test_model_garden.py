@@ -85,6 +85,15 @@ def test_a_killed_run_ends_as_one_that_was_not(records, tmp_path, finds_it_at_8,
         run(params_of(records), tmp_path / "killed", "train")
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "no JSON"])
+def test_a_state_that_cannot_be_restored_is_an_error_of_ours(records, tmp_path, eager, text):
+    trained = trainer_of(params_of(records), mirrored(1)).optimizer
+    trained.iterations.assign(4)
+    (tmp_path / "auto_warmup.json").write_text(text)
+    with pytest.raises(UserError, match="goes on at step 4, but .*auto_warmup.json.* cannot be re"):
+        AutoWarmup(trained, str(tmp_path)).resume()
+
+
 def test_model_gardens_mains_watch_the_loss_too(
     records, eager, tmp_path, finds_it_at_8, monkeypatch
 ):
