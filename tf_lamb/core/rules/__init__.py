@@ -2,12 +2,14 @@
 
     rule(xp, g, w, *slots, lr, t, decay, adapt, axes, **hyperparameters) -> w, *slots
 
-    xp     the array namespace: `numpy`, `keras.ops` or `tf_lamb.tensorflow.namespace`
+    xp     the array namespace: `numpy`, `tf_lamb.keras.arrays` or `tf_lamb.tensorflow.namespace`
     g, w   gradient and weight; slots have their shape unless a rule says otherwise
     lr, t  scalars: the learning rate and the number of the step, which counts from 1
-    decay  a Python float; an array where it follows a schedule, or where a layer's variables differ
-    adapt  whether the layer has a trust ratio, may be projected, or is a matrix; a Python bool
-    axes   the axes of a norm where each slice along the others is a layer; None is all of them
+    decay  weight decay, a Python float; an array if it follows a schedule, or if the variables of
+           a layer differ in it
+    adapt  a Python bool: whether the layer has a trust ratio (LAMB, LANS, LARS), may be projected
+           (AdamP, SGDP), or is a matrix (Muon, SOAP)
+    axes   the axes over which a norm runs; each slice along the other axes is a layer. None: all
 
 A rule never sees a name, a regex, a dtype or a device. It returns the new w and the new slots. A
 rule with a trust ratio takes `observe`, too (`shared.trust_ratio`).

@@ -22,6 +22,8 @@ def adamp(
         w <- w (1 - lr decay rho)
         w <- w - lr/(1 - b1^t) u
 
+    rho is 1, or `wd_ratio` where u was projected.
+
     Args:
         xp: The array namespace.
         g, w: The gradient and the weight, of one shape.

@@ -20,7 +20,7 @@ class Bounds:
 
     @property
     def are_given(self) -> bool:
-        """Whether there are any, open ones among them: what gives Muon and SOAP a trust ratio."""
+        """Whether any bounds are set, be it to (None, None): if so, Muon and SOAP have a ratio."""
         return self.weight_norm is not None or self.trust_ratio is not None
 
 
@@ -43,7 +43,8 @@ def lamb(
         u  = m/(1 - b1^t) / (sqrt(v/(1 - b2^t)) + eps) + decay w
         w <- w - lr phi(|w|)/|u| u
 
-    phi(|w|)/|u| is 1 where either norm is 0, and 1 throughout if not `adapt`.
+    phi clips |w| to its bounds; without bounds it is the identity. The trust ratio phi(|w|)/|u| is
+    1 where either norm is 0, and 1 everywhere if not `adapt`.
 
     Args:
         xp: The array namespace.
@@ -56,16 +57,16 @@ def lamb(
         axes: The axes of a norm; None is all.
         observe: None, or a function that `trust_ratio` calls.
         beta_1, beta_2, epsilon: b1, b2 and eps.
-        bias_correction: False makes both divisors 1 - b^t 1, as in version 3 of the paper.
+        bias_correction: False leaves out both divisors 1 - b^t, as in version 3 of the paper.
         weight_decay_mode: "update" is as above. "decoupled" decays first, w <- w - lr decay w, and
-            the ratio is that of what remains (`keras.optimizers.Lamb`).
+            then takes the step without decay, with the ratio of that w (`keras.optimizers.Lamb`).
         bounds: The bounds of phi and of the ratio, see `trust_ratio`.
 
     Returns:
         The new w, m and v.
 
     Source: You et al., arXiv:1904.00962v5, Algorithm 2; phi is the identity in the authors' code.
-    Beyond the paper are the cases in which the ratio is 1, and what the arguments above say.
+    Not in the paper are the cases in which the ratio is 1, and the choices by arguments above.
     """
     if weight_decay_mode == "decoupled":
         w = decayed(w, decay, -lr * w)
@@ -83,7 +84,7 @@ def lamb(
 
 
 def adamw(xp, g, w, m, v, *, lr, t, decay, beta_1, beta_2, epsilon):
-    """Takes one AdamW step, for variables that a rule for matrices leaves aside.
+    """Takes one AdamW step, for the variables that Muon and SOAP do not treat as matrices.
 
     The step is LAMB's with decoupled decay and without a trust ratio.
 

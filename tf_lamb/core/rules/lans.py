@@ -21,8 +21,9 @@ def lans(
         ug  = g / d + decay w
         w  <- w - lr (b1 |w|/|um| um + (1 - b1) |w|/|ug| ug)
 
-    A gradient of norm 0 is not divided. Each ratio is 1 where one of its norms is 0. Without
-    `adapt` both are 1, and the gradient is normalized all the same.
+    um is the update by the momentum and ug the one by the gradient. A gradient of norm 0 is not
+    divided. Each ratio, |w|/|um| and |w|/|ug|, is 1 where one of its norms is 0. Without `adapt`
+    both are 1, and the gradient is normalized all the same.
 
     Args:
         xp: The array namespace.

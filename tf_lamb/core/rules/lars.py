@@ -11,9 +11,9 @@ class Form:
     """Selects one of the forms that go by the name of LARS; `lars` has their equations.
 
     Attributes:
-        momentum: Where lr and the ratio stand: "inside" the velocity, "outside" or "mixed".
-        denominator: That of the ratio: "sum_of_norms", "norm_of_sum" or "norm_of_update".
-        clip: Whether the ratio has LARC's clip mode.
+        momentum: Where lr and the trust ratio multiply: "inside" the velocity, "outside", "mixed".
+        denominator: What the ratio divides by: "sum_of_norms", "norm_of_sum", "norm_of_update".
+        clip: Whether the ratio is clipped as in LARC.
     """
 
     momentum: str = "inside"
@@ -50,7 +50,7 @@ def lars(
         v <- mu v + lr r d
         w <- w - v
 
-    r is 1 where |w| or |g| is 0, and 1 throughout if not `adapt`.
+    The trust ratio r is 1 where |w| or |g| is 0, and 1 everywhere if not `adapt`.
 
     Args:
         xp: The array namespace.
@@ -68,7 +68,8 @@ def lars(
         form: Its `momentum` is where lr and r stand. "inside" the velocity, as above; "outside":
             v <- mu v + d, w <- w - lr r v; "mixed": v <- mu v + r d, w <- w - lr v.
             Its `denominator` is that of r. "sum_of_norms" as above; "norm_of_sum": |d|;
-            "norm_of_update": |v|, or what w moves by, which only "outside" knows in time.
+            "norm_of_update": |v|, or with `nesterov` the norm of what replaces v in the update of
+            w; it needs "outside", because there v does not depend on r.
             Its `clip` is LARC's clip mode: r <- min(r/lr, 1).
         bounds: The bounds of r, as for `trust_ratio`.
 
@@ -100,7 +101,7 @@ def lars(
             observe(w_norm, denominator, r, differ(unbounded, r))
         return r
 
-    # d is multiplied by the first before it enters the velocity, and w moves by the second times v.
+    # d is multiplied by `d_factor` before it enters the velocity, and w moves by `v_factor` v.
     d_factor, v_factor = 1.0, lr
     if form.denominator != "norm_of_update":
         r = ratio(d if form.denominator == "norm_of_sum" else g)

@@ -8,13 +8,16 @@ from tf_lamb.core.rules.shared import decayed, in_dtype, norm, trust_ratio, with
 from tf_lamb.core.stacks import transposed
 
 Triple = tuple[float, float, float]
-Coefficients = str | Triple | tuple[Triple, ...]  # a name, those of every step, or of each step
+# A key of `PRESETS`, one triple for every step, or a triple for each step.
+Coefficients = str | Triple | tuple[Triple, ...]
 
-# Of each preset, where singular values from 0.01 to 1 end after its five steps in float32.
+# The coefficients of the Newton-Schulz steps. The ranges say where singular values from 0.01 to 1
+# end after the five steps of a preset in float32.
 # Jordan's quintic: between 0.68 and 1.14.
 JORDAN = (3.4445, -4.7750, 2.0315)
-# The first five of Amsel et al. (arXiv:2505.16932), the best composition of quintics from 0.001 on:
-# between 0.87 and 1.13, and from 0.001 on between 0.84 and 1.13.
+# The first five polynomials of Amsel et al. (arXiv:2505.16932), the best composition of quintics
+# for singular values from 0.001 on: between 0.87 and 1.13; values from 0.001 on end between 0.84
+# and 1.13.
 _POLAR_EXPRESS = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
@@ -34,11 +37,16 @@ _CUBIC5 = (
 
 
 def _with_safety(triples, factor=1.01):
-    """Returns the coefficients that do to x what these do to x divided by the factor.
+    """Returns coefficients that do to a singular value x what `triples` do to x / factor.
 
     Amsel et al. have the factor for singular values that rounding has made larger than 1. Unlike
     its author, we have it for cubic5, too: the first step there takes 1 to 0.02, which is less than
-    what rounding to bfloat16 adds, so that a matrix of rank one might move up its gradient.
+    the error of rounding to bfloat16. The result might be negative, and a matrix of rank one would
+    then move up its gradient.
+
+    Args:
+        triples: a, b and c of each step.
+        factor: The factor. Defaults to 1.01 (Amsel et al.).
     """
     return tuple((a / factor, b / factor**3, c / factor**5) for a, b, c in triples)
 
@@ -58,15 +66,15 @@ class Form:
         newton_schulz_steps: The number of steps that orthogonalize the update. Defaults to None:
             as many as there are `coefficients`, and 5 if they are the same in every step.
         update_scale: "rms" or "shape", the scale s of the update.
-        fallback_lr_scale: The learning rate of AdamW for all that is no matrix, in units of lr.
+        fallback_lr_scale: The factor of the learning rate for AdamW, which steps what is no matrix.
         coefficients: a, b and c of each step: a key of `PRESETS`, one triple for every step, or a
             tuple with a triple for each step.
         norm: "constant" if a matrix keeps its norm; None if steps change it.
-        heads: "each" if each head of an attention's kernel is a matrix, which the layout of a
-            variable says (`core/layouts.py`); None if all heads are one.
+        heads: "each" if each head of an attention's kernel is a matrix, which `core/layouts.py`
+            reads and not the rule; None if all heads are one matrix.
 
     Raises:
-        ValueError: if the coefficients are those of another number of steps.
+        ValueError: if `coefficients` has triples for another number of steps.
     """
 
     newton_schulz_steps: int | None = None
@@ -88,7 +96,7 @@ class Form:
             )
 
     def _found(self):
-        """Returns the coefficients with the numbers of a preset in place of its name."""
+        """Returns the coefficients, those of a preset as numbers."""
         found = self.coefficients
         return PRESETS[found] if isinstance(found, str) else found
 
@@ -102,7 +110,7 @@ class Form:
 
 
 def _is_triple(coefficients):
-    """Returns whether coefficients are those of every step."""
+    """Returns whether coefficients are one triple for every step, not a triple for each."""
     return not isinstance(coefficients[0], tuple)
 
 
@@ -124,13 +132,15 @@ def muon(
 
         m <- mu m + g
         u  = g + mu m                                  u = m without nesterov
-        O  = NewtonSchulz(u)                           of UV', where u = U S V'
+        O  = NewtonSchulz(u)                           about UV', where u = U S V'
         w <- w - lr s O - lr decay w
 
-    with s = 0.2 sqrt(max(rows, columns)) for the `update_scale` "rms", and for "shape"
-    sqrt(max(1, columns/rows)). If `bounds` are given, s O is multiplied by its trust ratio,
-    phi(|w|)/|s O| within them. If `form.norm` is "constant", w is then scaled to the norm it had
-    before the step. Any other variable takes a step of AdamW at the rate `fallback_lr_scale` lr.
+    U S V' is the singular value decomposition of u, and ' the transpose. The scale s is
+    0.2 sqrt(max(rows, columns)) for the `update_scale` "rms", and for "shape"
+    sqrt(max(1, columns/rows)). If `bounds` are given, s O is multiplied by its trust ratio
+    phi(|w|)/|s O|, where phi clips |w| to its bounds, and the ratio is clipped to its own. If
+    `form.norm` is "constant", w is then scaled to the norm it had before the step. Any other
+    variable takes a step of AdamW at the rate `fallback_lr_scale` lr.
 
     Args:
         xp: The array namespace.
@@ -141,8 +151,8 @@ def muon(
         t: The number of the step, from 1; a scalar.
         decay: The weight decay: a float, or an array.
         adapt: Whether the variable is a matrix.
-        axes: The axes of a norm, which is that of each row, column or matrix of a stack; None is
-            all.
+        axes: The axes over which a norm runs, for a norm of each row, of each column or of each
+            matrix of a stack; None is all.
         observe: None, or a function that `trust_ratio` calls.
         momentum: mu.
         nesterov: Whether u is Nesterov's, as above.
@@ -160,9 +170,9 @@ def muon(
 
     Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, which has
     the scale "shape"; Liu et al., arXiv:2502.16982, which has the scale "rms", and the decay. The
-    trust ratio is LAMB's (arXiv:1904.00962). The constant norm is that of Wen et al., Hyperball
-    Optimization, 2025, who multiply by the ratio without bounds, too; unlike ours, theirs is the
-    norm of the first weights, which they store.
+    trust ratio is LAMB's (arXiv:1904.00962). The constant norm is from Wen et al., Hyperball
+    Optimization, 2025, who also multiply by the ratio, without bounds. They store the norm of the
+    first weights and scale to that one, unlike this rule.
     """
     if not adapt:
         return adamw(
@@ -193,13 +203,15 @@ def orthogonalized(xp, u, coefficients, product_dtype=None):
         A  = X X'
         X <- a X + (b A + c A A) X          for a, b and c of each step
 
-    So a singular value x becomes a x + b x^3 + c x^5. Where c is 0, there is no product A A.
+    The last X is the result. Each step takes a singular value x to a x + b x^3 + c x^5. Where c is
+    0, the product A A is left out.
 
     Args:
         xp: The array namespace.
         u: A matrix, or a stack of matrices.
         coefficients: For each step a, b and c.
-        product_dtype: The dtype of X and A; None is that of u. The norm is always in that of u.
+        product_dtype: The dtype of X and A; None is that of u. The norm |u| is always computed in
+            the dtype of u.
 
     Returns:
         A list with the one result, in the shape and dtype of u.
@@ -225,6 +237,6 @@ RULE = Rule(
     start_rate=0.01,
     transfer_exponent=0.75,
     takes_gain=False,
-    gains_by_dealing=True,  # one result is gathered for ten or fifteen products
+    gains_by_dealing=True,  # ten or fifteen products cost more than to gather their one result
     ratio_needs_bounds=True,
 )

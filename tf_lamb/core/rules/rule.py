@@ -1,4 +1,4 @@
-"""The declaration of a rule, from which optimizers, recipes and searches know it."""
+"""Defines Rule: an update rule, with what optimizers, recipes and searches need to know of it."""
 
 import dataclasses
 import inspect
@@ -8,22 +8,24 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Holds an update rule, and what follows from it elsewhere.
+    """Holds an update rule, and what other parts of the package need to know of it.
 
     Attributes:
-        step: The mathematics, `step(xp, g, w, *slots, lr, t, decay, adapt, axes, ...)`, as
-            `tf_lamb.core.rules` describes it.
+        step: The function of the update, `step(xp, g, w, *slots, lr, t, decay, adapt, axes, ...)`,
+            as `tf_lamb.core.rules` describes it.
         slots: The names of the arrays that are stored for each variable, in the order of `step`.
         hyper: Hyper-parameter -> kind, each an argument of the optimizer. A kind is what
             `core.checks.hyperparameter` takes: `float`, "[0, 1)", `bool`, a dataclass, ...
         start_rate: The learning rate at which a search begins.
-        transfer_exponent: a of `recipes.transfer` with a noise scale; None where it is not known.
-        takes_gain: Whether AdaScale's gain means anything. It does not where the rule ignores the
-            length of a gradient.
+        transfer_exponent: The exponent a by which `recipes.transfer` scales the learning rate with
+            a noise scale; None if it is not known.
+        takes_gain: Whether `AdaScale` accepts the rule. Its gain means nothing for a rule that
+            ignores the length of a gradient.
         gains_by_xla: Whether XLA makes the update faster on TensorFlow, on one device. It does not
             where the update consists of decompositions of matrices.
-        gains_by_dealing: Whether it pays to deal matrices out to devices that each keep all state.
-            Where devices keep shares of the state, it pays for every rule.
+        gains_by_dealing: Whether it is faster to divide stacked matrices among the devices if each
+            device keeps all slots. If each keeps a share of the slots (`shard_update`), it is done
+            for every rule that stacks matrices.
         ratio_needs_bounds: Whether a layer has a trust ratio only where the user gives `bounds`.
     """
 
@@ -39,7 +41,7 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """The name of the function, by which saved state refers to its rule."""
+        """The name of the function, by which saved optimizer state refers to the rule."""
         return self.step.__name__
 
     @property

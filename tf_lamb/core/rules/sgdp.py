@@ -18,6 +18,8 @@ def sgdp(
         w <- w (1 - lr decay rho/(1 - mu))
         w <- w - lr u
 
+    rho is 1, or `wd_ratio` where u was projected.
+
     Args:
         xp: The array namespace.
         g, w: The gradient and the weight, of one shape.

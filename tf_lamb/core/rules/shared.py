@@ -1,6 +1,6 @@
-"""The parts that rules share: norms, trust ratios, moments without bias, AdamP's projection.
+"""Holds what rules share: norms, trust ratios, moments without bias, AdamP's projection.
 
-A layer is the array that the rule is given; with `axes`, each slice along the other axes is one.
+A layer is the array that a rule gets; with `axes`, each slice along the other axes is a layer.
 """
 
 import math
@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Axes = Sequence[int] | None
-# The smallest and the largest value, either of which may be None: open.
+# (the smallest value, the largest value), in which None is no bound; None is no bounds.
 Interval = tuple[float | None, float | None] | None
 
 
 def norm(xp: Any, x: Any, axes: Axes = None) -> Any:
     """Returns the Euclidean norm of x, flattened to a vector.
 
-    In float32 it is 0 where all elements are below 1e-23, and infinite for elements beyond 1e19,
-    since their squares are.
+    In float32 the norm is 0 if all elements are below 1e-23, and infinite if an element is beyond
+    1e19, because the squares of such elements are 0 or infinite.
 
     Args:
         xp: The array namespace.
@@ -30,9 +30,10 @@ def norm(xp: Any, x: Any, axes: Axes = None) -> Any:
 
 
 def root(xp: Any, x: Any) -> Any:
-    """Returns the square root, with a finite derivative at 0.
+    """Returns the square root of x, with a finite derivative at 0.
 
-    A gradient through the step is then not NaN. At 0 the root is 3e-19, far below any epsilon.
+    So a gradient that is taken through an optimizer step is not NaN. At 0 the root is 3e-19, far
+    below any epsilon.
 
     Args:
         xp: The array namespace.
@@ -62,7 +63,8 @@ def within(xp, x, bounds):
 def at_least(xp, x, low):
     """Returns the larger of x and a number, in the dtype of x; NaN stays.
 
-    Keras's `maximum` and `matmul` give float32 for float64 on torch (3.15.1).
+    It does not use Keras's `maximum`, which, like `matmul`, returns float32 for float64 on torch
+    (Keras 3.15.1).
 
     Args:
         xp: The array namespace.
@@ -73,7 +75,7 @@ def at_least(xp, x, low):
 
 
 def safe_ratio(xp, top, bottom, otherwise=1.0):
-    """Returns top / bottom where both are above 0; no branch holds a NaN.
+    """Returns top / bottom where both are above 0, else `otherwise`, without a NaN on the way.
 
     Args:
         xp: The array namespace.
@@ -88,10 +90,10 @@ def trust_ratio(
     xp: Any, w: Any, u: Any, *, adapt: bool, axes: Axes = None, bounds: Any = None,
     observe: Callable | None = None,
 ) -> Any:  # fmt: skip
-    """Returns phi(|w|) / |u|, with phi the identity between its bounds.
+    """Returns the trust ratio phi(|w|) / |u|, where phi clips |w| to its bounds.
 
-    The ratio is 1 where either norm is 0 and, without `adapt`, throughout. The bounds of the ratio
-    hold in these cases, too.
+    The ratio is 1 where either norm is 0 and, without `adapt`, everywhere. It is then clipped to
+    the bounds of the ratio, also in these cases.
 
     Args:
         xp: The array namespace.
@@ -99,7 +101,9 @@ def trust_ratio(
         u: The update, of the same shape.
         adapt: Whether the layer has a trust ratio.
         axes: The axes of a norm; None is all.
-        bounds: None, or the bounds of |w| and of the ratio: an object as `lamb.Bounds`.
+        bounds: None for no bounds, or an object with two attributes, `weight_norm` for the bounds
+            of |w| and `trust_ratio` for those of the ratio. Each is None or a pair (smallest,
+            largest), in which None is no bound. Defaults to None.
         observe: None, or a function that is called with |w|, |u|, the ratio, and whether a bound
             has changed it.
     """
@@ -134,7 +138,7 @@ def with_norm_of(xp, x, w, axes=None):
 def differ(x, y):
     """Returns True where one is larger than the other.
 
-    It is never True where one is NaN, which no bound makes.
+    Where one is NaN it is False, because no bound makes a NaN.
 
     Args:
         x, y: The arrays.
@@ -154,7 +158,7 @@ def decayed(x: Any, decay: Any, w: Any) -> Any:
 
 
 def branch(xp, due, yes, no):
-    """Returns the result of yes() or of no(); a program runs only the one that is due.
+    """Returns the result of yes() or of no(); also a compiled program runs only one of the two.
 
     Args:
         xp: The array namespace.
@@ -167,7 +171,7 @@ def branch(xp, due, yes, no):
 
 
 def precise(xp, x, y):
-    """Returns x @ y with all digits of float32, of which matrix units drop half or more by default.
+    """Returns x @ y with all digits of float32; GPUs and TPUs drop half or more of them by default.
 
     Args:
         xp: The array namespace.
@@ -188,9 +192,9 @@ def in_dtype(xp, dtype, *arrays):
 
 
 def debias(xp, beta, t):
-    """Returns 1 - beta^t with all digits.
+    """Returns 1 - beta^t with all digits of the dtype.
 
-    In float32 the subtraction has five at t = 1, beta = 0.999.
+    In float32 a plain subtraction has five correct digits at t = 1, beta = 0.999.
 
     Args:
         xp: The array namespace.
@@ -203,7 +207,7 @@ def debias(xp, beta, t):
 
 
 def estimate(xp: Any, moment: Any, beta: float, t: Any) -> Any:
-    """Returns the unbiased estimate of the average that a moment is: moment/(1 - beta^t).
+    """Returns moment/(1 - beta^t): the moving average without the bias of its start at 0.
 
     Args:
         xp: The array namespace.
@@ -220,8 +224,8 @@ def project(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Returns u without its part along w if w is scale-invariant, and a factor of weight decay.
 
-    A gradient that is orthogonal to its weight is the sign of scale invariance. Each channel is a
-    row at first, then the whole variable is one row:
+    The sign of scale invariance is a gradient that is orthogonal to its weight, with a cosine c
+    near 0. At first each channel is a row, then the whole variable is one row:
 
         for rows in (the channels, the whole variable):
             c = max over rows |cos(w, g)|
@@ -260,7 +264,14 @@ def project(
 
 
 def _largest_cosine(xp, x, y, axes, epsilon):
-    """Returns the largest |cos(x, y)| of the slices, in which `axes` lie."""
+    """Returns the largest |cos(x, y)| over the slices of x and y.
+
+    Args:
+        xp: The array namespace.
+        x, y: Arrays of one shape.
+        axes: The axes within a slice.
+        epsilon: The least norm by which a slice is divided.
+    """
     inner = xp.abs(xp.sum(x * y, axis=axes, keepdims=True))
     x_norm, y_norm = (at_least(xp, norm(xp, array, axes), epsilon) for array in (x, y))
     return xp.max(inner / (x_norm * y_norm))

@@ -1,4 +1,4 @@
-"""The rule SOAP: Adam in the eigenbasis of a matrix's two factors, and AdamW for the rest."""
+"""The rule SOAP: Adam in the eigenbases of Shampoo's factors for matrices, AdamW for the rest."""
 
 import dataclasses
 import math
@@ -21,14 +21,14 @@ from tf_lamb.core.stacks import transposed
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Selects how the bases are computed, and what a step keeps; `soap` has the equations.
+    """Selects how the bases are computed, and whether norms stay; `soap` has the equations.
 
     Attributes:
-        one_sided: Whether the shorter side alone has a basis.
-        renewal: The decomposition of a renewal: "cholesky", or "qr", which None stands for.
+        one_sided: Whether only the shorter axis of a matrix, its rows or its columns, has a basis.
+        renewal: The decomposition by which bases are renewed: "cholesky", or "qr", as for None.
         norm: "constant" if a matrix keeps its norm; None if steps change it.
-        heads: "each" if each head of an attention's kernel is a matrix, which the layout of a
-            variable says (`core/layouts.py`); None if all heads are one.
+        heads: "each" if each head of an attention's kernel is a matrix, which `core/layouts.py`
+            reads and not the rule; None if all heads are one matrix.
     """
 
     one_sided: bool = False
@@ -62,34 +62,37 @@ def soap(
         L  <- b2 L + (1 - b2) g g'
         R  <- b2 R + (1 - b2) g' g
 
-    in its own step s. In every f-th step QL and QR are renewed, see `renewed`. In step 0 everything
-    else waits: L and R begin, and QL and QR are their eigenvectors. Any other variable takes a step
-    of AdamW.
+    where s counts the steps of this matrix, from 0, and ' is the transpose. L and R are Shampoo's
+    factors of the rows and of the columns, and QL and QR hold their eigenvectors. In every f-th
+    step QL and QR are renewed, see `renewed`. In step 0 w, m and v stay as they are: L and R take
+    in their first gradient, and QL and QR become their eigenvectors. Any other variable takes a
+    step of AdamW.
 
-    If `bounds` are given, what w moves by before lr, sqrt(1 - b2^s)/(1 - b1^s) u, is multiplied by
-    its trust ratio within them. If `form.norm` is "constant", w is then scaled to the norm it had
-    before the step.
+    If `bounds` are given, the step that lr multiplies, sqrt(1 - b2^s)/(1 - b1^s) u, is multiplied
+    by its trust ratio, within the bounds. If `form.norm` is "constant", w is then scaled to the
+    norm it had before the step.
 
     Args:
         xp: The array namespace.
         g, w: The gradient and the weight, of one shape.
         m, v: The moments, shaped as the weight; zeros at first.
-        *state: For a matrix L, QL, R and QR, or those of one side; then the number of renewals that
-            left a basis as it was; then s. Zeros at first. Empty for any other variable.
+        *state: For a matrix L, QL, R and QR, or only the pairs of the axes that have a basis; then
+            the number of failed renewals, which left the bases as they were; then s. Zeros at
+            first. Empty for any other variable.
         lr: The learning rate, a scalar.
-        t: The number of the step, from 1, for variables that are no matrix. A matrix that rests in
-            every other step might never meet an f-th t, so it counts its own steps.
+        t: The number of the step, from 1, for variables that are no matrix. A matrix counts its own
+            steps s: if it has a gradient in every other step only, t might never be a multiple of f
+            in these.
         decay: The weight decay: a float, or an array.
         adapt: Whether the variable is a matrix.
-        axes: The axes of a norm, which is that of each row, column or matrix of a stack; None is
-            all.
+        axes: The axes over which a norm runs, for a norm of each row, of each column or of each
+            matrix of a stack; None is all.
         observe: None, or a function that `trust_ratio` calls.
         beta_1, beta_2, epsilon: b1, b2 and eps.
         precondition_frequency: f, in steps.
         max_precond_dim: See `sides_of`.
-        form: Whether the shorter side alone has a basis; the `renewal`, "cholesky" or, as for
-            None, "qr"; and the `norm`.
-        bounds: The bounds of phi and of the ratio, see `trust_ratio`.
+        form: Which axes have a basis, how bases are renewed, and whether norms stay.
+        bounds: The bounds of |w| in the trust ratio, and of the ratio, see `trust_ratio`.
         product_dtype: The dtype of the products, except those of a renewal; None is that of the
             arrays.
 
@@ -101,9 +104,9 @@ def soap(
         The new w, m, v and state.
 
     Source: Vyas et al., arXiv:2409.11321, and the authors' code for the order of the parts. That
-    code keeps m in the basis, which is the same, and its AdamW waits for a step, too. The trust
-    ratio is LAMB's (arXiv:1904.00962); the constant norm is that of Wen et al., Hyperball
-    Optimization, 2025, who store the norm of the first weights, unlike us.
+    code keeps m in the basis, which is the same, and its AdamW, unlike this one, skips the first
+    step, too. The trust ratio is LAMB's (arXiv:1904.00962); the constant norm is from Wen et al.,
+    Hyperball Optimization, 2025, who, unlike this rule, store the norm of the first weights.
     """
     if not adapt:
         return adamw(
@@ -152,14 +155,20 @@ def soap(
 
 
 def _beside_matrices(xp, x):
-    """Returns a number for each matrix of a stack, or one, in a shape that matrices broadcast."""
+    """Reshapes one number, or one for each matrix of a stack, to broadcast with the matrices."""
     return xp.reshape(x, (*x.shape, 1, 1))
 
 
 def _after(xp, s, f):
-    """Returns the step after s; before 2^24 it takes about 2^23 off, as float32 counts no further.
+    """Returns s + 1; shortly before 2^24, where float32 stops counting, about 2^23 less than that.
 
-    That is a multiple of f, so renewals come when they would have, and 1 - b^s is 1 there.
+    The difference is a multiple of f, so that renewals keep their rhythm, and 1 - b^s is 1 for such
+    s.
+
+    Args:
+        xp: The array namespace.
+        s: The number of the step.
+        f: The steps between two renewals.
     """
     period = float(f * max(1, 2**23 // f))
     return xp.where(s + 1 >= 2.0**24 - 1024, s + 1 - period, s + 1)
@@ -180,9 +189,10 @@ def sides_of(shape, max_precond_dim, one_sided):
 
 
 def _phase(shape):
-    """Returns how many steps a shape is renewed before others, so that no step pays for all shapes.
+    """Returns by how many steps the renewals of matrices of this shape come earlier.
 
-    Sides that differ by a factor of the root of 2 or more have another whole number here.
+    So the matrices of all shapes are not renewed in one step, which would be slow. Lengths of an
+    axis that differ by a factor of the root of 2 or more have different whole numbers here.
     """
     rows, columns = (round(2 * math.log2(n)) for n in shape)
     return rows + 3 * columns
@@ -197,7 +207,8 @@ def products(xp, g, m, *bases, sides, product_dtype):
     Args:
         xp: The array namespace.
         g, m: The gradient and the momentum.
-        *bases: QL and QR, or the basis of one side; its square alone is then computed.
+        *bases: QL and QR, or the one basis that there is; then only g g' or g' g of its axis is
+            computed.
         sides: The axes that have a basis, from `sides_of`.
         product_dtype: The dtype of the products; None is that of the arrays.
 
@@ -213,19 +224,19 @@ def products(xp, g, m, *bases, sides, product_dtype):
 
 
 def _into_bases(xp, x, bases, sides):
-    """Returns QL' x QR, or the product with the basis of one side."""
+    """Returns QL' x QR, or the product with the one basis that there is."""
     for side, basis in zip(sides, bases, strict=True):
         x = transposed(xp, basis) @ x if side == 0 else x @ basis
     return x
 
 
 def out_of_bases(xp, x, *bases, sides, product_dtype):
-    """Computes QL x QR', or the product with the basis of one side.
+    """Computes QL x QR', or the product with the one basis that there is.
 
     Args:
         xp: The array namespace.
         x: A matrix in the bases.
-        *bases: QL and QR, or the basis of one side.
+        *bases: QL and QR, or the one basis that there is.
         sides: The axes that have a basis, from `sides_of`.
         product_dtype: The dtype of the products; None is that of the arrays.
 
@@ -240,19 +251,19 @@ def out_of_bases(xp, x, *bases, sides, product_dtype):
 
 
 def renewed(xp, v, kept, begins, due, *state, sides, renewal):
-    """Computes the new v, count and bases. For L, and for R likewise:
+    """Renews the bases where that is due. For L, and for R likewise:
 
         order QL's columns, and v's rows with them, by diag(QL' L QL), the largest first
         QL <- the Q of the QR decomposition of L QL
 
-    where it is `due`, which is one power iteration; the eigenvectors of L, the largest first, where
-    it `begins`. A basis that does not come out finite and orthogonal stays as it was, and is
-    counted.
+    That is one power iteration. In the first step of a matrix, QL becomes the eigenvectors of L
+    instead, the largest eigenvalue first. If a new basis of a matrix is not finite and orthogonal,
+    v and both bases stay as they were, and the renewal counts as failed.
 
     Args:
         xp: The array namespace.
         v: The second moment, in the bases.
-        kept: The number of renewals that left a basis as it was.
+        kept: The number of failed renewals so far.
         begins: Whether this is the first step of the matrix.
         due: Whether the bases are to be renewed.
         *state: The factors, then their bases.
@@ -303,8 +314,9 @@ def _orthonormal(xp, a, renewal):
 
         A <- A C'^-1,    C C' = A'A, in the first pass A'A + 3e-7 n, in the second A'A + 1e-5
 
-    It takes nothing but products and solutions of triangles, whereas Householder's decomposition
-    works on one column after the other.
+    C is a Cholesky factor, n the number of columns, and a number is added to the diagonal. It takes
+    only products and triangular solves, whereas Householder's decomposition works on one column
+    after the other.
 
     Source: Fukaya et al., arXiv:1809.11085.
     """
@@ -322,11 +334,19 @@ def _orthonormal(xp, a, renewal):
 
 
 def _taken(xp, when, new, old_v, kept, *old_bases):
-    """Returns v, the count and the bases: new ones where they are due and valid, else the old ones.
+    """Returns v, the count of failed renewals, and the bases: new where due and valid, else old.
 
     A basis is valid if its columns are orthonormal. The count grows by 1 where new bases are due
     and one of them is not valid. A decomposition leaves the sign of each column open; the sign is
     chosen here so that the sum of the column is not negative.
+
+    Args:
+        xp: The array namespace.
+        when: Whether new bases are due, for each matrix.
+        new: The new v and the new bases.
+        old_v: The old v.
+        kept: The count of failed renewals so far.
+        *old_bases: The old bases.
     """
     v, *bases = new
     is_valid = when
