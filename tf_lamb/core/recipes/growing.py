@@ -9,7 +9,7 @@ from tf_lamb.core import checks, schedules
 from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 
-LEAST = 4  # updates: a larger batch begins only where at least this many are left for it
+LEAST = 4  # a larger batch begins only where at least this many updates are left for it
 
 
 def growing(
@@ -121,9 +121,9 @@ def multiples(np: Any, relative: Any, most: Any) -> Any:
 
 
 def _small(recipe, begin_with) -> list[tuple[int, int]]:
-    """Returns (first step, batch) of each smaller batch, then of the recipe's own batch.
+    """Checks `begin_with`: returns (first step, batch) of its batches, then of the recipe's batch.
 
-    Steps are those of the recipe.
+    The steps are counted as in the recipe, with its batch size throughout.
     """
     batch_ends = {} if begin_with is None else begin_with
     if not isinstance(batch_ends, Mapping):
@@ -169,7 +169,12 @@ def _why_constant(recipe, most) -> str:
 
 
 def _stages(recipe, begins) -> tuple[Recipe, ...]:
-    """Returns a recipe for each batch, which begins at the examples where the last one ended."""
+    """Returns a recipe for each batch size, which begins after the examples of the one before.
+
+    Args:
+        recipe: The recipe of the whole training with one batch size.
+        begins: Pairs (first step, counted as in that recipe; batch size).
+    """
     stages, begin = [], 0.0
     for i, (_, batch) in enumerate(begins):
         end = begins[i + 1][0] if i + 1 < len(begins) else recipe.train_steps
@@ -181,7 +186,15 @@ def _stages(recipe, begins) -> tuple[Recipe, ...]:
 
 
 def _stage(recipe, batch, k, begin, steps) -> Recipe:
-    """Returns the part of a recipe from its step `begin` on, as `steps` of k times its batch."""
+    """Returns the recipe of one stage.
+
+    Args:
+        recipe: The recipe of the whole training with one batch size.
+        batch: The batch size of the stage.
+        k: That batch size divided by the recipe's.
+        begin: The step of the recipe at which the stage begins; it may be a fraction.
+        steps: The steps of the stage, each of `batch` examples.
+    """
     import numpy as np
 
     def rate(position):

@@ -1,4 +1,4 @@
-"""The largest batch that leaves enough updates of a run."""
+"""Computes the largest batch size that leaves a run enough optimizer updates."""
 
 import math
 
@@ -8,17 +8,17 @@ from tf_lamb.core.recipes.transfer import ENOUGH
 
 
 def largest_batch(examples: int, epochs: float, updates: int = ENOUGH) -> int:
-    """Returns the largest batch size at which `fit` makes at least so many updates.
+    """Returns the largest batch size at which `fit` makes at least a number of updates.
 
-    An update is one step of the optimizer: epochs x ceil(examples / batch) of them are left at a
-    batch. With few updates left no rule keeps the result of a smaller batch; BERT at 32K was
-    published with 8,599, ResNet-50 at 32K with 3,519.
+    An update is one step of the optimizer; `fit` makes epochs x ceil(examples / batch) of them. If
+    a large batch leaves only few updates, no rule keeps the result of a smaller batch. BERT at 32K
+    was published with 8,599 updates, ResNet-50 at 32K with 3,519.
 
     Args:
         examples: Examples in an epoch.
         epochs: Epochs to train.
-        updates: The fewest updates that are to be left. Defaults to 1,024, with which little was
-            lost at 128 times the batch on one task (docs/large_batch.md).
+        updates: The fewest updates that the run may have. Defaults to 1,024, with which little was
+            lost at 128 times the baseline's batch on one task (docs/large_batch.md).
 
     Returns:
         The batch size, `examples` at the most.

@@ -11,7 +11,7 @@ IMAGENET = 1281167  # pictures in the training set
 
 
 def _any_batch(name, fields, base, batch_size) -> Recipe:
-    """Makes a recipe by a rule of `scale`, from the baseline run in `base`."""
+    """Makes a recipe by a rule of `scale`; `base` has the rule and the numbers of its baseline."""
     rule, count, *numbers = base
     return by_rule(rule, count, batch_size, *numbers, **fields)
 
@@ -25,7 +25,10 @@ def _row(name, rows, batch_size) -> tuple:
 
 
 def _lars_point(name, fields, rows, batch_size) -> Recipe:
-    """Makes a recipe from a row of MLPerf's ResNet-50, and says how its decay steps are read."""
+    """Makes a recipe from a row of MLPerf's ResNet-50.
+
+    The text of the recipe says whether the published decay steps are read as including warmup.
+    """
     batch, rate, warmup_epochs, momentum, weight_decay, decay_steps, span, target = _row(
         name, rows, batch_size
     )
@@ -241,16 +244,17 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
         "legw_resnet50_lars"     512 to 32,768     32 sqrt(batch_size / 32768), 391 steps
         "linear_resnet50_sgd"    256 to 8,192      0.1 batch_size / 256, 5 epochs
         "mlperf_lars"            1,632 to 67,840   a table of 12 batches, to 75.9% top-1
-        "mlperf_lamb_bert"       256 to 16,384     a table of 13 batches, to 72% masked words
+        "mlperf_lamb_bert"       256 to 16,384     a table of 13 batches, to 72% masked-LM accuracy
         "bert_mixed_batch"       65,536 + 32,768   in 8,599 steps: 7,037 at 128 tokens, 1,562 at 512
         "nvidia_bert"            65,536 + 32,768   in 8,601 steps: 7,038 at 128 tokens, 1,563 at 512
 
-    The first four follow a rule of `scale` at any batch, and warn outside of the batches above.
-    They train for 512,000,000 sequences or 90 epochs; for other data, call `scale` with the numbers
-    of the baseline. A recipe prints its source. This package has run none of them at these sizes.
+    The first four follow a rule of `scale` at any batch size, and warn at batch sizes outside of
+    the column "batches". They train for 512,000,000 sequences (BERT) or 90 epochs (ResNet-50); for
+    other data, call `scale` with the numbers of the baseline. A recipe prints its source. This
+    package has run none of them at these sizes.
 
     - The decay of BERT counts from step 0, as in the authors' code: the rate drops when warmup
-      ends. 9/10 of the examples are sequences of 128 tokens, and the rest of 512.
+      ends. 9/10 of the examples are sequences of 128 tokens, and the rest are of 512.
     - Untuned LAMB for ResNet-50 has a weight decay of 1.5, because the trust ratio sets the length
       of the update.
     - MLPerf's decay steps sometimes include warmup. They are read as all of training, unless that
@@ -270,8 +274,8 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
 
     Raises:
         TypeError: if the batch is not an integer.
-        ValueError: if there is no such name or row (the message lists them), if a recipe in stages
-            is given a batch, or if warmup would be longer than training.
+        ValueError: if there is no such name, or no such batch in its table (the message lists
+            them), if a recipe in stages gets a batch, or if warmup would be longer than training.
 
     Example:
         >>> recipe = published("untuned_lamb_bert", 32768)

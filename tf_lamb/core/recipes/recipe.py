@@ -45,9 +45,9 @@ def micro_batches(batch_size: int, most: int) -> int:
 
 
 def _constructor_hint(recipe) -> str:
-    """Formats the call that makes the optimizer.
+    """Formats the code by which a user makes the optimizer of a recipe.
 
-    For Keras's SGD, weight decay is a penalty in the layers.
+    For Keras's SGD, the text gives weight decay as a penalty in the layers.
     """
     if recipe.optimizer in rules.ALL:
         return f"{recipe.optimizer}.from_recipe(...)"
@@ -144,7 +144,7 @@ class AnyRecipe:
 
 
 def _in_words(patterns):
-    """Returns the variables that patterns match, in words: where a name matches 'bias'."""
+    """Says in words which variables patterns match, such as "where a name matches 'bias'"."""
     return " or ".join(
         f"for {pattern}" if pattern in PRESETS else f"where a name matches {pattern!r}"
         for pattern in patterns
@@ -173,9 +173,10 @@ class Recipe(AnyRecipe):
                  learning_rate decay_rate^(boundaries <= s)           multi_step
                  learning_rate                                        constant
 
-    where p = (s - W)/(T - W) if `handover` is "continuous", and p = s/T if it is "drop", so that
-    the rate falls when warmup ends. In a stage that ends before its decay does, the divisor is
-    `decay_steps`. A value of None means that the source gives none: the optimizer's default stays.
+    where (boundaries <= s) is the number of `boundaries` up to s; p = (s - W)/(T - W) if `handover`
+    is "continuous", and p = s/T if it is "drop", so that the rate falls when warmup ends. If the
+    decay goes on after this stage of a training, `decay_steps` takes the place of the divisor
+    T - W, or T. A value of None means that the source gives none: the optimizer's default stays.
 
     Attributes:
         title: The name of the recipe.
@@ -303,7 +304,8 @@ class Recipe(AnyRecipe):
         after: Any
         if self.decay == "multi_step":
             rates = [peak * self.decay_rate**i for i in range(len(self.boundaries) + 1)]
-            after, handover = schedules._MultiStep(self.boundaries, rates), "drop"  # absolute steps
+            # "drop", because boundaries count from step 0 and not from the end of warmup.
+            after, handover = schedules._MultiStep(self.boundaries, rates), "drop"
         elif self.decay == "constant" or warmup == self.train_steps:
             after = schedules._Constant(peak)
         else:
@@ -400,10 +402,10 @@ class StagedRecipe(AnyRecipe):
         return sum(stage.examples_seen for stage in self.stages)
 
     def accumulation(self, micro_batch_size: int) -> dict[int, int]:
-        """Returns the `gradient_accumulation_steps` for micro-batches of a largest size.
+        """Returns the optimizer's `gradient_accumulation_steps` for a largest micro-batch size.
 
-        The micro-batch of a stage divides its batch, and no stage has fewer micro-batches than the
-        one before.
+        In each stage, the size of the micro-batches divides the batch size. No stage has fewer
+        micro-batches in a batch than the stage before.
 
         Args:
             micro_batch_size: The largest micro-batch, in examples.

@@ -168,7 +168,7 @@ def by_rule(
     base_learning_rate: float, base_warmup_epochs: float, examples: int, epochs: float,
     decay: str | Iterable[float] = "polynomial", /, **fields: Any,
 ) -> Recipe:  # fmt: skip
-    """Makes the recipe of a rule.
+    """Makes a recipe that scales a baseline by a rule.
 
     Args:
         rule: A key of `RULES`.
@@ -230,7 +230,13 @@ def by_rule(
 
 
 def _boundaries(decay, warmup_epochs, examples, epochs, batch_size, count) -> tuple[int, ...]:
-    """Returns the steps at which the rate falls; raises `ValueError` where it cannot fall."""
+    """Returns the steps at which the rate falls; raises `ValueError` where it cannot fall.
+
+    Args:
+        decay: The epochs at which the rate falls.
+        warmup_epochs: The length of warmup, in epochs.
+        examples, epochs, batch_size, count: As in `training`.
+    """
     if list(decay) != sorted(decay) or not all(0 < epoch < epochs for epoch in decay):
         raise ValueError(
             f"The epochs of decay must rise from above 0 to below the end of training at epoch "

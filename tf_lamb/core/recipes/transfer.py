@@ -1,4 +1,4 @@
-"""The recipe that takes a tuned baseline to another batch size, with all that changes with it."""
+"""The recipe that takes a tuned baseline, with all its hyper-parameters, to another batch size."""
 
 import math
 from collections.abc import Callable
@@ -12,26 +12,29 @@ from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training
 LEAST_BETA_2 = 0.95  # the smallest beta_2: below it losses spike (marin's configurations)
 # Shares of the training steps: the shortest warmup at a larger batch, and the longest warmup.
 LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25
-KEPT = 8  # times the baseline's batch: above it, every optimizer lost on flights or diamonds
-SHOWN = 32  # times the baseline's batch: above it, with few updates left, `transfer` warns
+# Above this many times the baseline's batch, every optimizer ended worse than its baseline on the
+# data set flights or on diamonds.
+KEPT = 8
+# Above this many times the baseline's batch, `transfer` warns if few updates are left.
+SHOWN = 32
 # The fewest and the most updates that were left in the registered runs (docs/results.md,
-# docs/language_model.md): above `KEPT` times the batch, where most runs ended above their baseline,
-# and at 128 times, where no run kept its result.
+# docs/language_model.md): above `KEPT` times the batch, where most runs ended at a higher loss than
+# their baseline, and at 128 times the batch, where no run kept the result of its baseline.
 LEFT_BEYOND, LEFT_AT_128 = (8, 748), (8, 187)
 # The updates that were left at 128 times the batch where little was lost: docs/large_batch.md.
 ENOUGH = 1024
 # The optimizers with which the rules were measured.
 MEASURED = ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP")
-# Optimizer -> the line on what was lost with it, on flights.
+# Optimizer -> the line that says in which runs it ended worse, on the data set flights.
 LOST = {"LARS": "LARS lost 2 of 3 runs at 8 times the batch, and 3 of 3 at 32 times (flights)"}
-# Class of Keras -> the exponent a of the law with a noise scale. They are read off tuned rates,
-# because no source has one.
+# Optimizer class of Keras -> the exponent a of the learning rate with a noise scale (`transfer`).
+# The exponents are read off tuned rates, because no source has one.
 EXPONENTS_OF_KERAS = {"Adam": 0.75, "AdamW": 0.75, "SGD": 0.75}
 _HALF_LIFE = "half-life in examples"
 
 
 class Run(NamedTuple):
-    """Holds what the new weight decay and averages depend on.
+    """Holds what `MOVED` computes new settings from, for the baseline or for the new run.
 
     Attributes:
         batch: The batch size, in examples.
@@ -82,15 +85,16 @@ def transfer(
         ema_momentum         ^k
         batch_norm_momentum  ^k, but 1 - 6/steps at most
 
-    A setting that is not given is not part of the recipe. Epsilon stays: dividing it by sqrt(k), as
-    Malladi et al. do, changed nothing that was measured.
+    A setting that is not passed is not part of the recipe. Epsilon stays: dividing it by sqrt(k),
+    as Malladi et al. do, changed nothing that was measured.
 
-    At a larger batch it prints how many updates are left, and above 8 times what was seen with how
-    many. With few left no rule helps: above 32 times, with fewer than 1,024, a warning says so.
+    For a larger batch, the printed recipe says how many updates are left. Above 8 times the
+    baseline's batch it also says how measured runs ended, and with how many updates. If few are
+    left, no rule helps: above 32 times the batch, with fewer than 1,024 updates, a warning says so.
 
     The exponent a is 0.5 for LAMB and LANS and 0.75 for the others. It is read off the tuned rates
-    of two tasks. It is a prediction for other tasks, and for Adam, AdamP and SOAP, which have that
-    of AdamW, and for SGDP, which has that of SGD.
+    of two tasks, and is a prediction for other tasks. It is also one for Adam, AdamP and SOAP,
+    which have the exponent of AdamW, and for SGDP, which has that of SGD.
 
     Args:
         batch_size: The batch size to train with, in examples.
@@ -100,9 +104,9 @@ def transfer(
         epochs: Epochs to train.
         optimizer: The name of the optimizer, which sets a. Defaults to None: any, a = 0.5.
         warmup_epochs: The baseline's warmup, in epochs. Defaults to 0. A larger batch has a warmup
-            in any case: a rate that is higher at once loses more than anything else.
-        baseline_epochs: The baseline's epochs. Defaults to None: `epochs`. For longer training the
-            rate falls as the ratio of the epochs to the power -0.3.
+            in any case: to begin at its higher rate loses more than anything else.
+        baseline_epochs: The baseline's epochs. Defaults to None: `epochs`. If they differ, the rate
+            is also multiplied by (epochs / baseline_epochs)^-0.3.
         weight_decay: The baseline's weight decay. Defaults to None.
         beta_2: The baseline's `beta_2`. Defaults to None.
         ema_momentum: The baseline's `ema_momentum`, of averaged weights. Defaults to None.
@@ -179,9 +183,9 @@ def exponents() -> dict[str, float]:
 
 
 def _known(optimizer):
-    """Returns the optimizer's name as spelled here; raises `ValueError` if it is unknown.
+    """Returns the optimizer's name as its class is spelled, from a name in upper or lower case.
 
-    Upper and lower case count as the same.
+    Raises `ValueError` for an unknown name. None stays None.
     """
     known = exponents()
     if isinstance(optimizer, str):
@@ -195,7 +199,17 @@ def _known(optimizer):
 
 
 def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
-    """Returns the factor of the rate, its rule, its source, and what to expect."""
+    """Computes the factor of the learning rate.
+
+    Args:
+        optimizer: The name of the optimizer, or None.
+        batch_size: The new batch size.
+        old_batch: The baseline's batch size.
+        noise_scale: The noise scale in examples, or None.
+
+    Returns:
+        The factor; three texts: its rule, its source, and what to expect of the new run.
+    """
     k = batch_size / old_batch
     if noise_scale is not None:
         noise = checks.number("noise_scale", noise_scale, "(0, inf)")
@@ -217,7 +231,14 @@ def _counted(steps) -> str:
 
 
 def _outlook(optimizer, k, steps, expected) -> list[str]:
-    """Returns the lines on what to expect at k times the batch with so many updates left."""
+    """Returns the lines of the recipe that say what to expect of a larger batch.
+
+    Args:
+        optimizer: The name of the optimizer, or None.
+        k: The new batch over the baseline's; up to 1 there are no lines.
+        steps: The updates that are left.
+        expected: What to expect, from `_of_rate`.
+    """
     if k <= 1:
         return []
     lines = [f"{_counted(steps)} left; expect {expected}"]
@@ -236,7 +257,13 @@ def _outlook(optimizer, k, steps, expected) -> list[str]:
 
 
 def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
-    """Returns the steps of warmup, and the rule that gave them."""
+    """Returns the steps of warmup, and the rule that they follow, as a text.
+
+    Args:
+        as_many_epochs: The steps of a warmup of as many epochs as the baseline's.
+        steps: The steps of training.
+        k: The new batch over the baseline's.
+    """
     shortest = round(LEAST_WARMUP * steps) if k > 1 else 0
     warmup = min(max(as_many_epochs, shortest), int(MOST_WARMUP * steps))
     if warmup > as_many_epochs:
@@ -247,7 +274,13 @@ def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
 
 
 def _move(given, old, new) -> tuple[dict[str, Any], list[tuple]]:
-    """Returns the new values of the settings that are not None, and their rows of the table."""
+    """Returns the new values of the settings that are not None, and their rows of the table.
+
+    Args:
+        given: Setting -> its value in the baseline, or None.
+        old: The `Run` of the baseline.
+        new: The new `Run`.
+    """
     k, moved, rows = new.batch / old.batch, {}, []
     for name, value in given.items():
         if value is not None:
