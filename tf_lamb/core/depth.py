@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 _BLOCK = re.compile(r"(?:layer|block)s?[_/]?(\d+)/", re.IGNORECASE)
-# Names such as ConvNeXt's `stage_0_block_1_layernorm`. A layer that makes the image smaller stands
-# between the stages, with a number of its own (`_BETWEEN`), or inside the stage that follows it.
+# Names such as ConvNeXt's `stage_0_block_1_layernorm`. A downsampling layer stands between the
+# stages, with a number of its own (`_BETWEEN`), or inside the stage that follows it.
 _IN_STAGE = re.compile(
     r"(?P<root>.*?)stages?[_/]?(?P<stage>\d+)[_/]"
     r"(?:blocks?[_/]?(?P<block>\d+)|downsampl[a-z]*)[_/]",
@@ -33,8 +33,8 @@ def blocks_in_order(paths: Sequence[str]) -> list[list[str]]:
         return _of_stages(paths, staged)
     blocks = {path: match for path in paths if (match := _BLOCK.search(path))}
     stems = sorted({path[: match.start(1)] for path, match in blocks.items()})
-    # The first of the names that the framework numbers has no number, so it would be taken for a
-    # layer outside the blocks.
+    # Keras gives the first of several layers of one name no number (`block`, `block_1`), so the
+    # first block would be taken for a layer outside the blocks.
     if len(stems) != 1 or any(path.startswith(f"{stems[0].rstrip('_/')}/") for path in paths):
         raise _refusal(stems, paths)
     (stem,), numbers = stems, sorted({int(match[1]) for match in blocks.values()})
@@ -42,9 +42,13 @@ def blocks_in_order(paths: Sequence[str]) -> list[list[str]]:
 
 
 def _of_stages(paths, staged):
-    """Returns the blocks of all stages; a layer that makes the image smaller is a block, too.
+    """Returns the blocks of all stages, in order from the input.
 
-    It stands before the blocks of its stage.
+    A downsampling layer counts as a block, before the other blocks of its stage.
+
+    Args:
+        paths: The paths of the variables, without the model's name.
+        staged: The paths with the name of a stage -> the match of `_IN_STAGE`.
     """
     stages = sorted({int(match["stage"]) for match in staged.values()})
     between = {
@@ -56,8 +60,8 @@ def _of_stages(paths, staged):
     roots = sorted({match["root"] for match in (*staged.values(), *between.values())})
     if len(roots) > 1 or len(numbers) > len(stages):
         raise _refusal([f"{root}stage" for root in roots], paths)
-    # They are paired from the last on: if there is one layer less than stages, there is none before
-    # the first stage.
+    # Downsampling layers and stages are paired from the last on: if there is one layer less than
+    # stages, the first stage has none before it.
     stage_after = dict(zip(reversed(numbers), reversed(stages), strict=False))
     places: dict[tuple[int, int], list[str]] = {}
     for match in staged.values():

@@ -1,8 +1,9 @@
-"""Decides the shape in which a rule sees a variable, with one function per family of optimizers.
+"""Decides the shape in which an update rule sees a variable: one function per optimizer family.
 
     layout(variable) -> Layout
 
-LAMB's family uses `slices`, AdamP's uses `channels`, and Muon and SOAP use `matrix`.
+LAMB, LANS, LARS and users' rules use `slices`, AdamP and SGDP use `channels`, and Muon and SOAP
+use `matrix`.
 """
 
 import dataclasses
@@ -13,20 +14,21 @@ from typing import Any
 
 from tf_lamb.core.patterns import is_norm_or_bias, numbered
 
-Given = Mapping[str, tuple[str, Any]]  # key of a treatment -> (pattern that sets it, value)
+Given = Mapping[str, tuple[str, Any]]  # key such as "rate" -> (pattern that sets it, value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """A variable, with everything that its layout may depend on.
+    """Describes a variable by everything that its layout may depend on.
 
     Attributes:
         path: The path of the variable.
-        name: The path with its number, as `numbered` writes it.
-        shape: Its shape.
-        excluded: Whether the user excludes it from layer adaptation.
-        given: The entries of the user's treatments for it.
-        shapes: The shapes of all variables of the model, by name.
+        name: The path with its number among equal paths, such as `dense/kernel#1of2`.
+        shape: The shape of the variable.
+        excluded: Whether the user excludes the variable from layer adaptation.
+        given: What the user's `treatments` argument sets for the variable: key -> (pattern that
+            sets it, value).
+        shapes: The shapes of all variables that the optimizer is built for, by name.
     """
 
     path: str
@@ -50,13 +52,14 @@ def variables(
     paths: Sequence[str], shapes: Sequence[Sequence[int]], excluded: Container[int] = (),
     given: Sequence[Given] = (),
 ) -> list[Variable]:  # fmt: skip
-    """Makes the `Variable` of each variable of a model.
+    """Makes the `Variable` of each variable that an optimizer is built for.
 
     Args:
         paths: The path of each variable.
         shapes: The shape of each variable.
-        excluded: The positions of those that the user excludes from layer adaptation.
-        given: For each variable, the entries of the user's treatments; empty if there are none.
+        excluded: The positions of the variables that the user excludes from layer adaptation.
+        given: For each variable, what the user's `treatments` argument sets for it, as in
+            `Variable`. Defaults to an empty sequence: nothing for any variable.
     """
     names = numbered(paths)
     shape_by_name = {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
@@ -70,19 +73,20 @@ def variables(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The shape in which a rule sees a variable.
+    """Says in which shape a rule sees a variable: reshaped to `cut`, transposed, then to `view`.
 
     Attributes:
-        adapt: Whether its layer has a trust ratio, may be projected, or is a matrix. Defaults to
-            True.
-        view: The shape in which the rule sees it. Defaults to None: its own. That of a matrix is
-            (rows, columns), and (heads, rows, columns) where each head is a matrix of its own.
-        axes: The axes of that shape over which norms run. Defaults to None: the rule's choice.
-        order: The order into which its axes are transposed before the view is taken. Defaults to
-            None: as they are.
-        cut: The shape that it has before that, in which an axis is cut into heads. Defaults to
-            None: its own.
-        words: A text that says which slices are layers, or which matrix it is. Defaults to none.
+        adapt: Whether the variable is adapted: has trust ratios (LAMB, LANS, LARS), may be
+            projected (AdamP, SGDP), or is a matrix (Muon, SOAP). Defaults to True.
+        view: The shape that the rule sees. Defaults to None: that of the variable. For a matrix it
+            is (rows, columns); where each attention head is a matrix, (heads, rows, columns).
+        axes: The axes of `view` over which norms run. Defaults to None: the rule's choice.
+        order: The order into which the axes are transposed before the reshape to `view`. Defaults
+            to None: no transposition.
+        cut: The shape before the transposition, in which the axis that holds the heads is split in
+            two. Defaults to None: that of the variable.
+        words: What the table of `describe` says of the layout, such as "3 slices along axis 0".
+            Defaults to "".
     """
 
     adapt: bool = True
@@ -94,7 +98,10 @@ class Layout:
 
 
 def slices(variable: Variable) -> Layout:
-    """Returns the layout in which each block along the axis that the user names is a layer.
+    """Returns the layout in which each block along an axis is a layer, with its own trust ratio.
+
+    The axis, and perhaps the number of blocks, is "slices" of the user's `treatments`. Without
+    "slices", the whole variable is one layer.
 
     Raises:
         ValueError: if the variable does not have the axis, or if the blocks do not divide it.
@@ -129,8 +136,9 @@ def slices(variable: Variable) -> Layout:
 def channels(variable: Variable) -> Layout:
     """Returns the layout in which norms run over all axes except those of output channels.
 
-    The output channels are the last axis, and the last two in a depthwise kernel. A norm runs over
-    one axis at least. The rule chooses the axes of a variable with fewer than two.
+    The output channels are the last axis; in a depthwise kernel, they are the last two. A norm runs
+    over one axis at least. For a variable with fewer than two axes, the layout leaves the choice to
+    the rule.
     """
     rank, adapt = len(variable.shape), not variable.excluded
     if rank < 2:
@@ -149,10 +157,11 @@ _STACKS = ("expert", "block_diag")  # words in the paths of stacks of matrices
 
 
 def matrix(variable: Variable, embeddings: bool = False, heads: str | None = None) -> Layout:
-    """Returns the layout of a variable as a matrix, or one that is not adapted, with the reason.
+    """Returns the layout of a variable as a matrix; if it is none, one without `adapt`, and why.
 
-    A layer maps a vector that rows index to a vector that columns index. An optimizer gets
-    variables, not layers. So paths and shapes decide, and the user where they do not suffice:
+    The rows of a matrix belong to the inputs of its layer, and the columns to the outputs. An
+    optimizer gets variables without their layers, so path and shape decide which axes are rows,
+    unless the user sets "rows" in `treatments`:
 
         two axes                          (in, out)                      rows are axis 0
         convolution                       (..., in, out)                 all axes but the last
@@ -160,46 +169,51 @@ def matrix(variable: Variable, embeddings: bool = False, heads: str | None = Non
         attention, out of heads           (heads, head size, model)      axes 0 and 1
         Gemma's attention, into heads     (heads, model, head size)      axis 1
         XLNet's attention, out of heads   (model, heads, head size)      axes 1 and 2
-        LoRA's first factor               that of its kernel, rank       those of its kernel
+        LoRA's first factor               (kernel's but last, rank)      as in its kernel
 
-    LoRA's second factor has two axes and is a matrix, so the first one is a matrix, too: where its
-    kernel would be none, all its axes but the rank are rows.
+    LoRA's second factor has two axes and so is a matrix. Then the first factor is a matrix, too: if
+    its kernel would be none, all axes of the factor but the last one, the rank, are rows.
 
-    With heads="each", each head of a kernel into heads is a matrix, (model, head size), of a stack,
-    and norms are those of a head. LoRA's factors, kernels out of heads, and those whose rows the
-    user gives stay one matrix, unless the user gives them heads.
+    With heads="each", a kernel into heads becomes a stack of matrices (model, head size), one for
+    each head, and each norm is that of one head. LoRA's factors, kernels out of heads, and kernels
+    whose rows the user sets stay one matrix, unless the user sets "heads" in `treatments`.
 
-    No matrix are: a bias, a variable of a normalization, a depthwise kernel, a stack of matrices,
-    such as those of experts, and a kernel of three axes that is named neither as a convolution nor
-    as attention. A convolution in groups has the name and the axes of one without groups, so only
-    the user can tell them apart.
+    These are no matrices: a bias, a variable of a normalization, a depthwise kernel, a stack of
+    matrices, such as those of experts, and a kernel of three axes whose name is neither that of a
+    convolution nor of attention. A convolution in groups has the name and the axes of one without
+    groups, so only the user can tell them apart.
 
     Args:
         variable: The variable.
-        embeddings: Whether a variable with "embedding" in its path may be a matrix without rows
-            from the user. Defaults to False.
+        embeddings: Whether a variable with "embedding" in its path may be a matrix even if the user
+            sets no "rows" for it. Defaults to False.
         heads: "each" if each head of a kernel into heads is a matrix. Defaults to None: all heads
-            together are one.
+            together are one matrix.
 
     Raises:
-        ValueError: if the user's rows are not some of its axes, if it has no such heads, or if
-            slices are no rows or columns.
+        ValueError: if the user's "rows" are not some of the axes, if the user's "heads" do not
+            divide an axis, or if the user's "slices" are neither all rows nor all columns.
     """
     layout = _as_matrix(variable, embeddings, heads)
-    if not layout.adapt:  # a pattern for kernels may well match their biases
+    # This raises nothing, because a pattern for kernels may well match their biases, too.
+    if not layout.adapt:
         unused = [key for key in ("heads", "slices") if variable.given.get(key, (0, None))[1]]
         return dataclasses.replace(layout, words="; no ".join([layout.words, *unused]))
     return _with_slices(layout, variable) if "slices" in variable.given else layout
 
 
 def _with_slices(layout, variable):
-    """Returns the layout of a matrix whose rows, or columns, have a norm each."""
+    """Returns the layout of a matrix in which each row, or each column, has its own norm.
+
+    Raises `ValueError` if the user's "slices" are neither all rows nor all columns.
+    """
     pattern, (axis, blocks) = variable.given["slices"]
     shape, rank = variable.shape, len(variable.shape)
     order = layout.order or tuple(range(len(layout.cut or shape)))
     position, count = None, 0
     if -rank <= axis < rank:
-        is_behind_cut = layout.cut is not None and axis % rank > order[0]  # the axis of heads
+        # `order[0]` is the axis of heads, behind which `cut` has one more axis.
+        is_behind_cut = layout.cut is not None and axis % rank > order[0]
         position, count = order.index(axis % rank + is_behind_cut), shape[axis]
     first = len(layout.view) - 2  # the axis of rows in the view; an axis of heads is before it
     rows, columns = layout.view[first:]
@@ -218,7 +232,7 @@ def _with_slices(layout, variable):
 
 
 def _as_matrix(variable, embeddings, heads):
-    """Returns what `matrix` does, without slices."""
+    """Returns the layout that `matrix` returns for a variable without "slices"."""
     path, shape = variable.path, variable.shape
     if variable.excluded:
         return _none("excluded")
@@ -231,7 +245,7 @@ def _as_matrix(variable, embeddings, heads):
     else:
         rows, reason = _rows_by_name(variable)
     axis_and_count = None
-    if "heads" in variable.given:  # which are checked where there are no rows, too
+    if "heads" in variable.given:  # they are checked even if there are no rows
         axis_and_count = _heads_by_user(variable)
     elif heads == "each" and rows is not None and "rows" not in variable.given:
         axis_and_count = _heads_by_name(variable, rows)
@@ -244,9 +258,9 @@ def _none(reason):
 
 
 def _rows_by_user(variable):
-    """Returns the user's rows as axes counted from the first; None for what is no matrix.
+    """Returns the axes that the user sets as rows, from 0 on; None if the user says "no matrix".
 
-    Raises `ValueError` if they are not some of its axes.
+    Raises `ValueError` if they are not some of the variable's axes, or are all of them.
     """
     pattern, rows = variable.given["rows"]
     if rows is None:
@@ -265,7 +279,11 @@ def _rows_by_user(variable):
 
 
 def _rows_by_name(variable):
-    """Returns the axes that are rows, by path and shape, or None and the reason."""
+    """Decides by path and shape which axes are rows.
+
+    Returns:
+        (axes, "") for a matrix, else (None, the reason why the variable is none).
+    """
     path, shape = variable.path, variable.shape
     layer, name = _layer_and_name(path)
     if len(shape) < 2:
@@ -274,7 +292,8 @@ def _rows_by_name(variable):
         return (0,), ""
     if re.fullmatch(r"lora_\w+_a", name):
         rows = _rows_of_kernel(variable, layer, "kernel")
-        # These may be Gemma's heads, whose query and output kernels are frozen and not known here.
+        # Axis 0 may be Gemma's heads. The kernels that would show it are frozen under LoRA, so
+        # their shapes are not known here, and axis 0 is taken for the heads if it is the shorter.
         if rows == (0,) and shape[0] < shape[1]:
             rows = (1,)
         return rows or tuple(range(len(shape) - 1)), ""
@@ -293,17 +312,24 @@ def _rows_by_name(variable):
 
 
 def _layer_and_name(path):
-    """Returns the last two parts of a path in small letters: those of a layer and of a variable."""
+    """Returns the last two parts of a path in lower case: the names of its layer and variable."""
     return ("", *path.lower().split("/"))[-2:]
 
 
 def _rows_of_kernel(variable, layer, name):
-    """Returns the rows of a kernel of three axes or more; None if they are not known."""
+    """Returns the axes that are the rows of a kernel of three axes or more; None if not known.
+
+    Args:
+        variable: The kernel, or LoRA's first factor of it.
+        layer: The name of its layer, in lower case.
+        name: The name of the kernel.
+    """
     path, shape = variable.path, variable.shape
     rank, all_but_last = len(shape), tuple(range(len(shape) - 1))
     if name != "kernel":
         return all_but_last  # such as Keras's pointwise_kernel
-    # The shapes of the kernels of its attention, and of the bias beside it; () if there is none.
+    # The shapes of the query and output kernels of the same attention, and of the bias of the same
+    # layer; () where there is none.
     parent, number = path.rpartition("/")[0], variable.name.removeprefix(path)
     attention = parent.rpartition("/")[0]
     query, output, bias = (
@@ -313,7 +339,7 @@ def _rows_of_kernel(variable, layer, name):
         )
     )  # fmt: skip
     if _INTO_HEADS.match(layer) and rank == 3:
-        if len(bias) == 1:  # a bias of channels, because that of heads has two axes
+        if len(bias) == 1:  # the layer has channels and no heads: a bias of heads has two axes
             return all_but_last
         # Gemma's query is (heads, model, head size), and its output (heads, head size, model).
         is_transposed = len(query) == 3 and output == (query[0], query[2], query[1])
@@ -328,7 +354,10 @@ def _rows_of_kernel(variable, layer, name):
 
 
 def _heads_by_user(variable):
-    """Returns the user's axis of heads, and their number; None if all is one matrix."""
+    """Returns (axis, number of heads on it) as the user sets them; None if all is one matrix.
+
+    Raises `ValueError` if the variable has no such axis, or if the heads do not divide it.
+    """
     pattern, axis_and_count = variable.given["heads"]
     if axis_and_count is None:
         return None
@@ -345,7 +374,12 @@ def _heads_by_user(variable):
 
 
 def _heads_by_name(variable, rows):
-    """Returns the axis of a kernel into heads along which heads lie, and their number, or None."""
+    """Returns (axis of the heads, their number) of a kernel into heads; None for other variables.
+
+    Args:
+        variable: The variable.
+        rows: The axes that are rows.
+    """
     shape = variable.shape
     layer, name = _layer_and_name(variable.path)
     is_kernel = name == "kernel" and len(shape) == 3
@@ -356,10 +390,15 @@ def _heads_by_name(variable, rows):
 
 
 def _matrix(shape, rows, heads):
-    """Returns the layout in which a variable is a matrix with these axes as rows, or a stack.
+    """Returns the layout of a variable as a matrix, or as a stack with a matrix for each head.
 
-    `heads` has the axis along which each block is a matrix, and the number of blocks; None if all
-    of the variable is one matrix. One head is one matrix.
+    If the matrices of a stack would have one row or one column, the layout has no `adapt`.
+
+    Args:
+        shape: The shape of the variable.
+        rows: The axes that are rows.
+        heads: (axis, number of blocks along it) if each block is a matrix. None, or one block, if
+            the whole variable is one matrix.
     """
     if heads is None or heads[1] < 2:
         order, view = _rows_and_columns(shape, rows)
@@ -367,7 +406,7 @@ def _matrix(shape, rows, heads):
         return Layout(view=view, order=_unless_in_order(order), words=words)
     axis, count = heads
     cut = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
-    rows = tuple(row + (row >= axis) for row in rows)  # the axis of blocks is cut off before them
+    rows = tuple(row + (row >= axis) for row in rows)  # `cut` has one more axis, at `axis`
     order, view = _rows_and_columns(cut, rows, (axis,))
     if 1 in view:
         return _none("one row or column")
@@ -381,7 +420,13 @@ def _matrix(shape, rows, heads):
 
 
 def _rows_and_columns(shape, rows, left_out=()):
-    """Returns the axes in the order rows, columns, and the numbers of rows and of columns."""
+    """Returns the axes in the order rows, columns, and (number of rows, number of columns).
+
+    Args:
+        shape: The shape of the variable.
+        rows: The axes that are rows.
+        left_out: The axes that are neither rows nor columns. Defaults to none.
+    """
     columns = tuple(axis for axis in range(len(shape)) if axis not in (*rows, *left_out))
     view = tuple(math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
     return (*rows, *columns), view

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 
 def stable_path(name: str) -> str:
-    """Returns a TensorFlow variable's name without what replicas differ in: `:0`, `/replica_1`."""
+    """Returns the name of a TensorFlow variable without `:0` and without `/replica_1`.
+
+    So the copies of a variable on several replicas have one name.
+    """
     return re.sub(r"(/replica_\d+)?(:\d+)?$", "", name)
 
 
@@ -36,18 +39,19 @@ def unique(paths: Sequence[str]) -> list[str]:
 
 
 def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
-    """Returns the name of the Keras layer that each variable is joined in.
+    """Returns, for each variable that the user joins with others, the name of its Keras layer.
 
     Args:
         paths: The path of each variable.
         joined: The positions of the variables that the user joins.
 
     Returns:
-        For each variable the name of its layer, or "" if it is not joined. Layers of one path have
-        a number.
+        For each variable the name of its layer, or "" if it is not joined. If several layers have
+        one path, their names have a number, as in `dense#1of2`.
 
     Raises:
-        ValueError: if several layers have one path, and not as many variables of each kind.
+        ValueError: if several layers have one path, and the counts of their variables differ, such
+            as two kernels and one bias, so that the layer of a variable is not known.
     """
     members = sorted(joined)
     joined_paths = [paths[position] for position in members]
@@ -77,7 +81,7 @@ def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def model_name(paths: Sequence[str]) -> str:
-    """Returns the first name that all paths share, with its slash, or an empty string.
+    """Returns the name of the model, with a slash, if it begins the paths, else an empty string.
 
     Weights that a layer of a subclassed model makes before the model is called lack the name of the
     model: `encoder/scale`, or a bare `scale` in tf_keras, stands beside
@@ -112,9 +116,9 @@ def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
 def is_norm_bias_or_vector(path: str, shape: Sequence[int]) -> bool:
     """Returns whether a variable is a bias, part of a normalization, or another vector.
 
-    timm's recipes of LAMB do not adapt these. A LayerScale, a ReZero and a class token start at or
-    near zero, where a step as long as the weight, times the rate, does not move them. A class token
-    has axes of length 1 before its own.
+    timm's recipes of LAMB do not adapt these variables. A LayerScale, a ReZero and a class token
+    start at or near zero, where a step of the length of the weight, times the learning rate, does
+    not move them. A class token counts as a vector: all axes but its last have length 1.
 
     Args:
         path: The path of the variable.
@@ -160,8 +164,8 @@ def search(
         Dict from a pattern to the positions of the variables.
 
     Raises:
-        ValueError: if a pattern, as `exact` writes it, has the number of a path of which there are
-            more variables, or fewer.
+        ValueError: if a pattern of `exact` has a number such as `1of2`, and there are not as many
+            variables of that path.
     """
     positions = {}
     numbers = numbered([names[0] for names, _ in variables])
@@ -180,7 +184,13 @@ def search(
 
 
 def _check_count(argument, pattern, numbers):
-    """Raises if a pattern has the number of a path of which there are more here, or fewer."""
+    """Raises if a pattern has a number such as `1of2`, and not as many variables have its path.
+
+    Args:
+        argument: The name of the argument that the pattern was passed in.
+        pattern: The pattern, which matches no variable.
+        numbers: The path of each variable with its number.
+    """
     if not (match := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
         return
     path, number, count = match.groups()

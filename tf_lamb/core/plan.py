@@ -27,13 +27,13 @@ NEAR_ZERO = 1e-3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Treatment(layouts.Layout):
-    """What the plan decides for one variable: its layout and its weight decay.
+    """Holds what the plan decides for one variable: its layout and its weight decay.
 
-    Not to be confused with the user's `treatments`, from which it is made.
+    The user's argument `treatments` is something else: one of the inputs of this decision.
 
     Attributes:
-        decay: The weight decay; 0.0 for a variable without. If decay follows a schedule, this is
-            the factor of the scheduled value: 1.0 or 0.0.
+        decay: The weight decay; 0.0 for a variable without decay. If decay follows a schedule, this
+            is the factor of the scheduled value: 1.0 or 0.0.
     """
 
     decay: float
@@ -41,16 +41,16 @@ class Treatment(layouts.Layout):
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Variables that share a trust ratio: one variable, unless the user joined several.
+    """Holds the variables that share a trust ratio: one variable, unless the user joined several.
 
     Attributes:
         members: The positions of the variables in the list that `Plan.layers` was called with.
-        paths: Their paths, with a number where several variables have the path.
-        treatments: Their treatments.
+        paths: The paths of the variables, with a number where several variables have one path.
+        treatments: The `Treatment` of each variable.
         number: A number that no other layer of the model has.
-        missing: For each variable, whether its accumulated gradient may be all zeros; it then
-            stays as it is.
-        multiplier: The factor of its learning rate. Defaults to 1.
+        missing: For each variable, whether it may have no gradient in an update. If it has none, so
+            that its accumulated gradient is all zeros, the update leaves it as it is.
+        multiplier: The factor of the learning rate of the layer. Defaults to 1.
     """
 
     members: tuple[int, ...]
@@ -62,37 +62,47 @@ class Layer:
 
     @property
     def may_rest(self) -> bool:
-        """Whether none of its variables is sure to have a gradient."""
+        """Whether all variables of the layer may be without a gradient in an update."""
         return all(self.missing)
 
     def rate(self, lr):
-        """Returns the layer's learning rate; a multiplier of 1 adds nothing to a program."""
+        """Returns the layer's learning rate.
+
+        A multiplier of 1 is left out, so that it adds no operation to a compiled step.
+
+        Args:
+            lr: The learning rate of the optimizer.
+        """
         return lr if self.multiplier == 1 else self.multiplier * lr
 
 
 def paths_of(layers: Iterable[Layer]) -> list[str]:
-    """Returns the paths of layers' variables, in the order of the list that gave the layers."""
+    """Returns the paths of the variables of layers, in the order in which `Plan.layers` got them.
+
+    Args:
+        layers: All layers that one call of `Plan.layers` returned.
+    """
     pairs = (pair for layer in layers for pair in zip(layer.members, layer.paths, strict=True))
     return [path for _, path in sorted(pairs)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The treatment of each variable, in the order in which the optimizer was built.
+    """Holds the treatment of each variable, in the order in which the optimizer was built.
 
     Attributes:
         paths: The path of each variable.
         shapes: The shape of each variable.
-        treatments: The treatment of each variable.
-        groups: For each variable the name of its group, whose variables are one layer; "" if it is
-            in none.
+        treatments: The `Treatment` of each variable.
+        groups: For each variable the name of the group that the user joined it in, which is one
+            layer; "" if it is in none.
         unmatched: The user's patterns that match no variable.
         multipliers: For each variable the factor of its learning rate; empty if all are 1.
         follows_schedule: Whether weight decay follows a schedule.
         near_zero: The positions of the variables whose weights are near zero, so that a trust ratio
             makes their steps too short.
-        overwritten: The positions of the variables that their layer overwrites: their "gradients"
-            are their next values.
+        overwritten: The positions of the variables with Keras's `overwrite_with_gradient`, such as
+            the scales of float8 layers: their "gradients" are their next values.
     """
 
     paths: tuple[str, ...]
@@ -114,10 +124,10 @@ class Plan:
 
     @functools.cached_property
     def _numbers(self) -> tuple[int, ...]:
-        """For each variable the number of those before it that no layer overwrites.
+        """For each variable, how many variables before it are not overwritten: `Layer.number`.
 
-        It is used instead of the position, because overwritten variables may have other positions
-        after a load.
+        The position would not do, because after a load the overwritten variables may be at other
+        positions.
         """
         is_counted = [int(i not in self.overwritten) for i in range(len(self.paths))]
         return (0, *itertools.accumulate(is_counted))[:-1]
@@ -131,8 +141,9 @@ class Plan:
         """Returns the layers of some variables.
 
         Args:
-            indices: The positions of the variables.
-            missing: Those of these positions whose variables may have no gradient.
+            indices: The positions of the variables in the plan.
+            missing: Of these positions, the ones whose variables may have no gradient in an update.
+                Defaults to none.
         """
         members: dict = {}
         missing = set(missing)
@@ -165,8 +176,8 @@ class Plan:
     def with_near_zero(self, sizes: Mapping[int, float]) -> "Plan":
         """Returns a copy of the plan that records which variables are near zero.
 
-        Biases and offsets of normalizations start near zero everywhere, and are left out. So is a
-        joined layer of which one variable is not near zero.
+        Biases and offsets of normalizations are left out, because they start near zero in every
+        model. The variables of a joined layer are left out if one of them is not near zero.
 
         Args:
             sizes: The root mean square of each adapted variable, by position.
@@ -185,8 +196,8 @@ class Plan:
         """Returns the warning for layers that are near zero, or None.
 
         Args:
-            excluded: The patterns that are excluded from layer adaptation now. The warning adds
-                others to them.
+            excluded: The patterns that are excluded from layer adaptation now. The warning suggests
+                them together with patterns of the layers near zero. Defaults to none.
             keeps_norm: Whether a step leaves the norm of a layer as it is. Defaults to
                 False.
         """
@@ -229,13 +240,14 @@ class Plan:
         )
         if not any(name in self.paths[position] for position in adapted):
             return f"{re.escape(name)}$"
-        # Keras numbers the models of a process: the next one's name may be `sequential_1`.
+        # The pattern leaves out the name of the model, because Keras numbers the models of a
+        # process: the next one may be `sequential_1`.
         without_model = self.names[i].removeprefix(model_name(self.paths))
         is_ambiguous = "#" in without_model or without_model in self.paths
         return exact(self.names[i] if is_ambiguous else without_model)
 
     def table(self) -> str:
-        """Returns the plan as a table: a line for each variable, then one for each treatment."""
+        """Returns the plan as a table: a line for each variable, then totals by treatment."""
         sizes = [math.prod(shape) for shape in self.shapes]
         rate_header = ("rate",) if self.multipliers else ()
         multipliers = self.multipliers or itertools.repeat(None)
@@ -261,7 +273,12 @@ class Plan:
         return "\n".join(format_row(*row).rstrip() for row in rows)
 
     def _cells(self, treatment: Treatment, multiplier: float | None) -> tuple[str, ...]:
-        """Returns the cells of a table that show a treatment."""
+        """Returns the cells of the table that show a treatment and the factor of a learning rate.
+
+        Args:
+            treatment: The treatment.
+            multiplier: The factor; None if the table has no column for it.
+        """
         decay = "schedule" if self.follows_schedule else f"{treatment.decay:g}"
         cells = decay if treatment.decay else "-", "yes" if treatment.adapt else "no"
         if multiplier is None:
@@ -296,12 +313,13 @@ def plan_for(
             "as for weight decay".
         excluded_by_identity: For each variable, whether it was excluded from weight decay as an
             object, without a pattern. Defaults to no variable.
-        overwritten: For each variable, whether its layer sets it, by way of its gradient: no
-            pattern has an effect on it, and no step moves it. Defaults to no variable.
-        treatments: Dict from a pattern to a dict of keys and values. For each key, the first
-            pattern that matches and has it counts. With "join" the variables of one Keras layer are
-            one layer, unless `exclude_from_layer_adaptation` was given and matches them.
-        layout: The function of a family of optimizers in `core/layouts.py`.
+        overwritten: For each variable, whether its "gradient" is its next value, as in
+            `Plan.overwritten`: no pattern has an effect on it. Defaults to no variable.
+        treatments: The user's argument: dict from a pattern to a dict of keys and values. Of each
+            key, the first pattern that matches and has it counts. With "join" the variables of one
+            Keras layer are one layer, unless the user sets `exclude_from_layer_adaptation` and it
+            matches them. Defaults to None.
+        layout: The function in `core/layouts.py` for the optimizer. Defaults to `slices`.
 
     Returns:
         The plan.
@@ -326,8 +344,8 @@ def plan_for(
     set_by_layers = frozenset(i for i, item in enumerate(overwritten) if item)
     values_by_key = [{} if i in set_by_layers else item for i, item in enumerate(values_by_key)]
     joined = {i for i, item in enumerate(values_by_key) if item.get("join", ("", False))[1]}
-    # By default they are those without weight decay, but a bias without decay that is joined shares
-    # the ratio of its layer.
+    # By default the variables without weight decay are not adapted, but a bias without decay that
+    # is joined shares the trust ratio of its layer.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
     undecayed, unadapted = undecayed | set_by_layers, unadapted | set_by_layers
@@ -354,9 +372,12 @@ def plan_for(
 
 
 def _given(treatments, found, count) -> list[dict[str, tuple[str, Any]]]:
-    """Returns, for each variable, a dict from a key to the first pattern that sets it, and a value.
+    """Returns, for each variable, a dict: key -> (the first pattern that sets it, its value).
 
-    `found` maps each pattern to the positions of the variables that it matches.
+    Args:
+        treatments: The user's argument.
+        found: Pattern -> the positions of the variables that it matches.
+        count: The number of variables.
     """
     values_by_key: list[dict] = [{} for _ in range(count)]
     for pattern, positions in found.items():
