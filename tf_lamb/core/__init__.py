@@ -1,7 +1,8 @@
-"""The mathematics of the package, on numbers and arrays, with the standard library alone.
+"""Holds the mathematics of the package: functions of numbers and arrays, without a framework.
 
-Recipes in here can still make schedules of Keras and plots, because `tf_lamb/__init__.py` provides
-functions that load the modules for that.
+The modules import nothing but the standard library, and `recipes/growing.py` NumPy. Recipes also
+make Keras schedules and plots. The modules for that are outside of `core`: `tf_lamb/__init__.py`
+passes functions that import them to `provide`.
 """
 
 from collections.abc import Callable
@@ -11,10 +12,14 @@ _providers: dict[str, Callable[[], Any]] = {}
 
 
 def provide(**modules: Callable[[], Any]) -> None:
-    """Registers functions that load modules above core, by the name that `provided` takes."""
+    """Registers functions that import modules outside of `core`.
+
+    Args:
+        **modules: Name, as `provided` takes it -> a function that imports and returns the module.
+    """
     _providers.update(modules)
 
 
 def provided(name: str) -> Any:
-    """Loads and returns a module above core, by the name under which it was registered."""
+    """Imports and returns the module that `provide` has registered under a name."""
     return _providers[name]()

@@ -1,11 +1,12 @@
-"""Batches that grow: the micro-batches of each update, and the epochs of a training in stages."""
+"""Counts the micro-batches of updates, and the epochs of a training whose batch size changes."""
 
 import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
-Stages = Mapping[int, int]  # first optimizer step of a stage, rising from 0 -> micro-batches each
+# First optimizer step of a stage, rising from 0 -> the number of micro-batches of each update.
+Stages = Mapping[int, int]
 
 
 def largest(steps: int | Stages | None) -> int | None:
@@ -68,7 +69,7 @@ def batches(stages: Stages, step: int, updates: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Updates with one batch size.
+    """Describes a stage of training: a number of updates with one batch size.
 
     Attributes:
         batch: Examples of an update.
@@ -84,15 +85,15 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The epochs of a training in stages, and their calls of the training step.
+    """Divides a training in stages into epochs, and these into calls of the training step.
 
     The examples are one stream, from which each update takes the next batch. The stream is cut into
-    parts as long as an epoch of `fit` at the first batch b: ceil(N / b) b of N examples. The
-    updates that begin in such a part are an epoch.
+    parts as long as an epoch of `fit` at the batch size b of the first stage, ceil(N / b) b
+    examples. The updates that begin in such a part are an epoch.
 
     Attributes:
         stages: The stages, in order.
-        examples: Examples N of a pass over the data. No batch is larger.
+        examples: N, the number of examples of a pass over the data. No batch is larger.
     """
 
     stages: tuple[Stage, ...]
@@ -124,7 +125,11 @@ class Epochs:
         return sum(self._before(epoch))
 
     def calls(self, epoch: int) -> list[tuple[int, int]]:
-        """Returns pairs (examples of a call, number of such calls) of an epoch, in order."""
+        """Returns the calls of the training step in an epoch, in order.
+
+        Returns:
+            Pairs (examples of a call, number of such calls).
+        """
         ends = self._before(epoch + 1)
         return [
             (stage.batch // stage.calls, (end - begin) * stage.calls)

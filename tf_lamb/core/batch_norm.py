@@ -10,7 +10,7 @@ _MOST_LEFT = 0.05  # largest share of the initial values that running averages m
 
 
 class Weights(NamedTuple):
-    """The weights of one set of statistics.
+    """Holds what a batch is normalized with: scale and offset, and one set of statistics.
 
     Attributes:
         gamma: The scale of each feature, or None.
@@ -41,8 +41,8 @@ def train(xp, x, weights: Weights, *, axis, momentum, epsilon, group_size=None):
         group_size: Examples of one group. None makes the batch one group.
 
     Returns:
-        y, and the running mean and variance after all groups. The averages stay as they were if
-        those after the groups are not finite.
+        y, and the running mean and variance after all groups. Both stay as they were if the new
+        ones are not finite.
 
     Source: Hoffer et al., arXiv:1705.08741, algorithm 1, with the variance of the group itself.
     """
@@ -93,7 +93,8 @@ def normalized(xp, x, weights: Weights, axis, epsilon):
 def averaged(xp, old, statistics, momentum):
     """Computes a running average after the statistics of all groups, in order.
 
-    It is a <- momentum a + (1 - momentum) statistic for each group, as one sum:
+    For each group, the average a becomes a <- momentum a + (1 - momentum) statistic. For G groups,
+    k = 0 to G - 1, that is one sum:
 
         momentum^G old + (1 - momentum) sum_k momentum^(G - 1 - k) statistics_k
 
@@ -119,7 +120,8 @@ def why_averages_lag(momentum: float, steps: int) -> str | None:
     remaining = momentum**steps
     if remaining < _MOST_LEFT:
         return None
-    suggestion = max(1 - 6 / max(steps, 1), 0.5)  # it leaves a quarter of a percent
+    # (1 - 6/steps)^steps, about e^-6, keeps a quarter of a percent of the initial values.
+    suggestion = max(1 - 6 / max(steps, 1), 0.5)
     return (
         f"after step {steps:,}, running averages of momentum {momentum:g} keep {remaining:.0%} of "
         "what they began with, so that the model is evaluated with statistics that it has not "
@@ -137,7 +139,7 @@ def check_batch(name: str, batch: int, group_size: int) -> None:
         group_size: Examples of one group.
 
     Raises:
-        ValueError: if they do not; it names a size that does.
+        ValueError: if the group size does not divide the batch; the error names one that does.
     """
     if batch % group_size:
         divisor = math.gcd(batch, group_size)
@@ -155,16 +157,16 @@ def check_batch(name: str, batch: int, group_size: int) -> None:
 
 
 def check_host(name: str, *, axis, synchronized, renorm) -> None:
-    """Checks the arguments of Keras's layer that a layer with several statistics cannot have.
+    """Checks arguments of `BatchNormalization` for a layer that normalizes a batch in parts.
 
     Args:
-        name: The name of the layer.
+        name: The name of the class of the layer.
         axis: The axis of the features, or a list of axes.
-        synchronized: Whether statistics are of all replicas together.
-        renorm: Whether to use batch renormalization.
+        synchronized: Whether the user asks for statistics of all replicas together.
+        renorm: Whether the user asks for batch renormalization.
 
     Raises:
-        ValueError: for one of the two flags, for several axes, and for axis 0.
+        ValueError: if one of the two flags is True, for several axes, and for axis 0.
     """
     for argument, value in (("synchronized", synchronized), ("renorm", renorm)):
         if value:

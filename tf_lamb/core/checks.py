@@ -36,9 +36,9 @@ RANGES = {
     "form['fallback_lr_scale']": ("[0, inf)", "1.0"),
 }
 
-LONGEST_WINDOW = 2**20  # steps whose gradient norms are kept at most
+LONGEST_WINDOW = 2**20  # the most steps whose gradient norms `on_spike` may keep
 
-MOST_STEPS = 2**31 - 1  # steps; Keras counts them in an int32, except on TensorFlow
+MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, except on TensorFlow
 
 CHOICES = {
     "weight_decay_mode": ("update", "decoupled"),
@@ -123,14 +123,14 @@ def choice(name: str, value) -> str:
 
 
 def bounds(name: str, value) -> Interval:
-    """Returns the value as a pair, low and high, of floats or None; None if it is None.
+    """Returns bounds as a pair (low, high), in which None is no bound; None if the value is None.
 
     Args:
         name: The name of the argument.
         value: Its value.
 
     Raises:
-        TypeError: if it is neither None nor two numbers, of which None is an open one.
+        TypeError: if the value is neither None nor a pair of numbers or None.
         ValueError: unless 0 <= low <= high.
     """
     if value is None:
@@ -148,14 +148,15 @@ def bounds(name: str, value) -> Interval:
 
 
 def coefficients(name: str, value) -> Coefficients:
-    """Returns the name of known coefficients as it is, and numbers as tuples of floats.
+    """Checks coefficients of Muon: returns a preset's name as it is, numbers as tuples of floats.
 
     Args:
         name: The name of the argument.
-        value: A name, three numbers, or a list with three numbers for each step.
+        value: The name of a preset, three numbers a, b and c, or a list with three numbers for each
+            Newton-Schulz step.
 
     Raises:
-        TypeError: if it is neither.
+        TypeError: if the value is none of these.
         ValueError: for an unknown name, and for a number that is not finite.
     """
     if isinstance(value, str):
@@ -234,7 +235,7 @@ def integer(name: str, value, least: int = 1, most: float = MOST_STEPS) -> int:
     return as_integer
 
 
-# Kind of a hyper-parameter, as a rule's `HYPER` has it -> its check.
+# Kind of a hyper-parameter, as the `HYPER` beside a rule has it -> the function that checks it.
 OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
     float: number,
     int: integer,
@@ -359,7 +360,7 @@ def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any
     Args:
         name: The name of the argument.
         value: Dict from a regex to a dict from a key to its value.
-        keys: The keys that the optimizer has.
+        keys: The keys that the optimizer allows, such as "rate".
 
     Raises:
         TypeError: if a dict, or a value in it, has the wrong type.
@@ -384,7 +385,10 @@ def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any
 
 
 def _slices(name, value) -> tuple[int, int | None]:
-    """Returns an axis and the number of blocks on it; None if each index is a block."""
+    """Checks "slices" of `treatments`: returns an axis and the number of blocks along it.
+
+    The number is None if each index of the axis is a block.
+    """
     pair = list(value) if isinstance(value, (list, tuple)) else [value]
     axis, blocks = (*pair, None, None)[:2]
     if len(pair) > 2 or not (_is_integer(axis) and (blocks is None or _is_integer(blocks))):
@@ -395,7 +399,10 @@ def _slices(name, value) -> tuple[int, int | None]:
 
 
 def _rows(name, value) -> tuple[int, ...] | None:
-    """Returns the axes that are rows, or None for a variable that is no matrix."""
+    """Checks "rows" of `treatments`: returns the axes that together form the rows of a matrix.
+
+    None stays None: the variable is no matrix.
+    """
     axes = list(value) if isinstance(value, (list, tuple)) else [value]
     if value is not None and not all(map(_is_integer, axes or [None])):
         raise TypeError(
@@ -405,11 +412,14 @@ def _rows(name, value) -> tuple[int, ...] | None:
 
 
 def _heads(name, value) -> tuple[int, int | None] | None:
-    """Returns an axis and the number of heads on it, or None for what is one matrix."""
+    """Checks "heads" of `treatments`: returns an axis and the number of heads along it.
+
+    The number is None if each index is a head. None stays None: the variable is one matrix.
+    """
     return None if value is None else _slices(name, value)
 
 
-# Key of a treatment -> its check.
+# Key of the user's `treatments` -> the function that checks its value.
 _TREATED: dict[str, Callable[[str, Any], Any]] = {
     "rate": functools.partial(number, interval="[0, inf)"),
     "slices": _slices,
@@ -421,12 +431,12 @@ _TREATED: dict[str, Callable[[str, Any], Any]] = {
 
 
 def accumulation(name: str, value) -> int | dict[int, int]:
-    """Returns the micro-batches of a step, or a dict of them by step.
+    """Checks `gradient_accumulation_steps`: returns a number of micro-batches, or a dict of them.
 
     Args:
         name: The name of the argument.
-        value: A number, or a dict from an optimizer step, 0 among them, to the number from there
-            on, which never becomes smaller.
+        value: The micro-batches of a step, or a dict from an optimizer step to the micro-batches of
+            each step from there on. The dict has step 0, and its numbers never become smaller.
 
     Returns:
         The number, also for a dict whose numbers are all equal; else the dict, sorted by step.
@@ -439,7 +449,8 @@ def accumulation(name: str, value) -> int | dict[int, int]:
         return integer(name, value)
     stages = {}
     for step, count in value.items():
-        step = int(step) if isinstance(step, str) and step.isdecimal() else step  # keys in JSON
+        # JSON turns the steps, which are keys, into strings.
+        step = int(step) if isinstance(step, str) and step.isdecimal() else step
         step = integer(f"A step in {name}", step, least=0)
         stages[step] = integer(f"{name}[{step}]", count)
     stages = dict(sorted(stages.items()))
@@ -453,14 +464,14 @@ def accumulation(name: str, value) -> int | dict[int, int]:
 
 
 def spikes(name: str, value) -> tuple[int, float] | None:
-    """Returns the length of a window in steps and a number of standard deviations, or None.
+    """Checks `on_spike`: returns (window in steps, number of standard deviations), or None.
 
     Args:
         name: The name of the argument.
         value: None, "skip" for the defaults, or [window, deviations].
 
     Raises:
-        TypeError, ValueError: if it is something else, or a number is out of its range.
+        TypeError, ValueError: if the value is something else, or a number is out of its range.
     """
     if value is None:
         return None

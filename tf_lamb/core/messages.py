@@ -14,7 +14,10 @@ _NOT_THE_USERS = {
 
 
 def warn(message: str) -> None:
-    """Issues a `UserWarning` at the nearest line that is not of this package nor of a framework."""
+    """Issues a `UserWarning` that shows a line of the user's code.
+
+    That is the innermost call of the stack outside of this package and of the frameworks.
+    """
     frame: types.FrameType | None = sys._getframe(1)
     level = 2
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
@@ -50,7 +53,7 @@ def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
     Args:
         room: What needs the packages, as the error names it.
         extra: The extra of this package that installs them.
-        before: Advice to try first, which the error puts before the command.
+        before: Advice that the error puts before the `pip` command. Defaults to none.
 
     Raises:
         ModuleNotFoundError: if a package that is imported in the block is not installed.
@@ -65,7 +68,12 @@ def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
 
 
 def _lack(room: str, names: Sequence[str], extra: str, before: str = "") -> ModuleNotFoundError:
-    """Returns the error for missing packages; `before` is advice to try first."""
+    """Returns the error for missing packages.
+
+    Args:
+        room, extra, before: As in `needed`.
+        names: The names of the packages, as they are imported.
+    """
     packages = " and ".join(_CALLED.get(name, name) for name in names)
     return ModuleNotFoundError(
         f'{room} needs {packages}, which this environment lacks: {before}pip install ".[{extra}]".',
@@ -93,15 +101,15 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
     ]
 
 
-_MOST_DIFFERENCES = 5  # that one message names; the others are counted
+_MOST_DIFFERENCES = 5  # a message shows no more than these, and counts the others
 
 
 def differences(texts: Mapping[str, Mapping[str, str]]) -> str:
-    """Describes what several processes state differently, at most five names of it.
+    """Describes the settings, or other facts, in which processes differ; it shows at most five.
 
     Args:
-        texts: process -> name -> text. The first process is the one with which the others are
-            compared.
+        texts: Process -> name of a setting -> its value as text. Each process is compared with the
+            first one.
 
     Returns:
         Such as "seed is 1 in worker 0, 2 in worker 1; 3 more"; "" if all agree.

@@ -1,12 +1,13 @@
-"""The noise scale of the gradients of a batch, and AdaScale's gain, which follows from it.
+"""Computes the noise scale of gradients, and AdaScale's gain, from the parts of each batch.
 
-A batch has n independent parts, replicas or micro-batches, with gradients g_i and their mean g.
-Everything follows from two numbers, scalars or an array of groups of variables,
+A batch has n independent parts, replicas or micro-batches, with gradients g_i and their mean g. In
+each step two numbers are measured, either over all variables or, as an array, for each group of
+variables:
 
     local = mean of |g_i|^2        total = |g|^2
 
-and from the scale S, by how much the whole batch is larger than the base batch that training was
-tuned at. Source: Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
+AdaScale also takes the scale S: the size of the whole batch divided by that of the base batch, for
+which training was tuned. Source: Johnson et al., arXiv:2007.05105, section 3.2 and Algorithm 2.
 """
 
 import itertools
@@ -17,12 +18,13 @@ from tf_lamb.core.rules.shared import debias, safe_ratio
 
 
 class Averages(NamedTuple):
-    """Moving averages of both moments of the gradient, without bias.
+    """Holds moving averages of the variance and of the signal of the gradient, without bias.
 
     Attributes:
-        variance: sigma^2, the trace of the covariance of the gradient of one base batch.
+        variance: sigma^2, the trace of the covariance of the gradient of one batch: for the noise
+            scale of the whole batch, for AdaScale of the base batch.
         signal: mu^2, the squared norm of the true gradient.
-        count: The steps that they average.
+        count: The number of steps that are averaged.
     """
 
     variance: Any
@@ -31,15 +33,16 @@ class Averages(NamedTuple):
 
 
 def moments(local, total, *, parts):
-    """Returns unbiased estimates of variance and signal from one step of the whole batch.
+    """Estimates variance and signal of the gradient of a batch from one step, without bias.
 
         sigma^2 = (local - total) / (n - 1),  mu^2 = (n total - local) / (n - 1)
 
-    The signal may be below 0.
+    sigma^2 is the variance, the trace of the covariance of the gradient of the whole batch; mu^2 is
+    the signal, the squared norm of the true gradient. The estimate of the signal may be below 0.
 
     Args:
-        local: The mean of |g_i|^2 over the parts.
-        total: |g|^2 of the mean gradient.
+        local: The mean of |g_i|^2 over the parts, whose gradients are g_i.
+        total: |g|^2 of the mean gradient g.
         parts: n, the number of parts.
     """
     variance = (local - total) / (parts - 1)
@@ -48,22 +51,25 @@ def moments(local, total, *, parts):
 
 
 def average(xp, averages, variance, signal, *, theta, mean_first=False, when=True):
-    """Returns the averages with the moments of one step more.
+    """Returns the averages after one more step.
 
         x <- x + rate (new - x)
 
-    With `mean_first`, rate = max(1/count, 1 - theta): the plain mean of the first 1/(1 - theta)
-    steps, then an exponential average, as the paper has it. Otherwise
-    rate = (1 - theta)/(1 - theta^count), an exponential average without the bias of its start.
+    x is the average of the variance or of the signal, new the value of the step, and count the
+    number of steps including this one. With `mean_first`, rate = max(1/count, 1 - theta): the plain
+    mean of the first 1/(1 - theta) steps, then an exponential average, as AdaScale's paper has it.
+    Otherwise rate = (1 - theta)/(1 - theta^count), an exponential average without the bias of its
+    start.
 
-    A step that is not finite leaves everything as it is, and so does one that is not `when`.
+    The averages stay as they are if the variance or the signal of the step is not finite, or if
+    `when` is False.
 
     Args:
         xp: The array library.
         averages: The `Averages` before the step.
         variance: The variance of the step.
         signal: The signal of the step.
-        theta: The share of the old averages that an exponential average keeps.
+        theta: The share of its old value that an exponential average keeps in a step.
         mean_first: Whether to begin with a plain mean. Defaults to False.
         when: Whether to count the step. Defaults to True.
     """
@@ -87,46 +93,48 @@ def average(xp, averages, variance, signal, *, theta, mean_first=False, when=Tru
 def noise_scale(variance, signal, batch):
     """Returns the simple noise scale in examples, tr(Sigma)/|G|^2.
 
-    It is nan where the signal is 0 or below: noise hides the gradient altogether. Source:
-    McCandlish et al., arXiv:1812.06162.
+    Sigma is the covariance of the gradient of one example, and G the true gradient. The result is
+    nan where the signal is 0 or below: noise hides the gradient altogether. Source: McCandlish et
+    al., arXiv:1812.06162.
 
     Args:
-        variance: sigma^2 of a batch.
-        signal: mu^2.
-        batch: The examples of that batch.
+        variance: sigma^2, the trace of the covariance of the gradient of a batch.
+        signal: mu^2, the squared norm of the true gradient.
+        batch: The number of examples of that batch.
     """
     return batch * variance / signal if signal > 0 else math.nan
 
 
-LEAST_BLOCKS = 4  # the fewest blocks in effect that give a standard error
+LEAST_BLOCKS = 4  # `standard_error` is nan for fewer effective blocks, 1/(sum of w^2)
 
 
 def standard_error(readings: list[Averages], theta: float) -> float:
-    """Returns the relative standard error of the noise scale at the last reading.
+    """Estimates the relative standard error of the noise scale at the last reading.
 
-    It comes from blocks of steps. Two readings of an average x, after s and t steps, give back the
-    mean of the steps between them:
+    The readings divide the steps into blocks. Two readings x_s and x_t of an average, after s and t
+    steps, give back the mean of the steps between them:
 
         block = (d_t x_t - theta^(t-s) d_s x_s) / (1 - theta^(t-s)),        d_t = 1 - theta^t
 
-    The steps since the first reading are in the average as a weighted mean of the blocks, whose
-    noise is independent. The noise scale is a quotient V/M. With the blocks v and m, and their
-    weights w, which sum to 1,
+    The mean of all steps since the first reading is a weighted mean of the blocks, whose noise is
+    independent. The noise scale Bn is proportional to V/M, the mean variance over the mean signal.
+    With the variance v, the signal m and the weight w of each block (the weights sum to 1), the
+    standard error s.e. is
 
         (s.e./Bn)^2 = sum of w^2 (v/V - m/M)^2 / (1 - sum of w^2)
 
-    The steps before the first reading, as in a run that was restored, are taken as equally noisy:
-    the error of all is smaller by the root of what both are worth; see `updates_for`. A noise scale
-    that changes meanwhile counts as error.
+    Steps before the first reading, as in a run that was restored, are taken as equally noisy: with
+    them, the error is smaller by the root of the ratio of the numbers n in `updates_for`. A noise
+    scale that changes meanwhile counts as error.
 
     Args:
-        readings: Readings of one pair of averages, as numbers, in the order of their counts. The
-            first is where the reader began: of no step, or of some.
-        theta: The share that the averages keep.
+        readings: The values of the averages, as floats, at several times of a training, in the
+            order of their counts. The count of the first may be 0 or more.
+        theta: The share of their old value that the averages keep in a step.
 
     Returns:
-        The error; nan without a signal or without noise, and for fewer than 4 blocks in effect,
-        1/(sum of w^2).
+        The relative standard error. It is nan if a variance or a signal is not above 0, and for
+        fewer than 4 effective blocks, 1/(sum of w^2).
     """
     if len(readings) < 2:
         return math.nan
@@ -161,38 +169,43 @@ def _entered(before, now, theta):
 
 
 def _worth(count, theta):
-    """Returns the steps of a plain mean that an average over `count` steps is worth."""
+    """Returns n of `updates_for`: a plain mean of n steps has the error of such an average.
+
+    Args:
+        count: The steps of the exponential average.
+        theta: The share of its old value that it keeps in a step.
+    """
     past = theta**count
     return (1 + theta) / (1 - theta) * (1 - past) / (1 + past)
 
 
 def updates_for(wanted: float, error: float, theta: float, count: float) -> int:
-    """Returns the updates over which an average has a wanted standard error.
+    """Returns over how many updates a plain mean has a wanted standard error.
 
-    An average with theta, after `count` steps, is worth
+    An exponential average has, after `count` steps, the standard error of a plain mean of
 
         n = (1 + theta)/(1 - theta) (1 - theta^count)/(1 + theta^count)
 
-    steps of a plain mean, and an error falls with the root of n.
+    steps, and this error falls with the root of n.
 
     Args:
         wanted: The relative standard error to reach.
-        error: The relative standard error of this average.
-        theta: The share that this average keeps.
-        count: The steps of this average.
+        error: The relative standard error of the exponential average.
+        theta: The share of its old value that the exponential average keeps in a step.
+        count: The steps of the exponential average.
     """
     return math.ceil(_worth(count, theta) * (error / wanted) ** 2)
 
 
-WANTED_ERROR = 0.1  # relative standard error that `precision` asks for
+WANTED_ERROR = 0.1  # the relative standard error for which `precision` proposes a smoothing
 
 
 def precision(readings: list[Averages], theta: float) -> str:
-    """Returns the standard error and how many updates a smaller one takes, in brackets.
+    """Formats the standard error, in brackets; above 10%, also the `smoothing` for one of 10%.
 
     Args:
-        readings: Readings of the averages, as `standard_error` takes them.
-        theta: The share that the averages keep.
+        readings: The readings of the averages, as in `standard_error`.
+        theta: The share of their old value that the averages keep in a step.
 
     Returns:
         The text with a space before it; "" if the error is not known.
@@ -214,21 +227,23 @@ def cost(critical, batch):
 
         S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
 
-    At the critical batch size both are 2. Source: McCandlish et al., arXiv:1812.06162.
+    S is the number of steps to a given loss, E that of examples, and S_min and E_min are the least
+    at any batch size. At the critical batch size both results are 2. Source: McCandlish et al.,
+    arXiv:1812.06162.
 
     Args:
-        critical: The critical batch size, B_crit.
-        batch: The batch, B.
+        critical: B_crit, the critical batch size.
+        batch: B, the batch size.
     """
     return 1 + critical / batch, 1 + batch / critical
 
 
 def advice(critical: float, batch: int, precision: str = "") -> str:
-    """Compares the batch size with the critical one, and names a better one, in sentences.
+    """Returns sentences that compare the batch size with the critical one, and propose another.
 
     Args:
         critical: The critical batch size in examples; nan if it is not known.
-        batch: Examples of the batch.
+        batch: The batch size in examples.
         precision: The text of `precision`. Defaults to "".
     """
     if math.isnan(critical):
@@ -257,16 +272,21 @@ def advice(critical: float, batch: int, precision: str = "") -> str:
     return f"{summary} Batch {proposed:,} would need {trade}."
 
 
-LEAST_VARIANCE = 1e-6  # from the paper
+LEAST_VARIANCE = 1e-6  # from AdaScale's paper
 
 
 def smoothing(scale):
-    """Returns the paper's theta, 1 - S/1000 or 0: the larger the batch, the shorter the memory."""
+    """Returns theta of AdaScale's paper, 1 - S/1000 or 0, for the averages that the gain takes.
+
+    The larger the scale S, the fewer steps are averaged.
+    """
     return max(1 - scale / 1000, 0.0)
 
 
 def clipped(xp, variance, signal):
-    """Returns both moments as AdaScale averages them: a gain needs them positive.
+    """Returns the variance, 1e-6 or more, and the signal, 0 or more, which AdaScale averages.
+
+    The gain is a quotient of their sums, so they have to be positive.
 
     Args:
         xp: The array library.
@@ -283,7 +303,7 @@ def gain(xp, averages, scale):
 
     Args:
         xp: The array library.
-        averages: The `Averages` of both moments.
+        averages: The `Averages`, with sigma^2 of the base batch, and mu^2.
         scale: S, the whole batch over the base batch.
     """
     variance, signal, _ = averages
@@ -291,15 +311,15 @@ def gain(xp, averages, scale):
 
 
 def measured(xp, averages, variance, signal, *, scale, when):
-    """Returns the averages with the moments of one step more, and their gain.
+    """Returns AdaScale's averages after one more step, and the gain that follows from them.
 
-    The gain is 1 up to the first step.
+    The gain is 1 until two steps are counted.
 
     Args:
         xp: The array library.
-        averages: The `Averages` before the step.
-        variance: The variance of the step, of the whole batch.
-        signal: The signal of the step.
+        averages: The `Averages` before the step, with the variance of the base batch.
+        variance: The variance of the whole batch, from `moments` of this step.
+        signal: The signal, from `moments` of this step.
         scale: S, the whole batch over the base batch.
         when: Whether to count the step.
     """
@@ -311,19 +331,20 @@ def measured(xp, averages, variance, signal, *, scale, when):
 
 
 def spent(xp, step, fraction, gain, counts):
-    """Adds a gain to the steps that are done, tau <- tau + r.
+    """Adds the gain r of a step to tau, the steps of the base batch done so far: tau <- tau + r.
 
-    Whole steps and the fraction are apart, so that fractions are kept after a million steps.
+    tau is stored as whole steps and a fraction, because one float32 would lose the fraction after a
+    million steps.
 
     Args:
         xp: The array library.
-        step: The whole steps, int32.
+        step: The whole steps of tau, int32.
         fraction: The fraction of a step beyond them.
         gain: r, the gain of this step.
         counts: Whether the step counts.
 
     Returns:
-        The whole steps and the fraction.
+        The whole steps and the fraction of the new tau.
     """
     fraction = fraction + xp.where(counts, gain, 0.0)
     whole_steps = xp.floor(fraction)

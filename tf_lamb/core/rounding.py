@@ -1,8 +1,8 @@
-"""Stochastic rounding to bfloat16, in which a slot may be stored.
+"""Rounds stochastically to bfloat16, in which slots may be stored.
 
-An average that decays by 0.1 % a step stands still in bfloat16 when it is rounded to the nearest.
-The noise is computed in int32, which wraps around and is exact. So it is the same in every
-framework, compiled or not, however an array is spread over devices, and in a run that is resumed.
+Rounding to the nearest number would not do: an average that decays by 0.1 % a step would stand
+still. The noise is computed in int32, which wraps around and is exact. So the noise is the same in
+every framework, compiled or not, however an array is spread over devices, and in a resumed run.
 """
 
 from math import prod
@@ -22,7 +22,7 @@ def stochastically_rounded(xp, x, noise, bitcast):
         xp: An array namespace.
         x: An array in float32.
         noise: The result of `rounding_noise` for its shape.
-        bitcast: As in `step`.
+        bitcast: As in `step.step`.
 
     Returns:
         An array in bfloat16.
@@ -56,9 +56,10 @@ def rounding_noise(xp, shape, t, number, slot):
 
 
 def _positions(xp, shape, start):
-    """Numbers the elements of an array from `start`, as a sum over axes.
+    """Returns, for each element of an array of this shape, its number, counted from `start`.
 
-    So each of several devices can number its own part.
+    The numbers are a sum with one term for each axis, so that each device can compute them for its
+    own part of an array.
     """
     for axis, size in enumerate(shape):
         inner = shape[axis + 1 :]

@@ -1,6 +1,6 @@
 """Learning-rate schedules: frozen dataclasses whose fields are their config.
 
-    schedule.value(xp, step)        xp: as for the rules; step: a scalar, from 0
+    schedule.value(xp, step)        xp: an array namespace, as for rules; step: a scalar, from 0
 
 `value` is a pure function from step to learning rate. A schedule counts optimizer steps, and keeps
 its last value past its end. Integer steps are compared and subtracted as integers, because float32
@@ -49,7 +49,8 @@ class Schedule:
     def checked(self, name: str, value: Any) -> Any:
         """Checks a learning rate or schedule inside this one, and returns it.
 
-        A frontend's base class refuses what it cannot call.
+        The schedules of `tf_lamb.keras` and of `tf_lamb.tf_keras` also refuse a schedule of the
+        other Keras (`tf_lamb.api.schedules`).
 
         Args:
             name: The name of the field, for the message.
@@ -67,16 +68,21 @@ class Schedule:
 
 
 def _at(schedule, xp, step):
-    """Returns the learning rate at a step, of a rate, a schedule of ours or one of the framework.
+    """Returns the learning rate at a step.
 
-    A schedule of the framework is a function of the step.
+    Args:
+        schedule: A constant rate, a schedule of this package, or a function of the step, such as a
+            schedule of Keras.
+        xp: The array namespace.
+        step: The optimizer step, from 0.
     """
     if isinstance(schedule, float):
         return _flat(xp, step, schedule)
     if hasattr(schedule, "value"):
         return schedule.value(xp, step)
     rate = schedule(float_step := xp.true_divide(step, 1))
-    # A schedule of the framework may return float32 at a float64 step. NumPy needs no cast.
+    # A schedule of Keras may return float32 at a float64 step. NumPy, which has no `cond`, needs no
+    # cast.
     return xp.cast(rate, float_step.dtype) if hasattr(xp, "cond") else rate
 
 
@@ -86,9 +92,10 @@ def _flat(xp, step, rate):
 
 
 def _end(schedule):
-    """Returns (the step that ends a decay, its last rate, or its share of the first), or None.
+    """Returns (the step at which a decay ends, its last rate), or None for any other schedule.
 
-    It knows the decays of this package, and `PolynomialDecay` and `CosineDecay` of Keras.
+    For Keras's `CosineDecay`, the second is the last rate as a share of the first. Known are the
+    decays of this package, and `PolynomialDecay` and `CosineDecay` of Keras.
     """
     if isinstance(schedule, (_Polynomial, _Cosine)):
         return schedule.steps, schedule.end_learning_rate
@@ -230,7 +237,8 @@ class Warmup(Schedule):
         exponential   start (p/start)^(s/S)
         constant      start
 
-    The rate at step S + k equals `after` at step k, bit for bit, also with Keras's own schedules.
+    With handover="continuous", the rate at step S + k equals `after` at step k, bit for bit, also
+    if `after` is a schedule of Keras.
 
     Attributes:
         steps: S, the length of the warmup in steps. With handover="continuous" none of them counts
@@ -245,8 +253,8 @@ class Warmup(Schedule):
 
     Raises:
         TypeError: if a field has the wrong type.
-        ValueError: if a field is out of range, an exponential warmup starts at 0, or a warmup that
-            drops is longer than the decay that follows.
+        ValueError: if a field is out of range, an exponential warmup starts at 0, or, with
+            handover="drop", the warmup is longer than the decay that follows.
 
     Example:
 
@@ -280,7 +288,7 @@ class Warmup(Schedule):
         """Returns the learning rate at a step.
 
         Args:
-            xp: The array functions, as for the rules.
+            xp: The array namespace, as for rules.
             step: A scalar, the optimizer step, from 0.
         """
         peak = _at(self.after, xp, 0 * step)
@@ -298,10 +306,10 @@ class Warmup(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Stages(Schedule):
-    """Successive schedules, each counted from its own step 0: allows a new warmup in each stage.
+    """Successive schedules, each counted from its own step 0, so that each stage may have a warmup.
 
     Attributes:
-        lengths: The number of steps of each stage; the last stage does not end.
+        lengths: The number of steps of each stage. The last stage goes on beyond its length.
         schedules: The schedule of each stage: a `Warmup`, a schedule of Keras, or a number.
 
     Raises:
@@ -341,7 +349,7 @@ class Stages(Schedule):
         """Returns the learning rate at a step.
 
         Args:
-            xp: The array functions, as for the rules.
+            xp: The array namespace, as for rules.
             step: A scalar, the optimizer step, from 0.
         """
         rate, begin = _at(self.schedules[0], xp, step), 0

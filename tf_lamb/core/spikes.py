@@ -23,8 +23,9 @@ def watched(xp, window, norm, *, deviations):
         s^2   = sum (x - mu)^2 / (n - 1)
         spike = norm > mu + k s,  once n + 1 is half of the window, and n is 2
 
-    The norm enters the window whether its step is taken or not, so that a new level soon counts as
-    normal. A norm that is not finite does not enter. A norm of 0 counts as an empty place.
+    x runs over the norms in the window. The norm enters the window whether its step is taken or
+    not, so that a new level soon counts as normal. A norm that is not finite does not enter. A norm
+    of 0 counts as an empty place.
 
     Args:
         xp: An array namespace.

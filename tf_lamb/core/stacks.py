@@ -1,29 +1,31 @@
-"""Runs the steps of many matrices of one shape on one array, a stack, with one product for all.
+"""Computes the steps of many matrices of one shape as one array, a stack, with one product for all.
 
-A rule is written for one matrix. Where a stack pays, the rule is a generator. It does not call a
-function but yields it, with its arrays and its settings, and is sent what the function returns.
-`together` runs the rules of many variables, and stacks the arrays of one shape that they yield.
+A rule is written for one matrix. Where a stack is faster (Muon, SOAP), the rule is a generator: it
+does not call a function but yields the function with its arrays and its settings, and is sent the
+result. `together` runs the rules of many variables, and stacks the arrays of one shape that they
+yield.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 Asked = tuple[Callable, Sequence, Mapping[str, Any]]
-Step = Generator[Asked, Sequence, Any]  # yields calls, is sent their results, returns a result
+# Yields functions with their arguments, is sent their results, and returns a result of its own.
+Step = Generator[Asked, Sequence, Any]
 
 
 def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
-    """Runs steps to their ends, and the calls that they yield on stacks.
+    """Runs several steps to their ends, and calls the functions that they yield on stacks.
 
     A function is called as `function(xp, *arrays, **settings)`. It returns a sequence of arrays and
     works on the last two axes. If several steps yield the same function and settings, with arrays
-    of the same shapes, each array has one more axis before its own.
+    of the same shapes, their arrays are stacked along a new first axis for one call.
 
     Args:
         xp: An array namespace.
         steps: The steps.
-        dealt: A function that wraps a function of stacks, so that each device works on its share
-            of the members. Defaults to None: each device works on all of them.
+        dealt: A function that wraps each yielded function, so that each device works on some
+            members of the stack. Defaults to None: each device works on all of them.
 
     Returns:
         The result of each step.

@@ -1,7 +1,8 @@
-"""One step of one layer: casts stored arrays, applies the rule, and rounds the results.
+"""Takes one step of one layer: casts the stored arrays, applies the rule, rounds the results.
 
-A layer is a variable as it is, cut into slices, or joined with others. Also in here is the moving
-average of weights. The frontends read and assign variables.
+A layer is a whole variable, a variable cut into slices, or several joined variables. Also in here
+is the moving average of weights. Variables are read and assigned by the code of each framework,
+`tf_lamb.keras.update` and `tf_lamb.tensorflow.update`.
 """
 
 import dataclasses
@@ -20,22 +21,29 @@ from tf_lamb.core.stored import Scalars, Stored, select_stored
 class Update:
     """Applies one rule to many variables; the base class of the updates of each framework.
 
-    It is called at each micro-step with the layers of a plan, which hold positions among the
-    gradients; a `State`; a function that returns the `Scalars`; a function that takes the outcome
-    of the step that this micro-step ends (`TAKEN` if it ends none), and whose result is returned;
-    and the gradients.
+    A subclass defines `__call__`, which takes one micro-step: it adds the gradients of one
+    micro-batch up, and makes the update if this was the last micro-batch of it. Its arguments are
+
+        plan        the layers, whose `members` are positions in the list of gradients
+        state       the `State`: the variables that a step changes
+        scalars     a function that returns the `Scalars` of the step
+        count       a function of the outcome of the step, whose result is returned; the outcome is
+                    `TAKEN`, too, if this micro-step makes no update
+        gradients   the gradients, in the order of the state
 
     Attributes:
         rule: The rule, with its hyper-parameters bound.
-        clip: A function that clips a list of gradients, which are whole and aggregated.
-        accumulation_steps: The most micro-steps that an update takes; None without accumulation.
-        refusal: The beginning of the error, before names, if a gradient is not finite; None if
-            that raises nothing.
+        clip: A function that clips the list of all gradients, which are summed over replicas and
+            averaged over micro-batches by then.
+        accumulation_steps: The largest number of micro-steps of an update; None without gradient
+            accumulation.
+        refusal: The beginning of the error for gradients that are not finite, which ends with the
+            names of their variables; None if they raise no error.
         assign: A function that assigns a new value to a weight or a slot. In Keras 3 the user may
             override it.
-        deviations: By how many standard deviations the norm of a spike is above the mean of the
-            norms before.
-        stacks: Whether matrices of one shape are worked on as one array.
+        deviations: A gradient norm is a spike if it is above the mean of the norms before by more
+            than this number of standard deviations.
+        stacks: Whether matrices of one shape are computed together, as one stacked array.
     """
 
     rule: Callable
@@ -61,23 +69,26 @@ def step(
     xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, decay=None, observe=None,
     present=(),
 ) -> Step:  # fmt: skip
-    """Makes one step of a rule for one layer, which `stacks.together` runs beside others.
+    """Takes one step of a rule for one layer, as a generator that `stacks.together` runs.
 
     Args:
         xp: An array namespace.
         rule: The rule, with its hyper-parameters bound.
-        treatments: The treatment of each variable of the layer.
+        treatments: The `Treatment` of each variable of the layer.
         gradients: The gradient of each variable.
-        stored: The stored state of each variable.
+        stored: The `Stored` weight, slots and master of each variable.
         lr: The learning rate of the layer.
         t: The number of the optimizer step, from 1.
-        number: A number that no other layer of the model has.
+        number: A number that no other layer of the model has; it seeds the noise of rounding.
         bitcast: A function of an array and the name of a dtype, which returns the same bits in that
             dtype.
-        decay: None, or a scalar that multiplies the decay of each treatment.
-        observe: None, or a function that a rule with a trust ratio calls once, while it is traced.
-        present: The result of `present_in`. A variable without a gradient stays as it is, and the
-            norms of its layer are those of the others.
+        decay: The value of the schedule of weight decay in this step, which multiplies the decay of
+            each treatment. Defaults to None: no schedule.
+        observe: The result of `recorder`, which a rule with a trust ratio calls once, while it is
+            traced. Defaults to None.
+        present: The result of `present_in`. In a layer of several variables, one without a gradient
+            stays as it is, and the norms of the layer are those of the other variables. Defaults to
+            an empty sequence.
 
     Returns:
         The `Stored` arrays to assign to each variable.
@@ -95,7 +106,7 @@ def step(
     ]
     if observe:
         rule = functools.partial(rule, observe=observe)
-    # A layer of one variable rests as a whole, which the frontend decides.
+    # A layer of one variable changes nothing if it has no gradient: the `Update` sees to that.
     joined = enumerate(present) if len(stored) > 1 else ()
     may_rest = [(i, has_gradient) for i, has_gradient in joined if has_gradient is not None]
     for i, has_gradient in may_rest:
@@ -103,7 +114,7 @@ def step(
     gradients = list(map(wide, gradients))
     scalars = {"lr": wide(lr), "t": wide(t), "decay": None if decay is None else wide(decay)}
     new_states = yield from apply_rule(xp, rule, treatments, gradients, states, **scalars)
-    position = count()  # of a slot in the layer, because each is rounded with its own noise
+    position = count()  # of the slot in the layer, since each slot is rounded with its own noise
 
     def narrow(value, dtype):
         if dtype != "bfloat16":
@@ -129,15 +140,16 @@ def step(
 
 
 def present_in(xp, layer, gradients) -> list:
-    """Computes which of a layer's gradients that may be missing are not all zeros.
+    """Computes which variables of a layer have a gradient in this update.
 
-    A variable that has no gradient in the last micro-batch of an update rests if its sum of those
-    before is all zeros, as it is where none of them had a gradient.
+    A variable without a gradient in the last micro-batch of an update may have had one in an
+    earlier micro-batch. It counts as without a gradient if the sum over all micro-batches is all
+    zeros.
 
     Args:
         xp: An array namespace.
         layer: The layer.
-        gradients: The gradient of each of its variables.
+        gradients: The gradient of each variable of the layer, from all micro-batches.
 
     Returns:
         For each variable a boolean scalar, or None if its gradient cannot be missing.
@@ -149,15 +161,16 @@ def present_in(xp, layer, gradients) -> list:
 
 
 def recorder(xp, observed, assign) -> Callable | None:
-    """Makes the function by which a rule records its trust ratio in the vectors of a layer.
+    """Makes the function by which a rule records its norms and trust ratio.
 
     Args:
         xp: An array namespace.
-        observed: For each variable of the layer a tuple of its vector, or an empty tuple.
-        assign: A function that assigns a value to a vector.
+        observed: For each variable of the layer, a tuple of the variable that the four numbers of
+            `summary` are recorded in, or an empty tuple.
+        assign: A function that assigns a value to such a variable.
 
     Returns:
-        The function, or None if there are no vectors.
+        The function, with the arguments of `summary` after `xp`; None if nothing is recorded.
     """
     vectors = [vector for of_variable in observed for vector in of_variable]
     if not vectors:
@@ -165,7 +178,7 @@ def recorder(xp, observed, assign) -> Callable | None:
 
     def observe(*norms_and_ratio):
         values = [xp.cast(scalar, "float32") for scalar in summary(xp, *norms_and_ratio)]
-        # Each vector gets an array of its own, because JAX donates the buffer of each variable.
+        # Two variables must not share an array, because JAX donates the buffer of each variable.
         for vector in vectors:
             assign(vector, xp.stack(values))
 
@@ -183,7 +196,8 @@ def summary(xp, weight_norm, update_norm, ratio, clipped):
         clipped: Whether a bound changed the ratio, for each slice.
 
     Returns:
-        The means of the norms and of the ratios, and the number of ratios that were changed.
+        The means of the weight norms, of the update norms and of the ratios, and the number of
+        ratios that a bound changed.
     """
     clipped = xp.sum(xp.where(clipped, 1.0, 0.0))
     means = (xp.sum(x) / prod(ratio.shape) for x in (weight_norm, update_norm, ratio))
@@ -195,8 +209,8 @@ def averaged(xp, average, stored, momentum, bitcast):
 
     Args:
         xp: An array namespace.
-        average: The average before.
-        stored: The stored state of the variable, after the step.
+        average: The average before the step.
+        stored: The `Stored` arrays of the variable, after the step.
         momentum: The momentum of the average.
         bitcast: As in `step`.
     """
@@ -209,12 +223,16 @@ def averaged(xp, average, stored, momentum, bitcast):
 
 
 def _weight(xp, stored, wide, bitcast):
-    """Returns the array that a step works on: the master, unless the weight was set since."""
+    """Returns the array that a step works on: the master if it still rounds to the weight.
+
+    Otherwise it is the weight: there is no master, or something else, such as the loading of a
+    file, has set the weight since the last step.
+    """
     weight = wide(stored.weight)
     if stored.master is None:
         return weight
     master = xp.convert_to_tensor(stored.master)  # it is zeros before the first step
-    # Bits are compared, because some versions of XLA drop the rounding of a cast there and back.
+    # Bits are compared, because some versions of XLA drop a cast to fewer bits and back.
     rounded = bitcast(xp.cast(master, stored.weight.dtype), "int16")
     is_rounded = xp.equal(rounded, bitcast(stored.weight, "int16"))
     return xp.where(is_rounded, master, weight)
@@ -223,21 +241,22 @@ def _weight(xp, stored, wide, bitcast):
 def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) -> Step:
     """Applies a rule to a layer.
 
-    An array in the shape of its variable is laid out as the rule sees it, and back afterwards. Any
-    other array is passed to the rule, and returned by it, as it is.
+    An array in the shape of its variable is brought into the layout in which the rule sees the
+    variable (`core/layouts.py`), and back afterwards. Any other array, such as a factor of SOAP, is
+    passed to the rule, and returned, as it is.
 
     Args:
         xp: An array namespace.
         rule: The rule, with its hyper-parameters bound.
-        treatments: The treatment of each variable of the layer.
+        treatments: The `Treatment` of each variable of the layer.
         gradients: The gradient of each variable.
         states: For each variable a list of its weight and its slots.
         lr: The learning rate.
         t: The number of the optimizer step, from 1.
-        decay: None, or a scalar that multiplies the decay of each treatment.
+        decay: As in `step`.
 
     Returns:
-        The new states.
+        For each variable a list of its new weight and its new slots.
     """
     if len(states) > 1:
         return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t, decay=decay)
@@ -269,7 +288,7 @@ def _decay(own, scheduled):
     The number 0 stays a Python number, so that rules leave decay out of the program.
 
     Args:
-        own: The decay of the variable; its factor where decay follows a schedule.
+        own: The `decay` of the variable's treatment; an array if joined variables differ in it.
         scheduled: The value of the schedule in this step; None without a schedule.
     """
     is_none = isinstance(own, float) and own == 0
@@ -295,9 +314,10 @@ def _as_stored(xp, array, treatment, shape):
 
 
 def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
-    """Applies a rule to a layer of several variables as one long vector.
+    """Applies a rule to a layer of several variables, joined in one long vector.
 
-    That is possible because rules are elementwise, except for their norms.
+    That is possible because the rules whose variables can be joined are elementwise, except for
+    their norms. The arguments are those of `apply_rule`.
     """
 
     def join(arrays):

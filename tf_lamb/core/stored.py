@@ -1,13 +1,13 @@
-"""The stored state of variables, the scalars of a step, and the outcomes of a step."""
+"""Defines the data of a step: the arrays stored for each variable, the scalars, the outcomes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 
 class Scalars(NamedTuple):
-    """The numbers that change from step to step.
+    """Holds the numbers that change from step to step.
 
-    They are tensors, so that no step is compiled anew.
+    They are tensors, so that new numbers do not compile the step again.
 
     Attributes:
         lr: The learning rate.
@@ -16,10 +16,10 @@ class Scalars(NamedTuple):
         ema_momentum: The momentum of the moving averages in this step.
         ema_overwrites: Whether the averages replace the weights after this step.
         decay: The weight decay if it follows a schedule. Defaults to None.
-        micro_batches: The micro-batches that have been added up, if an update takes several.
-            Defaults to None.
-        is_searching: Whether a loss scale is being searched, so that a step that overflows is
-            expected. Defaults to False.
+        micro_batches: The number of micro-batches that have been added up, this one included, if an
+            update takes several. Defaults to None.
+        is_searching: Whether a dynamic loss scale is above 1, so that a step that overflows is no
+            error. Defaults to False.
     """
 
     lr: Any
@@ -33,12 +33,12 @@ class Scalars(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """An array that a rule keeps for a variable from step to step.
+    """Describes an array that a rule keeps for a variable from step to step, such as Adam's m.
 
     Attributes:
         name: The name of the slot in the rule.
-        shape: The shape of the array. Defaults to None: that of its variable, with which it is
-            then laid out.
+        shape: The shape of the array. Defaults to None: that of the variable. Then the rule sees
+            the slot in the same layout as the variable.
         initial: The name of a Keras initializer. Defaults to "zeros".
         dtype: The dtype. Defaults to None: the user's choice. It is float64 for a float64 variable
             in any case.
@@ -51,10 +51,10 @@ class Slot(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The stored state of one variable.
+    """Holds the weight, the slots and the master of one variable.
 
     Attributes:
-        weight: The variable.
+        weight: The variable itself.
         slots: The slots, in the order of the rule; the first has the shape of the weight.
         master: The weight in float32, if the variable is in half precision and has a master.
             Defaults to None.
@@ -71,19 +71,21 @@ class Stored(NamedTuple):
 
 
 class State(NamedTuple):
-    """The variables that a step changes.
+    """Holds the variables that a step changes.
 
     Attributes:
-        stored: The stored state of each variable that has a gradient, in the order of the
-            gradients.
-        accumulators: The sum of micro-batches for each gradient; empty without accumulation.
-        averages: Pairs of a moving average and the `Stored` of its variable; empty without
-            averages.
-        observed: For each gradient a tuple of the vector that records its trust ratio; empty if
-            trust ratios are not observed.
+        stored: The `Stored` of each variable that has a gradient, in the order of the gradients.
+        accumulators: For each gradient its sum over micro-batches; empty without gradient
+            accumulation.
+        averages: Pairs of a moving average of a weight and the `Stored` of that weight; empty
+            without averages.
+        observed: For each gradient a tuple of the variable that its trust ratio is recorded in, or
+            an empty tuple; empty if trust ratios are not observed.
         skipped: The counter of skipped steps, in a list; empty if no step is skipped.
-        spikes: The norms of past steps and the counter of spikes; empty if no spike is skipped.
-        dropped: The accumulators of variables that are frozen now. An update only clears them.
+        spikes: The gradient norms of past steps and the counter of spikes; empty if no spike is
+            skipped.
+        dropped: The accumulators of variables that are not trained any more. An update only clears
+            them.
     """
 
     stored: Sequence[Stored]
@@ -95,7 +97,7 @@ class State(NamedTuple):
     dropped: Sequence = ()
 
     def of(self, layer) -> tuple[list[Stored], list[tuple]]:
-        """Returns the stored states and the observation vectors of the variables of a layer."""
+        """Returns the parts of `stored` and of `observed` for the variables of a layer."""
         stored = [self.stored[i] for i in layer.members]
         return stored, [self.observed[i] for i in layer.members] if self.observed else []
 
@@ -105,7 +107,7 @@ TAKEN, NONFINITE, SPIKE = range(3)
 
 
 def select_stored(choose: Callable, new: Stored, old: Stored) -> Stored:
-    """Applies a function to each new array and the old one.
+    """Applies a function to each new array of a variable and the old array in its place.
 
     Args:
         choose: A function of the new and the old array.
@@ -113,7 +115,7 @@ def select_stored(choose: Callable, new: Stored, old: Stored) -> Stored:
         old: The old arrays of the variable.
 
     Returns:
-        The results.
+        The results, as a `Stored`.
     """
     return Stored(
         choose(new.weight, old.weight),
