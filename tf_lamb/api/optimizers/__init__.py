@@ -1,1 +1,1 @@
-"""The optimizers, one a file: signature, docstring, rule, slots and settings."""
+"""The framework-independent base classes of the optimizers, one a file, and what they share."""

@@ -1,4 +1,4 @@
-"""The framework-independent half of AdamP: its signature, docstring and rule."""
+"""Defines the base class of AdamP for all frameworks: signature, docstring and rule."""
 
 from typing import Unpack
 
@@ -20,11 +20,11 @@ class AdamP(Layerwise):
         w <- w (1 - learning_rate weight_decay rho)
         w <- w - learning_rate/(1 - beta_1^t) u
 
-    `project` takes from u its part along w where w is scale-invariant, that is where the cosine
-    between w and g is below delta / sqrt(row length): first with a row for each output channel
-    (Keras keeps them on the last axis), else with all of the variable as one row. rho is then
-    wd_ratio, and 1 otherwise. Variables of one axis are never projected, nor are those excluded
-    from layer adaptation.
+    `project` removes from each row of u its component along w if w seems scale-invariant, that is
+    if |cos(w, g)| is below delta / sqrt(row length) in every row. First each output channel is a
+    row (the last axis in Keras); if that test fails, the whole variable is one row. rho is wd_ratio
+    if u is projected, and 1 otherwise. Variables of one axis are never projected, nor are those
+    excluded from layer adaptation.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -37,11 +37,11 @@ class AdamP(Layerwise):
             authors train with 0.01.
         exclude_from_layer_adaptation: List of regexes of variables that are never projected.
             Defaults to None: those excluded from weight decay. An empty list excludes nothing.
-        delta: How small the cosine between weight and gradient must be, times the root of the
-            row length. Defaults to 0.1 (the paper).
-        wd_ratio: What is left of weight decay where the update is projected. Defaults to 0.1
-            (the paper).
-        nesterov: Whether beta_1 m + (1 - beta_1) g stands for m in u. Defaults to False.
+        delta: The threshold of the cosine between weight and gradient, in units of
+            1 / sqrt(row length). Defaults to 0.1 (the paper).
+        wd_ratio: The factor of weight decay where the update is projected. Defaults to 0.1 (the
+            paper).
+        nesterov: Whether beta_1 m + (1 - beta_1) g replaces m in u. Defaults to False.
         {{shared_arguments}}
 
     Raises:

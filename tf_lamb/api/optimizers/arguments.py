@@ -1,4 +1,7 @@
-"""The error for an argument that an optimizer does not have: the user's own call, rewritten."""
+"""Replaces arguments of other packages, such as `lr`, and corrects misspelt ones.
+
+The error for an argument that an optimizer does not have shows the user's call rewritten.
+"""
 
 import ast
 import difflib
@@ -15,9 +18,9 @@ from tf_lamb.api.optimizers.words import WORDS, Word
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
-_LIKENESS = 0.75  # least similarity, of 1; below it, names of other things would count as similar
-_LONGEST = 100  # letters of a value that a call shows; what is longer is shown as `...`
-_DEEPEST = 3  # levels of lists and dicts that a call shows
+_LIKENESS = 0.75  # `difflib`'s least ratio for a misspelt name: below it unrelated names match
+_LONGEST = 100  # the most characters of a value that is shown; a longer one is shown as `...`
+_DEEPEST = 3  # the most levels of nested lists and dicts that are shown
 _HIDDEN = "..."
 _MEANT = "did you mean"  # begins the label of a misspelt argument
 _RATE_OF_OTHERS = 0.001  # the default learning rate in TensorFlow Addons, torch, timm and Keras
@@ -26,7 +29,8 @@ _RATE_OF_OTHERS = 0.001  # the default learning rate in TensorFlow Addons, torch
 def answered(constructor: Constructor) -> Constructor:
     """Wraps a constructor, so that its error for an unknown argument shows the call rewritten.
 
-    The signature stays the same. A subclass may take other arguments.
+    The signature stays the same. A subclass may have a constructor with other arguments: then the
+    error does not know the user's call, and shows only the arguments to replace.
     """
     parameters = dict([*inspect.signature(constructor).parameters.items()][1:])
 
@@ -42,17 +46,17 @@ def answered(constructor: Constructor) -> Constructor:
 
 
 class Code(str):
-    """A value that is known as code alone, such as "config.betas"."""
+    """Holds the code of an argument whose value is not known, such as "config.betas"."""
 
 
 class Translation(NamedTuple):
-    """Holds arguments of another package in the words of this one.
+    """Holds what replaces the arguments of another package.
 
     Attributes:
-        arguments: The arguments of ours that replace them, with their values as code. "..." stands
-            for a value that code does not show.
-        notes: Sentences about what ours computes otherwise, or cannot do.
-        impossible: The words that are unknown, or that no argument of ours replaces.
+        arguments: Name -> value, as code, of the arguments of this package. "..." stands for a
+            value that `shown` does not show.
+        notes: Sentences about what this package computes differently, or cannot do.
+        impossible: The names of the arguments that are unknown, or that nothing here replaces.
     """
 
     arguments: dict[str, str]
@@ -61,15 +65,17 @@ class Translation(NamedTuple):
 
 
 def translation(cls: type, arguments: Mapping[str, Any], keras: str | None = None) -> Translation:
-    """Translates arguments that a class of optimizers lacks, without rewriting a whole call.
+    """Finds what replaces arguments that a class of optimizers does not have.
 
     Args:
-        cls: The class, or its half in `tf_lamb.api`.
-        arguments: Words of other packages and of ours -> values, which may be `Code`.
-        keras: How the code names Keras. Defaults to None: the Keras of the class.
+        cls: The class, or its framework-independent base class in `tf_lamb.api`.
+        arguments: Name -> value of arguments of other packages and of this one. A value may be
+            `Code`.
+        keras: What Keras is called in the code that is returned, such as "tf.keras". Defaults to
+            None: the package that the class is for, "keras" or "tf_keras".
 
     Returns:
-        The translation.
+        The arguments to write instead, and notes on them.
     """
     call = _Call(cls, inspect.signature(cls).parameters, (), arguments, True, keras)
     new = {name: shown(value) for name, value in call.new.items()}
@@ -77,13 +83,14 @@ def translation(cls: type, arguments: Mapping[str, Any], keras: str | None = Non
 
 
 def shown(value: Any, depth: int = 0) -> str:
-    """Returns a value as short Python; `...` for what is long, or is no number, text or list.
+    """Returns a value as short Python code, or `...` if it is long or of another type than these.
 
-    It calls no method of an object of an unknown type.
+    The types are None, bool, number, string, list, tuple, dict and `Code`. No method of an object
+    of another type is called.
 
     Args:
         value: The value of an argument.
-        depth: How many lists and dicts it is in. Defaults to 0.
+        depth: How many lists, tuples and dicts the value is in. Defaults to 0.
     """
     text = _HIDDEN
     if type(value) is Code or value is None or type(value) is bool:
@@ -108,7 +115,7 @@ def shown(value: Any, depth: int = 0) -> str:
 
 
 def _number(value: Any) -> str:
-    """Returns a number as Python; those of NumPy with seven digits, which float32 holds."""
+    """Returns a number as Python code; one of NumPy with seven digits, as many as float32 holds."""
     if type(value) is int:
         return str(value) if abs(value) < 1e15 else _HIDDEN
     if not isinstance(value, numbers.Real):  # an array
@@ -119,12 +126,13 @@ def _number(value: Any) -> str:
 
 
 class _Foreign(NamedTuple):
-    """An argument that a class lacks.
+    """Holds an argument of the user's call that the class does not have.
 
     Attributes:
-        name: Its name in the user's call.
-        label: The packages that have it, or "did you mean ...?" for a misspelt one.
-        has_place: Whether an argument of ours does what it does. Defaults to True.
+        name: The name in the user's call.
+        label: The packages that have the argument, "did you mean ...?" if it is misspelt, or "" if
+            it is unknown.
+        has_place: Whether the rewritten call does what the argument asks for. Defaults to True.
     """
 
     name: str
@@ -133,10 +141,10 @@ class _Foreign(NamedTuple):
 
 
 class _Call:
-    """A call of a constructor with arguments that it lacks, and the same call rewritten.
+    """Holds a call of a constructor with arguments that it does not have, and rewrites the call.
 
     Attributes:
-        new: The arguments of the class that replace those.
+        new: Name -> value of the class's own arguments that replace these.
     """
 
     def __init__(
@@ -147,16 +155,17 @@ class _Call:
 
         Args:
             cls: The class that is called.
-            parameters: Its arguments.
+            parameters: Name -> parameter of its constructor.
             args: The values that were passed by position.
             arguments: The values that were passed by name.
-            is_whole: Whether the user wrote this call, and not a subclass.
-            keras: How the code names Keras. Defaults to None: the Keras of the class.
+            is_whole: Whether the user wrote this call. If the constructor of a subclass did, the
+                error shows only the arguments to replace.
+            keras: As for `translation`. Defaults to None.
         """
         self._cls, self._parameters, self._is_whole = cls, parameters, is_whole
         self._keras = keras
         self._foreign: list[_Foreign] = []
-        self._notes: dict[str, None] = {}  # in order, each once
+        self._notes: dict[str, None] = {}  # the keys are the notes, in order and each once
         foreign = {name: value for name, value in arguments.items() if name not in parameters}
         if "learning_rate" in parameters and _begins_with_parameters(args, foreign):
             # torch's optimizers take the model's parameters first.
@@ -168,7 +177,7 @@ class _Call:
         entries = self._entries()
         self._unknown = self._read_misspelt(foreign, entries)
         self._rewrite(foreign, entries)
-        # A word that the table has with other values, such as classic_momentum="no".
+        # What is left has a row in `WORDS`, but for other values: classic_momentum="no", say.
         self._unknown += foreign
         self._foreign += [_Foreign(name, "", has_place=False) for name in foreign]
         order = list(arguments)
@@ -193,11 +202,15 @@ class _Call:
         return f"{head}. {notes} Without {'them' if plural else 'it'}, {call}."
 
     def sentences(self) -> str:
-        """Returns the sentences about what ours computes otherwise, or cannot do."""
+        """Returns what this package computes differently, or cannot do, in sentences."""
         return " ".join(self._notes)
 
     def _about_the_rate(self) -> str:
-        """Returns a sentence where a call of another package leaves another rate to its default."""
+        """Returns a sentence on the default learning rate, or "" where none is needed.
+
+        It is needed where a call with arguments of another package does not pass the rate, because
+        the default of most other packages is another one.
+        """
         rate = self._parameters.get("learning_rate")
         if rate is None or rate.default in (rate.empty, _RATE_OF_OTHERS) or not self._is_whole:
             return ""
@@ -209,11 +222,11 @@ class _Call:
         )
 
     def impossible(self) -> tuple[str, ...]:
-        """Returns the words that are unknown, or that no argument of ours replaces."""
+        """Returns the names of the arguments that are unknown, or that nothing here replaces."""
         return tuple(word.name for word in self._foreign if not word.has_place)
 
     def _entries(self) -> list[Word]:
-        """Returns the entries of the table that are for this class."""
+        """Returns the rows of `WORDS` that are for this class."""
         if "learning_rate" not in self._parameters:
             return []
         names = [base.__name__ for base in self._cls.__mro__]
@@ -225,10 +238,16 @@ class _Call:
         ]
 
     def _read_misspelt(self, foreign: dict[str, Any], entries: Sequence[Word]) -> list[str]:
-        """Replaces misspelt words of other packages, and takes misspelt arguments of ours over.
+        """Corrects misspelt names of arguments.
+
+        Args:
+            foreign: Name -> value of the arguments that the class does not have. A misspelt
+                argument of another package gets its right name in here. One of the class itself
+                moves to the rewritten call, and an unknown one is dropped.
+            entries: The rows of `WORDS` for this class.
 
         Returns:
-            The words that resemble no known word.
+            The names that resemble no known argument.
         """
         known_words = dict.fromkeys(word for entry in entries for word in entry.conditions)
         unknown = []
@@ -249,7 +268,12 @@ class _Call:
         return unknown
 
     def _rewrite(self, foreign: dict[str, Any], entries: Sequence[Word]):
-        """Rewrites words of other packages, each by the first entry that is for it."""
+        """Replaces arguments of other packages, by the first row of `WORDS` that fits them.
+
+        Args:
+            foreign: Name -> value of these arguments. Those with a row are removed.
+            entries: The rows of `WORDS` for this class.
+        """
         labelled = {word.label: word for word in self._foreign}
         for entry in entries:
             words = [word for word in entry.conditions if word in foreign]
@@ -275,7 +299,10 @@ class _Call:
                 self._put(name, self._value(tree, named), replaces)
 
     def _holds(self, entry: Word, foreign: Mapping[str, Any]) -> bool:
-        """Returns whether the call has all words of an entry, with the values that it requires."""
+        """Returns whether the call has all arguments of a row, with the values that these require.
+
+        An argument of the class that the call does not pass counts as None.
+        """
         for word, required in entry.conditions.items():
             if word in self._parameters:
                 value = {**self._given, **self.new}.get(word)
@@ -292,9 +319,9 @@ class _Call:
 
         Args:
             name: The argument.
-            value: Its value. A dict or a list is joined with that of the call; of two other values
-                the call's stays, and a note says so.
-            replaces: Whether the value replaces that of the call instead.
+            value: Its value. If the call has the argument, two dicts or lists are merged. Of any
+                other two values the call's stays, and a note says that there are two.
+            replaces: Whether the value replaces the call's in any case.
         """
         before = {**self._given, **self.new}.get(name)
         if before is None or replaces:
@@ -308,11 +335,12 @@ class _Call:
             self._notes[f"That gives {name} twice: keep the one that you mean."] = None
 
     def _value(self, tree: ast.expr, named: Mapping[str, Any]) -> Any:
-        """Returns the value of an expression of the table.
+        """Returns the value of an expression of a row of `WORDS`.
 
         Args:
-            tree: The expression.
-            named: Name in it -> value. `Code` makes the result `Code`.
+            tree: The expression, as a syntax tree.
+            named: Name -> value of what the expression may refer to. What is computed from `Code`
+                is `Code`, too.
         """
 
         def value_of(tree):
@@ -361,7 +389,7 @@ class _Call:
         if value is None:
             return []
         if type(value) is Code:
-            return [_composed("*({} or [])", value)]  # None is no list of any
+            return [_composed("*({} or [])", value)]  # `*None` would fail when the user's code runs
         return list(value) if type(value) in (list, tuple) else [value]
 
     def _rewritten(self) -> str:
@@ -393,7 +421,7 @@ def _composed(form: str, *values: Any) -> Code:
 
 
 def _begins_with_parameters(args: Sequence[Any], foreign: Mapping[str, Any]) -> bool:
-    """Returns whether the first value by position is what torch's optimizers take first."""
+    """Returns whether the first positional argument is a model's parameters, as in torch."""
     if not args:
         return False
     is_number = isinstance(args[0], numbers.Real)
@@ -403,9 +431,9 @@ def _begins_with_parameters(args: Sequence[Any], foreign: Mapping[str, Any]) -> 
 
 
 def _is_one_of(value: Any, values: Sequence[Any]) -> bool:
-    """Returns whether a value equals one of some plain values; False if it is none itself.
+    """Returns whether a value equals one of some plain values; False if it is not plain itself.
 
-    Plain are None, bools, numbers, strings, and lists of these. True does not equal 1.
+    None, bools, numbers, strings, and lists of these are plain. True does not equal 1.
     """
     if type(value) in (list, tuple):
         return shown(tuple(value)) in map(shown, values)

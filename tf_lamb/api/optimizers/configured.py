@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tf_lamb.api.optimizers.frontend import FrontendMembers, KerasOptimizer
 
     class _Host(FrontendMembers, KerasOptimizer): ...
-else:  # the frontends define these members, so no class needs the metaclass of a protocol
+else:  # the classes of each Keras define these members; a Protocol would bring its metaclass
     _Host = object
 
 
@@ -31,7 +31,7 @@ Recipe = recipes.Recipe | recipes.StagedRecipe
 
 
 class Configured(_Host):
-    """Keeps the settings of an optimizer: from arguments, a recipe or a config, and back.
+    """Holds the settings of an optimizer, which it gets from arguments, a recipe or a config.
 
     Attributes:
         rule: The update rule, with its slots and its hyper-parameters.
@@ -79,7 +79,7 @@ class Configured(_Host):
         )
 
     def has_trust_ratios(self) -> bool:
-        """Returns whether the steps have trust ratios: Muon's and SOAP's have them with bounds."""
+        """Returns whether the optimizer has trust ratios; Muon and SOAP only do with `bounds`."""
         return self.rule.has_ratio and self._settings.has_ratio
 
     @property
@@ -118,7 +118,7 @@ class Configured(_Host):
         Raises:
             TypeError: if the config has an argument that the constructor does not have.
         """
-        config = dict(config)  # a copy, because Keras writes the schedule that it makes into it
+        config = dict(config)  # copied, because Keras replaces a serialized schedule in it
         if isinstance(rate := config.get("learning_rate"), dict):
             config["learning_rate"] = with_numbers(rate)
         if isinstance(decay := with_numbers(config.get("weight_decay")), dict):
@@ -216,7 +216,7 @@ class Configured(_Host):
 
 @contextlib.contextmanager
 def with_base_rate(optimizer):
-    """Gives an optimizer its base learning rate in the `with` block, if AdaScale wraps it."""
+    """Has an optimizer inside AdaScale read its own rate, without the gain, in a `with` block."""
     rate = optimizer._learning_rate
     if not hasattr(rate, "outer"):  # only the rate that AdaScale sets has this attribute
         yield

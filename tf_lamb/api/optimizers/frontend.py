@@ -1,4 +1,8 @@
-"""Declares what a frontend, Keras 3 or tf_keras, supplies to the optimizers, for mypy to check."""
+"""Declares what `tf_lamb.keras` and `tf_lamb.tf_keras` define for the optimizers, for mypy.
+
+Each of the two is called a frontend. Its Keras is Keras 3 or tf_keras; its framework is TensorFlow,
+or with Keras 3 also JAX or torch.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -12,7 +16,7 @@ from tf_lamb.core.stored import Slot
 
 
 class Variable(Protocol):
-    """A variable of either Keras, or one of its framework."""
+    """Describes a variable of Keras 3, tf_keras or TensorFlow."""
 
     @property
     def shape(self) -> Any:
@@ -27,9 +31,9 @@ class Variable(Protocol):
 
 
 class Host(Protocol):
-    """The module of a frontend with its functions on variables.
+    """Describes the module `host` of a frontend, which has functions on variables.
 
-    An array is the framework's.
+    Arrays are those of the framework, unless a docstring says otherwise.
     """
 
     Layer: Any  # the class of layers of its Keras
@@ -41,10 +45,10 @@ class Host(Protocol):
         """Returns whether an attribute of a layer is a variable."""
 
     def has_listed_layers(self, layer: Any) -> bool:
-        """Returns whether the layers inside one have an order: Sequential and functional models."""
+        """Returns whether a layer is a Sequential or functional model, with layers in an order."""
 
     def native(self, variable: Variable | None) -> Any:
-        """Returns the framework's variable of a variable of Keras; None for None."""
+        """Returns the variable that updates work on: TensorFlow's own if there is one."""
 
     def put(self, variable: Variable, value: Any) -> None:
         """Assigns a value to a variable, in the dtype of the variable."""
@@ -53,7 +57,7 @@ class Host(Protocol):
         """Returns the value of a variable as a NumPy array; None if it has none yet."""
 
     def fetch(self, vectors: Sequence[Variable]) -> Any:
-        """Returns the values of variables of one shape, stacked, in one wait for the device."""
+        """Returns the values of vectors of one length as lists, read in one wait for the device."""
 
     def initial(self, variable: Variable, initializer: str) -> Any:
         """Returns the initial value of a variable, by the name of an initializer."""
@@ -63,7 +67,7 @@ class Host(Protocol):
 
         Args:
             variable: The optimizer's variable.
-            part: The `named.Part` of the model's variable that it belongs to.
+            part: The `named.Part` of the model's variable to which `variable` belongs.
             value: The saved array.
 
         Returns:
@@ -76,16 +80,17 @@ class Host(Protocol):
     def accumulators(self, optimizer: Any, variables: Sequence[Variable]) -> Sequence[Variable]:
         """Returns the variables that add up the gradients of micro-batches.
 
-        A build calls it once: where Keras made them, it returns those, and else it makes them.
+        It is called once, in the build. Keras 3 has made these variables by then; for tf_keras this
+        function makes them.
         """
 
     def vector_like(self, optimizer: Any, variable: Variable, name: str) -> Variable:
-        """Returns a new vector of `observation.UNSEEN` on the devices of a variable.
+        """Returns a new variable of four numbers, `observation.UNSEEN`, beside another variable.
 
         Args:
-            optimizer: The optimizer, whose strategy places the vector on TensorFlow.
-            variable: The variable.
-            name: The name of the vector.
+            optimizer: The optimizer, whose distribution strategy places the variable on TensorFlow.
+            variable: The other variable, whose devices hold the new one, too.
+            name: The name of the new variable.
         """
 
     def has_accelerator(self) -> bool:
@@ -93,23 +98,27 @@ class Host(Protocol):
 
 
 class FrontendMembers(Protocol):
-    """What `LayerwiseOptimizer` of each frontend defines, for `Layerwise` to use."""
+    """Describes what `Layerwise` uses and the `LayerwiseOptimizer` of each frontend defines."""
 
     _xp: Any  # the array namespace of the framework
     _host: Host
     _schedules: Any  # the frontend's module of schedules
     _counts: Any  # the dtype of its counters
-    _widest: Any  # the dtype that holds the averages of all variables, after the build
-    _update: Any  # the `Update` of its framework, after the build
+    _widest: Any  # a dtype as wide as that of any moving average of weights, after the build
+    _update: Any  # the framework's subclass of `core.step.Update`, made by the build
 
     def _index_of(self, variable: Variable) -> int:
-        """Returns the position of a variable among those of the build."""
+        """Returns the position of a variable in the list that the optimizer was built for."""
 
     def _averaged(self, variables: Sequence) -> set[int]:
-        """Returns the positions whose averages move in a step of these variables."""
+        """Returns the positions of the variables whose moving averages a step updates.
+
+        Args:
+            variables: The variables that the step updates.
+        """
 
     def _add_iterations(self, stepped: Any) -> Any:
-        """Counts an optimizer step where a boolean scalar is true."""
+        """Counts an optimizer step if `stepped`, a boolean scalar, is true."""
 
     def add_variable_like(
         self, variable: Variable, name: str, dtype: Any, shape: Any = None, initial: str = "zeros"
@@ -125,14 +134,14 @@ class FrontendMembers(Protocol):
         """
 
     def clip_aggregated(self, gradients: list) -> list:
-        """Clips gradients that are summed over replicas, as its Keras clips."""
+        """Clips gradients, which are summed over replicas already, as Keras would."""
 
     def _rate_in_config(self) -> Any:
-        """Returns the learning rate as the config of its Keras has it."""
+        """Returns the learning rate as Keras's `get_config` has it: a number or a config."""
 
 
 class KerasOptimizer:
-    """What both base classes of Keras's optimizers have, for type checkers; never made."""
+    """Declares, for type checkers alone, what the `Optimizer`s of Keras 3 and tf_keras have."""
 
     name: str
     iterations: Any
@@ -148,7 +157,7 @@ class KerasOptimizer:
 
 
 class KeyedOptimizer(Protocol):
-    """What tells the variables of an optimizer's build from others."""
+    """Describes an optimizer with a function that returns the key of a variable."""
 
     name: str
     _var_key: Callable[[Any], Any]
@@ -158,7 +167,7 @@ class KeyedOptimizer(Protocol):
 
 
 class SavedOptimizer(Protocol):
-    """What has a state that `named.load` sets: an optimizer, or what measures for one."""
+    """Describes what `named.load` loads into: an optimizer, `MeasureNoise` or `AdaScale`."""
 
     name: str
     _host: Host
@@ -168,7 +177,7 @@ class SavedOptimizer(Protocol):
 
 
 class MeasuringMembers(Protocol):
-    """What `MeasureNoise` and `AdaScale` save."""
+    """Describes what `named.of_measured` reads from `MeasureNoise` and `AdaScale`."""
 
     saved_kind: str
     micro_batches: int
@@ -180,7 +189,7 @@ class MeasuringMembers(Protocol):
 
 
 class LayerwiseMembers(FrontendMembers, Protocol):
-    """What `Layerwise` has in a frontend, for the functions that work on such an optimizer."""
+    """Describes a `Layerwise` of either frontend, for functions that take such an optimizer."""
 
     rule: Rule
     iterations: Any

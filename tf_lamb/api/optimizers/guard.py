@@ -1,6 +1,6 @@
 """Counts and reports the steps that are skipped for non-finite gradients or for spikes.
 
-The decision to skip a step is one for all variables.
+A step is either taken for all variables or skipped for all.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ FINITE = (
 def advice_for(rule: Rule) -> str:
     """Returns what usually helps a run of this rule that diverges.
 
-    Bounds are left out where they would add a trust ratio.
+    It does not name bounds where they would give the rule a trust ratio that it does not have.
     """
     remedies = ["a longer warmup", "a lower learning rate", "global_clipnorm=1.0"]
     if rule.always_has_ratio:
@@ -41,15 +41,15 @@ class Guard:
             a gradient is a spike.
 
     Attributes:
-        window: How many norms of past steps are kept; 0 if no spike is skipped.
+        window: How many gradient norms of past steps are kept; 0 if no spike is skipped.
         deviations: By how many standard deviations a spike is above the mean.
         norms: The variable of these norms, the latest last; None before the build.
         spiked: The variable that counts spikes; None before the build.
-        move_scale: The function that moves a dynamic loss scale, by the outcome of an update; None
-            without one.
+        move_scale: The function that raises or lowers a dynamic loss scale by the outcome of an
+            update; None without such a scale.
         is_on: Whether a step is checked for gradients that are not finite.
-        refusal: The text of the error before the names of variables, if a step is to raise; else
-            None.
+        refusal: The text of the error up to the names of the variables, if a step with non-finite
+            gradients raises; else None.
         counter: The variable that counts skipped steps; None before the build.
     """
 
@@ -77,10 +77,10 @@ class Guard:
         self._steps = self._tried = 0
 
     def scaled(self, move_scale: Callable, scale: Callable) -> None:
-        """Turns the guard on for a dynamic loss scale, whose search makes steps overflow.
+        """Turns the guard on for a dynamic loss scale, which is lowered when gradients overflow.
 
         Args:
-            move_scale: The function that moves the scale by the outcome of an update.
+            move_scale: The function that raises or lowers the scale by the outcome of an update.
             scale: A function without arguments that returns the scale.
         """
         self.is_on, self.move_scale, self._scale = True, move_scale, scale
@@ -137,7 +137,7 @@ class Guard:
     def warn_at_end(
         self, steps: int, waiting: int, micro_batches: int, nonfinite: Callable[[], list]
     ):
-        """Warns, at the end of `fit`, of skipped steps, and of micro-batches that still wait.
+        """Warns, at the end of `fit`, of skipped steps, and if `fit` made no update at all.
 
         Args:
             steps: The optimizer steps taken so far.
@@ -153,11 +153,17 @@ class Guard:
             warn_if_waiting(self._name, waiting, micro_batches)
 
     def note_start(self, steps: int):
-        """Records the steps so far, after a load and after each `fit`, as the start of the next."""
+        """Records the steps so far as the start of the next `fit`.
+
+        It is called after a load and at the end of each `fit`.
+
+        Args:
+            steps: The optimizer steps taken so far.
+        """
         self._steps, self._tried = steps, steps + self.skipped + self.spikes_so_far
 
     def _warn_if_skipped(self, steps, nonfinite):
-        """Warns of skipped steps, unless a loss scale is searched and other steps were taken."""
+        """Warns of new skipped steps, unless a loss scale may be why and other steps were taken."""
         skipped = self.skipped
         if skipped != self._reported and not (self.is_searching() and steps > self._steps):
             cause = self.advice if nonfinite() else f"{FINITE} {self.advice}"
@@ -187,9 +193,9 @@ def nonfinite(finite: Callable, key: Callable, variables: Sequence, trained: Seq
 
     Args:
         finite: A function of a list of variables, which returns for each whether it is finite.
-        key: A function that returns the key by which a variable is told from others.
+        key: A function that returns a key that identifies a variable.
         variables: The variables to check.
-        trained: The variables of the optimizer, which have their names in its plan.
+        trained: The variables of the optimizer, which are named as in its plan.
     """
     names: dict = {}
     for group in (variables, trained):
@@ -200,7 +206,7 @@ def nonfinite(finite: Callable, key: Callable, variables: Sequence, trained: Seq
 
 
 def warn_if_waiting(name: str, waiting: int, micro_batches: int):
-    """Warns of a `fit` without an update, if its micro-batches are too few for one.
+    """Warns that `fit` has made no update, if its micro-batches were too few for one.
 
     Args:
         name: The name of the optimizer.

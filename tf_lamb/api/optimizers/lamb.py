@@ -1,4 +1,4 @@
-"""The framework-independent half of LAMB: its signature, docstring and rule."""
+"""Defines the base class of LAMB for all frameworks: signature, docstring and rule."""
 
 import os
 from collections.abc import Mapping
@@ -28,16 +28,17 @@ class LAMB(Layerwise):
         w <- w - learning_rate |w|/|u| u
 
     The trust ratio |w|/|u| is 1 where either norm is 0, and for variables excluded from layer
-    adaptation. Norms are of the full variable, accumulated in float32 (float64 for float64
-    variables); so are the moments of float16 and bfloat16 variables. The authors train with
-    `global_clipnorm=1.0`.
+    adaptation. A norm is that of the whole variable, summed in float32 (in float64 for float64
+    variables). Moments are in float32, too, unless `dtypes` says otherwise, also those of float16
+    and bfloat16 variables. The authors train with `global_clipnorm=1.0`.
 
     NVLAMB, NVIDIA's variant, is `exclude_from_layer_adaptation=[]` with `global_clipnorm=1.0`:
-    every variable is adapted, and gradients whose norm together is over 1 are scaled down to it.
+    every variable has a trust ratio, and gradients are scaled down to a global norm of 1 if theirs
+    is larger.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
-            Defaults to 0.01, where a search begins, too (docs/reference/optimizers.md).
+            Defaults to 0.01, at which `find_rate` begins, too (docs/reference/optimizers.md).
         beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
         epsilon: Added to the root of the second moment. Defaults to 1e-6 (the authors' code).
@@ -48,10 +49,10 @@ class LAMB(Layerwise):
         weight_decay_mode: "update" as above; "decoupled" subtracts learning_rate weight_decay w
             from w first, outside the ratio (`keras.optimizers.Lamb`). Defaults to "update" (the
             paper).
-        bounds: Dict of a smallest and a largest value of "weight_norm", |w| in the ratio, and of
-            "trust_ratio"; None in a pair is open. An excluded variable's 1 is held within the
-            latter, too. Defaults to None: no bounds (the authors' code); DeepSpeed has
-            {"trust_ratio": (0.01, 10)}.
+        bounds: Dict of "weight_norm" and "trust_ratio", each a pair of the smallest and the largest
+            value: of |w| in the ratio, and of the ratio. None in a pair is no bound. The ratio 1 of
+            excluded variables is bounded, too. Defaults to None: no bounds (the authors' code);
+            DeepSpeed has {"trust_ratio": (0.01, 10)}.
         {{shared_arguments}}
 
     Raises:
@@ -96,22 +97,26 @@ class LAMB(Layerwise):
     def from_addons(
         cls, config: Mapping[str, Any] | str | os.PathLike, **arguments: Any
     ) -> Any:  # fmt: skip
-        """Makes our LAMB from a serialized `Addons>LAMB`.
+        """Makes a LAMB from the serialized LAMB of TensorFlow Addons or of Model Garden.
 
-        It reads both forms. TensorFlow Addons saves all arguments from 0.16 on. Before, it dropped
-        the exclusion lists and called `weight_decay` `weight_decay_rate`; so does Model Garden,
-        under the same name. A `decay` becomes the schedule that it was. This package does not
-        register the name: to load such a model, call this function.
+        Both serialize it under the name `Addons>LAMB`. TensorFlow Addons saves all arguments from
+        0.16 on. Earlier versions, and Model Garden, leave out the exclusion lists and write
+        `weight_decay_rate` for `weight_decay`. A `decay` of the learning rate becomes an
+        `InverseTimeDecay`. This package does not register that name with Keras: load such a model
+        with `compile=False`, and make its optimizer by this function.
 
         Args:
             config: The result of `serialize`, `{"class_name": "Addons>LAMB", "config": {...}}` or
                 the newer form with "registered_name"; or the path of an HDF5 file with it.
             **arguments: Arguments of `LAMB` that replace or extend those of the config.
 
+        Returns:
+            The optimizer, not built.
+
         Raises:
             ValueError: for another class; for an argument that LAMB does not have; for a schedule
-                and a `decay` besides; for a config with `weight_decay_rate` without both exclusion
-                lists as arguments.
+                together with a `decay`; for a config with `weight_decay_rate` if the exclusion
+                lists are not both passed as arguments.
 
         Example:
 
@@ -158,7 +163,7 @@ def _of_addons(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, An
         if key not in ignored
     }
     result |= {"name": saved.get("name", "LAMB"), **given}
-    # TensorFlow Addons takes an empty list as if no list was given.
+    # TensorFlow Addons treats an empty list like None.
     if "exclude_from_layer_adaptation" not in given:
         result["exclude_from_layer_adaptation"] = (
             result.get("exclude_from_layer_adaptation") or None
@@ -172,11 +177,11 @@ def _of_addons(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, An
 
 
 def decayed(rate: Any, decay: float) -> dict[str, Any]:
-    """Returns the serialized schedule rate / (1 + decay step) of the legacy interface.
+    """Returns the serialized schedule rate / (1 + decay step), `decay` of Keras's old optimizers.
 
     Args:
         rate: The learning rate, a number.
-        decay: Its decay for each step.
+        decay: The decay for each step.
 
     Raises:
         ValueError: if the rate is already a schedule.

@@ -1,4 +1,4 @@
-"""The framework-independent half of LANS: its signature, docstring, settings and rule."""
+"""Defines the base class of LANS for all frameworks: signature, docstring, settings and rule."""
 
 import dataclasses
 from typing import Unpack
@@ -37,20 +37,22 @@ class LANS(Layerwise):
         ug  = g / d + weight_decay w
         w  <- w - learning_rate (beta_1 |w|/|um| um + (1 - beta_1) |w|/|ug| ug)
 
-    A gradient of norm 0 stays; a ratio is 1 where either of its norms is 0, and for variables
-    excluded from layer adaptation. Norms are of the full variable, accumulated in float32 (float64
-    for float64 variables); so are the moments of float16 and bfloat16 variables. The trust ratio
-    that `TrustRatios` shows is that of um. `clipnorm` and `global_clipnorm` have no effect on
-    gradients that are normalized, and are warned of.
+    A gradient of norm 0 is not divided. A trust ratio, |w|/|um| or |w|/|ug|, is 1 where either of
+    its norms is 0, and for variables excluded from layer adaptation. A norm is that of the whole
+    variable, summed in float32 (in float64 for float64 variables). Moments are in float32, too,
+    unless `dtypes` says otherwise, also those of float16 and bfloat16 variables. `TrustRatios`
+    shows the trust ratio of um. `clipnorm` and `global_clipnorm` cause a warning, as they have no
+    effect on gradients that are normalized.
 
-    Its authors trained BERT with it at batch 96K, with the rate constant between warmup and decay:
+    Its authors trained BERT with it at batch 96K: w steps of warmup, c steps at a constant rate,
+    and d steps of decay:
 
         s, fall = tf_lamb.schedules, PolynomialDecay(rate, d, end_learning_rate=0.0)
         s.Warmup(w, s.Stages((c, d), (rate, fall)))
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
-            Defaults to 0.01, where a search begins, too (docs/reference/optimizers.md).
+            Defaults to 0.01, at which `find_rate` begins, too (docs/reference/optimizers.md).
         beta_1: Decay of the first moment, in [0, 1). Defaults to 0.9 (the paper).
         beta_2: Decay of the second moment, in [0, 1). Defaults to 0.999 (the paper).
         epsilon: Added to the root of the second moment. Defaults to 1e-6 (the authors' code).

@@ -1,4 +1,4 @@
-"""The framework-independent half of LARS: its signature, docstring, settings and rule."""
+"""Defines the base class of LARS for all frameworks: signature, docstring, settings and rule."""
 
 import dataclasses
 from typing import Unpack
@@ -38,33 +38,33 @@ class LARS(Layerwise):
         v <- momentum v + learning_rate r d
         w <- w - v
 
-    The trust ratio r is 1 where |w| or |g| is 0, and for variables excluded from layer adaptation,
-    which then move at the full learning rate: exclude biases and norms, and keep that in mind for
-    kernels that start at zero. Norms are of the full variable, accumulated in float32 (float64
-    for float64 variables).
+    The trust ratio r is 1 where |w| or |g| is 0, and for variables excluded from layer adaptation.
+    These move at the full learning rate, without trust_coefficient: exclude biases and
+    normalizations, and mind that a kernel that starts at zero makes its first step at this rate. A
+    norm is that of the whole variable, summed in float32 (in float64 for float64 variables).
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
-            Defaults to 1.0, where a search begins, too. A large batch takes a rate of order 10:
-            MLPerf trains ResNet-50 at batch 8,192 with 17.
+            Defaults to 1.0, at which `find_rate` begins, too. A large batch takes a rate of order
+            10: MLPerf trains ResNet-50 at batch 8,192 with 17.
         momentum: In [0, 1). Defaults to 0.9 (the paper).
         epsilon: Added to the denominator of r. Defaults to 0.0 (the paper).
         weight_decay: Decay, also part of the denominator, a float or a schedule; None is 0.
             Defaults to 0.0; MLPerf has 2e-4 at batch 8,192.
         trust_coefficient: The paper's eta, `eeta` elsewhere. Defaults to 0.001 (the paper).
-        nesterov: Whether w moves by momentum v plus what entered v. Defaults to False.
-        form: Dict of what the published forms differ in; None is the paper's.
-            "momentum": where learning_rate and r stand: "inside" the velocity as above (Model
+        nesterov: Whether w moves by momentum v plus what was added to v. Defaults to False.
+        form: Dict that selects one of the published forms; None is the paper's.
+            "momentum": where learning_rate and r stand. "inside" the velocity as above (Model
             Garden's `classic_momentum`, optax, MLPerf); "outside": v <- momentum v + d and
             w <- w - learning_rate r v (the TPU reference); "mixed": v <- momentum v + r d and
             w <- w - learning_rate v (LARC, timm).
-            "denominator": of r: "sum_of_norms" as above; "norm_of_sum", |d| (Model Garden's
-            classic, optax); "norm_of_update", |v|, with "outside" (Model Garden's popular).
+            "denominator": that of r. "sum_of_norms" as above; "norm_of_sum": |d| (Model Garden's
+            classic, optax); "norm_of_update": |v|, only with "outside" (Model Garden's popular).
             "clip": True is LARC's clip mode, r <- min(r / learning_rate, 1); its authors take
             "mixed" and trust_coefficient 0.02.
-        bounds: Dict of a smallest and a largest value of "trust_ratio", r; None in the pair is
-            open. An excluded variable's 1 is held within them, too. Defaults to None; the TPU
-            reference has (0, 50).
+        bounds: Dict of "trust_ratio", a pair of the smallest and the largest r; None in the pair is
+            no bound. The ratio 1 of excluded variables is bounded, too. Defaults to None: no
+            bounds; the TPU reference has (0, 50).
         {{shared_arguments}}
 
     Raises:

@@ -1,4 +1,4 @@
-"""The framework-independent half of an optimizer: what its build makes, and what a step does."""
+"""The framework-independent base class of all optimizers: their build and their step."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -17,18 +17,18 @@ from tf_lamb.core.stored import NONFINITE, TAKEN, Scalars, Slot
 
 
 class Layerwise(Reporting):
-    """A mixin between the class that a user constructs and the optimizer base class of each Keras.
+    """Builds an optimizer and takes its steps, whatever its rule and its framework.
 
-    A class of optimizers sets its `rule`. It overrides `slots_of` where its slots differ from
-    variable to variable. `frontend.FrontendMembers` lists what the base class of each Keras has
-    to give.
+    It is a mixin between a class such as `LAMB` and the optimizer base class of Keras 3 or of
+    tf_keras. A class such as `LAMB` sets its `rule`, and overrides `slots_of` if its slots differ
+    from variable to variable. `frontend.FrontendMembers` lists what the class for each Keras has
+    to define. These are its base classes, and the objects that it holds:
 
         Configured      what a user sets: arguments, recipe, config
         Reporting       what a user reads: plan, trust ratios, skipped steps
-        Layerwise       the build and the step
-        _planner        which variables decay, are adapted, or rest
-        _storage        the arrays from step to step; `named` saves and loads them
-        _guard          the steps that are skipped
+        _planner        which variables have weight decay, are adapted, or are frozen
+        _storage        the variables that are kept from step to step; `named` saves and loads them
+        _guard          the counters of skipped steps, and the warnings of them
 
     Attributes:
         gradients_are_summed: Whether a wrapper that measures the gradients has already summed them
@@ -84,12 +84,12 @@ class Layerwise(Reporting):
         return unfrozen
 
     def without_gradient(self, variables: Sequence, unfrozen: Iterable) -> list:
-        """Returns the variables without a gradient in this step that may hold a sum of earlier.
+        """Returns the variables without a gradient now that may have had one since the last update.
 
-        An update takes their accumulated gradients, too.
+        The next update uses these accumulated gradients, too.
 
         Args:
-            variables: The variables that have a gradient in this step.
+            variables: The variables that have a gradient in this micro-batch.
             unfrozen: All variables that are trainable now.
 
         Returns:
@@ -98,23 +98,34 @@ class Layerwise(Reporting):
         """
         if not self._storage.accumulators:
             return []
-        # torch's compiler takes an iterator that is passed to `union` for empty (torch 2.13).
+        # A set, because torch's compiler (2.13) treats an iterator passed to `union` as empty.
         excluded = self._storage.plan.frozen | {
             self._index_of(with_gradient) for with_gradient in variables
         }
         return [variable for variable in unfrozen if self._index_of(variable) not in excluded]
 
     def _make_storage(self, variables, plan, averages):
-        """Makes all that is kept from step to step; the host has made the averages."""
+        """Makes the variables that are kept from step to step.
+
+        Args:
+            variables: The variables that the optimizer trains.
+            plan: Their plan.
+            averages: Their moving averages, which Keras's own `build` has made; empty without
+                `use_ema`.
+        """
         self._storage = make_storage(self, variables, plan, averages)
         self._guard.build(self.add_variable, self._counts)
         if self._observes:
             self._storage.shown = self._vectors()
 
     def _follow_loss_scale(self, move: Callable, scale: Callable) -> None:
-        """Registers a dynamic loss scale, which moves once an update.
+        """Registers a dynamic loss scale, which is raised or lowered once an update.
 
         An update whose gradients overflow under the scale is skipped.
+
+        Args:
+            move: The function that raises or lowers the scale by the outcome of an update.
+            scale: A function without arguments that returns the scale.
         """
         self._guard.scaled(move, scale)
         if self._storage:
@@ -133,7 +144,12 @@ class Layerwise(Reporting):
         }
 
     def _layers_and_state(self, variables, missing=()):
-        """Returns the layers and the state that an update takes besides gradients and scalars."""
+        """Returns the layers and the `State` that an update takes besides gradients and scalars.
+
+        Args:
+            variables: The variables that the update changes.
+            missing: Those of them that have no gradient in this micro-batch. Defaults to none.
+        """
         storage, guard, native = self._storage, self._guard, self._host.native
         indices = list(map(self._index_of, variables))
         state = storage.state(indices, variables, self._averaged(variables))._replace(
@@ -150,7 +166,14 @@ class Layerwise(Reporting):
         return accumulation.is_due(self._xp, steps, self.iterations, micro_batches)
 
     def _count(self, trained, outcome):
-        """Counts the micro-step, and the step if it was an update that was not skipped."""
+        """Counts the micro-batch, and the step if the micro-batch ended an update that was taken.
+
+        It also changes a dynamic loss scale, and sets the moving averages that the update did not.
+
+        Args:
+            trained: The variables of the update.
+            outcome: `TAKEN`, `NONFINITE` or `SPIKE`, a scalar.
+        """
         xp, storage = self._xp, self._storage
         is_due = self._is_update()
         stepped = is_due & xp.equal(outcome, TAKEN)
@@ -174,9 +197,9 @@ class Layerwise(Reporting):
             lr=factor(xp, self.learning_rate),
             t=t,
             is_update=self._is_update(),
-            # The averages begin with the weights of the first step, as in Keras 3. tf_keras begins
-            # with the weights of the build, which may be random ones that pretrained weights have
-            # replaced since.
+            # The momentum is 0 in the first update, so the averages begin with the weights after
+            # it, as in Keras 3. In tf_keras they begin with the weights at the build, which may be
+            # random ones that pretrained weights have replaced since.
             ema_momentum=xp.cast(self.use_ema and self._storage.has_averages > 0, self._widest)
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
@@ -186,10 +209,10 @@ class Layerwise(Reporting):
         )
 
     def finalize_variable_values(self, var_list: Any) -> None:
-        """Ends a training: replaces weights by their averages, and warns of skipped steps.
+        """Replaces weights by their averages at the end of training, and warns of skipped steps.
 
         Args:
-            var_list: The variables whose averages, if `use_ema` has made any, replace them.
+            var_list: The variables to replace; without `use_ema` none is replaced.
         """
         warn_if_past_schedule_end(self, lambda: step_of(self))
         if named.has_averages(self):
@@ -205,7 +228,7 @@ class Layerwise(Reporting):
         self._warn_at_end()
 
     def _warn_at_end(self):
-        """Warns, at the end of training, of what only a subclass knows; nothing by default."""
+        """Does nothing; a subclass may override it with warnings for the end of training."""
 
 
 def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:

@@ -1,16 +1,16 @@
-"""Matches the state in a file to the variables of an optimizer, by their places in the model.
+"""Matches the saved state of an optimizer to its variables, by their places in the model.
 
 Keras loads weights by structure, that is by the place of a variable in its model:
 `layers/Dense_1/kernel` is the kernel of the second Dense layer. Names alone do not identify a
-variable, because Keras numbers `dense`, `dense_1` anew in each process, in the order in which a
-script builds its layers. The order of the trained variables does not either: if a layer is frozen
-later, all variables after it move.
+variable, because each process numbers its layers `dense`, `dense_1` in the order in which it makes
+them. The order of the trained variables does not either: if a layer is frozen later, all variables
+after it move up.
 
-So the saved state of an optimizer includes a layout of its model: the place, the path and the shape
-of each trained variable, and the places of all variables of the model. The state of a variable
-continues in the variable at the same place. Where a layout is missing (an optimizer that was never
-compiled into a model, or a file of an older version), paths and their order have to agree, or the
-state is refused.
+So the saved state of an optimizer includes a `Layout` of its model: the place, the path and the
+shape of each trained variable, and the places and shapes of all variables of the model. The state
+of a saved variable is loaded for the variable at the same place. If a layout is missing, because
+the optimizer was never compiled into a model or an older version wrote the file, the paths and
+their order have to agree, or the state is not loaded.
 """
 
 import json
@@ -39,11 +39,13 @@ class Trained(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The variables of an optimizer, and their places in its model.
+    """Holds the variables of an optimizer, and their places in its model.
+
+    It is unrelated to `core.layouts.Layout`, the shape in which a rule sees a variable.
 
     Attributes:
         trained: The variables that the optimizer was built for, in the order of the build.
-        shapes: The shapes of all variables of the model by place, with those that are frozen.
+        shapes: Place -> shape, of all variables of the model; empty if the model is not known.
     """
 
     trained: Sequence[Trained]
@@ -93,9 +95,10 @@ def from_array(array: Any) -> Layout:
     return from_text(np.asarray(array, "uint8").tobytes().decode())
 
 
-# -- the layout of a model -------------------------------------------------------------------------
+# -- the places in a model -------------------------------------------------------------------------
 
-# Keras would track and save these if they were attributes of an optimizer.
+# Optimizer -> its model; model -> the keys of its variables, and their places and shapes. As
+# attributes of these objects, Keras would track and save them.
 _models: weakref.WeakKeyDictionary[Any, weakref.ref] = weakref.WeakKeyDictionary()
 _places: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
 
@@ -117,13 +120,15 @@ def note_model(optimizer: Any, model: Any) -> None:
 def of(
     optimizer: LayerwiseMembers, variables: Sequence, paths: Sequence[str], shapes: Sequence
 ) -> Layout:
-    """Returns the layout of an optimizer's variables in the model that it was compiled into.
+    """Returns the `Layout` of an optimizer: the place of each of its variables in its model.
+
+    Without a model, because the optimizer was never compiled into one, no place is known.
 
     Args:
         optimizer: The optimizer.
         variables: The variables that it was built for, in the order of the build.
-        paths: Their paths.
-        shapes: Their shapes.
+        paths: The path of each variable.
+        shapes: The shape of each variable.
     """
     reference, host = _models.get(optimizer), optimizer._host
     model = reference() if reference else None
@@ -152,13 +157,24 @@ def _places_of(model: Any, host: Host) -> Mapping[Any, tuple]:
 def _walk(
     item: Any, place: str, host: Host, keys: Mapping, seen: dict
 ) -> Iterator[tuple[int, str]]:
-    """Yields pairs (key of a variable, place), from the attributes of layers in a fixed order."""
+    """Yields pairs (key of a variable, place) of the variables in a layer or a collection.
+
+    It walks the attributes of layers in a fixed order.
+
+    Args:
+        item: A layer, a collection of layers or variables, a variable, or anything else.
+        place: The place of the item; "" for the model.
+        host: The functions of the frontend on variables.
+        keys: The keys of the variables to find.
+        seen: The id of each layer and collection that was walked -> the object.
+    """
     if id(item) in seen:
         return
     if isinstance(item, host.Layer):
         seen[id(item)] = item  # the reference keeps its id from being used again
         children = {}
-        # The list of layers comes first, because the names of attributes depend on the script.
+        # The first place of a variable counts. The list of layers comes before the attributes,
+        # because a user may give these other names in another script.
         if host.has_listed_layers(item):
             children["layers"] = item.layers
         attributes = {**vars(item), **vars(item).get("_modules", {})}  # torch keeps layers there
@@ -180,7 +196,7 @@ def _walk(
 def _names_before_collections(attribute):
     """Returns the sort key of an attribute, which puts private ones and collections last.
 
-    The collections that Keras fills by itself are in the order of a script.
+    The order within a collection that Keras fills by itself depends on the user's script.
     """
     name, value = attribute
     return name.startswith("_"), isinstance(value, (list, tuple, dict)), name
@@ -200,25 +216,25 @@ def _numbered_by_class(items):
     return children
 
 
-# -- which saved variable continues in which -------------------------------------------------------
+# -- which saved variable belongs to which --------------------------------------------------------
 
 
 class Mismatch(ValueError):
-    """Raised with the reason why the state of one layout cannot continue in another."""
+    """Says why a saved state cannot be matched to the variables of an optimizer."""
 
 
 def match(there: Layout, here: Layout) -> list[int]:
-    """Finds which variable of a saved state each variable of an optimizer continues.
+    """Finds, for each variable of an optimizer, the saved variable whose state it takes over.
 
     Args:
         there: The layout of the saved state.
-        here: The layout of the optimizer that continues.
+        here: The layout of the optimizer.
 
     Returns:
         For each variable of `here.trained`, its index in `there.trained`.
 
     Raises:
-        Mismatch: if a variable has no saved state, or if it may be one of several.
+        Mismatch: if no saved variable fits a variable, or if several may.
     """
     is_placed = there.is_placed() and here.is_placed()
     if is_placed and there.shapes == here.shapes:
@@ -246,7 +262,10 @@ def match(there: Layout, here: Layout) -> list[int]:
 
 
 def _found(table, key, variable, there, here):
-    """Returns the position that a table has for a key; raises Mismatch if it has none."""
+    """Returns `table[key]`, the position of a saved variable; raises Mismatch if there is none.
+
+    The other arguments are for the error: the variable of the optimizer, and both layouts.
+    """
     if key in table:
         return table[key]
     count = f"it is of {len(there.trained)} variables, and of the {len(here.trained)} here it"
@@ -263,7 +282,7 @@ def _is_numbered_anew(there, here):
     )
 
     def may_be_same(old, new):
-        # No other layer has either name.
+        # A layer may have been renamed if no other layer of either model has one of the names.
         is_renamed = old not in own_paths and new not in saved_paths
         return old == new or is_renamed or _stem(old) == _stem(new)
 
@@ -272,5 +291,5 @@ def _is_numbered_anew(there, here):
 
 
 def _stem(path):
-    """Returns a path without numbers and underscores, in which names of one kind differ."""
+    """Returns a path without digits and underscores, as `dense_1` and `dense_2` differ in these."""
     return re.sub(r"\d+", "", path.replace("_", ""))

@@ -1,4 +1,4 @@
-"""The framework-independent half of Muon: its signature, docstring, settings and rule."""
+"""Defines the base class of Muon for all frameworks: signature, docstring, settings and rule."""
 
 from typing import Unpack
 
@@ -19,44 +19,52 @@ class MuonSettings(settings.MatrixSettings):
 class Muon(Layerwise):
     """Muon, momentum orthogonalized for matrices; AdamW for everything else.
 
-    Per matrix, rows in and columns out, at every step:
+    Per matrix, with the layer's inputs as rows and its outputs as columns, at every step:
 
         m  <- momentum m + g
         u   = g + momentum m
-        O   = NewtonSchulz(u)              about UV' of the singular value decomposition of u
+        O   = NewtonSchulz(u)              about U V', where u = U S V' (singular values S)
         w  <- w - learning_rate (s O + weight_decay w)
 
-    s is 0.2 sqrt(max(rows, columns)), with which O is as long as AdamW's update, so that AdamW's
-    learning rate and decay serve. Paths and shapes tell what is a matrix, and which of its axes are
-    rows; `tf_lamb.describe` shows it. Of two axes the first is. Of a kernel of more,
+    s is 0.2 sqrt(max(rows, columns)). It makes s O about as long as AdamW's update, so that AdamW's
+    learning rate and weight decay can be used. The path and the shape of a variable decide whether
+    it is a matrix, and which of its axes are the rows; `tf_lamb.describe` shows it. These axes are
+    rows:
 
-        a convolution's (..., in, out)                      all but the last
-        attention's query, key, value (model, heads, size)  the first
-        attention's output (heads, size, model)             all but the last
+        two axes (in, out)                                       the first
+        convolution (..., in, out)                               all but the last
+        attention's query, key, value (model, heads, head size)  the first
+        attention's output (heads, head size, model)             all but the last
 
-    in the layers of Keras, KerasHub and Model Garden, whose other orders of the three are known,
-    too. LoRA's two factors are matrices both, or AdamW's both, as an `Embedding`'s are. AdamW steps
-    the rest: biases, normalizations, what has one axis, depthwise kernels, experts, and a kernel of
-    three axes that neither has "conv" in its path nor is known; what has "embedding" in its path;
-    and what `exclude_from_layer_adaptation` matches instead. Jordan and Moonlight leave the output
-    layer to AdamW, too: name it there. Give a `Conv2D` with groups, and in Keras 3 a
-    `DepthwiseConv2D` of several channels with a name of its own, `{"rows": None}` in `treatments`:
-    they look like any other convolution, and their channels would be mixed.
+    Attention is recognized by the names of layers in Keras, KerasHub and Model Garden, also where
+    these have the three axes in another order. LoRA's two factors are either both matrices or both
+    AdamW's, as those of an `Embedding` are.
+
+    AdamW updates all other variables: biases, normalizations, variables of one axis, depthwise
+    kernels, the stacked matrices of experts, kernels of three axes that are not recognized as
+    attention and do not have "conv" in their path, and variables with "embedding" in their path. If
+    you pass `exclude_from_layer_adaptation`, AdamW updates what it matches instead of the
+    embeddings. Jordan and Moonlight leave the output layer to AdamW, too: pass a list that matches
+    both.
+
+    A `Conv2D` with groups looks like any other convolution, and so does in Keras 3 a
+    `DepthwiseConv2D` with several output channels for each input channel and without "depthwise" in
+    its name. Their channels would be mixed: give them `{"rows": None}` in `treatments`.
 
     NewtonSchulz is X <- u / |u|, then in every step X <- a X + b (X X') X + c (X X')^2 X, which
-    takes each singular value x to a x + b x^3 + c x^5. `coefficients` in `form` choose a, b and c;
-    in float32 the values from 0.01 on end as follows, and in bfloat16 up to 0.12 beyond that:
+    takes each singular value x to a x + b x^3 + c x^5. `coefficients` in `form` selects a, b and c.
+    In float32, singular values of u / |u| from 0.01 to 1 end in the following ranges, and in
+    bfloat16 up to 0.12 outside of them:
 
-        "jordan"         5 steps, 15 products; at 0.68 to 1.14 (Jordan)
-        "polar_express"  5 steps, 15 products; at 0.87 to 1.13 (Amsel et al.: the first five of
+        "jordan"         5 steps, 15 products; 0.68 to 1.14 (Jordan)
+        "polar_express"  5 steps, 15 products; 0.87 to 1.13 (Amsel et al.: the first five of
                          their list, with their safety factor 1.01)
-        "cubic5"         5 steps, 10 products, as c is 0; at 0.81 to 1.3 (Huang, with that factor,
-                         too: else a matrix of rank one may move backwards in bfloat16)
+        "cubic5"         5 steps, 10 products, as c is 0; 0.81 to 1.3 (Huang; here with the factor
+                         1.01, too: else a matrix of rank one may move backwards in bfloat16)
 
-    Its products of matrices are work that LAMB does not have. On a GPU or TPU they are in bfloat16
-    (Jordan), unless `dtypes={"products": "float32"}`, and matrices of one shape are multiplied as
-    one stack. Under `keras.distribution` a product wants the whole matrix, which
-    XLA then gathers.
+    LAMB does not need such products. On a GPU or TPU they are computed in bfloat16 (Jordan), unless
+    `dtypes={"products": "float32"}`, and matrices of one shape are multiplied as one stack. A
+    product takes whole matrices: XLA gathers those that `keras.distribution` splits over devices.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -64,50 +72,53 @@ class Muon(Layerwise):
         momentum: In [0, 1). Defaults to 0.95 (Jordan).
         weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; Moonlight
             has 0.1.
-        exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
+        exclude_from_layer_adaptation: List of regexes of variables that AdamW updates.
             Defaults to None: ["embedding"], without a warning where nothing matches.
-        nesterov: False makes u m. Defaults to True (Jordan).
-        form: Dict of what the published forms differ in; None is Moonlight's.
+        nesterov: Whether u is as above; with False, u = m. Defaults to True (Jordan).
+        form: Dict that selects one of the published forms; None is Moonlight's.
             "coefficients": "jordan", the default, "polar_express" or "cubic5"; three numbers
             [a, b, c] for every step; or a list of such three, one for each step.
-            "newton_schulz_steps": iterations; by default those of the coefficients, and 5 where
-            they are the same in every step, as Jordan's are.
+            "newton_schulz_steps": the number of steps; by default as many as have coefficients, and
+            5 if the coefficients are the same in every step, as Jordan's are.
             "update_scale": "rms" as above; "shape" makes s the root of max(1, columns/rows), as
             Jordan has it.
-            "fallback_lr_scale": what the learning rate is multiplied by for AdamW; 1.0 by default.
-            "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
-            it had, and refuses weight decay of matrices (Wen et al., Hyperball, with bounds
-            {"trust_ratio": (None, None)}, by which a step is lr |w| long). No norm is stored, as
-            theirs at the start is: what else changes |w|, averages at the end of `fit` or bfloat16
-            weights without masters, is kept. A matrix that is near zero stays short. None by
-            default.
-            "heads": "each" makes each head of an attention's query, key and value, model x size, a
-            matrix, so that no head's step depends on how long the others' momentum is (Kimi K3's
-            Per-Head Muon; GLM-5's Muon Split has it for up-projections). One product has all heads
-            as its batch. s, a ratio and a constant norm are those of each head: with "rms" a square
-            kernel's step is as long as before. It takes what XLNet calls encoding and
-            deformable attention attention_weights, too, and cuts a fused query_key_value of three
-            axes by heads, with Q, K and V of a head together. The output's kernel, LoRA's factors
-            and kernels with "rows" in treatments stay one matrix. None, the default: all heads
-            together are one (Moonlight).
-        bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
-            it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
-            learning rate multiplies, s O, is multiplied by |w|/|s O| within the bounds; decay stays
-            outside, and AdamW's variables have none. {"trust_ratio": (None, None)} is the ratio as
-            it is; `treatments` can give each row or column its own. A "u/w floor" bounds |s O|/|w|
-            instead, and is another thing. Defaults to None: no ratio.
+            "fallback_lr_scale": the factor of the learning rate for AdamW; 1.0 by default.
+            "norm": "constant" scales each matrix, or each of its slices, after every step to the
+            norm that it had before, and refuses weight decay of matrices. With bounds
+            {"trust_ratio": (None, None)}, which make a step learning_rate |w| long, it is Hyperball
+            (Wen et al.), except that Hyperball stores the norm of the first weights. Here no norm
+            is stored: what else changes |w| lasts, such as averages that replace weights at the end
+            of `fit`, or the rounding of bfloat16 weights without masters. A matrix near zero stays
+            short. None, the default, lets steps change the norm.
+            "heads": "each" makes each head of an attention layer's query, key and value kernel a
+            matrix of model x head size, so that the step of a head does not depend on the length of
+            the other heads' momentum (Kimi K3's Per-Head Muon; GLM-5's Muon Split has it for
+            up-projections). The heads are multiplied as one batch. Each head has its own s, trust
+            ratio and constant norm; with "rms" the step of a square kernel is as long as without
+            "heads". It applies to XLNet's kernel "encoding" and deformable attention's
+            "attention_weights", too. A fused query_key_value kernel of three axes is cut into heads
+            that have their Q, K and V together. The output kernel, LoRA's factors and kernels with
+            "rows" in `treatments` stay one matrix. None, the default: all heads together are one
+            matrix (Moonlight).
+        bounds: Dict of "trust_ratio" and "weight_norm", each a pair of the smallest and the largest
+            value: of the ratio, and of |w| in it. None in a pair is no bound. Any bounds give each
+            matrix LAMB's trust ratio: s O is multiplied by |w|/|s O|, within the bounds. Weight
+            decay is not multiplied, and AdamW's variables have no ratio. {"trust_ratio": (None,
+            None)} is the ratio without bounds; "slices" in `treatments` gives each row or column a
+            ratio. A "u/w floor" is something else: it bounds |s O|/|w|. Defaults to None: no trust
+            ratio.
         beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
-        beta_2: Decay of its second moment, in [0, 1). Defaults to 0.999.
-        epsilon: Added to the root of the second moment. Defaults to 1e-8.
+        beta_2: Decay of AdamW's second moment, in [0, 1). Defaults to 0.999.
+        epsilon: Added to the root of AdamW's second moment. Defaults to 1e-8.
         {{shared_arguments}}
 
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
             that is no regex, an unknown argument, coefficients of another number of steps than
             newton_schulz_steps, a constant norm beside averages that overwrite weights.
-        ValueError: at the first step, where `treatments` names axes that a variable does not have,
-            where nothing is a matrix, or has the heads that `form` asks for, and where a matrix of
-            constant norm decays.
+        ValueError: at the first step, if `treatments` names axes that a variable does not have, if
+            no variable is a matrix, if none has the heads that `form` asks for, or if a matrix of
+            constant norm has weight decay.
 
     Example:
 

@@ -8,9 +8,9 @@ A file that Keras writes holds an array for each of these keys:
     layout                              the text of `layout.Layout`: each variable's place in the
                                         model
 
-So an optimizer with other options, or on another backend, takes the arrays that it has a place for.
-In a TensorFlow checkpoint the slot is `m:3`, and the layout stands in the name of a node without
-values.
+So an optimizer with other options, or on another backend, loads the arrays that it has variables
+for. In a TensorFlow checkpoint the slot is `m:3`, and the text of the layout is the name of a node
+without values.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -27,11 +27,11 @@ from tf_lamb.api.variables import as_int, is_ours, names_of, step_of, unwrapped
 from tf_lamb.core.messages import warn
 
 _LAYOUT = "layout"
-_NO_SLOTS = ("average", "master", "accumulator")  # beginnings of names that are no slots of a rule
+_NO_SLOTS = ("average", "master", "accumulator")  # prefixes of arrays that are no slots
 
 
 class Part(NamedTuple):
-    """The state of one variable.
+    """Holds the optimizer's arrays for one variable.
 
     Attributes:
         name: The path of the variable, with its number where several variables have the path.
@@ -48,14 +48,14 @@ class Part(NamedTuple):
 
 
 class NamedState(NamedTuple):
-    """The variables that make up the state of an optimizer.
+    """Holds the variables that make up the state of an optimizer.
 
     Attributes:
         kind: The name of the rule or of the wrapper that keeps the state. Only state of the same
             kind is loaded.
-        scalars: The variables that the optimizer has once, by name.
+        scalars: The variables that the optimizer has only once, by name.
         parts: The state of each variable of the build, in the order of the build.
-        layout: The layout of these variables in their model. Defaults to an empty one.
+        layout: The places of the trained variables in their model. Defaults to an empty layout.
     """
 
     kind: str
@@ -95,7 +95,7 @@ def of_micro_steps(name: str, steps: int | str) -> str:
 
 
 def has_averages(optimizer) -> bool:
-    """Returns whether an update has made averages of the weights. It waits for the device."""
+    """Returns whether moving averages of weights have begun. It waits for the device."""
     storage = getattr(optimizer, "_storage", None)
     return storage is not None and bool(
         storage.has_averages is not None and as_int(storage.has_averages)
@@ -117,7 +117,7 @@ def of(optimizer: LayerwiseMembers) -> NamedState:
         scalars["skipped_steps"] = guard.counter
     if guard.window:
         scalars["spiked_steps"] = guard.spiked
-        # The length is in the name, so that a window of another length does not take them.
+        # The length is in the name, so that norms are not loaded into a window of another length.
         scalars[f"gradient_norms_of_{guard.window}"] = guard.norms
     parts = storage.parts()
     names, shapes = [part.name for part in parts], [part.shape for part in parts]
@@ -243,15 +243,15 @@ def where_inside(kind: type | tuple, inside: Callable, otherwise: Callable) -> C
 
 
 def check_count(name: str, weights: Sequence, *variables: Sequence) -> None:
-    """Checks that a list of weights, which is set by position, can be that of an optimizer.
+    """Checks that `set_weights` got as many weights as an optimizer has variables.
 
     Args:
         name: The name of the optimizer.
-        weights: The list of weights.
-        *variables: The lists of variables that the optimizer would accept it for.
+        weights: The list of weights, which are set by position.
+        *variables: The lists of variables that the weights may be for.
 
     Raises:
-        ValueError: if the list is as long as none of these.
+        ValueError: if none of these lists is as long.
     """
     if len(weights) not in map(len, variables):
         raise ValueError(
@@ -286,11 +286,11 @@ def load(
 ) -> None:
     """Sets the state of an optimizer from a store that Keras has loaded, or changes nothing.
 
-    It reads what the store has, matches it to the variables, and then sets these. It warns where
-    the store or the optimizer has no state, and where a sum of micro-batches is dropped.
+    It reads what the store has, matches it to the variables, and then sets these. It warns if the
+    store or the optimizer has no state, and if a saved sum of micro-batches is dropped.
 
     Args:
-        optimizer: The optimizer, or what measures for one.
+        optimizer: An optimizer, `MeasureNoise` or `AdaScale`.
         store: The mapping from keys to saved arrays.
         array: A function that returns an entry of the store as an array.
         assign: A function that assigns a value to a variable.
@@ -372,7 +372,7 @@ def _matched(
     """Returns pairs (variable, the value to set), with initial values for what is not saved.
 
     Args:
-        optimizer: The optimizer, or what measures for one.
+        optimizer: An optimizer, `MeasureNoise` or `AdaScale`.
         state: Its state.
         saved: The contents of the file.
 

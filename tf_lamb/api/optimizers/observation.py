@@ -1,4 +1,8 @@
-"""The vectors in which a step records its trust ratios, and the reading of them."""
+"""Makes and reads the variables in which a step records its trust ratios.
+
+Each is a vector of four numbers for one weight: the weight's norm, the update's norm, the trust
+ratio, and the number of ratios that a bound has changed.
+"""
 
 import math
 from typing import NamedTuple
@@ -8,11 +12,11 @@ from tf_lamb.core import rules
 
 
 class Observation(NamedTuple):
-    """The norms and the trust ratio of one variable in one step.
+    """Holds the norms and the trust ratio of one variable in one step.
 
-    The numbers are None where the variable has no ratio, and before its first step. A layer of
-    several variables is reported under each of them. Where each slice of a variable is a layer, the
-    numbers are means over its slices.
+    Norms and ratio are None if the variable has no ratio, and before its first step. Variables that
+    share a ratio report the same numbers. If each slice of a variable has a ratio, the numbers are
+    means over the slices.
 
     Attributes:
         path: The path of the variable, with its number where several variables have the path.
@@ -36,12 +40,12 @@ class Observation(NamedTuple):
     clipped: int = 0
 
 
-UNSEEN = (-1.0, -1.0, -1.0, -1.0)  # the vector of a variable before its first step
+UNSEEN = (-1.0, -1.0, -1.0, -1.0)  # the four numbers before the first step
 NORMS_AND_RATIO = ("weight_norm", "update_norm", "trust_ratio")
 
 
 def with_ratios() -> str:
-    """Returns a list, in words, of the optimizers whose layers always have trust ratios."""
+    """Returns the names of the optimizers that always have trust ratios: "LAMB, LANS or LARS"."""
     *names, last = [name for name, rule in rules.ALL.items() if rule.always_has_ratio]
     return f"{', '.join(names)} or {last}"
 
@@ -64,14 +68,15 @@ def distance(ratio: float, median: float) -> float:
 
 
 def vectors(storage, vector_like) -> tuple[tuple, ...]:
-    """Makes the vectors in which steps record trust ratios.
+    """Makes the variables in which steps record trust ratios.
 
     Args:
         storage: The `Storage` of a built optimizer.
-        vector_like: A function of a variable and a name, which makes a vector of `UNSEEN`.
+        vector_like: A function of a variable and a name, which returns a new variable of four
+            numbers, `UNSEEN`, on the devices of the first one.
 
     Returns:
-        For each variable a tuple of its vector, empty where it has no trust ratio.
+        For each weight a tuple of its one vector; an empty tuple if it has no trust ratio.
     """
     plan, slots = storage.plan, storage.slots
     return tuple(
@@ -85,12 +90,12 @@ def vectors(storage, vector_like) -> tuple[tuple, ...]:
 
 
 def read(plan, shown, values) -> list[Observation]:
-    """Makes the `Observation` of each variable from the values of its vector.
+    """Makes the `Observation` of each variable from the four numbers that are recorded for it.
 
     Args:
         plan: The plan of the optimizer.
-        shown: For each variable a tuple of its vector, as `vectors` makes them.
-        values: The values of all these vectors, in their order.
+        shown: The result of `vectors`.
+        values: The four values of each vector, in the order of `shown`.
 
     Returns:
         The observations, in the order of the plan.
@@ -112,7 +117,7 @@ def read(plan, shown, values) -> list[Observation]:
 
 
 def _named(values):
-    """Returns the numbers of a vector by field of `Observation`; none before the first step."""
+    """Returns field of `Observation` -> value of a vector's numbers; {} before the first step."""
     *numbers, clipped = values
     if clipped < 0:
         return {}

@@ -1,4 +1,4 @@
-"""Makes the plan of an optimizer: which of its variables decay, are adapted, or rest."""
+"""Makes an optimizer's plan: which variables have weight decay, are adapted, or are frozen."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
@@ -13,18 +13,19 @@ from tf_lamb.core.patterns import exact, numbered
 
 
 class Planner:
-    """Holds what decides on the plan of an optimizer, and the plan of its build.
+    """Makes the plan of an optimizer from its settings, and holds it after the build.
 
     Args:
         settings: The settings of the optimizer.
         array_of: A function that returns the value of a variable as a NumPy array, or None.
-        key: A function that returns the key by which a variable is told from others.
-        has_ratio: Whether the steps have trust ratios, for which layers near zero matter.
+        key: A function that returns a key that identifies a variable.
+        has_ratio: Whether the optimizer has trust ratios, which make the steps of weights near
+            zero too short.
 
     Attributes:
-        settings: The settings of the optimizer, with all excluded names.
-        plan: The plan of the build; None before.
-        variables: The variables of the build; empty before.
+        settings: The settings, with all patterns that are excluded from weight decay.
+        plan: The plan; None before the build.
+        variables: The variables that the optimizer was built for; empty before the build.
     """
 
     def __init__(self, settings: Settings, array_of: Callable, key: Callable, has_ratio: bool):
@@ -32,7 +33,7 @@ class Planner:
         self.plan: plans.Plan | None = None
         self.variables: tuple = ()
         self._array_of, self._key, self._has_ratio = array_of, key, has_ratio
-        self._undecayed: tuple[tuple[object, str], ...] = ()  # pairs (key, numbered path)
+        self._undecayed: tuple[tuple[object, str], ...] = ()  # pairs (key, path with its number)
 
     def exclude(self, variables: Iterable) -> None:
         """Excludes variables, as objects, from weight decay.
@@ -40,7 +41,7 @@ class Planner:
         Args:
             variables: The variables.
         """
-        # Each counts as the only variable of its path until the build knows all variables.
+        # Until the build knows all variables, each counts as the only one with its path: "#1of1".
         self._undecayed += tuple(
             (self._key(variable), f"{path_of(variable)}#1of1") for variable in variables
         )
@@ -66,11 +67,12 @@ class Planner:
         return self._with_near_zero(self.settings.planned(plan), variables)
 
     def build(self, variables: Sequence, will_load: bool) -> plans.Plan:
-        """Makes and stores the plan of a build, and warns of what looks wrong in it.
+        """Makes and stores the plan; warns of patterns without a match and of layers near zero.
 
         Args:
             variables: The variables that the optimizer trains.
-            will_load: Whether the weights of now are still to be replaced by those of a file.
+            will_load: Whether a file may replace the present weights later. Then there is no
+                warning of layers near zero.
 
         Returns:
             The plan.
@@ -108,7 +110,11 @@ class Planner:
             print_fn(message)
 
     def _with_near_zero(self, plan, variables):
-        """Adds to a plan which variables are near zero now, where that hinders them."""
+        """Returns a plan with the positions of the variables whose weights are near zero now.
+
+        The plan stays as it is where this does not matter: without trust ratios, or if `bounds` has
+        a lower bound. It does matter in any case if steps keep the norms of matrices.
+        """
         bounds = self.settings.hyperparameters.get("bounds")
         has_lower_bound = bounds and any(
             interval and (interval[0] or 0) > 0 for interval in vars(bounds).values()
@@ -128,7 +134,8 @@ class Planner:
         """Returns the warning for layers near zero, or None."""
         settings, excluded = self.settings, self.settings.exclude_from_layer_adaptation
         if excluded is None and settings.not_adapted is not None:
-            # In a list of the user's, a pattern that matches nothing has a warning.
+            # Only those that match: the user may copy this list from the warning, and a pattern in
+            # the user's list that matches nothing causes another warning.
             excluded = tuple(
                 name for name in settings.not_adapted if any(name in path for path in plan.paths)
             )

@@ -1,4 +1,4 @@
-"""What an optimizer tells of itself: its plan, its trust ratios, the steps that it skipped."""
+"""Reports on an optimizer: its plan, its trust ratios, the steps that it skipped."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -21,10 +21,11 @@ class Reporting(Configured):
     def plan(self) -> plans.Plan | None:
         """The plan: one `Treatment` for each variable, in build order; None until the build.
 
-        It is read-only. `names` and `shapes` are those of the variables. Each entry of
-        `treatments` has the weight decay in `decay` and whether the layer is adapted in `adapt`.
-        `multipliers` are factors of the learning rate, and empty if all are 1. `table()` returns
-        the text that `describe` prints.
+        It is read-only. `names` and `shapes` are those of the variables. In each entry of
+        `treatments`, `decay` is the weight decay, and `adapt` is False for a variable that is
+        excluded from layer adaptation or, with Muon and SOAP, is no matrix. `multipliers` are
+        factors of the learning rate, and empty if all are 1. `table()` returns the text that
+        `describe` prints.
 
         Example:
 
@@ -65,8 +66,8 @@ class Reporting(Configured):
     def observe_trust_ratios(self) -> bool:
         """Makes every later step record its trust ratios, for `trust_ratios` to read.
 
-        Call it before the step is traced; `TrustRatios` does so for `fit`. It costs a vector of
-        four numbers for each variable. Checkpoints do not hold these vectors.
+        Call it before the step is traced; in `fit` the callback `TrustRatios` does so. It costs
+        four numbers for each variable, which checkpoints do not hold.
 
         Returns:
             True if the optimizer did not observe before: a step that is already traced then has

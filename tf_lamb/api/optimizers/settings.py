@@ -15,7 +15,7 @@ from tf_lamb.core import checks, layouts
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.plan import Plan
 
-# The types of the constructors' arguments. A schedule is a callable of either Keras.
+# The types of the constructors' arguments. A schedule is a callable in Keras 3 and in tf_keras.
 LearningRate = float | Callable[..., Any]
 WeightDecay = float | Callable[..., Any] | None
 Patterns = Sequence[str] | str | None
@@ -98,8 +98,8 @@ def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all arguments of a constructor by name, given its `locals()`.
 
     Args:
-        constructor: The local variables, of which `shared` has the arguments of `Shared` that
-            were passed.
+        constructor: The local variables of the constructor. `shared` among them has those
+            arguments of `Shared` that were passed; the others get their defaults.
     """
     no_arguments = ("self", "__class__", "shared")
     arguments = {name: value for name, value in constructor.items() if name not in no_arguments}
@@ -112,13 +112,13 @@ def _explicit(constructor: Callable) -> inspect.Signature:
     *explicit, last = signature.parameters.values()
     if last.kind is not last.VAR_KEYWORD:
         return signature
-    *explicit, name = explicit  # the name stays the last
+    *explicit, name = explicit  # the argument `name` stays the last
     return signature.replace(parameters=[*explicit, *shared_parameters(), name])
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnDtypes:
-    """The user's dtypes of what is stored beside the variables.
+    """Holds the argument `dtypes`: the dtypes of the arrays that are kept for each variable.
 
     Attributes:
         slots: "float32" or "bfloat16", the dtype of the slots of the rule. Defaults to "float32".
@@ -131,19 +131,20 @@ class OwnDtypes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The constructor's arguments besides the learning rate.
+    """Checks and holds the constructor's arguments, except the learning rate.
 
-    It is made with every argument by keyword, and raises TypeError or ValueError for one that
-    cannot be right. The fields have the values that checks return: patterns are tuples, stages of
-    accumulation are sorted, and so on. `_SHARED` in this module describes each argument.
+    It takes all arguments by keyword, and raises TypeError or ValueError for one that is not valid.
+    The fields have the values that checks return: patterns are tuples, stages of accumulation are
+    sorted, and so on. `_SHARED` in this module describes each argument.
 
     Attributes:
         keys: The keys that this optimizer's `treatments` may have.
-        layout: The function that decides how the rule sees a variable; see `core/layouts.py`.
-        kinds_of_dtypes: The dataclass that `dtypes` is checked by.
-        not_adapted: The patterns that None in `exclude_from_layer_adaptation` stands for; None is
-            those of `exclude_from_weight_decay`.
-        hyperparameters: The rule's own arguments, by name.
+        layout: The function that decides in which shape the rule sees a variable; see
+            `core/layouts.py`.
+        kinds_of_dtypes: The dataclass whose fields are the keys that `dtypes` may have.
+        not_adapted: The patterns to use if `exclude_from_layer_adaptation` is None. If this is
+            None, too, those of `exclude_from_weight_decay` are used.
+        hyperparameters: The arguments that belong to the rule, by name.
     """
 
     keys: ClassVar[tuple[str, ...]] = ("rate",)
@@ -206,7 +207,7 @@ class Settings:
 
     @property
     def keeps_norm(self) -> bool:
-        """Whether every layer that is adapted keeps the norm that it has."""
+        """Whether steps keep the norm of every matrix, as `form` of Muon and SOAP may ask for."""
         return False
 
     def config(self) -> dict[str, Any]:
@@ -220,7 +221,7 @@ class Settings:
         return {name: getattr(self, name) for name in _CLIPPING}
 
     def host(self) -> dict[str, Any]:
-        """Returns the arguments that the base class of Keras keeps, by name."""
+        """Returns the arguments for the constructor of Keras's base class, by name."""
         names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
         return {name: getattr(self, name) for name in names} | self.clipping()
 
@@ -237,10 +238,10 @@ class Settings:
         return {*vars(self), *self.hyperparameters} - {*OF_HOST, "name", "jit_compile"}
 
     def planned(self, plan: Plan) -> Plan:
-        """Returns the plan with what these settings add to its layouts.
+        """Returns the plan, to which a subclass may add text for `describe`.
 
         Raises:
-            ValueError: in a subclass, if the user cannot want this plan.
+            ValueError: in a subclass, if the plan contradicts the settings or changes nothing.
         """
         return plan
 
@@ -259,11 +260,11 @@ class RatioSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class _DtypesOfMatrices(OwnDtypes):
-    """The dtypes of an optimizer of matrices, with that of its matrix products.
+    """Holds the argument `dtypes` of Muon and SOAP.
 
     Attributes:
-        products: "float32" or "bfloat16". Defaults to None: the authors' on an accelerator, and
-            the dtype of the step on a CPU.
+        products: The dtype of matrix products, "float32" or "bfloat16". Defaults to None: the
+            authors' choice on an accelerator, and the dtype of the step on a CPU.
     """
 
     products: str | None = None
@@ -300,7 +301,7 @@ class MatrixSettings(Settings):
 
     @property
     def has_ratio(self):
-        """See base class; bounds, open ones among them, turn the ratio on."""
+        """See base class; any `bounds`, even a pair of None, turn the trust ratio on."""
         return self.hyperparameters["bounds"].are_given
 
     @property
@@ -315,7 +316,7 @@ class MatrixSettings(Settings):
         return super().for_rule(accelerated) | {"product_dtype": "bfloat16" if is_half else None}
 
     def planning(self):
-        """See base class; the layout is that of matrices."""
+        """See base class; the layout is `core.layouts.matrix`."""
         excluded = self.exclude_from_layer_adaptation
         layout = functools.partial(
             layouts.matrix,
@@ -330,8 +331,8 @@ class MatrixSettings(Settings):
         """See base class.
 
         Raises:
-            ValueError: if no variable is a matrix, if none has heads that shall be matrices, or if
-                one decays that keeps its norm.
+            ValueError: if no variable is a matrix, if no matrix has the heads that `form` asks for,
+                or if a matrix of constant norm has weight decay.
         """
         for i, (name, treatment) in enumerate(zip(plan.names, plan.treatments, strict=True)):
             decays = treatment.adapt and treatment.decay and i not in plan.frozen
@@ -367,7 +368,7 @@ class MatrixSettings(Settings):
 
 
 class ProjectionSettings(Settings):
-    """The settings of AdamP and SGDP, which work on channels."""
+    """Holds the settings of AdamP and SGDP, which look at each output channel by itself."""
 
     keys = ("rate", "depthwise")
     layout = staticmethod(layouts.channels)
@@ -389,7 +390,7 @@ def learning_rate(value, host):
 
     Args:
         value: A number, a schedule, or another callable, which is left to Keras to check.
-        host: The class of the schedules of this Keras.
+        host: The class `LearningRateSchedule` of the Keras that the optimizer is for.
 
     Returns:
         The number as a float, or the schedule or callable as it is.
@@ -410,7 +411,7 @@ def weight_decay(value, host):
 
     Args:
         value: A number, a schedule, or None, which means 0.
-        host: The class of the schedules of this Keras.
+        host: The class `LearningRateSchedule` of the Keras that the optimizer is for.
 
     Returns:
         The number as a float, or the schedule as it is.
@@ -428,11 +429,11 @@ def weight_decay(value, host):
 
 
 def undo_float32_rounding(rate, user_rate):
-    """Returns the rate that the user gave, if the variable still holds its rounding to float32.
+    """Returns the learning rate that the user passed, unless it was changed since.
 
     Args:
-        rate: The value of the variable.
-        user_rate: The user's number, or None if the rate is none.
+        rate: The learning rate now, which a variable may have rounded to float32.
+        user_rate: The number that the user passed; None if it was a schedule or a function.
 
     Returns:
         `user_rate` if `rate` is its rounding to float32, else `rate`.
@@ -444,7 +445,7 @@ def undo_float32_rounding(rate, user_rate):
 def plain(value: Any) -> Any:
     """Rounds a float to seven digits: 0.9 for 0.8999999761581421; returns other values as they are.
 
-    The legacy interface of Keras keeps its arguments in float32.
+    Keras's legacy optimizers keep their arguments in float32, and so write them into configs.
     """
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
@@ -531,9 +532,9 @@ Class = TypeVar("Class", bound=type)
 def documented(cls: Class) -> Class:
     """Completes the docstring of a class of optimizers, and the errors of its constructor.
 
-    The line `{{shared_arguments}}` is replaced by an entry for each argument that has none. The
-    signature shows each argument of `Shared`. The constructor answers an unknown argument with the
-    one that was probably meant.
+    The line `{{shared_arguments}}` is replaced by the text of `_SHARED` for each argument that the
+    docstring does not describe. The signature shows each argument of `Shared`. The error for an
+    unknown argument shows the call rewritten, with the argument that was probably meant.
 
     Args:
         cls: A class with `settings_class`. It is changed in place.

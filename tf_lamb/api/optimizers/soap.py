@@ -1,4 +1,4 @@
-"""The framework-independent half of SOAP: its signature, docstring, settings and rule."""
+"""Defines the base class of SOAP for all frameworks: signature, docstring, settings and rule."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.soap import RULE, sides_of
 from tf_lamb.core.stored import Slot
 
-_BASES = ("L", "L_basis"), ("R", "R_basis")  # names of the slots of rows, and of columns
+_BASES = ("L", "L_basis"), ("R", "R_basis")  # the slots of rows, and of columns: factor, basis
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,14 @@ class SOAPSettings(settings.MatrixSettings):
         checks.integer("precondition_frequency", frequency, most=2**23)
 
     def sides_of(self, view):
-        """Returns the axes of the matrices of a view that have a factor: 0 rows, 1 columns."""
+        """Returns the axes of the matrices in a view that have a basis: 0 is rows, 1 columns."""
         hyperparameters, shape = self.hyperparameters, view[-2:]
         return sides_of(
             shape, hyperparameters["max_precond_dim"], hyperparameters["form"].one_sided
         )
 
     def for_rule(self, accelerated):
-        """See base class; an accelerator renews bases by Cholesky unless the user chooses."""
+        """See base class; on an accelerator "cholesky" is the default of `renewal` in `form`."""
         rule_arguments = super().for_rule(accelerated)
         if accelerated and rule_arguments["form"].renewal is None:
             rule_arguments["form"] = dataclasses.replace(rule_arguments["form"], renewal="cholesky")
@@ -69,9 +69,9 @@ class SOAPSettings(settings.MatrixSettings):
 
 @settings.documented
 class SOAP(Layerwise):
-    """SOAP, Adam in the eigenbasis of Shampoo's factors for matrices; AdamW for all that is none.
+    """SOAP, Adam in the eigenbasis of Shampoo's factors for matrices; AdamW for everything else.
 
-    Per matrix, rows in and columns out, at every step:
+    Per matrix, with the layer's inputs as rows and its outputs as columns, at every step:
 
         m  <- beta_1 m + (1 - beta_1) g
         v  <- beta_2 v + (1 - beta_2) (QL' g QR)^2
@@ -81,32 +81,36 @@ class SOAP(Layerwise):
         L  <- beta_2 L + (1 - beta_2) g g'
         R  <- beta_2 R + (1 - beta_2) g' g
 
-    QL and QR are orthogonal. They come near the eigenvectors of L and R by one power iteration
-    every `precondition_frequency` steps, in a branch of the program that other steps do not enter;
-    by Cholesky, matrices of other shapes take turns. The first gradient makes the bases, and moves
-    no matrix; s counts the steps that the matrix has made since, and not those in which it rests.
+    QL and QR are orthogonal matrices. Their columns approach the eigenvectors of L and R by one
+    power iteration every `precondition_frequency` steps, in a branch of the program that other
+    steps do not run. With the renewal "cholesky", matrices of different shapes are renewed in
+    different steps. The first gradient of a matrix makes L, R, QL and QR, and leaves w, m and v as
+    they are; s counts the steps that the matrix has taken since, without those in which it had no
+    gradient.
 
-    What is a matrix, and which of its axes are rows, is found as by `Muon`, LoRA's two factors
-    alike; embeddings, biases, normalizations and what `exclude_from_layer_adaptation` names are
-    AdamW's, by the same learning rate and betas. Its rate is about AdamW's, too. An output layer as
-    wide as a vocabulary has a basis of its short side alone.
+    Matrices, and which of their axes are rows, are recognized as by `Muon`. AdamW updates all other
+    variables, such as embeddings, biases, normalizations and what `exclude_from_layer_adaptation`
+    matches, at the same learning rate and betas. SOAP's rates are about those of AdamW, too. An
+    output layer as wide as a vocabulary has a basis of its short side alone.
 
-    A matrix of r x c takes 8 (r^2 + c^2) bytes beside m and v; `tf_lamb.describe` shows them. They
-    are always in float32, and so is m: rounded to bfloat16, it would have parts where gradients
-    have none, and v would divide them by nearly 0. The two sides take six products of matrices a
-    step for the update and two for L and R; `dtypes={"products": "bfloat16"}` has these in
-    bfloat16. A renewal is a Householder QR on a CPU, and elsewhere Cholesky QR in four passes of
-    (L + 1e-4 mean) QL, with `mean` the mean eigenvalue. Where it fails, the basis stays as it was,
-    which `kept_bases` counts. On GPUs and TPUs matrices of one shape are worked on as one array.
-    `shard_update` keeps on each device its share of the state.
+    L, R, QL and QR of an r x c matrix take 8 (r^2 + c^2) bytes beside m and v; `tf_lamb.describe`
+    shows them. They are always in float32, and so is m of a matrix: rounding to bfloat16 would give
+    m components in directions in which gradients have none, and v would divide them by nearly 0. A
+    step takes six products of matrices for the update, and two for L and R; with
+    `dtypes={"products": "bfloat16"}` these are in bfloat16. QL is renewed by a Householder QR
+    decomposition on a CPU, and elsewhere by Cholesky QR in four passes of (L + 1e-4 mean) QL, with
+    `mean` the mean eigenvalue of L; QR likewise. If a renewal fails, the basis stays as it was, and
+    `kept_bases` counts it. On GPUs and TPUs matrices of one shape are worked on as one array. With
+    `shard_update` each device keeps its share of the slots.
 
-    As long as gradients do not span it, the basis of a side is not determined, nor are the steps
-    in it: another version of a library may find another one.
+    While the gradients so far do not span a side, its basis is not unique, and neither are the
+    steps: another version of a library may find another basis.
 
-    XLA on TensorFlow takes 6 seconds for the first basis of 512 rows on a CPU, and ever longer:
-    pass `jit_compile=False` to `compile`, with replicas to this optimizer, too, or train on JAX.
-    The TPU's compiler takes minutes for a decomposition of a long side: there give
-    `max_precond_dim`, exclude matrices whose shorter side is above it, and compile a step first.
+    On TensorFlow, XLA takes 6 seconds for the first basis of 512 rows on a CPU, and longer for more
+    rows: pass `jit_compile=False` to `compile`, with several replicas to this optimizer, too, or
+    train on JAX. The compiler for TPUs takes minutes for the decomposition of a long side: there
+    pass `max_precond_dim`, exclude matrices whose shorter side is longer, and compile one step
+    before you train.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -117,39 +121,45 @@ class SOAP(Layerwise):
         epsilon: Added to the root of the second moment. Defaults to 1e-8.
         weight_decay: Decoupled decay, a float or a schedule; None is 0. Defaults to 0.0; Vyas et
             al. have 0.01.
-        exclude_from_layer_adaptation: List of regexes of variables that AdamW steps.
+        exclude_from_layer_adaptation: List of regexes of variables that AdamW updates.
             Defaults to None: ["embedding"], without a warning where nothing matches.
         precondition_frequency: Steps between two renewals. Defaults to 10 (Vyas et al.).
         max_precond_dim: The longest side that has a basis. Defaults to 10,000 (Vyas et al.).
-        form: Dict of how bases come about, and of what a step keeps; None is
+        form: Dict of how bases are computed, what a step keeps, and what a matrix is; None is
             {"one_sided": False, "renewal": None, "norm": None, "heads": None}.
-            "one_sided": whether the shorter side alone has one. "renewal": "qr", of all matrices in
-            the same step (Vyas et al.); "cholesky"; None is "qr" on a CPU, "cholesky" elsewhere.
-            "norm": "constant" scales each matrix, or each of its slices, after a step to the norm
-            it had, and refuses weight decay of matrices (Wen et al., Hyperball, with bounds
-            {"trust_ratio": (None, None)}, by which a step is lr |w| long). No norm is stored, as
-            theirs at the start is: what else changes |w|, averages at the end of `fit` or bfloat16
-            weights without masters, is kept. A matrix that is near zero stays short.
-            "heads": "each" makes each head of an attention's query, key and value, model x size, a
-            matrix with bases of its own, as Muon's form does; no published SOAP has it. L then has
-            model^2 numbers for every head, which "one_sided" spares where the size is shorter. A
-            ratio and a constant norm are those of each head. All else stays one matrix, as with
-            None, the default. A saved state goes on under the form alone that it was saved with.
-        bounds: Dict of a smallest and a largest value of "trust_ratio" and of "weight_norm", |w| in
-            it; None in a pair is open. It gives each matrix LAMB's trust ratio: the step that the
-            learning rate multiplies, d = u with both corrections, is multiplied by |w|/|d| within
-            the bounds; decay stays outside, and AdamW's variables have none. {"trust_ratio": (None,
-            None)} is the ratio as it is; `treatments` can give each row or column its own. A "u/w
-            floor" bounds |d|/|w| instead, and is another thing. Defaults to None: no ratio.
+            "one_sided": whether the shorter side alone has a basis. "renewal": "qr", of all
+            matrices in the same step (Vyas et al.); "cholesky", as above; None is "qr" on a CPU,
+            "cholesky" elsewhere.
+            "norm": "constant" scales each matrix, or each of its slices, after every step to the
+            norm that it had before, and refuses weight decay of matrices. With bounds
+            {"trust_ratio": (None, None)}, which make a step learning_rate |w| long, it is Hyperball
+            (Wen et al.), except that Hyperball stores the norm of the first weights. Here no norm
+            is stored: what else changes |w| lasts, such as averages that replace weights at the end
+            of `fit`, or the rounding of bfloat16 weights without masters. A matrix near zero stays
+            short. None, the default, lets steps change the norm.
+            "heads": "each" makes each head of an attention layer's query, key and value kernel a
+            matrix of model x head size with its own bases, as in `Muon`; no published SOAP has it.
+            Every head then has an L of model^2 numbers; "one_sided" leaves it out if the head size
+            is shorter. Each head has its own trust ratio and constant norm. Other kernels stay one
+            matrix. None, the default: all heads together are one matrix. A saved state can be
+            loaded only with the "heads" that it was saved with.
+        bounds: Dict of "trust_ratio" and "weight_norm", each a pair of the smallest and the largest
+            value: of the ratio, and of |w| in it. None in a pair is no bound. Any bounds give each
+            matrix LAMB's trust ratio: d, which is u with both bias corrections, is multiplied by
+            |w|/|d|, within the bounds. Weight decay is not multiplied, and AdamW's variables have
+            no ratio. {"trust_ratio": (None, None)} is the ratio without bounds; "slices" in
+            `treatments` gives each row or column a ratio. A "u/w floor" is something else: it
+            bounds |d|/|w|. Defaults to None: no trust ratio.
         {{shared_arguments}}
 
     Raises:
         ValueError, TypeError: at construction, for a hyper-parameter out of its range, a pattern
             that is no regex, an unknown argument, a constant norm beside averages that overwrite
             weights.
-        ValueError: at the first step, for a matrix of which no side is short enough, where
-            `treatments` names axes that a variable does not have, where nothing is a matrix, or has
-            the heads that `form` asks for, and where a matrix of constant norm decays.
+        ValueError: at the first step, if no side of a matrix is short enough for a basis, if
+            `treatments` names axes that a variable does not have, if no variable is a matrix, if
+            none has the heads that `form` asks for, or if a matrix of constant norm has weight
+            decay.
 
     Example:
 
@@ -205,7 +215,7 @@ class SOAP(Layerwise):
 
     @property
     def kept_bases(self) -> int:
-        """How often the new bases of a matrix were not finite and orthogonal, and not taken."""
+        """How often the bases of a matrix stayed, as new ones were not finite and orthogonal."""
         plan = self.plan
         if plan is None or self._storage is None:
             return 0

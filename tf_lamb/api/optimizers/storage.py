@@ -13,9 +13,9 @@ from tf_lamb.core.stored import Slot, State, Stored
 
 @dataclasses.dataclass
 class Storage:
-    """Holds the arrays that accompany each variable, and the scalars of the optimizer.
+    """Holds the arrays that an optimizer keeps for each variable, and its scalars.
 
-    Sequences are in build order. No framework tracks what is in here.
+    Sequences are in the order of the variables in the build. No framework tracks what is in here.
 
     Attributes:
         plan: The plan of the build.
@@ -28,13 +28,14 @@ class Storage:
         accumulators: The sum of each variable's gradients over micro-batches; empty without
             accumulation.
         micro_step: The counter of micro-batches in this update; None without accumulation.
-        has_averages: A counter that is 0 before the averages begin; None without `use_ema`.
-        steps: Micro-batches of an update, or "growing", which is part of the names of sums; None
-            without accumulation.
-        shown: For each variable a tuple of the vector in which a step records its trust ratio;
-            empty if the optimizer does not observe them (`observation`).
-        native: A function that returns the framework's variable, on which an update works, of a
-            variable of Keras.
+        has_averages: A scalar that is 0 before the first update, while the averages are still equal
+            to the weights, and 1 afterwards; None without `use_ema`.
+        steps: Micro-batches of an update, or "growing" if their number changes. It is part of the
+            names under which sums are saved. None without accumulation.
+        shown: For each variable a tuple of the vector in which a step records its trust ratio
+            (`observation.vectors`); empty if the optimizer does not observe its trust ratios.
+        native: A function that returns the variable that updates work on for a variable of Keras:
+            TensorFlow's own if there is one.
     """
 
     plan: Plan
@@ -56,11 +57,11 @@ class Storage:
         Args:
             indices: The positions in the build of the variables that have a gradient.
             weights: These variables.
-            averaged: The positions whose averages move in this step.
+            averaged: The positions of the variables whose moving averages this step updates.
 
         Returns:
-            The `State` of the step. Its `dropped` has the sums of other variables, except those
-            that the plan freezes.
+            The `State` of the step. Its `dropped` has the accumulators of all other variables,
+            except those that the plan freezes.
         """
         native, sums = self.native, self.accumulators
         stopped = set(range(len(sums))) - self.plan.frozen - set(indices)
@@ -83,7 +84,7 @@ class Storage:
         )
 
     def count_micro_batch(self, xp: Any, is_due: Any) -> None:
-        """Counts a micro-batch, or begins to count anew after the last of an update.
+        """Adds 1 to the counter of micro-batches, or sets it to 0 after the last of an update.
 
         Args:
             xp: The array namespace.
@@ -94,14 +95,15 @@ class Storage:
         micro_step.assign(xp.where(is_due, xp.zeros_like(micro_batches), micro_batches))
 
     def begin_averages(self, xp: Any, put: Callable, moved: set[int], stepped: Any) -> None:
-        """Sets the averages that this step does not move.
+        """Sets the moving averages that this step does not update.
 
-        Until the first update each is its weight; that of a frozen variable always is.
+        Until the first update they are equal to their weights. The average of a frozen variable
+        always is.
 
         Args:
             xp: The array namespace.
             put: A function that assigns a value to a variable.
-            moved: The positions of the averages that the step moves.
+            moved: The positions of the variables whose averages the step updates.
             stepped: Whether an update was taken, a boolean scalar.
         """
         has_averages, frozen = self.native(self.has_averages), self.plan.frozen
@@ -114,11 +116,11 @@ class Storage:
         has_averages.assign(xp.maximum(has_averages, xp.cast(stepped, has_averages.dtype)))
 
     def vectors(self) -> list:
-        """Returns the vectors in which steps record trust ratios."""
+        """Returns all vectors in which steps record trust ratios, in one list."""
         return [vector for of_variable in self.shown for vector in of_variable]
 
     def averaged(self, of: Iterable[int] | None = None) -> list[tuple[Any, Stored]]:
-        """Returns pairs of an average and the `Stored` of its variable, without slots.
+        """Returns pairs of a moving average and the `Stored` of its variable, without slots.
 
         Args:
             of: The positions of the variables. Defaults to None: all variables.
@@ -138,7 +140,7 @@ class Storage:
         return {**slots, **dict(("average", average) for average, _ in self.averaged({index}))}
 
     def scalars(self) -> dict[str, Variable]:
-        """Returns a dict of the optimizer's scalars that are kept here, by name."""
+        """Returns a dict of the scalars in here, by the names under which they are saved."""
         scalars: dict[str, Variable] = {}
         if self.steps and self.micro_step is not None:
             scalars[named.of_micro_steps("micro_step", self.steps)] = self.micro_step
@@ -169,7 +171,7 @@ def make_storage(
         optimizer: The optimizer.
         variables: The variables that it trains.
         plan: Its plan for them.
-        averages: The moving averages, which the host has made; empty without `use_ema`.
+        averages: The moving averages, which Keras's `build` has made; empty without `use_ema`.
 
     Returns:
         The storage.
@@ -185,7 +187,7 @@ def make_storage(
         storage.averages = averages
         storage.has_averages = _counter(optimizer, "has_averages")
     if steps := optimizer.gradient_accumulation_steps:
-        # The sums of a growing batch continue if its stages change.
+        # The name of a sum lacks the stages of a growing batch, so that other stages can load it.
         storage.steps = "growing" if optimizer._growing else steps
         storage.micro_step = _counter(optimizer, "micro_step")
         storage.accumulators = optimizer._host.accumulators(optimizer, variables)

@@ -17,13 +17,13 @@ _ANY_NUMBER = "(-inf, inf)"
 def rule_of(
     step: Callable, ranges: Mapping[str, str], start_rate: float, transfer_exponent: float | None
 ) -> Rule:
-    """Reads the slots and the hyper-parameters of a rule off its signature.
+    """Makes a `Rule` of a function; its slots and hyper-parameters are read off the signature.
 
     Args:
-        step: The function of the rule.
-        ranges: Dict from a hyper-parameter to the interval that it lies in.
+        step: The function.
+        ranges: Dict from a hyper-parameter to the interval that it has to lie in.
         start_rate: The default of the learning rate.
-        transfer_exponent: The exponent a of `recipes.transfer`; None if it is not known.
+        transfer_exponent: As for `optimizer_of`.
 
     Returns:
         The rule.
@@ -88,7 +88,7 @@ def _kind_of(step, name, default, ranges):
 
 
 def maker(frontend: type[Layerwise], register: Callable[[type], type]) -> Callable[..., type]:
-    """Makes the function `optimizer_of` of one Keras.
+    """Makes the function `optimizer_of` for Keras 3 or for tf_keras.
 
     Args:
         frontend: The base class of the optimizers for this Keras.
@@ -114,16 +114,16 @@ def maker(frontend: type[Layerwise], register: Callable[[type], type]) -> Callab
 
             xp      functions as in NumPy, of the framework that trains: xp.sign, xp.sqrt, ...
             g, w    gradient and weight of one layer, in float32 at least
-            slots   what you keep of a weight from step to step, zeros of its shape at first: an
-                    argument that you call m is the slot "m"
+            slots   the arrays that you keep for a weight from step to step, zeros of its shape at
+                    first: an argument that you call m is the slot "m"
             lr, t   learning rate and number of the step, from 1
-            decay   weight decay, 0.0 where it is excluded
-            adapt   whether the layer is adapted; False where it is excluded
-            axes    those of a norm; None is all
+            decay   weight decay, 0.0 for a weight that is excluded from it
+            adapt   False for a weight that is excluded from layer adaptation, else True
+            axes    the axes to sum a norm over; None is all
 
-        The other arguments by keyword are hyper-parameters, and arguments of the class. A rule
+        The other keyword arguments are hyper-parameters, which the class takes as arguments. A rule
         that takes `observe=None` and hands it to `tf_lamb.rules.trust_ratio` has trust ratios,
-        which `TrustRatios` shows. `tf_lamb.rules` has the parts that our own rules are made of.
+        which `TrustRatios` shows. `tf_lamb.rules` has the parts that this package's rules share.
 
         Args:
             rule: The function.
@@ -131,13 +131,14 @@ def maker(frontend: type[Layerwise], register: Callable[[type], type]) -> Callab
             learning_rate: The default of the class, at which `find_rate` begins. Defaults to 0.001.
             ranges: Dict from a hyper-parameter to the interval that it has to lie in, such as
                 {"gamma": "[0, 1)"}. Defaults to None: beta_1, beta_2, momentum and epsilon have
-                theirs, any other is any number.
-            transfer_exponent: By which power of the fewer steps `recipes.transfer` with a noise
-                scale raises the learning rate, in [0, 1]. Defaults to None: it is not known, and
-                `transfer` refuses optimizer="LayerwiseLion".
+                the intervals that they have in LAMB and LARS, any other may be any number.
+            transfer_exponent: The exponent a in [0, 1] by which `recipes.transfer`, with a noise
+                scale, raises the learning rate at a larger batch. Defaults to None: it is not
+                known, and `transfer` refuses optimizer="LayerwiseLion".
 
         Returns:
-            The class. Bind it to a module's name, and import that module before you load a model.
+            The class. Assign it to a name in a module, and import that module before you load a
+            model that was saved with the optimizer.
 
         Raises:
             TypeError, ValueError: for a function that is no such rule, and for a name that an
@@ -171,8 +172,7 @@ def class_of(
         frontend: The base class of the optimizers for this Keras.
         name: The name of the class; None makes it from the name of `step`.
         learning_rate: The default of the learning rate.
-        ranges: Dict from a hyper-parameter to the interval that it lies in, or None.
-        transfer_exponent: The exponent a of `recipes.transfer`; None if it is not known.
+        ranges, transfer_exponent: As for `optimizer_of`.
 
     Returns:
         The class.

@@ -1,4 +1,4 @@
-"""The words of other packages for arguments of optimizers, and what they become here.
+"""The table `WORDS`: arguments of other packages' optimizers, and what replaces them here.
 
 `arguments.py` rewrites a call by this table, and docs/moving_in.md shows it.
 """
@@ -12,18 +12,22 @@ from tf_lamb.core import rules
 
 
 class Word(NamedTuple):
-    """One word of other packages, or several that mean something else together.
+    """Holds a row of `WORDS`: an argument of other packages, or several that belong together.
 
     Attributes:
-        words: The arguments in those packages, as in a call: "lr"; with a value, if the entry is
-            for this value alone: "adam_w_mode=False". An argument of ours among them is replaced.
-        packages: The packages that have the word.
-        becomes: Arguments of ours, as in a call, in which names stand for values: "epsilon=eps".
-            "" if ours need no argument for it, None if they cannot do it.
-        note: A sentence: what ours compute otherwise, or why they cannot do it, and the way out.
-        classes: The optimizers of ours that the entry is for. Defaults to all that have the
-            arguments in `becomes`.
-        same: Values with which the word asks for what ours do anyway; it is then left out.
+        words: The arguments of those packages, as in a call: "lr"; with a value, if the row is for
+            this value alone: "adam_w_mode=False". An argument of this package may be among them;
+            the value that `becomes` has for it replaces the user's.
+        packages: The packages that have the arguments.
+        becomes: The arguments of this package that replace them, as in a call, in which names stand
+            for values: "epsilon=eps". "" if no argument is needed, None if this package cannot do
+            what they ask for.
+        note: A sentence on what this package computes differently, or on why it cannot do this and
+            what to do instead. Defaults to "".
+        classes: The names of this package's optimizers that the row is for. Defaults to all that
+            have the arguments in `becomes`.
+        same: Values of the first argument that ask for what this package does anyway; the argument
+            is then left out. Defaults to none.
     """
 
     words: str
@@ -35,12 +39,12 @@ class Word(NamedTuple):
 
     @property
     def conditions(self) -> Mapping[str, Any]:
-        """Each word, with the value that it must have; `...` stands for any value."""
+        """Name of each argument in `words` -> the value that it must have; `...` is any value."""
         return _conditions(self.words)
 
     @property
     def arguments(self) -> Mapping[str, ast.expr]:
-        """The arguments of ours in `becomes`, each with its value as a syntax tree."""
+        """Name of each argument in `becomes` -> its value, as a syntax tree."""
         return {str(item.arg): item.value for item in _call(self.becomes or "").keywords}
 
 
@@ -92,7 +96,7 @@ _RATE_OF_ADAM = (
     "{'embedding': {'rate': 0.1}}."
 )
 
-# The first entry of which a call has all words counts, so an entry of more words comes earlier.
+# The first row counts whose arguments are all in the call, so rows of more arguments come earlier.
 WORDS = (
     # -- learning rate and decay
     Word(
@@ -330,7 +334,7 @@ WORDS = (
     Word("clip_gradient", "MXNet", "clipvalue=clip_gradient", same=(None, -1)),
     Word("grad_clip", "paddle", None, "Pass global_clipnorm, clipnorm or clipvalue, a number.",
          same=(None,)),
-    # -- around the rule
+    # -- all else
     Word("params", "torch", "", _PARAMETERS),
     Word("parameters", "paddle", "", _PARAMETERS),
     Word("foreach", _TORCH, "", _XLA),
