@@ -457,9 +457,9 @@ exclude_from_weight_decay: List of regexes, searched in the variables' paths
     token. Defaults to None: nothing is excluded.
 exclude_from_layer_adaptation: List of regexes. Defaults to None: the variables that are
     excluded from weight decay. An empty list excludes nothing.
-treatments: Dict from a regex to a dict of what the variables that match get, for instance
-    `{"^encoder/": {"rate": 0.1}}`. Of each key the first regex that matches and has it counts.
-    Defaults to None.
+treatments: Dict from a regex to a dict of settings for the variables that match it, such as
+    `{"^encoder/": {"rate": 0.1}}`. If several regexes match a variable, the first one that has a
+    key sets it. Defaults to None.
 {{keys}}
 clipnorm: The largest norm of each gradient. Defaults to None. All clipping happens
     after the gradients of replicas and micro-batches are aggregated.
@@ -467,58 +467,60 @@ clipvalue: The largest absolute value in a gradient. Defaults to None.
 global_clipnorm: The largest norm of all gradients together. Defaults to None.
 use_ema: Whether to keep an exponential moving average of the weights.
     Defaults to False.
-ema_momentum: Momentum of that average, in [0, 1]. Defaults to 0.99.
-ema_overwrite_frequency: Steps after which the average replaces the weights. Defaults to
-    None: at the end of `fit` only.
+ema_momentum: Momentum of the moving average, in [0, 1]. Defaults to 0.99.
+ema_overwrite_frequency: The number of steps after which the moving average replaces the
+    weights, each time. Defaults to None: at the end of `fit` only.
 loss_scale_factor: In Keras 3, what the loss is multiplied by and gradients are divided by,
     as in every optimizer of Keras. Defaults to None.
 gradient_accumulation_steps: Micro-batches whose mean gradient makes one step; schedules
-    and `iterations` count steps. A dict from a step to the number from there on makes a batch
-    that grows, in one program: with `{0: 1, 500: 2, 900: 4}` a step takes two micro-batches from
-    step 500 on. Then the attribute of this name is the largest number, and `get_config()` has the
-    dict. Micro-batches that `fit` leaves over at its end make no step and wait for the next ones,
-    as in Keras's optimizers. Defaults to None: every batch is a step.
-dtypes: Dict of "slots" and "masters". "slots": "float32", or "bfloat16" with stochastic
-    rounding: a moment or a velocity takes 4 bytes a parameter, or 2. "masters": with "float32"
-    float16 and bfloat16 variables have a master, 4 bytes a parameter more, on which the rule
-    works. Defaults to None: slots in float32, and no masters.
+    and `iterations` count steps. A dict makes the batch grow without a new compilation: with
+    `{0: 1, 500: 2, 900: 4}` a step takes two micro-batches from step 500 on, and four from step 900
+    on. Then the attribute of this name is the largest number, and `get_config()` has the dict. If
+    `fit` ends within a step, the next `fit` goes on with the micro-batches added up so far, as with
+    Keras's optimizers. Defaults to None: every batch is a step.
+dtypes: Dict of "slots" and "masters". "slots": the dtype of moments and velocities,
+    "float32" (4 bytes a parameter), or "bfloat16" with stochastic rounding (2 bytes). "masters":
+    with "float32", float16 and bfloat16 variables have a float32 copy that the rule works on (4
+    bytes a parameter more). Defaults to None: slots in float32, and no masters.
 shard_update: In Keras 3 on JAX, whether each device of the data axis keeps its share of the
-    slots, masters, averages and accumulators, and computes its share of the update, with
-    the norms of unsharded variables (Xu et al., arXiv 2004.13336). Defaults to False.
-on_nonfinite: What becomes of a step whose gradients, of all replicas and micro-batches,
-    hold a NaN or what float32 cannot square. "skip" leaves weights, slots, averages and
-    `iterations` as they are and counts it in `skipped_steps`; "raise" leaves them, too,
-    and raises the framework's error, naming the variables, except where XLA compiles all of
-    a step; "propagate" takes the step. Defaults to "skip".
+    slots, masters, moving averages and accumulated gradients, and computes its share of the
+    update. Norms are still those of whole variables (Xu et al., arXiv 2004.13336). Defaults to
+    False.
+on_nonfinite: What to do with a step whose gradients, summed over replicas and micro-batches,
+    hold a NaN or a number whose square overflows float32. "skip" leaves weights, slots, moving
+    averages and `iterations` as they are and counts the step in `skipped_steps`; "raise" leaves
+    them, too, and raises the framework's error, which names the variables, except where XLA
+    compiles all of a step; "propagate" takes the step. Defaults to "skip".
 on_spike: Whether to skip a step whose gradient is far longer than those before: "skip", or
     [window, deviations], by default [128, 6.0] (OLMo). The norm of all gradients, before they
     are clipped, is a spike if it is above the mean of the last `window` steps by more than
-    `deviations` standard deviations. It begins when half of the window is filled, with two
-    steps at least. Nothing changes then but the window, which is saved with the slots, and
-    `spiked_steps`; `gradient_norm` has the latest norm. Defaults to None: off.
+    `deviations` standard deviations. No step is skipped before half of the window, and at least
+    two steps of it, is filled. A skipped step changes only the window of norms, which is saved
+    with the slots, and `spiked_steps`; `gradient_norm` has the latest norm. Defaults to None: off.
 jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
 name: Name of the optimizer. Defaults to that of its class.
 """
 _KEYS_OF_TREATMENTS = """
-    "rate": A factor, 0 or more, of the learning rate. It multiplies what the schedule, or AdaScale,
-    gives, and so all that the learning rate does: a trust ratio is as it was. 0 freezes a variable
-    as `trainable = False` does, slots and all. `tf_lamb.layer_decay` makes such a dict.
-    "slices": An axis, or [axis, blocks]: each slice, or each block of them, has a ratio of its own.
-    `{"qkv/kernel": {"slices": [-1, 3]}}` treats Q, K and V separately,
-    `{"stacked/": {"slices": 0}}` the layers of a scan. With Muon and SOAP, where `bounds` or a
-    constant norm are, the axis is that of all rows, or of all columns, of a matrix; what is no
-    matrix has none, as `tf_lamb.describe` shows.
+    "rate": A factor, 0 or more, of the learning rate that the schedule, or AdaScale, has set. It
+    does not change the trust ratio. 0 freezes a variable as `trainable = False` does: its slots
+    stay as they are, too. `tf_lamb.layer_decay` makes such a dict.
+    "slices": An axis, or [axis, blocks]: each index of the axis, or each block of indices, has its
+    own trust ratio. `{"qkv/kernel": {"slices": [-1, 3]}}` treats Q, K and V separately,
+    `{"stacked/": {"slices": 0}}` the layers of a scan. With Muon and SOAP it needs `bounds` or a
+    constant norm, and the axis has to be all rows, or all columns, of a matrix. It has no effect on
+    other variables, as `tf_lamb.describe` shows.
     "join": Whether the variables of one Keras layer that match, say a kernel and its bias, share
     one trust ratio; by default each variable has its own.
-    "rows": The axis that is rows, a list of axes, or None for what is no matrix, where paths and
-    shapes do not tell: `{"mixer/kernel": {"rows": 0}, "in_groups": {"rows": None}}`. A bias is
-    never a matrix.
-    "heads": An axis, or [axis, blocks], of which each index, or each block, is a matrix of its own,
-    where paths and shapes do not tell: `{"qkv/kernel": {"heads": [-1, 3]}}` makes Q, K and V of a
-    `Dense` three matrices, and `[-1, 36]` each of their 12 heads one. A kernel of three axes whose
-    rows are not known needs "rows", too. None keeps all of it one matrix, whatever `form` says.
-    "depthwise": Whether it is a depthwise kernel, whose output channels are the last two axes
-    instead of the last; by default what has "depthwise" in its path is one, as Keras names it.
+    "rows": The axis, or a list of the axes, that are the rows of a matrix; None if the variable is
+    no matrix. Needed where path and shape do not decide it:
+    `{"mixer/kernel": {"rows": 0}, "in_groups": {"rows": None}}`. A bias is never a matrix.
+    "heads": An axis, or [axis, blocks]: each index of the axis, or each block of indices, is a
+    matrix. Needed where path and shape do not decide it: `{"qkv/kernel": {"heads": [-1, 3]}}` makes
+    Q, K and V of a `Dense` three matrices, and `[-1, 36]` makes each of their 12 heads a matrix. A
+    kernel of three axes whose rows are not recognized needs "rows", too. None keeps the variable
+    one matrix, whatever `form` says.
+    "depthwise": Whether the variable is a depthwise kernel, whose output channels are the last two
+    axes instead of the last. By default it is one if its path has "depthwise", as in Keras.
 """
 _ENTRIES = {entry[1]: entry[0] for entry in re.finditer(r"^(\w+):.*(?:\n .*)*", _SHARED, re.M)}
 _KEYS = {
