@@ -1,1 +1,1 @@
-"""Continues the state and arguments of other packages' optimizers."""
+"""Contains `migrate`, which continues training from the state of another optimizer."""

@@ -1,4 +1,4 @@
-"""Contains `migrate`, which continues the state of another optimizer in one of this package.
+"""Contains `migrate`, which copies the state of another optimizer into one of this package.
 
 Seam into Model Garden (tf-models-official 2.20.0): `_average_weights` and `_model_weights` of its
 `ExponentialMovingAverage`.
@@ -32,9 +32,11 @@ class MigrationReport:
         step: The number of optimizer steps that the source has made.
         matched: Path of a variable -> its name in the source.
         fresh: Paths of the variables whose state starts at zero, as the caller asked.
-        left_over: Names of variables for which the source has state and the optimizer has not.
-        left_behind: Other state that has no place in the optimizer, by its name in a file.
-        averages: How averaged weights (`use_ema`) go on; empty if the optimizer keeps none.
+        left_over: Names of variables in the source that match no variable of the optimizer.
+        left_behind: Names, as in a file of this package, of other state in the source for which the
+            optimizer has no variables.
+        averages: How the moving averages of the weights (`use_ema`) begin or continue, in words;
+            empty if the optimizer keeps none.
         changes: Argument -> (its value in the source, its value in the optimizer), where the two
             differ.
         keep: The arguments, with values, that would keep the source's behaviour.
@@ -86,7 +88,7 @@ def migrate(
     source: Any, optimizer: Any, model: Any, *, weights: bool = False,
     rename: Mapping[str, str] | None = None, fresh: Iterable[str] = (),
 ) -> MigrationReport:  # fmt: skip
-    """Continues the state of another optimizer: its moments, its step, and the rest of its state.
+    """Copies the state of another optimizer (slots, step and all else), so that training continues.
 
     The function reads and checks everything before it changes anything. If something does not
     fit, one error names the variable and what to do, and nothing has changed.
@@ -99,7 +101,7 @@ def migrate(
             Keras.
         optimizer: An optimizer of this package, for example `tf_lamb.LAMB(...)`. If needed, it is
             built for the model's trainable variables. It keeps its own arguments. For a
-            `MultiOptimizer`, build it first, then pass each of its parts.
+            `MultiOptimizer`, build it first, then call this function for each of its parts.
         model: The model that the optimizer trains, with its variables built.
         weights: Whether to set the model's weights from the file. Defaults to False: the
             weights do not change.
@@ -114,11 +116,11 @@ def migrate(
         would avoid them.
 
     Raises:
-        ValueError: if the source is damaged, has no slots, or belongs to another model or
-            family.
+        ValueError: if the source is damaged, has no slots, or belongs to another model or to
+            another optimizer, such as LARS where `optimizer` is LAMB.
         FileNotFoundError: if the path does not exist.
-        TypeError: if the source or the optimizer is of another kind, or if the optimizer and the
-            model are of different Kerases.
+        TypeError: if the source or the optimizer is none of those above, or if the optimizer and
+            the model are of different Kerases.
 
     Example:
 
@@ -153,7 +155,7 @@ def migrate(
     if not isinstance(source, (str, os.PathLike)):
         source_state = _with_averages(source_state, wrappers_of(source))
     measures_alike = _measuring(source_wrapper) == _measuring(measuring)
-    # Sums of a begun update do not fit if the noise of its parts was measured differently.
+    # If noise was measured differently, the gradient sums of an unfinished update do not fit.
     usable_state = source_state if measures_alike else source_state.after_an_update()
     report, states, values = _prepared(
         usable_state, optimizer, variables, model, weights, dict(rename or {}), tuple(fresh)
@@ -192,13 +194,13 @@ def migrate(
 
 
 def _trained_by(outer, optimizer, model) -> list:
-    """Returns the variables of a model that an optimizer steps.
+    """Returns the variables of a model that an optimizer trains.
 
-    A part of a `MultiOptimizer` steps only its own variables.
+    A part of a `MultiOptimizer` trains only its own variables.
 
     Args:
-        outer: The optimizer, or the optimizer that measures around it.
-        optimizer: The optimizer inside, without what measures around it.
+        outer: The optimizer, or the `MeasureNoise` or `AdaScale` around it.
+        optimizer: The optimizer without such a wrapper.
         model: The model, compiled with an optimizer or not.
 
     Raises:
@@ -229,7 +231,14 @@ def _of_another(source) -> Source:
 
 
 def _with_averages(source: Source, wrappers) -> Source:
-    """Adds the averages that a wrapper, Model Garden's `ExponentialMovingAverage`, has kept."""
+    """Returns the source with the averages that Model Garden's `ExponentialMovingAverage` keeps.
+
+    Without such a wrapper, or before it has averages, the source is returned as it is.
+
+    Args:
+        source: The state of the optimizer inside the wrappers.
+        wrappers: The wrappers of the optimizer.
+    """
     wrapper = next(
         (candidate for candidate in wrappers if getattr(candidate, "_average_weights", None)), None
     )
@@ -239,7 +248,8 @@ def _with_averages(source: Source, wrappers) -> Source:
     values = map(numpy_of, wrapper._average_weights)
     averages = zip(names_of(wrapper._model_weights), values, strict=True)
     source = source.averaged(dict(averages), config["average_decay"])
-    # With dynamic decay its momentum grows with the step; ours does not.
+    # With `dynamic_decay` the momentum of Model Garden's averages grows with the step; that of this
+    # package is constant.
     dynamic = {"dynamic_decay": True} if config["dynamic_decay"] else {}
     return dataclasses.replace(source, unread={**source.unread, **dynamic})
 
@@ -271,17 +281,21 @@ def _values(variables):
 
 
 def _begun(part, has_averages):
-    """Returns the state of one variable by name, without parts that have not started.
+    """Returns name -> array of one variable's state, without arrays that were not used yet.
 
-    Leaves out averages if no update has made any, and arrays of zeros that are not slots. Sums
-    that replicas keep apart are added up.
+    The average is left out if no update has made averages, and so is an array of zeros that is not
+    a slot, such as an empty gradient sum. Gradient sums that replicas keep apart are added up.
+
+    Args:
+        part: The `named.Part` of the variable.
+        has_averages: Whether an update has made averages of the weights.
     """
     values = _values(part.arrays)
     if not has_averages:
         values.pop("average", None)
     slots = named.slots_of_rule(values) | {"average"}
     started = {name: value for name, value in values.items() if name in slots or value.any()}
-    # Replicas that keep their own sums add a first axis.
+    # Where each replica has its own gradient sum, the array has a first axis for the replicas.
     return {
         name: value.sum(axis=0) if name not in slots and value.ndim > len(part.shape) else value
         for name, value in started.items()
@@ -289,9 +303,10 @@ def _begun(part, has_averages):
 
 
 def _measuring(optimizer) -> tuple:
-    """Returns the kind of an optimizer's noise measurement; () if it measures none.
+    """Returns the kind of an optimizer's noise measurement: wrapper, and whether preconditioned.
 
-    Measurements of different kinds cannot continue each other.
+    Only a measurement of the same kind can be continued. The kind of an optimizer that measures no
+    noise is ().
     """
     if not isinstance(optimizer, MeasureNoise):
         return ()
@@ -305,15 +320,15 @@ def _of_adascale(optimizer) -> dict[str, Any]:
 
 
 def _steps(measured, source, measuring) -> dict[str, Any]:
-    """Returns the state of a measurement that an optimizer of another kind of it takes over.
+    """Returns the state that `measuring` continues from a measurement of another kind, by name.
 
-    AdaScale takes over its progress in the schedule, in steps of the base batch. MeasureNoise takes
-    over nothing.
+    `AdaScale` continues the number of steps of the base batch, at which it reads the schedule.
+    `MeasureNoise` continues nothing.
 
     Args:
-        measured: The state of the source's measurement, by name.
-        source: The source, whose step AdaScale continues if it has no such progress.
-        measuring: The optimizer that takes it over.
+        measured: Name -> array of the state of the source's noise measurement.
+        source: The source, whose optimizer step is taken if `measured` has no such number.
+        measuring: The `MeasureNoise` or `AdaScale` that continues it.
     """
     if not isinstance(measuring, AdaScale):
         return {}
@@ -323,6 +338,13 @@ def _steps(measured, source, measuring) -> dict[str, Any]:
 
 def _prepared(source, optimizer, trained, model, weights, rename, fresh):
     """Prepares a migration: checks that the state fits, and changes nothing yet.
+
+    Args:
+        source: The `Source`.
+        optimizer: The optimizer of this package, without wrappers.
+        trained: The variables that it trains.
+        model: The model.
+        weights, rename, fresh: As in `migrate`.
 
     Returns:
         The report, the slots to set (path -> slot -> array), and the weights to set (path ->
@@ -347,7 +369,7 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
     if family in ("Muon", "SOAP"):
         in_source = {path: source.slots[name] for path, name in names_in_source.items()}
         peers.check_same_slots(family, source.origin, in_source, expected, shapes)
-        # Both adapt the same variables by now, so different patterns are no change.
+        # As the slots are the same, both adapt the same variables, whatever their patterns are.
         arguments["exclude_from_layer_adaptation"] = config["exclude_from_layer_adaptation"]
     match(source.origin, expected, source.slots, rename)
     slots: dict[str, dict] = {path: {} for path in shapes}
@@ -386,7 +408,12 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
 
 
 def _of_fresh(source, plan, fresh, rename):
-    """Finds the slots that the source has of variables whose slots begin at zero.
+    """Finds the source's slots of variables whose slots begin at zero here.
+
+    Args:
+        source: The `Source`.
+        plan: The plan of the optimizer.
+        fresh, rename: As in `migrate`.
 
     Returns:
         Path of such a variable -> (its slots in the source, whether the rule adapts it here).
@@ -407,7 +434,7 @@ def _of_fresh(source, plan, fresh, rename):
 
 
 def _averages(source, own_arguments):
-    """Describes how averaged weights go on; empty if the optimizer keeps none."""
+    """Describes how moving averages of the weights begin or continue; "" without `use_ema`."""
     if not own_arguments["use_ema"]:
         return ""
     if any("average" in slots for slots in source.slots.values()):

@@ -1,7 +1,7 @@
 """Translates the state of another optimizer to this package's names, and matches its variables.
 
-The frontends read a checkpoint or an optimizer into a `Source`. A `Peer` describes an optimizer of
-another package: its names for slots and arguments. No array is changed.
+The frontends read a checkpoint or an optimizer into a `Source`. A `Peer` describes an optimizer
+class of another package: its names for slots and arguments. No array is changed.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ SHARED = (
 # Arguments that do not change what is computed.
 _COMPUTES_NOTHING = ("name", "jit_compile", "shard_update")
 _OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
-# Arguments that are no part of a rule's formula. If a peer lacks one of them, the report does not
-# name the user's choice of it as a change.
+# Arguments that are no part of the formula of an update. If a peer lacks one of them, the report
+# does not list its value here as a change.
 _BESIDE_RULE = ("dtypes", "gradient_accumulation_steps", "loss_scale_factor", *_OF_AVERAGES)
 # Arguments that optimizers of this package have in Keras 3 alone.
 OF_KERAS_3 = ("loss_scale_factor",)
@@ -40,18 +40,19 @@ OF_KERAS_3 = ("loss_scale_factor",)
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Describes an optimizer of another package whose state this package can continue.
+    """Describes an optimizer class of another package, the peer, whose state can be continued here.
 
     Attributes:
-        title: Its name in reports and errors.
-        family: The name of the class of this package that continues it.
-        slots: Its name of a slot -> the name here.
-        argument_names: Its arguments, by their names here; "form.norm" is the key "norm" of the
-            argument `form`.
-        fixed: Argument that it does not have -> the value here that computes what it computes,
-            where this is not the default.
-        read_elsewhere: Further arguments that are no unknown ones: their effect is in the slots or
-            in another line of the report, or they compute nothing. Defaults to ("name",).
+        title: The name of the peer in reports and errors.
+        family: The name of the class of this package that continues its state.
+        slots: Name of a slot in the peer -> its name in this package.
+        argument_names: The arguments that the peer has, by their names in this package;
+            "form.norm" is the key "norm" of the argument `form`.
+        fixed: Argument of this package that the peer does not have -> the value with which both
+            compute the same, if this is not the default.
+        read_elsewhere: Further arguments of the peer that `unread` does not list, because their
+            effect is in the slots or in another line of the report, or because they compute
+            nothing. Defaults to ("name",).
     """
 
     title: str
@@ -94,7 +95,7 @@ class Peer:
         }
 
     def unsaid(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the peer's arguments that `arguments` lacks, as a config does that omits them."""
+        """Returns the names of the peer's arguments that `arguments`, and so its config, lacks."""
         return tuple(
             name for name in self.argument_names if name.partition(".")[0] not in arguments
         )
@@ -108,15 +109,15 @@ class Source:
         origin: What was read, in words, for reports and errors.
         family: The name of the class of this package that continues it, such as "LAMB".
         step: The number of optimizer steps done.
-        slots: Name of a variable -> name of a slot, as here -> array.
+        slots: Name of a variable -> name of a slot in this package -> array.
         arguments: The optimizer's arguments, by their names here; those that the source does not
             hold are left out.
         unsaid: Names of arguments that the optimizer had and the source does not hold.
         weights: Name of a variable -> array; None if the source holds no weights.
         all_arguments: All arguments of the source, by their own names.
         scalars: State that belongs to no single variable, by its name in a file of this package.
-        unread: Arguments and, by path, variables that this package does not know: those of a newer
-            version, or of a subclass.
+        unread: Name -> value of arguments that this package does not know, such as those of a newer
+            version or of a subclass.
         unplaced: Names of further state for which an optimizer here has no variables.
     """
 
@@ -134,10 +135,10 @@ class Source:
 
     @classmethod
     def of_peer(cls, peer: Peer, step: int, slots, source_config, **attributes):
-        """Makes the source from a peer's own names.
+        """Makes a `Source` from state and arguments that have the peer's own names.
 
         Args:
-            peer: The optimizer that the state is of.
+            peer: The description of the optimizer that the state was read from.
             step: The number of optimizer steps done.
             slots: Name of a variable -> the peer's name of a slot -> array.
             source_config: The peer's arguments, by its own names.
@@ -153,7 +154,7 @@ class Source:
         return dataclasses.replace(source, unread=peer.unread(source_config), **attributes)
 
     def averaged(self, averages: Mapping[str, Any], momentum: float | None = None) -> "Source":
-        """Returns the source with averages of its weights, which another class has kept.
+        """Returns the source with moving averages of its weights, which a wrapper has kept.
 
         Averages of variables without slots, such as the statistics of a batch normalization, have
         no place here; `unplaced` names them.
@@ -186,7 +187,7 @@ class Source:
 
 
 def _of_updates(values):
-    """Returns the named values without the sums over micro-batches and the count of these."""
+    """Returns name -> value, without gradient sums of micro-batches and the count of these."""
     return {
         name: value
         for name, value in values.items()
@@ -246,7 +247,17 @@ def match(
 
 
 def _no_match(origin, path, name, expected, saved, lookup):
-    """Returns the error's text for a variable without a match, with two ways out."""
+    """Returns the message of the error for a variable that has no match in the source.
+
+    It advises to pass `rename`, or `fresh` if the source never updated the variable.
+
+    Args:
+        origin: The source in words.
+        path: The path of the variable.
+        name: The name that was not found in the source; "" if there is none.
+        expected, saved: As in `match`.
+        lookup: Name in the source, with or without the model's name -> name in the source.
+    """
     slot, shape = next(iter(expected[path].items()))
     matched_names = {lookup.get(candidate) for candidate in expected}
     candidates = [
@@ -287,7 +298,8 @@ _LARS = (
 ADDONS_LAMB = Peer(
     "TensorFlow Addons LAMB", "LAMB", _MOMENTS, ADDONS_HAS, read_elsewhere=_LEGACY_ALONE
 )
-# Both have one class name, and no exclusion lists in the config, so nothing tells them apart.
+# In both packages the class has this name, and its config has no exclusion lists, so that the
+# package cannot be known.
 OLDER_LAMB = Peer(
     "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, ADDONS_HAS,
     read_elsewhere=_LEGACY_ALONE,
@@ -309,8 +321,8 @@ KERAS_LAMB = Peer(
 # The arguments that a legacy config leaves out where they are None.
 NO_CLIPPING = {"clipnorm": None, "clipvalue": None, "global_clipnorm": None}
 
-# The `form` of Model Garden's LARS, classic ("inside") or popular: where the learning rate stands,
-# and what the trust ratio divides by.
+# The `form` of Model Garden's LARS: where the learning rate stands, and what the trust ratio
+# divides by. Its `classic_momentum=True` is "inside", and False is "outside".
 _FORMS = {
     "inside": {"momentum": "inside", "denominator": "norm_of_sum", "clip": False},
     "outside": {"momentum": "outside", "denominator": "norm_of_update", "clip": False},
@@ -318,7 +330,7 @@ _FORMS = {
 
 
 def of_legacy(origin: str, name: str, slots, source_config) -> Peer:
-    """Returns the peer that wrote a legacy optimizer's state.
+    """Returns the `Peer` of a legacy optimizer, which is recognized by its slots and arguments.
 
     Args:
         origin: The source in words, for the error.
@@ -389,10 +401,10 @@ def step_of(counter) -> int:
 def with_momentum_form(
     origin: str, source_arguments: Mapping[str, Any], own_arguments: Mapping[str, Any]
 ):
-    """Checks that both optimizers have one form of momentum, and completes the peer's arguments.
+    """Checks that both optimizers have the same form of momentum; adds it to the peer's arguments.
 
     A checkpoint of LARS does not hold whether the learning rate is inside the velocity or outside.
-    Then the form of the optimizer here is taken to be that of the source.
+    The source is then assumed to have the form of the optimizer here.
 
     Args:
         origin: The source in words, for the error.
@@ -428,8 +440,8 @@ def changes(
     Args:
         source_arguments: The source's arguments, by their names here.
         own_arguments: The arguments of the optimizer that continues it.
-        defaults: Argument -> default of our optimizer, which holds if the source does not have the
-            argument.
+        defaults: Argument -> default of our optimizer, which is assumed for a source that does not
+            have the argument.
         unsaid: Arguments that the source does not hold; they are not compared.
         not_adapted: The patterns that None in `exclude_from_layer_adaptation` stands for. Defaults
             to None: those of `exclude_from_weight_decay`.
@@ -458,9 +470,9 @@ def changes(
 
 
 def _effect(name, value, arguments, not_adapted):
-    """Returns the value that an argument takes effect with: [] for None as an exclusion list.
+    """Returns a value of an argument in a form that is equal for values with the same effect.
 
-    Two values of one effect behave alike.
+    For example, None for an exclusion list becomes [].
 
     Args:
         name: The argument.
@@ -552,7 +564,7 @@ def in_words(names: Iterable[str]) -> list[str]:
     """
     lines, remaining = [], list(names)
     for beginning, (meaning, remedy) in _NOT_CONTINUED.items():
-        # A micro-batch count comes with its sums, and averages with the flag that says they exist.
+        # A count of micro-batches comes with gradient sums, averages come with their flag.
         companion = {"micro_step": "accumulator", "average": "has_averages"}.get(
             beginning, beginning
         )
@@ -604,8 +616,8 @@ def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str
     }
 
 
-# Arguments that only Keras's Muon has: those that are `form["coefficients"]` here, and one that is
-# a constant here.
+# Arguments that only Keras's Muon has. Here the first three are `form["coefficients"]`, and
+# `rms_rate` is a constant.
 _COEFFICIENTS = ("muon_a", "muon_b", "muon_c")
 _MUON_ALONE = {"rms_rate": 0.2}
 KERAS_MUON = Peer(
@@ -626,7 +638,8 @@ def check_same_slots(
 ):  # fmt: skip
     """Checks that the variables of a Muon or SOAP have the same slots in the source and here.
 
-    Other slots mean other things: Muon's tell which variables it orthogonalizes, SOAP's its bases.
+    The slots of a variable show whether Muon orthogonalizes it, and which bases SOAP keeps for it.
+    If they differ, their contents mean different things.
 
     Args:
         family: "Muon" or "SOAP".
@@ -679,7 +692,8 @@ def muon_changes(
     if "adam_weight_decay" in source_config and not isinstance(
         own_arguments["weight_decay"], Mapping
     ):
-        # Keras decays the variables that Adam steps at the whole learning rate.
+        # Where Adam updates a variable, Keras decays it by the full learning rate, and this package
+        # by the learning rate times `fallback_lr_scale`.
         own_values["adam_weight_decay"] = (
             own_arguments["weight_decay"] * own_arguments["form"]["fallback_lr_scale"]
         )
