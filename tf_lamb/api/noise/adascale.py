@@ -12,13 +12,14 @@ from tf_lamb.core import checks
 
 
 class Rate:
-    """The learning rate that the inner optimizer reads: the base batch's rate times gain ** power.
+    """Holds the learning rate for the inner optimizer: the base batch's rate times gain ** power.
 
-    The base batch's rate is read at the base batch's own steps, and not at the steps of the inner
-    optimizer, which count large batches. Each frontend mixes in its Keras's class of schedules.
+    The base batch's rate is read at the number of base batch steps, and not at the steps of the
+    inner optimizer, which are steps of large batches. A subclass in each frontend is also a
+    `LearningRateSchedule` of its Keras.
 
     Attributes:
-        outer: The AdaScale, which has the steps and the gain.
+        outer: The AdaScale, which has the base batch steps and the gain.
         base: The rate of the base batch: a schedule, a function or a variable.
     """
 
@@ -42,26 +43,29 @@ class Rate:
 
 
 class AdaScale(MeasureNoise):
-    """AdaScale: the learning rate and schedule of a small batch, at a large one.
+    """Adapts the learning rate and schedule of a small batch to a large one (AdaScale).
 
-    With S times the batch, a step is worth between 1 and S steps of the base batch: 1 if all parts
-    of the batch have the same gradient, S if the gradients are noise. AdaScale measures which:
+    The learning rate was tuned at the base batch, and a batch now has S times as many examples. A
+    step is then worth between 1 and S steps of the base batch: 1 if all parts of the batch have the
+    same gradient, S if the gradients are noise. AdaScale measures which:
 
         r   = (sigma^2 + mu^2) / (sigma^2/S + mu^2)        the gain, 1 in the first step
         lr  = r schedule(floor(tau))                       the inner optimizer's own schedule
         tau <- tau + r                                     steps of the base batch, from 0
 
     sigma^2 is the variance of the gradient of a base batch and mu^2 the squared norm of the true
-    gradient. Both come from the replicas or micro-batches of a step, and are averaged over steps:
-    a plain mean of the first ones, then an exponential one with theta = 1 - S/1000. Keep momentum,
-    weight decay and the schedule as they were tuned at the base batch; warmup is not needed. A
-    schedule of weight decay is read at the steps of the large batch, not at tau. Training is over
-    when tau has reached the number of steps that the base batch took: add `StopAtBaseSteps(steps)`
-    to the callbacks of `fit`, or give Model Garden's experiment `base_steps`.
+    gradient. Both are estimated from the gradients of the parts of a step, its replicas or
+    micro-batches, and averaged over steps: first by a plain mean, then by an exponential average
+    that keeps theta = 1 - S/1000 of its value in each step. Keep momentum, weight decay and the
+    schedule as they were tuned at the base batch; warmup is not needed. A schedule of weight decay
+    is read at the steps of the large batch, not at tau. Training is over when tau has reached the
+    number of steps that the base batch took: add `StopAtBaseSteps(steps)` to the callbacks of
+    `fit`, or give Model Garden's experiment `base_steps`.
 
-    For Adam, AdamW, LAMB and AdamP the squares are those of g/(sqrt(v_hat) + epsilon), and the
-    learning rate is multiplied by the root of r. In their first 5 steps, when v_hat says little,
-    nothing is measured. Later, elements whose v_hat is still 0 are not measured.
+    For Adam, AdamW, LAMB and AdamP, sigma^2 and mu^2 are those of g/(sqrt(v_hat) + epsilon) instead
+    of the gradient g, where v_hat is the bias-corrected second moment, and the learning rate is
+    multiplied by the square root of r. In the first 5 steps, when v_hat is not reliable, nothing is
+    measured. Later, elements whose v_hat is still 0 are left out.
 
     `optimizer.learning_rate` remains the base batch's, for callbacks that read and set it. The
     state behind `optimizer.gain`, `optimizer.base_steps` and `optimizer.scaled_learning_rate` is
@@ -69,13 +73,13 @@ class AdaScale(MeasureNoise):
     does.
 
     Args:
-        inner: SGD, Adam or AdamW of this Keras, or an optimizer of this package except LANS,
-            Muon and SOAP, for which the length of a gradient means nothing.
+        inner: SGD, Adam or AdamW of the same Keras, or an optimizer of this package except LANS,
+            Muon and SOAP, to which the gain does not apply.
         scale: S, the batch over the base batch, at least 1.
-        preconditioned: Whether to measure preconditioned gradients, as above. Defaults to None:
-            yes for optimizers that have second moments.
-        smoothing: theta of the averages of `MeasureNoise`, whose noise scale is measured, too. The
-            gain has its own theta. Defaults to 0.99.
+        preconditioned: Whether to measure g/(sqrt(v_hat) + epsilon) instead of g, as above.
+            Defaults to None: yes for optimizers that have second moments.
+        smoothing: theta of the averages for `noise_scale`, as in `MeasureNoise`. The averages for
+            the gain have the theta above. Defaults to 0.99.
         name: The name of the optimizer. Defaults to "adascale".
 
     Raises:
@@ -100,7 +104,7 @@ class AdaScale(MeasureNoise):
     # A frontend defines these.
     _xp: Any  # its array namespace
     _stands_around: tuple  # the classes that it can wrap
-    _take_rate: Callable  # has the inner optimizer read a `Rate` instead of its own
+    _take_rate: Callable  # makes the inner optimizer read a `Rate` instead of its learning rate
     _adaptive: tuple  # the Keras classes among them that keep second moments
 
     @arguments.answered
@@ -124,7 +128,7 @@ class AdaScale(MeasureNoise):
         self._take_rate(inner)
 
     def _check_inner(self, inner):
-        """See base class; also raises ValueError for an optimizer whose gain has no known place."""
+        """See base class; also raises ValueError if AdaScale's gain cannot apply to `inner`."""
         super()._check_inner(inner)
         rule = getattr(inner, "rule", None)
         if not isinstance(inner, self._stands_around) or (rule and not rule.takes_gain):
@@ -173,9 +177,9 @@ class AdaScale(MeasureNoise):
     def scale(self) -> float:
         """S, the ratio of the batch to the base batch.
 
-        A new value holds from the next time that the step is traced, which
-        `model.make_train_function(force=True)` asks for. The averages stay, because they are those
-        of a base batch.
+        A new value takes effect when the training step is traced again, for which you call
+        `model.make_train_function(force=True)`. The measured averages stay valid, because they are
+        of the gradient of a base batch.
         """
         return self._meter.scale
 
@@ -190,7 +194,7 @@ class AdaScale(MeasureNoise):
 
     @property
     def gain(self) -> float:
-        """r of the last step, in [1, scale]; 1 before the build."""
+        """r, the gain of the last step, in [1, scale]; 1 before the build."""
         return self._meter.gain()
 
     @property

@@ -1,4 +1,4 @@
-"""Defines GainMeter, which measures AdaScale's gain, too."""
+"""Defines GainMeter, a `NoiseMeter` that also measures AdaScale's gain."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,23 +10,26 @@ from tf_lamb.api.variables import value_of
 from tf_lamb.core import noise
 from tf_lamb.core.rules.shared import debias
 
-# The first steps, in which second moments say too little to measure with; adaptdl's number.
+# The number of first steps in which nothing is measured, because second moments are not reliable
+# yet. Source: adaptdl.
 UNMEASURED_STEPS = 5
 
 
 class SecondMoments(NamedTuple):
-    """The second moments of an optimizer, whose roots divide the gradients that are measured.
+    """Holds the second moments of an optimizer, by whose roots the measured gradients are divided.
 
     Attributes:
         optimizer: The optimizer, which has `iterations`, `beta_2` and `epsilon`.
-        of: Position of a variable -> its second moment.
+        of: A function: position of a variable in the build -> its second moment.
     """
 
     optimizer: Any
     of: Callable[[int], Any]
 
     def denominators(self, xp: Any, positions: Sequence[int]) -> dict[int, Any]:
-        """Returns, by position, what the optimizer divides a gradient by.
+        """Returns the divisors of gradients, sqrt(v_hat) + epsilon, by position of the variable.
+
+        v_hat is the bias-corrected second moment v. Where v is 0, the divisor is infinite.
 
         Args:
             xp: The array namespace.
@@ -39,7 +42,8 @@ class SecondMoments(NamedTuple):
         def denominator(moment):
             moment = xp.cast(moment, "float32")
             root = xp.sqrt(moment / correction) + self.optimizer.epsilon
-            # A row of an embedding may not have been in any batch: its quotient would be g/epsilon.
+            # A row of an embedding that no batch had before has a moment of 0. Its quotient would
+            # be g/epsilon, so large that nothing else counts.
             return xp.where(moment > 0, root, math.inf)
 
         return {position: denominator(self.of(position)) for position in positions}
@@ -50,7 +54,7 @@ def second_moments_of(optimizer: Any, is_adaptive: bool) -> SecondMoments | None
 
     Args:
         optimizer: The optimizer, which need not be built yet.
-        is_adaptive: Whether it is one of those of its Keras that keep second moments.
+        is_adaptive: Whether it is one of Keras's own optimizers that keep second moments.
     """
     if is_adaptive:  # seam: Keras 3.15.1 and tf_keras 2.20.1
         return SecondMoments(optimizer, lambda position: optimizer._velocities[position])
@@ -65,16 +69,19 @@ def _divides_by_roots(rule):
 
 
 class GainMeter(NoiseMeter):
-    """Measures the gain r and the steps of the base batch tau as well, as `AdaScale` defines them.
+    """Measures noise, and with it AdaScale's gain r and the steps of the base batch, tau.
+
+    `AdaScale` defines both.
 
     Args:
-        smoothing: theta of the averages of the noise scale; the gain has its own.
+        smoothing: theta of the averages for the noise scale; those for the gain have their own.
         scale: S, the ratio of the batch to the base batch.
-        second_moments: Those by which gradients are preconditioned; None if they are not.
+        second_moments: The second moments by which gradients are preconditioned. None measures the
+            gradients themselves.
 
     Attributes:
         scale: S, the ratio of the batch to the base batch.
-        second_moments: Those by which gradients are preconditioned; None if they are not.
+        second_moments: The second moments by which gradients are preconditioned, or None.
     """
 
     declarations = {
@@ -98,11 +105,11 @@ class GainMeter(NoiseMeter):
         return 1.0 if self.second_moments is None else 0.5
 
     def gain(self) -> float:
-        """Returns r of the last step; 1 before the build."""
+        """Returns r, the gain of the last step; 1 before the build."""
         return float(value_of(self.state["gain"])) if self.state else 1.0
 
     def base_steps(self) -> float:
-        """Returns tau; 0 before the build."""
+        """Returns tau, the number of steps of the base batch so far; 0 before the build."""
         names = ("step", "fraction") if self.state else ()
         return sum((float(value_of(self.state[name])) for name in names), 0.0)
 

@@ -13,28 +13,29 @@ from tf_lamb.core import checks, noise
 
 
 class MeasureNoise:
-    """Steps as the inner optimizer does, and measures the noise of the gradients meanwhile.
+    """Wraps an optimizer, which trains as before, and measures the noise of its gradients.
 
-    Replicas, or the micro-batches of an accumulated step, are n independent samples g_i of the
-    gradient, with the mean g:
+    The gradients g_i of the replicas, or of the micro-batches of an accumulated step, are n
+    independent samples with the mean g:
 
-        sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        of the gradient of the batch
-        mu^2    = (n |g|^2 - mean of |g_i|^2) / (n - 1)      of the true gradient
+        sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        variance of the batch's gradient
+        mu^2    = (n |g|^2 - mean of |g_i|^2) / (n - 1)      squared norm of the true gradient
 
-    Both are averaged over steps. Training does not change, with one exception: an optimizer of
-    Keras 3 that clips does so after the replicas are summed, not before. The callback `NoiseScale`
-    explains what the averages mean for the batch; `noise_scale(batch_size)` returns the numbers.
+    Both are averaged over steps. Training does not change, with one exception: one of Keras 3's own
+    optimizers that clips does so after the sum over replicas, not before. The callback `NoiseScale`
+    reports what the averages mean for the batch size; `noise_scale(batch_size)` returns the noise
+    scale.
 
     Args:
-        inner: An optimizer of this Keras; not yet wrapped for mixed precision.
-        smoothing: theta of the averages, which reach back over 1/(1 - theta) steps.
-            Defaults to 0.99 (GPT-NeoX).
+        inner: An optimizer of the same Keras, without a `LossScaleOptimizer` around it.
+        smoothing: theta, the share that the averages keep of their value in each step. They reach
+            back over 1/(1 - theta) steps. Defaults to 0.99 (GPT-NeoX).
         name: The name of the optimizer. Defaults to "measured".
 
     Attributes:
-        inner_optimizer: The optimizer that steps.
-        parts: The samples of the gradient in a step: replicas x micro-batches. Set by the build.
-        micro_batches: The micro-batches of an update. Set by the build.
+        inner_optimizer: The optimizer that trains.
+        parts: n, the samples of the gradient in a step: replicas x micro-batches. Set by the build.
+        micro_batches: The number of micro-batches in an update. Set by the build.
 
     Raises:
         ValueError, TypeError: at construction, for an optimizer that cannot be wrapped or an
@@ -53,21 +54,21 @@ class MeasureNoise:
     """
 
     saved_kind = "measured"  # the name of its state in files
-    _named_state = named.of_measured  # a method: its own state by name
+    _named_state = named.of_measured  # a method, which returns the measured state by name
     inner_optimizer: Any
     parts: int
     micro_batches: int
     name: str
     _meter: NoiseMeter
     _ended_at = 0  # updates at the end of the last `fit`
-    _measured_names: Sequence[str]  # those of the variables of the build
+    _measured_names: Sequence[str]  # the names of the variables that it was built for
     # A frontend defines the names that follow.
     _host: Host  # its functions on variables
-    _wraps: tuple[type, str]  # the optimizers of this Keras, and the words of a refusal for them
-    _wrap: Callable  # takes the inner optimizer over
+    _wraps: tuple[type, str]  # the class of optimizers that it can wrap, and words for the error
+    _wrap: Callable  # sets the inner optimizer, and the name
     _serialize: Callable
     _deserialize: Callable
-    _variables: list  # those of this optimizer, without the inner one's
+    _variables: list  # the variables of this optimizer, without those of the inner one
     _add: Callable  # name, shape, dtype, initializer, is_per_replica -> a variable
     _position: Callable  # a variable -> its position among those of the build
     _dense: Callable  # a gradient and its variable -> the gradient as an array
@@ -126,7 +127,7 @@ class MeasureNoise:
 
     @property
     def iterations(self) -> Any:
-        """The steps of the inner optimizer, as its variable."""
+        """The variable in which the inner optimizer counts its steps."""
         return self.inner_optimizer.iterations
 
     @iterations.setter
@@ -138,7 +139,7 @@ class MeasureNoise:
 
     @property
     def smoothing(self) -> float:
-        """theta of the averages."""
+        """theta, the share that an average keeps of its value in each step."""
         return self._meter.smoothing
 
     @smoothing.setter
@@ -147,7 +148,7 @@ class MeasureNoise:
 
     @property
     def variables(self) -> list:
-        """Its own variables, then the inner optimizer's."""
+        """The variables of the measurement, then those of the inner optimizer."""
         return [*self._variables, *self.inner_optimizer.variables]
 
     def get_config(self) -> dict[str, Any]:
@@ -179,7 +180,11 @@ class MeasureNoise:
         return cls(**{**config, "inner": cls._deserialize(config["inner"], custom_objects)})
 
     def finalize_variable_values(self, var_list):
-        """See base class. Also warns if a host's own optimizer has made no update in `fit`."""
+        """Finalizes the variables of the inner optimizer.
+
+        Warns if one of Keras's own optimizers has made no update in `fit`. Those of this package
+        warn themselves.
+        """
         self.inner_optimizer.finalize_variable_values(var_list)
         if isinstance(self.inner_optimizer, Layerwise) or not self._meter.state:
             return
@@ -190,21 +195,22 @@ class MeasureNoise:
 
     @property
     def updates(self) -> int:
-        """The steps of the inner optimizer, as a number."""
+        """The number of steps of the inner optimizer."""
         return step_of(self.inner_optimizer)
 
     def set_weights(self, weights):
-        """Sets its own variables, then the inner optimizer's, from a list of arrays."""
+        """Sets the variables, in the order of `variables`, from a list of arrays."""
         own_count = len(self._variables) if self._meter.state else len(weights)
         super().set_weights(weights[:own_count])  # type: ignore[misc]
         if self._meter.state:
             self.inner_optimizer.set_weights(weights[own_count:])
 
     def continue_from(self, values: dict) -> None:
-        """Continues another optimizer's measurement; state that is not in `values` starts anew.
+        """Continues another optimizer's measurement.
 
         Args:
-            values: Name of a state -> array.
+            values: Name of a variable of the measured state -> array. Variables that are not in it
+                get their initial values.
         """
         declarations = self._meter.declarations
         initials = {name: initial for name, (_, _, initial) in declarations.items()}
@@ -216,10 +222,19 @@ class MeasureNoise:
     def _count_parts(self, replicas: int, may_gather: bool) -> bool:
         """Counts the parts of a step, and decides whether replicas add up their own gradients.
 
-        Call it before the inner optimizer is built. It sets `parts` = replicas x micro-batches.
+        It has to be called before the inner optimizer is built. It sets `parts`, which is replicas
+        x micro-batches.
+
+        Args:
+            replicas: The number of replicas.
+            may_gather: Whether the frontend can let each replica add up its own gradients.
 
         Returns:
-            Whether each replica adds up its own gradients until the update sums them.
+            Whether each replica adds up its own gradients over micro-batches, until the update sums
+            them over replicas.
+
+        Raises:
+            ValueError: if a step has only one part.
         """
         inner = self.inner_optimizer
         self.micro_batches = getattr(inner, "gradient_accumulation_steps", None) or 1
@@ -240,7 +255,12 @@ class MeasureNoise:
         return gathers
 
     def _start(self, backend: Backend, variables: Sequence):
-        """Makes the state of the meter, at the end of a build for these variables."""
+        """Makes the variables of the meter, at the end of the build.
+
+        Args:
+            backend: The frontend's `Backend`.
+            variables: The variables of the build.
+        """
         state = {
             name: self._add(name, *declaration, backend.gathers and name == "squares")
             for name, declaration in self._meter.declarations.items()
@@ -249,14 +269,15 @@ class MeasureNoise:
         self._meter.start(backend, state, self.micro_batches)
 
     def step(self, pairs: Sequence, apply: Callable, unfrozen: Sequence) -> None:
-        """Measures gradients, then has the inner optimizer step with them.
+        """Measures the gradients of a micro-batch, then passes them to the inner optimizer.
 
-        The order of the calls matters: gathering before measuring, and measuring before the step.
+        The order matters: gradients are added up before the measurement, and the measurement comes
+        before the step of the inner optimizer.
 
         Args:
             pairs: (gradient of this replica, variable) pairs.
-            apply: Has the inner optimizer step with such pairs. Their gradients are sums over
-                replicas, unless each replica gathers its own.
+            apply: A function that passes such pairs to the inner optimizer. Their gradients are
+                sums over replicas, unless each replica adds up its own over micro-batches.
             unfrozen: The variables that are not frozen.
         """
         meter, inner = self._meter, self.inner_optimizer
@@ -288,7 +309,8 @@ class MeasureNoise:
     def noise_scale(self, batch_size: int) -> float:
         """Returns the simple noise scale, in examples.
 
-        It is nan if the gradient drowned in noise, or if nothing was measured yet.
+        It is nan if noise hides the mean gradient, so that the signal is not above 0, or if nothing
+        was measured yet.
 
         Args:
             batch_size: The examples of an update.
@@ -297,23 +319,24 @@ class MeasureNoise:
         return noise.noise_scale(variance, signal, batch_size)
 
     def averages(self) -> noise.Averages:
-        """Returns variance, signal, and the number of steps that they average, as floats."""
+        """Returns the averages sigma^2 and mu^2, and the number of steps averaged, as floats."""
         return self._meter.averages()
 
 
 def without_frozen(inner: Any, pairs: Sequence) -> Sequence:
-    """Returns the (gradient, variable) pairs that an inner optimizer does not freeze."""
+    """Returns the (gradient, variable) pairs without variables that the inner optimizer freezes."""
     return inner.without_frozen(pairs) if isinstance(inner, Layerwise) else pairs
 
 
 def without_gradient(inner: Any, pairs: Sequence, unfrozen: Sequence) -> Sequence:
-    """Returns the variables without a gradient in this micro-batch that may have earlier ones.
+    """Returns the variables without a gradient in this micro-batch that may have had one earlier.
 
-    Their accumulators hold sums of gradients, which an update uses.
+    Their accumulators may hold gradients of earlier micro-batches, which the update uses. The list
+    is empty for an optimizer of Keras.
 
     Args:
         inner: The inner optimizer.
-        pairs: The (gradient, variable) pairs of this call.
+        pairs: The (gradient, variable) pairs of this micro-batch.
         unfrozen: The variables that are not frozen.
     """
     if not isinstance(inner, Layerwise):

@@ -9,16 +9,17 @@ from tf_lamb.core import noise
 # Name -> (shape, dtype, initializer) of a variable of the state.
 Declarations = Mapping[str, tuple[tuple[int, ...], str, str]]
 Gradients = Mapping[int, Any]  # position of a variable in the build -> array
-_OF_AN_UPDATE = ("micro_step", "squares")  # the state that an update uses up
+_OF_AN_UPDATE = ("micro_step", "squares")  # the state that begins at zero again for each update
 
 
 class Backend(Protocol):
-    """What a frontend gives to a `NoiseMeter`: its arrays, its replicas and the sums of gradients.
+    """Declares the functions of a frontend that a `NoiseMeter` needs, for arrays and replicas.
 
     Attributes:
         xp: The array namespace.
         replicas: The number of replicas whose gradients are measured apart.
-        gathers: Whether each replica adds up its own gradients until the update sums them.
+        gathers: Whether each replica adds up its own gradients over micro-batches, until the update
+            sums them over replicas.
     """
 
     xp: Any
@@ -41,10 +42,10 @@ class Backend(Protocol):
         """Returns |g|^2 in float32."""
 
     def sum_over_replicas(self, squares: Any) -> Any:
-        """Sums a squared norm over the replicas, where each has computed that of its gradient."""
+        """Returns the sum over replicas of a squared norm, which each computed of its gradient."""
 
     def sum_stacked(self, gradient: Any) -> Any:
-        """Returns the sum of gradients that are stacked by replica; any other as it is."""
+        """Returns the sum over replicas of a gradient that is stacked by replica; else itself."""
 
     def accumulated(self, position: int) -> Any:
         """Returns the sum of a variable's gradients in earlier micro-batches.
@@ -60,23 +61,24 @@ class Backend(Protocol):
 
 
 class NoiseMeter:
-    """Measures the variance and the signal of gradients, as `MeasureNoise` defines them.
+    """Measures the variance sigma^2 and the signal mu^2 of gradients; see `MeasureNoise`.
 
-    A call brings the gradients of a micro-batch; the last one of an update moves the averages. The
-    order of the calls in a step is `gather`, if the backend gathers, `measure`, and, after the
-    optimizer's step, `undo_skipped` and `finish`.
+    Each call of the training step has the gradients of one micro-batch, and the last micro-batch of
+    an update moves the averages. Such a call runs these methods in order: `gather`, if the backend
+    gathers; `measure`; and after the optimizer's step `undo_skipped`, if the optimizer may skip
+    steps as spikes, and `finish`.
 
     Args:
-        smoothing: theta of the averages.
+        smoothing: theta, the share that an average keeps of its value in each update.
 
     Attributes:
-        smoothing: theta of the averages.
+        smoothing: theta, as above.
         state: Name -> variable; empty before `start`.
     """
 
     declarations: Declarations = {
         "micro_step": ((), "int32", "zeros"),
-        "squares": ((1,), "float32", "zeros"),  # the sum over the micro-batches so far
+        "squares": ((1,), "float32", "zeros"),  # |g_i|^2, summed over the micro-batches so far
         "variance": ((1,), "float32", "zeros"),
         "signal": ((1,), "float32", "zeros"),
         "count": ((), "float32", "zeros"),
@@ -89,27 +91,27 @@ class NoiseMeter:
         self.state: Mapping[str, Any] = {}
 
     def start(self, backend: Backend, state: Mapping[str, Any], micro_batches: int) -> None:
-        """Takes what the build of an optimizer has made.
+        """Sets the backend and the variables, which the build of the optimizer has made.
 
         Args:
-            backend: The frontend's part.
-            state: The variable of each of `declarations`, by name.
-            micro_batches: The micro-batches of an update.
+            backend: The frontend's `Backend`.
+            state: Name in `declarations` -> its variable.
+            micro_batches: The number of micro-batches in an update.
         """
         self._backend, self.state, self._micro_batches = backend, state, micro_batches
 
     @property
     def gathers(self) -> bool:
-        """Whether a step has to call `gather`."""
+        """Whether `gather` has to be called before `measure`."""
         return self._backend.gathers
 
     def gather(self, gradients: Gradients, missing: Sequence[int]) -> None:
-        """Has each replica add up its own gradients and their squared norms, until an update.
+        """Adds this replica's gradients, and their squared norm, to sums until the next update.
 
         Args:
             gradients: The gradients of this replica.
-            missing: The positions of variables that have no gradient in this call, but sums of
-                earlier ones that the update takes.
+            missing: The positions of variables that have no gradient in this micro-batch, but may
+                have sums of earlier ones, which the update uses.
         """
         backend, xp = self._backend, self._backend.xp
         squares = self._squares(gradients, self._preconditioner([*gradients]))
@@ -119,19 +121,21 @@ class NoiseMeter:
         backend.gather([*gradients.values(), *zeros, backend.replicas * squares], sums)
 
     def measure(self, gradients: Gradients, sums: Gradients | None, missing: Sequence[int]) -> Any:
-        """Measures a call, and moves the averages if it ends an update.
+        """Measures the gradients of a micro-batch, and moves the averages if it ends an update.
 
         Args:
             gradients: The gradients of this replica.
-            sums: Their sums over replicas; None after `gather`, which has added them up.
+            sums: The sums of these gradients over replicas; None after `gather`, which has added
+                the gradients to accumulators.
             missing: As in `gather`.
 
         Returns:
-            Whether the call ends an update with finite gradients, a boolean scalar.
+            A boolean scalar: whether the micro-batch ends an update with finite gradients.
         """
         backend, xp = self._backend, self._backend.xp
         state = {name: xp.convert_to_tensor(variable) for name, variable in self.state.items()}
-        # More micro-batches may wait than an update has, after `set_weights` from another number.
+        # After `set_weights` with the state of an optimizer that has more micro-batches per update,
+        # more of them may have been counted than an update takes here.
         is_update = state["micro_step"] >= self._micro_batches - 1
         count = xp.maximum(state["micro_step"] + 1, self._micro_batches)
         micro_batches = xp.cast(count, "float32")
@@ -140,7 +144,8 @@ class NoiseMeter:
         squares = state["squares"]
         if sums is not None:
             sums = {i: xp.cast(gradient, "float32") for i, gradient in sums.items()}
-            # Replica i has g_i/n, so the mean of |g_i|^2 is n times the sum of these squares.
+            # With n replicas, replica i has g_i/n. So the mean of |g_i|^2 is n times the sum of
+            # these squares.
             local_squares = self._squares(gradients, precondition)
             squares = squares + backend.replicas * backend.sum_over_replicas(local_squares)
         square_of_mean = self._square_of_mean(
@@ -157,7 +162,7 @@ class NoiseMeter:
         return xp.logical_and(is_update, xp.isfinite(xp.sum(square_of_mean)))
 
     def lasting_values(self) -> dict[str, Any]:
-        """Returns copies, by name, of the state that outlasts an update."""
+        """Returns name -> copy of the state that does not begin at zero again for each update."""
         return {
             name: variable + 0 for name, variable in self.state.items() if name not in _OF_AN_UPDATE
         }
@@ -171,7 +176,7 @@ class NoiseMeter:
             is_taken: Whether the optimizer has made an update, a boolean scalar.
 
         Returns:
-            Whether the call has made an update, a boolean scalar.
+            A boolean scalar: whether an update was made, with finite gradients.
         """
         xp = self._backend.xp
         is_spike = xp.logical_and(is_update, xp.logical_not(is_taken))
@@ -183,14 +188,16 @@ class NoiseMeter:
         return xp.logical_and(is_update, is_taken)
 
     def finish(self, is_update: Any) -> None:
-        """Ends a call, after the optimizer's step; here it does nothing, for AdaScale it counts.
+        """Ends the measurement of a micro-batch, after the optimizer's step.
+
+        It does nothing here; the `GainMeter` of AdaScale counts steps of the base batch.
 
         Args:
-            is_update: Whether the call has made an update, a boolean scalar.
+            is_update: Whether an update was made, a boolean scalar.
         """
 
     def averages(self) -> noise.Averages:
-        """Returns variance, signal, and the number of steps that they average, as floats."""
+        """Returns the averages sigma^2 and mu^2, and the number of steps averaged, as floats."""
         names = noise.Averages._fields
         return noise.Averages(*(float(numpy_of(self.state[name]).sum()) for name in names))
 
@@ -199,13 +206,29 @@ class NoiseMeter:
         self._backend.assign([self.state[name] for name in values], values.values())
 
     def _squares(self, gradients, precondition):
-        """Returns |g|^2 over all variables, with shape (1,)."""
+        """Returns |g|^2 over all variables, with shape (1,).
+
+        Args:
+            gradients: Position of a variable -> gradient.
+            precondition: A function from `_preconditioner`, which is applied to gradients first.
+        """
         xp, squared_norm = self._backend.xp, self._backend.squared_norm
         squares = {i: squared_norm(precondition(g, i)) for i, g in gradients.items()}
         return xp.stack([sum((squares[i] for i in sorted(squares)), xp.zeros((), "float32"))])
 
     def _square_of_mean(self, sums, positions, precondition, is_update, micro_batches):
-        """Returns |mean g|^2 over all micro-batches; 0 before the last one."""
+        """Returns |g|^2 of the mean gradient g over replicas and micro-batches, with shape (1,).
+
+        It is 0 unless the micro-batch ends an update.
+
+        Args:
+            sums: Position of a variable -> sum of its gradients over replicas, in this micro-batch;
+                empty after `gather`, which has added gradients to accumulators.
+            positions: The positions of all variables that the update changes.
+            precondition: A function from `_preconditioner`.
+            is_update: Whether the micro-batch ends an update, a boolean scalar.
+            micro_batches: The number of micro-batches in this update, a float32 scalar.
+        """
         backend, xp = self._backend, self._backend.xp
         if self._micro_batches == 1:
             means = {i: backend.sum_stacked(gradient) for i, gradient in sums.items()}
@@ -221,9 +244,13 @@ class NoiseMeter:
         return backend.cond(is_update, at_update, lambda: xp.zeros((1,), "float32"))
 
     def _preconditioner(self, positions):
-        """Returns a function of a gradient and its variable's position, which is applied first.
+        """Returns a function of a gradient and its variable's position.
 
-        The noise of its results is measured. Here it returns the gradient itself.
+        The noise of the results of this function is measured. Here they are the gradients; a
+        subclass may return another function.
+
+        Args:
+            positions: The positions of the variables.
         """
         return lambda gradient, position: gradient
 
@@ -232,7 +259,13 @@ class NoiseMeter:
         return True
 
     def _averaged(self, state, moments, when):
-        """Returns the averages of the state by name, with the moments of one more step."""
+        """Returns the new variance, signal and count of the state, by name, after one more step.
+
+        Args:
+            state: Name -> value of the state before the step.
+            moments: The variance and the signal of the step.
+            when: Whether to count the step, a boolean scalar; if not, the averages stay.
+        """
         xp, theta = self._backend.xp, self.smoothing
         averages = noise.Averages(state["variance"], state["signal"], state["count"])
         return noise.average(xp, averages, *moments, theta=theta, when=when)._asdict()
