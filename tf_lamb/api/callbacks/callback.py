@@ -1,4 +1,4 @@
-"""Defines the base class of the callbacks, which read an optimizer, and of the backup."""
+"""Defines the base class of callbacks that read an optimizer, and that of `BackupAndRestore`."""
 
 import math
 import weakref
@@ -10,7 +10,8 @@ from tf_lamb.core import accumulation, checks
 from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.messages import warn
 
-# The models whose learning rate a callback raises, in search of a rate.
+# The models whose learning rate `AutoWarmup` of tf_lamb_extras raises at present, in search of the
+# peak. `StopOnDivergence` leaves them alone.
 RISING: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -20,9 +21,9 @@ class Callback:
     It reads between two batches. A subclass defines `_read_now`, which reads, and may override
     `_find`, which picks the optimizer. The callback class of each Keras defines `_batches_a_call`.
 
-    An optimizer step may take several batches, with `gradient_accumulation_steps`. A wrapper, such
-    as `LossScaleOptimizer`, does not tell how many: if `_find` returns one, a batch counts as a
-    step.
+    With `gradient_accumulation_steps`, an optimizer step takes several batches. A wrapper, such as
+    `LossScaleOptimizer`, does not have this setting: if `_find` returns a wrapper, each batch
+    counts as a step.
 
     Args:
         every: The optimizer steps between two readings. Defaults to 1.
@@ -34,7 +35,7 @@ class Callback:
 
     model: Any
     params: dict
-    _batches_a_call: Callable  # returns the batches that `fit` runs between two callbacks
+    _batches_a_call: Callable  # returns how many batches `fit` runs between two calls of a callback
     _read_now: Callable
     _optimizer: Any = None  # the optimizer that is read; set with the model
     _batches = 0
@@ -48,12 +49,15 @@ class Callback:
         return model.optimizer
 
     def set_model(self, model):
-        """Takes the model, as Keras's callback does, and finds the optimizer to read."""
-        super().set_model(model)  # type: ignore[misc]  # the host's
+        """Sets the model, as Keras's `Callback` does, and finds the optimizer to read."""
+        super().set_model(model)  # type: ignore[misc]  # of Keras's class
         self._optimizer = self._find(model)
 
     def on_train_begin(self, logs=None):
-        """Starts to count batches; warns if batch normalization gets too few of them."""
+        """Sets the count of batches to 0.
+
+        Warns if training has too few batches for the moving averages of batch normalization.
+        """
         params = self.params or {}
         steps = (params.get("epochs") or 0) * (params.get("steps") or 0)
         if steps and (warning := averages_that_lag(self.model, steps)):
@@ -63,7 +67,7 @@ class Callback:
 
     def on_train_batch_begin(self, batch, logs=None):
         """Reads the result of the previous batch if a reading is due."""
-        # A callback for the end of a batch would make Keras wait for each loss.
+        # A callback with `on_train_batch_end` would make Keras wait for the loss of each batch.
         if self._is_due():
             self._read()
         self._count(batch)
@@ -73,13 +77,13 @@ class Callback:
         self._read()
 
     def _count(self, batch):
-        """Counts the batches of the call that starts with this batch of the epoch."""
+        """Counts the batches that `fit` runs until it calls callbacks again, from `batch` on."""
         remaining = ((self.params or {}).get("steps") or math.inf) - batch
         self._batches += min(self._call, remaining)
 
     def _is_due(self):
         """Returns whether a reading is due, and then sets when the next one is."""
-        if self._due is None:  # set here, because a backup is restored only by now
+        if self._due is None:  # not set in `on_train_begin`: a backup may be restored after it
             self._due = self._interval()
         if self._batches < self._due:
             return False
@@ -105,12 +109,14 @@ class Callback:
 
 
 def averages_that_lag(model, steps: int) -> str | None:
-    """Returns a warning of batch normalization with too few batches to train on, or None.
+    """Returns a warning if training is too short for moving averages of batch normalization.
+
+    It is None if there is nothing to warn of.
 
     Args:
-        model: The model, whose trainable `BatchNormalization` layers are looked at if their moving
-            averages are still at the start. Those with groups (`group_size`) are left out.
-        steps: The batches of the whole training.
+        model: The model. Its trainable `BatchNormalization` layers are checked if their moving mean
+            is still 0; layers with a `group_size` are not.
+        steps: The number of batches of the whole training.
     """
     lagging = {}
     for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
@@ -127,28 +133,30 @@ def averages_that_lag(model, steps: int) -> str | None:
 
 
 class BackupAndRestore:
-    """Keras's `BackupAndRestore`, with a backup that a kill at any moment leaves complete.
+    """Saves a backup after each epoch as Keras's callback does, but one that survives any kill.
 
-    Pass it to `fit` again, with the same arguments: training resumes after the last finished epoch.
-    With the same data in the same order it ends with the same weights, bit for bit. An exception
-    are the seeds of layers such as `Dropout`, which Keras 3 does not save, so that they start anew.
+    To resume, call `fit` again with the same arguments and this callback: training continues after
+    the last finished epoch. With the same data in the same order it ends with the same weights, bit
+    for bit. The seeds of layers such as `Dropout` are an exception: Keras 3 does not save them, so
+    they start again.
 
-    Keras 3's own callback overwrites the last weights, and then the number of the epoch. A kill
-    during the first write loses both; a kill between the writes trains an epoch twice. Keras cannot
-    resume within an epoch: for long epochs, give `fit` a smaller `steps_per_epoch`.
+    Keras 3's own callback overwrites first the weights, and then the number of the epoch. A kill
+    during the first write loses the backup; a kill between the writes has an epoch trained twice.
+    Keras cannot resume within an epoch: for long epochs, give `fit` a smaller `steps_per_epoch`.
 
-    If several processes train on JAX, all pass this callback, with one shared folder. The first
-    process writes. Differences between the processes are refused before the first step.
+    If several processes train on JAX, pass this callback in all of them, with one shared folder.
+    The first process writes. If the processes differ in what they resume, an error is raised before
+    the first step.
 
-    A backup that cannot be read, or that is of another model or optimizer, is refused and not
-    changed.
+    A backup that cannot be read, or that is of another model or optimizer, raises an error and is
+    not changed.
 
     Put Keras's `SwapEMAWeights(swap_on_epoch=True)` after this callback in the list: before it, the
-    averages would be saved in the place of the weights. The callbacks' own counts are not saved.
+    averages would be saved in the place of the weights. Counts in other callbacks are not saved.
 
     Args:
         backup_dir: A separate folder, on a mounted disk.
-        delete_checkpoint: Whether to delete the backup when training has ended.
+        delete_checkpoint: Whether to delete the backup when training has ended. Defaults to True.
 
     Example:
         >>> backup = tf_lamb.BackupAndRestore("backup")

@@ -12,7 +12,7 @@ from tf_lamb.api.variables import ours_inside, step_of, waiting_in
 from tf_lamb.core import checks
 
 _SHOWN = 5  # the most variables in a report
-# The advice if broken weights are none that the optimizer trains.
+# The advice if the weights that are not finite are not trained by the optimizer.
 _UNTRAINED = (
     "The optimizer has not made them so: a layer such as BatchNormalization also averages batches "
     "whose step is skipped, and a NaN stays in its average. Leave such batches out, and begin "
@@ -32,7 +32,8 @@ class Diagnosis:
 
     def __init__(self, patience, advice, keep=5):
         self._advice = advice
-        self._tried: collections.deque = collections.deque()  # (steps tried, those skipped)
+        # Pairs (steps tried, steps skipped), both counted from the beginning of the run.
+        self._tried: collections.deque = collections.deque()
         self._kept: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
         self._patience = patience
         self._step = self._skipped = self._skipped_before = 0
@@ -51,7 +52,7 @@ class Diagnosis:
         Returns:
             The report if training has diverged, else None.
         """
-        if step != self._step or skipped < self._skipped:  # a step was taken; another run began
+        if step != self._step or skipped < self._skipped:  # a step was taken, or a new run began
             self._skipped_before = skipped
         if step < self._step or skipped < self._skipped:
             self._tried.clear()
@@ -71,11 +72,16 @@ class Diagnosis:
         if skips := self._skips(step + skipped, skipped):
             detail = f", and the loss is {loss}" if is_loss_broken else ""
             return self._report(f"{skips} skipped: their gradients were not finite{detail}")
-        # One skipped batch spoils the mean loss of its epoch, and nothing else.
+        # A batch whose step is skipped makes the mean loss of the epoch non-finite, but no weight.
         return self._report(f"the loss is {loss}") if is_loss_broken and not skipped else None
 
     def _skips(self, tried, skipped):
-        """Describes the skipped steps if they are in a row or the majority, else returns None."""
+        """Describes the skipped steps if too many are in a row or most are skipped; else None.
+
+        Args:
+            tried: The number of steps taken or skipped so far.
+            skipped: The number of steps skipped so far.
+        """
         self._tried.append((tried, skipped))
         # The window starts at the latest reading that is at least 2 x patience tried steps old.
         while len(self._tried) > 1 and tried - self._tried[1][0] >= 2 * self._patience:
@@ -90,31 +96,38 @@ class Diagnosis:
         return None
 
     def check(self, optimizer, loss, model=None):
-        """Reads an optimizer, and all weights of a model.
+        """Reads an optimizer and all weights of a model, and raises if the run has diverged.
 
         Args:
             optimizer: The optimizer, without wrappers.
             loss: The mean loss of the present epoch so far, or None.
-            model: The model whose weights are checked. Defaults to None: those that the optimizer
-                trains, without moving averages.
+            model: The model whose weights are checked. Defaults to None: only the weights that the
+                optimizer trains are checked, not the moving averages of batch normalization.
 
         Raises:
             FloatingPointError: if the run has diverged; its message is the report.
         """
         try:
             observations = optimizer.trust_ratios()
-        except ValueError:  # the optimizer does not observe them
+        except ValueError:  # the optimizer does not record trust ratios
             observations = []
         broken, plan = optimizer.nonfinite_weights(model), optimizer.plan
         untrained = plan is not None and not set(broken) & set(plan.names)
         skipped = optimizer.skipped_steps
         if optimizer._guard.is_on and waiting_in(optimizer):
-            loss = None  # it has batches of an update that may still be skipped
+            loss = None  # it includes batches of an update that may still be skipped
         if report := self.add(step_of(optimizer), skipped, loss, broken, observations, untrained):
             raise FloatingPointError(report)
 
     def _report(self, why, broken=(), advice=""):
-        """Formats the report; without advice on broken weights, all weights are finite."""
+        """Formats the report.
+
+        Args:
+            why: What shows that the run has diverged.
+            broken: The paths of the variables that are not finite. Defaults to none.
+            advice: The last line. Defaults to "": that all weights are finite, and what usually
+                helps.
+        """
         lines = [f"Training has diverged: at step {self._step:,}, {why}."]
         if table := self._table(broken):
             lines += ["", *table, ""]
@@ -174,10 +187,11 @@ class StopOnDivergence(Callback):
         the usual remedies
 
     It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
-    writes the broken weights over good ones. If fewer steps were skipped, the optimizer itself
-    warns at the end. If the optimizer has `on_spike`, the logs of each epoch have the latest
-    `gradient_norm` and the number of `spiked_steps`. This callback does not check while another
-    one raises the learning rate in a search, because that one goes back from a lost epoch.
+    writes the broken weights over good ones. If fewer steps were skipped than that, the optimizer
+    itself warns when `fit` ends. If the optimizer has `on_spike`, the logs of each epoch have the
+    latest `gradient_norm` and the number of `spiked_steps`. Nothing is checked while the callback
+    `AutoWarmup` of `tf_lamb_extras` raises the learning rate, because that callback itself returns
+    to an earlier epoch.
 
     Args:
         every: The optimizer steps between two readings; each reading waits for the device.
@@ -211,7 +225,10 @@ class StopOnDivergence(Callback):
         self._patience = checks.integer("patience", patience)
 
     def _find(self, model):
-        """Starts the optimizer's observation, and requests a new trace of the step if needed."""
+        """Returns the optimizer, and makes its steps record trust ratios.
+
+        If the step was traced without that, it is traced again.
+        """
         subject = "reads the optimizers of tf_lamb"
         optimizer = ours_inside(model.optimizer, "StopOnDivergence", subject)
         if starts_to_observe(optimizer):
@@ -221,7 +238,7 @@ class StopOnDivergence(Callback):
         return optimizer
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds the gradient's latest norm and the number of spikes to the logs, with `on_spike`."""
+        """Adds the latest gradient norm and the number of spikes to the logs, with `on_spike`."""
         self._sync()
         if logs is not None and (norm := self._optimizer.gradient_norm) is not None:
             logs["gradient_norm"] = norm

@@ -13,7 +13,7 @@ from tf_lamb.core.messages import warn
 
 
 def find(callback, model, kind, hint: str):
-    """Returns the measuring optimizer of a model; warns of synchronized batch statistics.
+    """Returns a model's `MeasureNoise` or `AdaScale`; warns of synchronized batch normalization.
 
     Args:
         callback: The callback that needs it, for the error.
@@ -49,20 +49,22 @@ class NoiseScale(Callback):
         B_simple = tr(Sigma) / |G|^2
 
     Sigma and G are the covariance and the mean of the gradient of one example. B_simple, in
-    examples, is about the critical batch size. At that batch, training takes twice the minimum
-    number of steps and twice the minimum number of examples. A smaller batch takes more steps, a
-    larger one more examples:
+    examples, is about the critical batch size B_crit. At that batch, training takes twice the
+    minimum number of steps and twice the minimum number of examples. A smaller batch takes more
+    steps, a larger one more examples. For a batch B, these are the steps S and the examples E:
 
         S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
 
     B_simple grows during training. The callback does not change training. It adds `noise_scale` to
-    the logs of each epoch, for `History` and TensorBoard. `history` has every reading. It starts
-    anew with another optimizer; if the optimizer's state is put back, the readings up to that
-    state stay. `plot()` draws them. The callback prints its advice when training ends.
+    the logs of each epoch, for `History` and TensorBoard. The attribute `history` has every
+    reading. It is emptied for another optimizer; if the optimizer is restored to an earlier state,
+    the readings after that state are dropped. `plot()` draws the readings. The callback prints its
+    advice when training ends.
 
-    `standard_error()` is that of the last reading, relative to it. It follows from the earlier
-    readings. Several of them have to be within the reach of the averages, 1/(1 - smoothing)
-    updates; otherwise it is nan. After a restore it follows from the readings since then.
+    `standard_error()` returns the relative standard error of the last reading, which it computes
+    from the scatter of the earlier readings. It is nan unless several of these lie within the last
+    1/(1 - smoothing) updates, over which the measurement averages. In a run that was restored, only
+    the readings since then count.
 
     Args:
         batch_size: The examples of one update, over all replicas and micro-batches.
@@ -108,7 +110,7 @@ class NoiseScale(Callback):
         self._averages: list[noise.Averages] = []
 
     def _forget_since(self, step, count):
-        """Keeps the readings up to a step, and the averages up to a count of averaged steps."""
+        """Drops the readings after a step, and the averages over more than `count` steps."""
         end = bisect.bisect(self.history["step"], step)
         for values in self.history.values():
             del values[end:]
@@ -116,12 +118,12 @@ class NoiseScale(Callback):
         del self._averages[bisect.bisect(counts, count) :]
 
     def _find(self, model):
-        """See base class; drops readings of another optimizer, or of state that was put back."""
+        """See base class; drops readings of another optimizer, or from after a restored state."""
         advice = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
         optimizer = find(self, model, MeasureNoise, f"needs an optimizer that measures: {advice}")
         if optimizer is not self._optimizer:
             self._forget()
-        elif self.history["step"]:  # the optimizer's state may have been put back since
+        elif self.history["step"]:  # the optimizer may have been restored to an earlier state
             self._forget_since(optimizer.updates, optimizer.averages().count)
         return optimizer
 
@@ -131,14 +133,16 @@ class NoiseScale(Callback):
         if steps[-1:] == [step]:  # an epoch and `every` batches end with the same step
             return
         if steps and step < steps[-1]:
-            # The optimizer's state was put back within `fit`, by less than `every`.
+            # The optimizer was restored to an earlier state during `fit`. As it has made at most
+            # `updates` updates since, readings up to `step - updates` are from before that state.
             updates = -(-self._every // self._optimizer.micro_batches)
             self._forget_since(step - updates, self._optimizer.averages().count - updates)
         self.history["step"].append(step)
         self.history["noise_scale"].append(self._optimizer.noise_scale(self.batch_size))
         averages = self._optimizer.averages()
         batches_measured = averages.count * self._optimizer.micro_batches
-        if not self._averages and batches_measured <= self._batches:  # this `fit` measured all
+        # If this `fit` measured all steps of the averages, a reading of no step goes before.
+        if not self._averages and batches_measured <= self._batches:
             self._averages.append(noise.Averages(0.0, 0.0, 0.0))
         self._averages.append(averages)
 
@@ -181,13 +185,14 @@ class NoiseScale(Callback):
 
 
 class StopAtBaseSteps(Callback):
-    """Ends `fit` when AdaScale has made the progress of the base batch's run.
+    """Ends `fit` when `AdaScale` has made the progress of `steps` steps of the base batch.
 
-    It adds `gain` and `base_step` to the logs of each epoch. Give `fit` enough epochs: the number
-    of the base batch's run, times the scale, is always enough. It warns if training ends before.
+    This callback adds `gain` and `base_step` to the logs of each epoch. Give `fit` enough epochs:
+    those of the run at the base batch, times the scale, are always enough. A warning is issued if
+    training ends before.
 
     Args:
-        steps: The number of steps of the base batch's run.
+        steps: The number of optimizer steps of the run at the base batch.
         every: The batches between two checks, regardless of `steps_per_execution`; each check waits
             for the device. Defaults to 1.
 
@@ -215,7 +220,7 @@ class StopAtBaseSteps(Callback):
         return find(self, model, AdaScale, "needs optimizer=tf_lamb.AdaScale(...)")
 
     def on_train_begin(self, logs=None):
-        """Ends a finished run after one batch, because Keras does not check earlier."""
+        """Ends a run that is finished already; Keras trains one batch before it checks for that."""
         super().on_train_begin(logs)
         self._read_now()
 
@@ -229,7 +234,7 @@ class StopAtBaseSteps(Callback):
             self._read()
 
     def on_train_end(self, logs=None):
-        """Warns if training ends for another reason."""
+        """Warns if training ends before the base batch's steps are done."""
         super().on_train_end(logs)
         if (base_steps := self._optimizer.base_steps) < self.steps:
             warn(

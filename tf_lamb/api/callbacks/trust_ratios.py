@@ -22,8 +22,9 @@ class History:
     """Holds the trust ratios of one run.
 
     Args:
-        optimizer: The optimizer to read. Defaults to None: `add` gives the readings.
-        open_writer: Makes the writer for TensorBoard. Defaults to None: no files.
+        optimizer: The optimizer to read. Defaults to None: readings are passed to `add`.
+        open_writer: A function that makes a writer of TensorBoard's files. Defaults to None: no
+            files are written.
 
     Attributes:
         optimizer: The optimizer to read.
@@ -86,7 +87,7 @@ class History:
     def curves(self) -> plots.Curves:
         """Returns name of a layer -> step -> ratio.
 
-        A long run has 256 to 513 readings.
+        Of a run with more readings, 256 to 513 are kept.
         """
         readings = {**self._kept, self.step: _ratios(self.latest)}
         names = {
@@ -134,7 +135,7 @@ class History:
 
 
 def by_layer(observations):
-    """Returns one observation per observed layer."""
+    """Returns one observation for each layer that has a trust ratio."""
     layers = {
         observation.layer: observation
         for observation in observations
@@ -172,13 +173,13 @@ class TrustRatios(Callback):
 
     Every `every` optimizer steps it reads, for each variable with a trust ratio,
 
-        weight_norm   |w|, before the step
-        update_norm   |u|, the divisor of the ratio: for LARS, its full denominator
+        weight_norm   |w|, the norm of the variable before the step
+        update_norm   |u|, the norm that the ratio divides by: for LARS, its full denominator
         trust_ratio   the factor on the layer's step, within its bounds
 
     and the number of ratios that a bound has clipped. The step leaves these numbers on the device
-    and does not wait. Training is the same with and without the callback. Checkpoints do not
-    contain the readings.
+    and does not wait for them. Training is the same with and without the callback. Checkpoints do
+    not contain the readings.
 
     TensorBoard gets the scalars `weight_norm/PATH`, `update_norm/PATH` and `trust_ratio/PATH`, the
     histograms `weight_norms`, `update_norms` and `trust_ratios` over all layers, and the scalar
@@ -240,7 +241,10 @@ class TrustRatios(Callback):
         )
 
     def _find(self, model):
-        """Starts the optimizer's observation, and requests a new trace of the step if needed."""
+        """Returns the optimizer, and makes its steps record trust ratios.
+
+        If the step was traced without that, it is traced again.
+        """
         optimizer = observed(model.optimizer)
         if optimizer.observe_trust_ratios():
             seams.trace_anew(model)
@@ -261,7 +265,9 @@ class TrustRatios(Callback):
         return self.history.table()
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws median and range of all layers' ratios, and the three layers that end farthest.
+        """Draws the median and the range of all layers' ratios, and the ratios of three layers.
+
+        These three end farthest from the median.
 
         Args:
             axes: The matplotlib `Axes` to draw in. Defaults to None: that of a new figure.
