@@ -1,4 +1,4 @@
-"""Trains a model with a batch that grows (`fit_stages`), and refuses what cannot be trained so."""
+"""Trains a model with a batch that grows (`fit_stages`), and checks that this is possible."""
 
 import itertools
 import math
@@ -14,10 +14,11 @@ from tf_lamb.core.checks import integer
 from tf_lamb.core.messages import warn
 from tf_lamb.core.recipes.recipe import check_recipe
 
-# Keras's callbacks that set the learning rate. Those of this package have `sets_learning_rate`.
+# Keras's callbacks that set the learning rate. Callbacks of this package that do so have an
+# attribute `sets_learning_rate`.
 _SET_RATES = {"LearningRateScheduler", "ReduceLROnPlateau"}
 _NEAR = 1e-5  # relative difference below which two rates in float32 count as the same
-# The error if several processes train a model; the gap is for their number.
+# The error for a model that several processes train; their number takes the place of {}.
 SEVERAL = (
     "The data are read in one process here, and {} train the model: search in one, and train each "
     "stage of a recipe by a fit of its own, on a dataset that is dealt out."
@@ -29,37 +30,38 @@ def fit_stages(
     callbacks: Sequence[Any] | None = None, verbose: str | int = "auto",
     examples: int | None = None, seed: int = 0,
 ) -> Any:  # fmt: skip
-    """Trains a compiled model with a recipe in stages, whose batch grows; it replaces `fit`.
+    """Trains a compiled model with a recipe whose batch grows in stages; call it instead of `fit`.
 
-    The examples are one stream of passes over the data, and each update takes the next batch of its
-    stage. An epoch has as many examples as one of `fit` at the first batch, so it has fewer steps
-    as the batch grows. Optimizer, schedules, callbacks, progress bar and history go on through all
-    stages, and a line tells which stage begins. The training step is compiled once for each size of
-    a call.
+    The data are read pass after pass, as one stream of examples, and each update takes the next
+    batch, of the size of its stage. An epoch has as many examples as an epoch of `fit` with the
+    batch of the first stage, so it has fewer steps as the batch grows. The optimizer, schedules,
+    callbacks, progress bar and history continue through all stages, and a line is printed when a
+    stage begins. The training step is compiled once for each size of batch or micro-batch.
 
     An optimizer of this package can accumulate gradients, for example with
-    `gradient_accumulation_steps={0: 1, 500: 2}`. Then each call of the training step has a
-    micro-batch of batch / count examples.
+    `gradient_accumulation_steps={0: 1, 500: 2}`: an update takes 1 micro-batch at first, and 2 from
+    optimizer step 500 on. Each call of the training step then has one micro-batch.
 
-    If `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, the data goes on, but
-    neither the schedule nor the number of micro-batches does, because they count updates.
+    If `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, its examples are used
+    up, but the schedule and the number of micro-batches do not advance, because they count updates.
 
-    With `BackupAndRestore` among the callbacks, a training that was killed goes on after its last
-    epoch with the batches that were due. This always holds for arrays. It holds for other data if
-    they come in the same order in each process, for example from `Dataset.shuffle` with a seed.
+    With `BackupAndRestore` among the callbacks, a training that was killed resumes after its last
+    finished epoch, with the batches that would have come next. This always holds for arrays. It
+    holds for other data if they come in the same order in each process, for example from
+    `Dataset.shuffle` with a seed.
 
     Args:
-        model: A compiled model. Its optimizer has the learning rate of the recipe, from
+        model: A compiled model. Its optimizer must have the learning rate of the recipe, from
             `from_recipe(recipe)` or `learning_rate=recipe.schedule()`.
-        data: Arrays `(x, y)` or `(x, y, sample_weight)`, which are shuffled anew for each pass;
-            a `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches, which are read
-            in their own order, by one thread, and batched anew.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, which are shuffled again for each pass; or
+            a `tf.data.Dataset` of batches, a `PyDataset`, or a list of batches. Batches are read in
+            their own order, by one thread, and cut or joined to the batch size of the stage.
         recipe: A recipe of `tf_lamb.recipes`, such as `growing`.
         validation_data, callbacks, verbose: The same as for `fit`.
         examples: The number of examples in a pass over the data. Defaults to None: they are
             counted. A `tf.data.Dataset` is read once for that, and one of unknown cardinality
             needs this argument.
-        seed: The seed of the order of arrays. Defaults to 0.
+        seed: The seed of the order in which arrays are read. Defaults to 0.
 
     Returns:
         The Keras `History` of all epochs.
@@ -108,7 +110,7 @@ def fit_stages(
     _check_callbacks(run_callbacks.callbacks)
 
     def fit(batches, steps, initial, last):
-        """Trains from epoch `initial` to epoch `last`, each of `steps` calls."""
+        """Trains the epochs from `initial` to `last` - 1, each with `steps` of the batches."""
         return model.fit(
             batches, steps_per_epoch=steps, initial_epoch=initial, epochs=last, shuffle=False,
             validation_data=validation_data, callbacks=run_callbacks, verbose=0,
@@ -135,11 +137,13 @@ def fit_stages(
 
 
 class WholeRun:
-    """Makes several calls of `fit` one training for callbacks; a mixin before `CallbackList`.
+    """Makes several calls of `fit` look like one training to callbacks.
+
+    It is a mixin that stands before Keras's `CallbackList` among the base classes.
 
     Attributes:
         model: The model that is trained.
-        params: What Keras tells callbacks of a training, such as `epochs` and `steps`.
+        params: The settings that Keras passes to callbacks, such as `epochs` and `steps`.
         epochs: The epochs of the whole training.
         done: The epochs that are done when the running `fit` ends.
     """
@@ -152,11 +156,11 @@ class WholeRun:
     _batches: Any = 0
 
     def begin_epoch(self, epoch: int, steps: int) -> None:
-        """Moves to the epoch that the next `fit` trains; tells callbacks its steps if they change.
+        """Sets the epoch that the next `fit` trains, and passes its steps to callbacks if changed.
 
         Args:
             epoch: The number of the epoch, from 0.
-            steps: The calls of the training step in it.
+            steps: The number of calls of the training step in the epoch.
         """
         self.done = epoch + 1
         if steps != self.params["steps"]:
@@ -169,7 +173,8 @@ class WholeRun:
 
     def on_train_begin(self, logs=None):
         """Runs the callbacks at the first `fit` only, and finds the epoch of a restored backup."""
-        # seam: tf_keras 2.20.1. The counter counts all batches of a training, for TensorBoard.
+        # seam: tf_keras 2.20.1. For TensorBoard the counter counts all batches of a training, but
+        # each `fit` sets it to 0. So the count from the end of the previous `fit` is set again.
         counter = getattr(self.model, "_train_counter", None)
         if self._has_begun:
             if counter is not None:
@@ -187,7 +192,11 @@ class WholeRun:
             super().on_train_end(logs)  # type: ignore[misc]
 
     def _restored(self):
-        """Returns the epochs in a backup; on Keras 3 also clears it, or each `fit` began there."""
+        """Returns the number of epochs that were done in a restored backup; 0 without a backup.
+
+        Keras 3 keeps this number in the model. It is removed there, because otherwise every later
+        `fit` would begin at this epoch.
+        """
         # seam: tf_keras 2.20.1, Keras 3.15.1.
         if load := getattr(self.model, "_maybe_load_initial_counters_from_ckpt", None):
             return load(self.params["steps"], 0)[0]
@@ -197,12 +206,25 @@ class WholeRun:
 
 
 def _steps(calls: Iterable[tuple[int, int]]) -> int:
-    """Returns the calls of the training step in an epoch."""
+    """Returns the number of calls of the training step in an epoch.
+
+    Args:
+        calls: Pairs (examples of a call, number of such calls), as from `Epochs.calls`.
+    """
     return sum(number for _, number in calls)
 
 
 def _tell_stages(plan, epoch, told):
-    """Prints an epoch's stages after number `told`; returns the number of the last printed one."""
+    """Prints a line for each stage that trains in an epoch and was not printed before.
+
+    Args:
+        plan: The `Epochs` of the training.
+        epoch: The number of the epoch, from 0.
+        told: The number of the last stage that was printed; 0 if there is none.
+
+    Returns:
+        The number of the last stage that is printed by now.
+    """
     end, stages = 0, plan.stages
     for number, stage in enumerate(stages, 1):
         start, end = end, end + stage.steps
@@ -216,13 +238,23 @@ def _tell_stages(plan, epoch, told):
 
 
 def _batches(take, calls):
-    """Returns a generator of batches, which a host reads exactly as far as an epoch goes."""
+    """Returns a generator of the batches of one epoch, so that `fit` reads no example beyond it.
+
+    Args:
+        take: A function that takes a number of examples and returns the next ones.
+        calls: Pairs (examples of a call, number of such calls), as from `Epochs.calls`.
+    """
     sizes = itertools.chain.from_iterable(itertools.repeat(*call) for call in calls)
     return (take(size) for size in sizes)
 
 
 def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
-    """Returns the stages of a recipe, with the micro-batches of an update in each; checks both."""
+    """Returns the stages of a recipe, each with its number of micro-batches in an update.
+
+    Raises:
+        ValueError: if the stages differ in sequence length, if a batch shrinks or cannot be divided
+            into the micro-batches, or if the number of micro-batches changes within a stage.
+    """
     lengths = list(dict.fromkeys(stage.sequence_length for stage in recipe.stages))
     if len(lengths) > 1:
         raise ValueError(
@@ -256,7 +288,11 @@ def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
 
 
 def _accumulated(optimizer) -> Mapping[int, int]:
-    """Returns optimizer step -> micro-batches of an update from there on."""
+    """Returns optimizer step -> number of micro-batches in an update from this step on.
+
+    Raises:
+        ValueError: for an optimizer of Keras with `gradient_accumulation_steps`.
+    """
     inner = unwrapped(optimizer)
     if isinstance(inner, Layerwise):
         micro_batches = inner._settings.gradient_accumulation_steps or 1
@@ -310,7 +346,7 @@ def _check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
         begin, end = end, end + stage.train_steps
         for step in (begin, end - 1):
             expected = float(schedule(step))
-            is_schedule = hasattr(rate_source, "get_config")  # a function has no step
+            is_schedule = hasattr(rate_source, "get_config")  # a function takes no step
             rate = float(rate_source(step) if is_schedule else inner.learning_rate)
             if not math.isclose(rate, expected, rel_tol=_NEAR, abs_tol=1e-12):
                 raise ValueError(
@@ -322,7 +358,14 @@ def _check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
 
 
 def _check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
-    """Checks recipe and `examples` against the data; warns if the recipe is for another number."""
+    """Checks the recipe and the argument `examples` against the number of examples in the data.
+
+    It warns if the recipe was made for another number of examples.
+
+    Raises:
+        ValueError: if `examples` is another number than the length of the arrays, or if a batch is
+            larger than all examples.
+    """
     if examples not in (None, epochs.examples):
         raise ValueError(
             f"examples={examples}, but the arrays of data hold {epochs.examples:,}: leave it out."
@@ -342,7 +385,7 @@ def _check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
 
 
 def replicas_of(model: Any) -> int:
-    """Returns the number of replicas of a `tf.distribute` strategy that share a call.
+    """Returns the number of replicas of the model's `tf.distribute` strategy; 1 without one.
 
     Raises:
         ValueError: for a strategy of several workers or of parameter servers.
@@ -354,7 +397,7 @@ def replicas_of(model: Any) -> int:
 
 
 def _check_devices(stages: tuple[Stage, ...], devices: int) -> None:
-    """Raises ValueError for a call whose examples the devices cannot share equally."""
+    """Raises ValueError if the devices cannot share each batch, or micro-batch, equally."""
     for number, stage in enumerate(stages, 1):
         if (stage.batch // stage.calls) % devices:
             raise ValueError(
@@ -364,9 +407,16 @@ def _check_devices(stages: tuple[Stage, ...], devices: int) -> None:
 
 
 def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> None:
-    """Raises ValueError for a restored backup of another recipe or other data.
+    """Raises ValueError if a restored backup belongs to another recipe or to other data.
 
-    An optimizer that can skip steps may have made fewer than the recipe plans.
+    In that case the optimizer is not at the planned step. One that can skip steps may have made
+    fewer.
+
+    Args:
+        recipe: The recipe.
+        optimizer: The optimizer, which a callback may have restored.
+        epoch: The number of epochs that are done.
+        planned: The number of steps that the recipe plans for these epochs.
     """
     steps, inner = step_of(optimizer), unwrapped(optimizer)
     skips = inner is not optimizer or any(
@@ -381,7 +431,11 @@ def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> No
 
 
 def _check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises ValueError for a second schedule, and for a backup within an epoch or of averages."""
+    """Raises ValueError for callbacks that do not go with `fit_stages`.
+
+    They are callbacks that set the learning rate, a `BackupAndRestore` that saves within an epoch,
+    and one that would save moving averages in the place of the weights.
+    """
     swaps = False
     for callback in callbacks:
         names = [cls.__name__ for cls in type(callback).__mro__]
