@@ -1,7 +1,8 @@
 """Reads the training data of `fit` again and again, in batches of any size.
 
-`Arrays` reads arrays by their rows, `Batches` a `tf.data.Dataset` and the like. `Rebatched` makes
-batches of another size. Here a tree is an array, or nested tuples, lists and dicts of arrays.
+`Arrays` reads arrays by their rows; `Batches` reads a `tf.data.Dataset` or other batches.
+`Rebatched` makes batches of another size. In this file a tree is an array, or nested tuples, lists
+and dicts of arrays.
 """
 
 import itertools
@@ -9,8 +10,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# A type with one of these attributes has no rows of one size: SciPy's sparse matrices, TensorFlow's
-# sparse and ragged tensors, JAX's sparse arrays.
+# Attributes of the classes whose rows cannot be taken: in this order SciPy's sparse matrices,
+# TensorFlow's sparse tensors and ragged tensors, and JAX's sparse arrays.
 UNEVEN = "nnz", "dense_shape", "nested_row_splits", "nse"
 PASS_BATCH = 4096  # examples of a batch in a pass over arrays
 
@@ -21,8 +22,8 @@ def mapped(function: Callable, *trees: Any) -> Any:
     Lists become tuples, as in `fit`, and None stays None.
 
     Args:
-        function: A function of one array of each tree, those at the same place.
-        *trees: Trees of one structure.
+        function: A function that takes one array of each tree, from the same place in all trees.
+        *trees: Trees with the same structure.
     """
     first_tree = trees[0]
     if isinstance(first_tree, dict):
@@ -67,7 +68,7 @@ def checksum(tree: Any, before: int = 0) -> int:
     def add(leaf):
         nonlocal before
         array = np.asarray(leaf)
-        # The bytes of an array of strings are only pointers to them.
+        # The bytes of an array of Python objects, such as strings, are only pointers to them.
         content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
         before = zlib.crc32(content, before)
 
@@ -76,10 +77,11 @@ def checksum(tree: Any, before: int = 0) -> int:
 
 
 def first_not_finite(batch: tuple) -> tuple[int, str, str] | None:
-    """Finds the first example of a batch that is not finite.
+    """Finds the first example of a batch that has a value which is NaN or infinite.
 
     Returns:
-        Its index, the part of the batch, such as "x['a']", and the value; None if all are finite.
+        The index of the example, the name of the array in the batch, such as "x['a']", and the
+        value as text; None if all values are finite.
     """
     import numpy as np
 
@@ -120,7 +122,7 @@ def check_paired(name: str, value: Any, call: str) -> None:
 
 
 def parts_of(batch: Any) -> tuple:
-    """Returns a batch as a tuple, without targets and weights at its end that are None."""
+    """Returns a batch as a tuple (x, y, sample_weight), without parts at its end that are None."""
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
     while parts[1:] and parts[-1] is None:
         parts = parts[:-1]
@@ -128,16 +130,16 @@ def parts_of(batch: Any) -> tuple:
 
 
 def source(name: str, data: Any) -> "Arrays | Batches":
-    """Returns an `Arrays` or a `Batches`, which reads the data of an argument.
+    """Returns the reader of a data argument: an `Arrays` for arrays, or else a `Batches`.
 
     Args:
         name: The name of the argument, for errors.
-        data: Arrays in a tuple, an array, or batches.
+        data: A tuple of arrays, an array, or batches.
 
     Raises:
         TypeError: for arrays in a list or a dict, for sparse or ragged arrays, and for data that
             can be read only once.
-        ValueError: for arrays of several lengths.
+        ValueError: for arrays of different lengths.
     """
     is_array = isinstance(data, list) and bool(data) and hasattr(data[0], "shape")
     if is_array or isinstance(data, dict):
@@ -151,15 +153,15 @@ def source(name: str, data: Any) -> "Arrays | Batches":
 
 
 class Arrays:
-    """Arrays of one length, which are read by their rows.
+    """Reads batches from arrays of the same length, whose rows are the examples.
 
     Args:
         name: The name of the argument, for errors.
-        data: The arrays in a tuple, or in trees in it.
+        data: A tuple of arrays, or of trees of arrays.
 
     Raises:
         TypeError: for sparse or ragged arrays, and for lists of numbers.
-        ValueError: for arrays of several lengths.
+        ValueError: for arrays of different lengths.
     """
 
     is_py_dataset = False
@@ -211,7 +213,7 @@ class Arrays:
         return self._rows(held_rows)
 
     def batches(self, size: int, seed: int, examples: int | None = None) -> Iterator[tuple]:
-        """Yields batches without end, shuffled anew for each pass over the arrays.
+        """Yields batches without end, in a new random order for each pass over the arrays.
 
         Args:
             size: Examples of a batch.
@@ -232,7 +234,7 @@ class Arrays:
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
         """Returns a function that reads one pass after another, any number of examples at a time.
 
-        Pass p is a permutation of the rows by (seed, p), so that reading can begin at any pass.
+        The order of pass p is drawn with the seed (seed, p), so that reading can begin at any pass.
 
         Args:
             start: The examples to skip, counted from the beginning of the first pass.
@@ -240,8 +242,9 @@ class Arrays:
             examples: Examples of a pass.
 
         Returns:
-            A function from a number of examples to the next ones, as `fit` gives them to
-            `train_step`: (x, y), (x, y, sample_weight), or x alone where there are no targets.
+            A function that takes a number of examples and returns the next ones, in the form in
+            which `fit` passes them to `train_step`: (x, y), (x, y, sample_weight), or x alone if
+            there are no targets.
         """
         import numpy as np
 
@@ -268,7 +271,7 @@ class Arrays:
 
 
 class Batches:
-    """Batches that can be read again.
+    """Reads batches from data that can be iterated over again and again.
 
     Args:
         name: The name of the argument, for errors.
@@ -279,7 +282,7 @@ class Batches:
     """
 
     def __init__(self, name: str, data: Any):
-        self.is_py_dataset = hasattr(type(data), "num_batches")  # Keras 3 has it
+        self.is_py_dataset = hasattr(type(data), "num_batches")  # of Keras 3's PyDataset
         self._is_list = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if not self._is_list and (not hasattr(data, "__iter__") or iter(data) is data):
             raise TypeError(
@@ -290,7 +293,7 @@ class Batches:
         self._data, self._held_out = data, 0
         self._held_out_checksum: int | None = None
         self._counted_examples: int | None = (
-            None  # of a pass, as `count` concludes from some batches
+            None  # examples of a pass, if `count` concluded them from a few batches
         )
 
     @property
@@ -299,16 +302,17 @@ class Batches:
         return self._data
 
     def one_pass(self) -> Iterator[tuple]:
-        """Returns all examples once, held out or not, in the batches of the data."""
+        """Returns an iterator over the batches of one pass over the data, held out or not."""
         return self._read()
 
     def count(self) -> int:
         """Returns the number of examples of a pass.
 
-        A pass over a `PyDataset` may take minutes. So if batches can be read by their index, only
-        the first two, one in the middle and the last are: if all but the last have one size, those
-        between them are taken to have it, too, and a later pass of another length raises. In all
-        other cases a whole pass is read.
+        A pass over a `PyDataset` may take minutes. So if batches can be read by their index, and
+        are not in a list, only the first two, one in the middle and the last are read. If all of
+        these but the last have the same size, all other batches are assumed to have that size,
+        too, and a later pass with another number of examples raises an error. In all other cases a
+        whole pass is read.
 
         Raises:
             ValueError: if the data do not say how many batches they have, or have none.
@@ -346,12 +350,12 @@ class Batches:
         Args:
             size: Examples of a batch.
             seed: Seed of the draws.
-            examples: The number of examples after which a pass over the data ends, those held out
-                included. Defaults to None: a pass reads all.
+            examples: The number of examples in a pass over the data, including those held out.
+                Defaults to None: a pass has all examples of the data.
 
         Raises:
-            ValueError: if a pass has no example to train on, ends before `examples`, or begins with
-                other examples than those held out.
+            ValueError: if a pass has no example to train on, ends before `examples`, or does not
+                begin with the examples that were held out.
         """
         import numpy as np
 
@@ -373,8 +377,9 @@ class Batches:
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
         """Returns a function that reads one pass after another, as `Arrays.stream` does.
 
-        Examples come in the order of the data. Skipped passes are begun, since data may shuffle
-        themselves for each pass, but they are not read.
+        Examples come in the order of the data. Data may shuffle themselves for each pass. So a pass
+        that is skipped whole is begun, and `on_epoch_begin` and `on_epoch_end` of the data are
+        called for it, but its batches are not read.
 
         Args:
             start: The examples to skip, counted from the beginning of the first pass.
@@ -398,7 +403,7 @@ class Batches:
         return Rebatched(itertools.chain.from_iterable(passes())).take
 
     def _read(self, begin=0, end=None, convert=parts_of):
-        """Begins a pass over the data, from example `begin` to example `end`.
+        """Returns an iterator over the batches of one pass, from example `begin` to example `end`.
 
         Args:
             begin: Examples to skip. Defaults to 0.
@@ -412,9 +417,10 @@ class Batches:
         return _part_of_pass(begin, end, map(convert, raw_batches), is_all)
 
     def _checked_pass(self):
-        """Yields the batches of a pass; raises if its first examples are not those held out.
+        """Yields the batches of a pass over the data, including the held-out examples.
 
-        Else held-out examples would come back as training examples.
+        The first pass records the checksum of the held-out examples. A later pass that begins with
+        other examples raises ValueError, because held-out examples might then be trained on.
         """
         position, crc = 0, 0
         for batch in self._read():
@@ -441,7 +447,11 @@ class Batches:
 
 
 def _size_of_batch(batch):
-    """Returns the number of examples in a batch; raises if its arrays differ in it or have none."""
+    """Returns the number of examples in a batch.
+
+    Raises:
+        ValueError: if the arrays of the batch differ in length, or one has no rows.
+    """
     import numpy as np
 
     sizes: set[int] = set()
@@ -500,7 +510,7 @@ class Rebatched:
         self._buffers: list[tuple] = []
 
     def take(self, size: int) -> tuple:
-        """Returns the next `size` examples in order; fewer if the data end, and () at their end."""
+        """Returns the next `size` examples in order; fewer at the end of the data, then ()."""
         return self._split_buffer(self._topped_up(size), slice(size), slice(size, None))
 
     def draw(self, size: int, random: Any) -> tuple:
@@ -515,7 +525,10 @@ class Rebatched:
         return self._split_buffer(buffer, order[:size], order[size:])
 
     def _topped_up(self, count):
-        """Returns the buffer, filled up to `count` examples, or fewer if the data end."""
+        """Returns the buffer with `count` examples at least, or with fewer if the data end.
+
+        It is None if the data have no batch at all.
+        """
         import numpy as np
 
         while self._count < count and (batch := next(self._batches, None)) is not None:
