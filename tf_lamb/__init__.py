@@ -2,9 +2,9 @@
 
 `tf_lamb.LAMB` is an optimizer of the Keras that `tf.keras` names: Keras 3, or `tf_keras` where
 `TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` and `tf_lamb.tf_keras.LAMB` name one of the two.
-This import loads no framework: a framework is loaded when it is used. Where Keras or tf_keras is
-loaded already, `load_model` knows our classes from now on; else write `import tf_lamb.keras`, or
-`import tf_lamb.tf_keras`, before it.
+`import tf_lamb` loads no framework: Keras is loaded at the first use of a name that needs it. If
+Keras or tf_keras is imported before `tf_lamb`, its `load_model` knows the classes of this package.
+Otherwise write `import tf_lamb.keras`, or `import tf_lamb.tf_keras`, before you call `load_model`.
 """
 
 import contextlib
@@ -67,7 +67,11 @@ _OF_KERAS_3 = {"per_replica": "keras"}
 if not TYPE_CHECKING:  # so that a type checker reports a name that does not exist
 
     def __getattr__(name: str):
-        """Loads the module or frontend that has a name; raises AttributeError for any other."""
+        """Returns an attribute of the package, and imports the module that defines it.
+
+        Raises:
+            AttributeError: for a name that the package does not have.
+        """
         if name in _SUBPACKAGES:
             return importlib.import_module(f"tf_lamb.{name}")
         if name in ("recipes", "rules"):
@@ -86,7 +90,8 @@ if not TYPE_CHECKING:  # so that a type checker reports a name that does not exi
         raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}{hint}")
 
 
-# Recipes of core use these other parts of the package, which are loaded when they are used.
+# The recipes in `core` use these modules, and `core` must not import them. So it gets functions
+# that load them at the first use.
 core.provide(
     schedules=lambda: sys.modules[__name__].schedules,  # those of the Keras that `tf.keras` names
     plots=lambda: importlib.import_module("tf_lamb.api.plots"),
@@ -94,7 +99,7 @@ core.provide(
 
 
 def __dir__():
-    """Lists the names of the package, those that are not loaded yet included."""
+    """Returns the names of the package, including those whose modules are not loaded yet."""
     return sorted({*globals(), *__all__, *_SUBPACKAGES})
 
 

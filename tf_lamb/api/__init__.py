@@ -1,6 +1,7 @@
-"""Contains the signatures and docstrings of both Kerases, and behaviour without a framework.
+"""Contains the framework-independent part of what `tf_lamb.keras` and `tf_lamb.tf_keras` share.
 
-Each class here has its signature, its docstring and its settings; each Keras adds its base class:
+A class here has the signature, the docstring and the behaviour that needs no framework. Both
+packages derive a class of the same name from it, and from a class of their Keras:
 
     class LAMB(lamb.LAMB, LayerwiseOptimizer): ...
 """

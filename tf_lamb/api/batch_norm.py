@@ -7,17 +7,17 @@ from tf_lamb.api import frontends, seams
 from tf_lamb.core import batch_norm as normalization
 from tf_lamb.core import checks
 
-# The attributes in which a layer of the host keeps its weights.
+# The attributes in which Keras's `BatchNormalization` keeps its weights.
 SET = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
 class InParts:
-    """Is the host's layer, with the same weights and names, except for how a batch is normalized.
+    """Changes how Keras's `BatchNormalization` normalizes in training; weights and names stay.
 
-    A mixin before the host's `BatchNormalization`.
+    A mixin that stands before the `BatchNormalization` of Keras 3 or tf_keras among the bases.
     """
 
-    if TYPE_CHECKING:  # the host's class and the frontend define these
+    if TYPE_CHECKING:  # the class of Keras and the frontend define these
         _xp: Any
         name: str
         axis: Any
@@ -41,7 +41,7 @@ class InParts:
 
     @classmethod
     def _check(cls, axis=-1, synchronized=False, renorm=False, **others):
-        """Raises for arguments of `BatchNormalization` that groups do not allow."""
+        """Raises ValueError for arguments of `BatchNormalization` that do not go with groups."""
         normalization.check_host(cls.__name__, axis=axis, synchronized=synchronized, renorm=renorm)
 
     def _train(self, inputs, mask):
@@ -55,46 +55,54 @@ class InParts:
         return self._xp.cast(self._normalize(x, x.shape[0]), self.compute_dtype)
 
     def _norm_kwargs(self):
-        """Returns axis, momentum and epsilon for the functions of the core."""
+        """Returns axis, momentum and epsilon as arguments for functions of `core.batch_norm`."""
         axis = self.axis if isinstance(self.axis, int) else self.axis[0]
         return {"axis": axis, "momentum": self.momentum, "epsilon": self.epsilon}
 
     def _weights(self, x, prefix=""):
-        """Returns the weights in the dtype of `x`; None for those that the layer does not have."""
+        """Returns the weights in the dtype of `x`, with None for each that the layer does not have.
+
+        Args:
+            x: The inputs.
+            prefix: What the names of the weights begin with, for a second set of weights. Defaults
+                to "": the weights of `BatchNormalization`.
+        """
         values = (getattr(self, prefix + name, None) for name in SET)
         return normalization.Weights(
             *(None if value is None else self._xp.cast(value, x.dtype) for value in values)
         )
 
     def _keep_averages(self, averages, prefix=""):
-        """Assigns the new moving mean and variance."""
+        """Assigns the new moving mean and variance; `prefix` is that of `_weights`."""
         for name, value in zip(("moving_mean", "moving_variance"), averages, strict=True):
             self._assign(getattr(self, prefix + name), value)
 
 
 class GhostBatchNormalization(InParts):
-    """Batch normalization over groups of a fixed size; a larger batch changes no statistics.
+    """Normalizes each group of `group_size` examples by its own statistics, at any batch size.
 
     For each group k of `group_size` consecutive examples:
 
         y = gamma (x - mean_k) / sqrt(variance_k + epsilon) + beta
         moving <- momentum moving + (1 - momentum) statistic_k        group after group
 
-    Evaluation, weights and their names are those of `BatchNormalization`. Groups are formed
-    within a replica. Statistics are float32 at any precision. The running variance averages the
-    group's own variance; tf_keras's fused kernel averages n/(n - 1) times it. A batch with
-    non-finite statistics does not change the averages.
+    Evaluation, the weights and their names are the same as in `BatchNormalization`. A group is
+    always on one replica. Statistics are computed in float32 at least, also in mixed precision. The
+    moving variance averages the variance of each group, a mean of n squares; tf_keras's fused
+    kernel averages n/(n - 1) times it. A batch with non-finite statistics does not change the
+    moving averages.
 
     Args:
-        group_size: The examples of a group; it must divide the examples of one replica.
-            Defaults to 128 (the paper).
-        kwargs: The arguments of `BatchNormalization`. `momentum` is per group, and a batch has many
-            groups. `synchronized` must be False, because a group is always on one replica.
+        group_size: The number of examples in a group; it must divide the number of examples on one
+            replica. Defaults to 128 (the paper).
+        kwargs: The arguments of `BatchNormalization`. `momentum` applies once per group, so several
+            times per batch. `synchronized` must be False, because a group is always on one replica.
 
     Raises:
-        ValueError, TypeError: at construction, for an argument out of its range; when a step is
-            traced, if `group_size` does not divide the batch, or for a mask. If TensorFlow does not
-            know the batch size when it traces, the step fails at a last, smaller batch.
+        ValueError, TypeError: at construction, for an argument out of its range; when a training
+            step is traced, if `group_size` does not divide the batch, or for a mask. If TensorFlow
+            does not know the batch size while it traces, the step itself fails at a batch that
+            `group_size` does not divide, such as a smaller last one.
 
     Example:
 
@@ -116,7 +124,7 @@ class GhostBatchNormalization(InParts):
         self.group_size = group_size
 
     def call(self, inputs, training=None, mask=None):
-        """Calls the framework's layer, except in training.
+        """Normalizes each group by its own statistics in training; else as `BatchNormalization`.
 
         Args:
             inputs: The examples, with the batch as the first axis.
@@ -132,14 +140,20 @@ class GhostBatchNormalization(InParts):
         return super().call(inputs, training=False, mask=mask)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the host's config, and the size of a group."""
+        """Returns the config of `BatchNormalization`, and `group_size`."""
         return {**super().get_config(), "group_size": self.group_size}
 
     def _normalize(self, x, batch):
-        """Returns the normalized batch, and updates the moving averages."""
+        """Returns the normalized inputs, and updates the moving averages.
+
+        Args:
+            x: The inputs, at least in float32.
+            batch: The number of examples; None if it is unknown when the step is traced.
+        """
         if batch is not None:
             normalization.check_batch(self.name, batch, self.group_size)
-        # XLA drops assertions, but an error names the operation that failed, so its name explains.
+        # An assertion would not do, because XLA drops it. If the groups do not divide the batch,
+        # the operations fail anyway, and the error shows the name of this scope.
         with self._named(f"group_size_{self.group_size}_must_divide_the_batch"):
             y, *averages = normalization.train(
                 self._xp, x, self._weights(x), group_size=self.group_size, **self._norm_kwargs()
@@ -154,11 +168,12 @@ Model = TypeVar("Model")
 def replace_batch_normalization(model: Model, group_size: int) -> Model:
     """Replaces every `BatchNormalization` of a model by a `GhostBatchNormalization`, in place.
 
-    The model keeps its variables and weights. The replacement reaches layers inside other
-    layers and subclassed models. Evaluation does not change by a bit, and checkpoints and
-    optimizers stay valid. Subclasses of `BatchNormalization` from other packages do not change.
-    If the argument is the outermost model, its compiled functions are compiled again at the
-    next step. If you build a subclassed model again from its code or config, replace again.
+    The model keeps its variables and weights. Layers inside other layers and inside subclassed
+    models are replaced, too. Evaluation does not change by a bit, and checkpoints and optimizers
+    stay valid. Subclasses of `BatchNormalization` from other packages do not change. Pass the
+    outermost model: the compiled functions of `model` and of models inside it are compiled again at
+    the next step, but not those of a model around it. A subclassed model that is made again from
+    its code or config has `BatchNormalization` again: call this function for it, too.
 
     Args:
         model: A model, or a layer that contains layers.
@@ -169,7 +184,7 @@ def replace_batch_normalization(model: Model, group_size: int) -> Model:
 
     Raises:
         ValueError, TypeError: for a model without batch normalization, or with one that is
-            synchronized or renormalizes. Then nothing has changed.
+            synchronized or renormalizes. In this case nothing is changed.
 
     Example:
 

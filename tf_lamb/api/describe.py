@@ -1,4 +1,4 @@
-"""Prints what an optimizer does with each variable, and makes treatments (`layer_decay`)."""
+"""Prints how an optimizer treats each variable; makes layer-wise learning rates (`layer_decay`)."""
 
 import itertools
 import math
@@ -69,7 +69,7 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
         if message := plan.warning():
             warn(message)
     else:
-        optimizer.build(model.trainable_variables)  # raises for other variables than its own
+        optimizer.build(model.trainable_variables)  # raises if it was built for other variables
         trained_positions = set(map(optimizer._index_of, model.trainable_variables))
         if frozen := [name for i, name in enumerate(plan.names) if i not in trained_positions]:
             print_fn(f"Not trained now: {', '.join(frozen)}.")
@@ -78,9 +78,10 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
 
 
 def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
-    """Returns `treatments` whose rates fall from the head of an encoder to its embeddings.
+    """Returns `treatments` with layer-wise learning rates, which fall from head to embeddings.
 
-    The encoder has N blocks, counted from the embeddings:
+    The learning rate of each variable is multiplied by a rate, which depends on its place in an
+    encoder of N blocks, counted from the embeddings:
 
         rate = decay^(N + 1)          embeddings, stem
                decay^(N - i)          block i = 0, ..., N - 1
@@ -88,22 +89,24 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
 
     Blocks are layers whose name ends with a number, as in `transformer_layer_3` and
     `transformer_block_3` (KerasHub), `transformer/layer_3` (Model Garden), `encoder_layer_3`. If
-    there are stages, as in ConvNeXt's `stage_2_block_3`, the blocks of all stages are counted
-    through. The layer that makes the image smaller before a stage counts as one, so ConvNeXtTiny
-    has 21. Its authors count three blocks as one, so that their `decay` is about
-    `decay ** (1 / 3)` here. Embeddings are the variables with "embed" in their path, a stem those
-    with "stem". The result is a plain dict of regexes: `tf_lamb.describe` shows its effect, and you
-    may change it. A warning tells if most weights keep the full rate.
+    there are stages, as in ConvNeXt's `stage_2_block_3`, the blocks of all stages are numbered in
+    one sequence. The downsampling layer before a stage counts as a block, so ConvNeXtTiny has 21
+    blocks. Its authors count three blocks as one, so for their `decay` pass about
+    `decay ** (1 / 3)`. Embeddings are the variables with "embed" in their path, a stem those with
+    "stem". The result is a plain dict of regexes: `tf_lamb.describe` shows its effect, and you may
+    change it. The function warns if most weights keep the full rate.
 
     Args:
         model: A model of either Keras that has its variables.
-        decay: In [0, 1]; ELECTRA has 0.8 and 0.9, BEiT 0.65 to 0.95. 0 trains the head alone.
+        decay: The factor from one block to the block before it, in [0, 1]; ELECTRA has 0.8 and 0.9,
+            BEiT 0.65 to 0.95. 0 trains the head alone.
 
     Returns:
         Regex of a path -> {"rate": factor on the learning rate}.
 
     Raises:
-        ValueError: for a model without variables, without numbered blocks, or with several stacks.
+        ValueError: for a `decay` outside [0, 1], and for a model without variables, without
+            numbered blocks, or with several stacks of blocks.
 
     Example:
 
@@ -139,11 +142,11 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
 
 
 def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, float]]:
-    """Returns regex of a path -> {"rate": factor on the learning rate}.
+    """Returns the treatments of `layer_decay`: regex of a path -> {"rate": factor}.
 
     Args:
         paths: The paths of the variables, without the model's name.
-        decay: The factor from one block to the block before, in [0, 1].
+        decay: The factor from one block to the block before it, in [0, 1].
     """
     blocks = blocks_in_order(paths)
     depth = len(blocks)
@@ -160,7 +163,9 @@ def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, flo
 
 
 def _warn_of_few(model, treatments, sizes):
-    """Warns if most weights keep the full rate, which are more than a head's.
+    """Warns if more than half of the weights keep the full learning rate.
+
+    A head has fewer weights than that, so the names of the blocks were probably not recognized.
 
     Args:
         model: The model, for its name.

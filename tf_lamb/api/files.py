@@ -1,4 +1,4 @@
-"""Writes files that are whole at any moment, whatever ends the process or fills the disk."""
+"""Replaces files so that a killed process or a full disk never leaves an incomplete one."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Holds what the API needs of each Keras, and finds it by a model, an optimizer or their class."""
+"""Registers the modules and functions for each Keras, and finds them by a model or an optimizer."""
 
 import dataclasses
 import os
@@ -11,16 +11,20 @@ class Frontend:
     """Holds one Keras and this package's modules and functions for it.
 
     Attributes:
-        host: The package of the Keras.
+        host: The package `keras` or `tf_keras`.
         optimizers: This package's module of optimizers for it.
         layers: This package's module of layers for it.
         schedules: This package's module of schedules for it.
-        devices: Model -> the number of devices that share a call; raises for several processes.
-        fed: Model, iterator of batches, first batch -> what `fit` reads.
-        on_batch: A method such as a model's `train_on_batch`, and a batch -> its logs.
-        state_of: Optimizer of the host -> its `Source` for `migrate`, or a false value.
-        checkpoints: Returns the module that reads files, which it imports only then.
-        unlisted: Model -> the state that it holds and its Keras does not list.
+        devices: Model -> the number of devices that share the batch of a training step; raises
+            ValueError if several processes train the model.
+        fed: Model, iterator of batches, first batch -> the batches in a form that `fit` reads.
+        on_batch: A method such as a model's `train_on_batch`, a batch -> the logs that it returns.
+        state_of: Optimizer of this Keras -> its `Source` for `migrate`; None for optimizers that
+            `migrate` cannot read.
+        checkpoints: Returns the module that reads checkpoint files. Keras 3 imports it in this
+            call only, because it needs TensorFlow.
+        unlisted: Model -> variables and buffers that training may change, and that
+            `model.variables` does not list.
     """
 
     host: Any
@@ -35,13 +39,13 @@ class Frontend:
     unlisted: Callable[[Any], list]
 
 
-_OF: dict[str, Frontend] = {}  # name of the host -> its frontend
+_OF: dict[str, Frontend] = {}  # "keras" or "tf_keras" -> its frontend
 
 
 def keras_of_tensorflow() -> str:
     """Returns the name of the package that `tf.keras` is: "keras" or "tf_keras".
 
-    It decides as TensorFlow itself does, by an environment variable.
+    The environment variable `TF_USE_LEGACY_KERAS` decides, as in TensorFlow itself.
     """
     legacy = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
     return "tf_keras" if legacy else "keras"
@@ -53,13 +57,13 @@ def register(frontend: Frontend) -> None:
 
 
 def of(thing: Any) -> Frontend:
-    """Returns the frontend of the Keras that an object is of.
+    """Returns the frontend of the Keras that an object belongs to.
 
     Args:
-        thing: A model, an optimizer or a layer, or a class of them.
+        thing: A model, an optimizer or a layer, or the class of one.
 
     Raises:
-        TypeError: if it is of no Keras, or of one whose frontend is not imported.
+        TypeError: if it belongs to neither Keras, or to one whose frontend is not imported.
     """
     kind = thing if isinstance(thing, type) else type(thing)
     roots = [base.__module__.partition(".")[0] for base in kind.__mro__]

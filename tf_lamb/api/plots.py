@@ -1,6 +1,6 @@
-"""Draws recipes, and quantities of a training over its steps.
+"""Draws the rates of recipes, noise scales and trust ratios over steps, and results of searches.
 
-Curves are dicts: name -> step -> value. Plots need matplotlib.
+Curves are dicts: name in the legend -> step -> value. Plots need matplotlib.
 """
 
 import base64
@@ -45,7 +45,10 @@ def given_or_new(subject: str, axes=None, rows: int = 1, is_pyplot: bool = True)
 
 
 def in_notebook(answer: Any) -> str:
-    """Returns HTML of an answer's text, and of its plot if matplotlib is installed."""
+    """Returns the HTML that a notebook shows for a recipe or for the answer of a search.
+
+    It contains the text, and the plot if matplotlib is installed.
+    """
     text = f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(answer))}</pre>'
     try:
         (ax,) = given_or_new("an answer", is_pyplot=False)
@@ -58,7 +61,7 @@ def in_notebook(answer: Any) -> str:
 
 
 def label_axes(ax, ylabel: str, xlabel: str = "optimizer steps") -> None:
-    """Labels both axes; the numbers of thousands are 1k, 2k.
+    """Labels both axes, and writes thousands on the x axis as 1k, 2k.
 
     Args:
         ax: The `Axes`.
@@ -121,7 +124,7 @@ def lines(ax, ylabel: str, curves: Curves) -> None:
         curves: Name in the legend -> step -> value.
     """
     for label, curve in curves.items():
-        # A curve of one point, such as a single evaluation, has no line, so few points are marked.
+        # A single point, such as one evaluation, makes no line: curves of few points get markers.
         ax.plot(list(curve), list(curve.values()), "-" if len(curve) > 30 else ".-", label=label)
     label_axes(ax, ylabel)
     legend(ax)
@@ -199,8 +202,9 @@ def _short(names, all_names, max_length: int = 48) -> list[str]:
 
     Args:
         names: The names to shorten.
-        all_names: The names of all layers. The folders that these have in common are left out.
-        max_length: The most characters of a name, whose beginning is cut. Defaults to 48.
+        all_names: The names of all layers. Path parts that all begin with are left out.
+        max_length: The most characters of a name; the beginning of a longer one is cut off.
+            Defaults to 48.
     """
     common = len(os.path.commonprefix([name.split("/")[:-1] for name in all_names]))
     short_names = ("/".join(name.split("/")[common:]) for name in names)
@@ -209,10 +213,10 @@ def _short(names, all_names, max_length: int = 48) -> list[str]:
     ]
 
 
-# What a recipe is drawn over -> the label of the x axis, and the recipe's attribute for its end.
+# Value of `over` -> the label of the x axis, and the attribute of a recipe that is its end.
 _OVER = {"steps": "optimizer steps", "examples": "examples"}
 _ENDS = {"steps": "train_steps", "examples": "examples_seen"}
-_POINTS = 513  # points of the line from one joint to the next
+_POINTS = 513  # points of the line between two neighbouring steps of `_joints`
 
 
 def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax: Any = None) -> Any:

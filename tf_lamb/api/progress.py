@@ -1,13 +1,13 @@
-"""The progress of a search or a staged training, shown to somebody who watches."""
+"""Shows the progress of a search or of `fit_stages`, in a terminal or a notebook."""
 
 import sys
 from typing import Any
 
 from tf_lamb.api import frontends
 
-WIDEST = 120  # characters of Keras's bar with its colors, which a line in a notebook has to cover
-# PARTS: the times that a notebook's bar is drawn, as a saved cell may keep every one of them.
-# PAUSE: the least seconds between two of them.
+WIDEST = 120  # characters of Keras's bar with its colors: a line in a notebook is padded to them
+# PARTS: about how many times the bar is drawn in a notebook, because a saved cell may keep each
+# drawing. PAUSE: the least seconds between two drawings.
 PARTS, PAUSE = 100, 1.0
 
 
@@ -32,16 +32,16 @@ def say(text: str, end: str = "\n") -> None:
 
 
 class Progress:
-    """The progress bar of a model's Keras, and lines above it; in a file, the lines alone.
+    """Shows Keras's progress bar with lines of text above it; in a file, the lines alone.
 
-    A context manager, which ends the bar.
+    It is a context manager, which fills the bar at the end of its block.
 
     Args:
-        model: A model, which names its Keras.
+        model: A model of the Keras whose bar is shown.
         most: The most units that can be done.
         verbose: Whether to show anything.
-        about: The units to expect. A bar that comes there goes on to twice as many. Defaults to
-            None: `most`.
+        about: The expected number of units, at which the bar would be full. When they are done, the
+            bar is extended to twice as many. Defaults to None: `most`.
         unit: The name of a unit. Defaults to "example".
     """
 
@@ -71,7 +71,7 @@ class Progress:
             say("")  # the error is printed below the bar
 
     def add(self, more: int) -> None:
-        """Adds units that are done; the bar does not come to its end by them."""
+        """Adds units that are done. The bar gets full only at the end of the block."""
         if not self._bar:
             return
         self._done += more
@@ -83,7 +83,7 @@ class Progress:
             self._update(units_done)
 
     def say(self, line: str) -> None:
-        """Prints a line in the place of the bar, which is drawn anew below it."""
+        """Prints a line in the place of the bar; the next update draws the bar below it."""
         if not self._verbose:
             return
         if self._bar and self._shown:

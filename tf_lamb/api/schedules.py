@@ -1,4 +1,4 @@
-"""Makes the core's schedules callable and serializable as those of a Keras are."""
+"""Makes the schedules of `tf_lamb.core` callable and serializable like the schedules of Keras."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,9 +8,10 @@ from tf_lamb.core import schedules
 
 
 class Schedule(schedules.Schedule):
-    """Makes a schedule of the core one of the host; it stands before the host's class of schedules.
+    """Makes a schedule of `tf_lamb.core` a schedule of Keras 3 or tf_keras.
 
-    One of the host's own schedules may be inside.
+    It stands before the `LearningRateSchedule` of that Keras among the base classes. A field may
+    hold one of Keras's own schedules.
     """
 
     value: Callable
@@ -67,14 +68,14 @@ class Schedule(schedules.Schedule):
 def with_numbers(config: Any) -> Any:
     """Replaces the tensors and arrays in a serialized schedule by their numbers.
 
-    Keras (3.15.1) and tf_keras (2.20.1) write them as dicts that their own schedules do not read
-    again.
+    Keras (3.15.1) and tf_keras (2.20.1) write tensors and arrays as dicts that their own schedules
+    cannot read again.
 
     Args:
         config: The config of a schedule, or any part of it.
 
     Returns:
-        A copy with numbers; what is no dict, list or tuple, itself.
+        A copy with numbers; a `config` that is no dict, list or tuple is returned as it is.
     """
     if type(config) in (list, tuple):
         return type(config)(map(with_numbers, config))
@@ -90,8 +91,8 @@ def with_numbers(config: Any) -> Any:
 def factor(xp, value):
     """Converts the value of a schedule or function to a scalar that can be multiplied.
 
-    A schedule of Keras returns the dtype that it was given. An integer would cut off the fraction
-    of what is multiplied by it, and half precision would round it.
+    A schedule of Keras may return an integer or a value in half precision. A multiplication by an
+    integer would cut off fractions, and one in half precision would round the product.
 
     Args:
         xp: The array namespace.
@@ -112,7 +113,7 @@ def check_host(name, value, host):
     Args:
         name: The name of the argument, for the error.
         value: A schedule, or any other value, which passes.
-        host: The class of schedules of this Keras.
+        host: The class `LearningRateSchedule` of this Keras.
 
     Raises:
         TypeError: for a schedule of the other Keras.

@@ -1,7 +1,8 @@
-"""Replaces parts of a user's model, layers and optimizer, in both Kerases; no other module does so.
+"""Replaces attributes of a user's model, layers and optimizer; only modules `seams.py` do so.
 
-All of it is of Keras 3.15.1 and tf_keras 2.20.1, and changes one object. `keras/seams.py` and
-`tf_keras/seams.py` have what belongs to one of the two, or changes the process.
+The functions here fit Keras 3.15.1 and tf_keras 2.20.1, and change the objects that they get.
+`keras/seams.py` and `tf_keras/seams.py` have functions for one of the two, and those that change
+Keras itself for the whole process.
 """
 
 import contextlib
@@ -13,12 +14,12 @@ _COMPILED = ("train_function", "train_tf_function", "test_function", "predict_fu
 
 
 def trace_anew(model: Any) -> None:
-    """Drops the traced step, so that the next one is traced with what has changed since."""
+    """Drops the compiled training step, so that the next step is traced again, with all changes."""
     model.train_function = None
 
 
 def forget_compiled(model: Any) -> None:
-    """Drops all traced functions, also those of inner models, which `_flatten_layers` finds."""
+    """Drops all traced functions of a model and of the models inside it."""
     for part in model._flatten_layers():
         for name in _COMPILED:
             if getattr(part, name, None) is not None:
@@ -39,12 +40,12 @@ def become(layer: Any, cls: type, settings: Mapping[str, Any]) -> None:
 
 
 def use_optimizer(model: Any, optimizer: Any, compiled: Callable | None) -> None:
-    """Trains a model with another optimizer from now on.
+    """Gives a model another optimizer, with the training step that was compiled for it.
 
     Args:
         model: The model.
         optimizer: The optimizer.
-        compiled: The training step that was compiled for this optimizer, or None.
+        compiled: The compiled training step; None if none was compiled yet.
     """
     model.optimizer = optimizer
     model.train_function = compiled
@@ -58,7 +59,7 @@ def set_own(
     Args:
         model: The model.
         own: Name -> value of the attributes to set.
-        evaluating: The evaluation function to use; None has evaluation traced anew.
+        evaluating: The compiled evaluation step to use; with None, evaluation is traced again.
         without: The names of attributes to delete first. Defaults to none.
     """
     for name in without:
@@ -68,21 +69,22 @@ def set_own(
 
 
 def begin_at(model: Any, epoch: int | None) -> None:
-    """Has the next `fit` on Keras 3 begin at an epoch, by `_initial_epoch`.
+    """Makes the next `fit` on Keras 3 begin at an epoch, by setting `_initial_epoch`.
 
     Args:
         model: The model.
-        epoch: The epoch; None leaves it to the argument of `fit`.
+        epoch: The epoch; with None, the argument `initial_epoch` of `fit` decides.
     """
     model._initial_epoch = epoch
 
 
 @contextlib.contextmanager
 def executed(model: Any, count: int):
-    """Has `fit`, in a `with` block, run `count` steps an execution, compiled for that number.
+    """Makes `fit` in the `with` block use `steps_per_execution=count`.
 
-    `steps_per_execution` of Keras 3 is a number; `_steps_per_execution` of tf_keras is a variable.
-    Afterwards the model has its former number and functions.
+    Compiled functions are made for one such number, so other ones are compiled for the block.
+    Afterwards the model has its former number and functions. Keras 3 has the number in
+    `steps_per_execution`, tf_keras in the variable `_steps_per_execution`.
 
     Args:
         model: A compiled model.
@@ -112,7 +114,10 @@ def executed(model: Any, count: int):
 
 @contextlib.contextmanager
 def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
-    """Has `fit`, in a `with` block, end with the averages of `use_ema` only if training is over.
+    """Makes each `fit` in the `with` block keep the weights at its end unless training is over.
+
+    With `use_ema`, the end of a `fit` overwrites the weights with their moving averages. Where
+    several calls of `fit` make up one training, only the last one must do so.
 
     Args:
         optimizer: The optimizer, whose `finalize_variable_values` is replaced meanwhile.
@@ -135,7 +140,7 @@ def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
 
 
 def use_rate(optimizer: Any, rate: Any) -> None:
-    """Has an optimizer read a learning rate, by `_learning_rate`.
+    """Makes an optimizer use a learning rate, by setting `_learning_rate`.
 
     Args:
         optimizer: The optimizer.

@@ -1,6 +1,7 @@
-"""Finds the state of a model that its Keras does not list as variables.
+"""Finds state of a model that training changes and `model.variables` does not list.
 
-A search trains one model several times. Between the runs it restores this state, too.
+`find_rate` and `find_batch` train one model several times, and restore this state between the runs,
+too.
 """
 
 from typing import Any
@@ -9,9 +10,10 @@ from tf_lamb.api import frontends
 
 
 def unlisted(model: Any) -> list:
-    """Returns what has `assign` in the `states` of layers, and what the frontend finds beside it.
+    """Returns the variables and buffers of a model that `model.variables` may not list.
 
-    Stateful RNNs have such states.
+    They are the variables in the attribute `states` of layers, such as stateful RNNs, and what the
+    frontend finds: variables of TensorFlow, and buffers of torch.
     """
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public function visits layers inside of layers.
     layer_states = [getattr(layer, "states", None) for layer in model._flatten_layers()]
@@ -20,9 +22,10 @@ def unlisted(model: Any) -> list:
 
 
 def identity_of(variable: Any) -> Any:
-    """Returns a key that tells a variable from all others.
+    """Returns a key that no other variable has.
 
-    An object that stands for a variable, such as `keras.unlisted.Buffer`, has an `identity`.
+    It is the attribute `identity` of an object that stands for a variable, such as
+    `keras.unlisted.Buffer`, and otherwise the `id`.
     """
     return getattr(variable, "identity", None) or id(variable)
 

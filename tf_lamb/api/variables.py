@@ -1,14 +1,14 @@
-"""Reads variables and optimizers of either Keras, and what wraps an optimizer."""
+"""Reads variables and optimizers of either Keras, and finds the optimizer inside wrappers."""
 
 from tf_lamb.core.patterns import stable_path, unique
 
-# The attributes in which wrappers hold an optimizer: `LossScaleOptimizer` and others, and Model
-# Garden's average (tf-models-official 2.20.0).
+# The attributes in which wrappers hold an optimizer: the first in `LossScaleOptimizer`, `AdaScale`
+# and others, the second in Model Garden's `ExponentialMovingAverage` (tf-models-official 2.20.0).
 _NAMES = ("inner_optimizer", "_optimizer")
 
 
 def unwrapped(optimizer, kind: type | tuple = ()):
-    """Returns the innermost optimizer of wrappers, or the first of a class on the way to it.
+    """Returns the innermost optimizer in wrappers, or the first of class `kind` on the way to it.
 
     Args:
         optimizer: An optimizer, or a wrapper.
@@ -25,7 +25,7 @@ def wrappers_of(optimizer) -> list:
 
 
 def _inwards(optimizer, kind):
-    """Yields the optimizer and those inside it, to the innermost or the first of a class."""
+    """Yields an optimizer and those inside it, up to the innermost or the first of class `kind`."""
     while True:
         yield optimizer
         inner = [
@@ -39,7 +39,7 @@ def _inwards(optimizer, kind):
 
 
 def inside(optimizer) -> list:
-    """Returns an optimizer and all that it wraps; for a `MultiOptimizer`, those of each part."""
+    """Returns an optimizer and all optimizers inside it, with the parts of a `MultiOptimizer`."""
     wrapped = list(_inwards(optimizer, ()))
     parts = getattr(wrapped[-1], "optimizers", ())
     return [*wrapped, *(member for part in parts for member in inside(part))]
@@ -93,7 +93,7 @@ def is_overwritten(variable) -> bool:
 
 
 def names_of(variables) -> list[str]:
-    """Returns the path of each variable; paths that several have get a number, in this order."""
+    """Returns the path of each variable, with a number where several variables have the path."""
     return unique([path_of(variable) for variable in variables])
 
 
@@ -112,7 +112,10 @@ def step_of(optimizer) -> int:
 
 
 def waiting_in(optimizer) -> int:
-    """Returns the micro-batches that wait for the rest of an update; waits for the device."""
+    """Returns the number of micro-batches added up so far, for which no update was made yet.
+
+    It waits for the device.
+    """
     storage = getattr(unwrapped(optimizer), "_storage", None)
     return as_int(storage.micro_step) if storage and storage.steps else 0
 
@@ -131,7 +134,7 @@ def root_mean_square(array) -> float:
 def value_of(variable):
     """Returns the value of a tensor, or of a variable of either Keras; waits for the device.
 
-    It is a NumPy array, or whatever else the backend holds.
+    It is a NumPy array on TensorFlow and torch; an array of JAX is returned as it is.
     """
     inner = getattr(variable, "value", None)  # the backend's tensor in a variable of Keras 3
     value = variable if inner is None or callable(inner) else inner
@@ -141,7 +144,10 @@ def value_of(variable):
 
 
 def _array_of_torch(tensor):
-    """Returns a NumPy copy; Keras 3.15.1's `Variable.numpy()` does what NumPy 2 deprecates."""
+    """Returns a NumPy copy of a tensor of torch.
+
+    `Variable.numpy()` of Keras 3.15.1 is not used, because it does what NumPy 2 deprecates.
+    """
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":  # torch cannot convert it to NumPy
         return tensor.float().numpy().astype("bfloat16")
@@ -156,7 +162,7 @@ def numpy_of(variable):
 
 
 class Snapshot:
-    """Holds variables, and the values to give back to them.
+    """Holds variables, and values that `put_back` assigns to them.
 
     Args:
         variables: Variables of either Keras.
