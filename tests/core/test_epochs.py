@@ -39,11 +39,13 @@ def test_an_epoch_is_the_updates_that_begin_in_it(case):
 
 
 @pytest.mark.once
-def test_a_recipe_that_grows_makes_the_epochs_that_it_is_for():
+@pytest.mark.parametrize(
+    ("batch", "largest", "epochs"), [(256, 8192, 12), (1000, 16000, 30), (256, 60000, 5)]
+)
+def test_a_recipe_that_grows_makes_the_epochs_that_it_is_for(batch, largest, epochs):
     from tf_lamb.core import recipes
 
-    for batch, largest, epochs in ((256, 8192, 12), (1000, 16000, 30), (256, 60000, 5)):
-        recipe = recipes.scale(batch, 256, 0.01, 0, examples=60000, epochs=epochs)
-        grown = recipes.growing(recipe, largest)
-        stages = tuple(Stage(each.batch_size, each.train_steps) for each in grown)
-        assert Epochs(stages, 60000).count == epochs
+    recipe = recipes.scale(batch, 256, 0.01, 0, examples=60000, epochs=epochs)
+    grown = recipes.growing(recipe, largest)
+    stages = tuple(Stage(each.batch_size, each.train_steps) for each in grown)
+    assert Epochs(stages, 60000).count == epochs

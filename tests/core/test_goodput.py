@@ -201,21 +201,27 @@ def plan(steps=STEPS, time=TIME, micro_batch=512, devices=(1,), price=None, netw
     return costs.plan(steps, machine, **{"baseline": 32, "examples": 60000, **given})
 
 
-def test_the_table_of_one_device():
+@pytest.mark.parametrize(
+    ("batch", "micro", "k", "updates", "seconds", "minutes", "cost"),
+    [
+        (32, 32, 1, 4800, 0.082, 6.6, 1.05),
+        (224, 224, 1, 813, 0.274, 3.7, 0.59),
+        (512, 512, 1, 440, 0.562, 4.1, 0.66),
+        (4096, 512, 8, 185, 4.15, 12.8, 2.05),
+    ],
+    ids=["32", "224", "512", "4096"],
+)
+def test_the_table_of_one_device(batch, micro, k, updates, seconds, minutes, cost):
     """Of a = 50 ms once an update; 8 devices' price on one."""
     once = costs.StepTime(0.0, 0.001, update=0.05)
     rows = {r.batch: r for r in plan(time=once, batches=[32, 224, 512, 4096], price=9.6).rows}
-    for batch, micro, k, updates, seconds, minutes, cost in [
-        (32, 32, 1, 4800, 0.082, 6.6, 1.05), (224, 224, 1, 813, 0.274, 3.7, 0.59),
-        (512, 512, 1, 440, 0.562, 4.1, 0.66), (4096, 512, 8, 185, 4.15, 12.8, 2.05),
-    ]:  # fmt: skip
-        row = rows[batch]
-        assert (row.micro_batch, row.accumulation, row.steps) == (micro, k, updates)
-        assert row.examples == updates * batch
-        assert row.relative == row.examples / 153600
-        assert row.seconds == pytest.approx(seconds, rel=2e-3)
-        assert row.hours * 60 == pytest.approx(minutes, abs=0.05)
-        assert row.cost == pytest.approx(cost, abs=0.006)
+    row = rows[batch]
+    assert (row.micro_batch, row.accumulation, row.steps) == (micro, k, updates)
+    assert row.examples == updates * batch
+    assert row.relative == row.examples / 153600
+    assert row.seconds == pytest.approx(seconds, rel=2e-3)
+    assert row.hours * 60 == pytest.approx(minutes, abs=0.05)
+    assert row.cost == pytest.approx(cost, abs=0.006)
 
 
 @given(st.floats(1e-3, 1), st.floats(1e-6, 1e-2), st.floats(1, 1e5))
@@ -230,13 +236,19 @@ def test_the_optimum_is_the_best_of_a_grid(alpha, beta, noise_scale):
     assert hours(best) == pytest.approx((alpha**0.5 + (beta * noise_scale) ** 0.5) ** 2)
 
 
-def test_the_optimum_and_its_regret():
+def test_the_fastest_of_many_batches_is_the_optimum():
     assert costs.optimum(TIME, 1000) == pytest.approx(223.6, abs=0.05)
     answer = plan(batches=[*range(16, 1000, 4)], micro_batch=1000)
     assert answer.fastest.batch == pytest.approx(224, abs=16)  # those within 0.1% are level
-    taken = next(row for row in answer.rows if row.batch == 224)
-    for truth, lost in ((250, 0.107), (500, 0.022), (2000, 0.014), (4000, 0.045)):
-        assert costs.regret(answer.rows, taken, truth) == pytest.approx(lost, abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("truth", "lost"), [(250, 0.107), (500, 0.022), (2000, 0.014), (4000, 0.045)]
+)
+def test_the_regret_of_the_optimum(truth, lost):
+    rows = plan(batches=[*range(16, 1000, 4)], micro_batch=1000).rows
+    taken = next(row for row in rows if row.batch == 224)
+    assert costs.regret(rows, taken, truth) == pytest.approx(lost, abs=6e-4)
 
 
 def test_the_regret_goes_as_far_as_the_runs_scatter():

@@ -167,7 +167,10 @@ def test_a_basis_that_is_lost_is_counted_by_its_head_alone():
     assert np.all(np.isfinite(state[0]))
 
 
-def test_all_heads_are_one_batch_of_as_many_products():
+@pytest.mark.parametrize(
+    ("heads", "batch"), [("each", {(3,)}), (None, {()})], ids=["each head", "the whole"]
+)
+def test_all_heads_are_one_batch_of_as_many_products(heads, batch):
     class Counted(np.ndarray):
         shapes = []
 
@@ -176,12 +179,10 @@ def test_all_heads_are_one_batch_of_as_many_products():
             return super().__matmul__(other)
 
     w, (g,) = random_steps((4, 3, 4), steps=1)
-    for heads, batch in (("each", {(3,)}), (None, {()})):
-        Counted.shapes.clear()
-        treatment = treated("query/kernel", w.shape, {}, heads=heads)
-        gradient, *state = (array.view(Counted) for array in (g, w, np.zeros_like(w)))
-        alone(np, apply_rule(np, muon, [treatment], [gradient], [state], lr=RATE, t=1))
-        assert len(Counted.shapes) == 15 and {shape[:-2] for shape in Counted.shapes} == batch
+    treatment = treated("query/kernel", w.shape, {}, heads=heads)
+    gradient, *state = (array.view(Counted) for array in (g, w, np.zeros_like(w)))
+    alone(np, apply_rule(np, muon, [treatment], [gradient], [state], lr=RATE, t=1))
+    assert len(Counted.shapes) == 15 and {shape[:-2] for shape in Counted.shapes} == batch
 
 
 # (query, key, attention_output) of Gemma, where heads come first, and of XLNet.

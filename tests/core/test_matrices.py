@@ -182,11 +182,13 @@ def test_rows_that_a_variable_cannot_have_are_refused_by_name(shape, rows, word)
         assert part in str(refusal.value)
 
 
-def test_embeddings_are_matrices_where_that_is_asked_for():
+@pytest.mark.parametrize(
+    ("excluded", "embeddings", "adapted"),
+    [((), False, [False, True]), (["logits"], True, [True, False])],
+    ids=["as it is", "asked for"],
+)
+def test_embeddings_are_matrices_where_that_is_asked_for(excluded, embeddings, adapted):
     variables = [("embedding/embeddings", (10, 4)), ("logits/kernel", (6, 2))]
-    for excluded, embeddings, adapted in (
-        ((), False, [False, True]), (["logits"], True, [True, False]),
-    ):  # fmt: skip
-        found = plan(variables, excluded=excluded, embeddings=embeddings).treatments
-        assert [treatment.adapt for treatment in found] == adapted
-        assert all(treatment.decay == 0.1 for treatment in found)
+    found = plan(variables, excluded=excluded, embeddings=embeddings).treatments
+    assert [treatment.adapt for treatment in found] == adapted
+    assert all(treatment.decay == 0.1 for treatment in found)

@@ -156,10 +156,14 @@ def test_no_first_step_takes_1_to_what_rounding_to_bfloat16_adds(name):
     assert a + b + c > 3 / 256 * (abs(a) + abs(b) + abs(c))
 
 
-def test_coefficients_of_another_number_of_steps_are_refused():
-    for coefficients in ("polar_express", "cubic5", ((3.0, -4.0, 2.0),) * 2):
-        with pytest.raises(ValueError, match="newton_schulz_steps=4: leave newton_schulz_steps"):
-            Form(newton_schulz_steps=4, coefficients=coefficients)
+@pytest.mark.parametrize(
+    "coefficients",
+    ["polar_express", "cubic5", ((3.0, -4.0, 2.0),) * 2],
+    ids=["polar_express", "cubic5", "two steps"],
+)
+def test_coefficients_of_another_number_of_steps_are_refused(coefficients):
+    with pytest.raises(ValueError, match="newton_schulz_steps=4: leave newton_schulz_steps"):
+        Form(newton_schulz_steps=4, coefficients=coefficients)
 
 
 def test_a_cubic_has_two_products_a_step():

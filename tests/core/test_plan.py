@@ -221,13 +221,16 @@ def test_a_multiplier_of_1_is_none():
     assert plan(PATHS, treatments=rates({"kernel": 1.0, ".": 1})) == plan(PATHS)
 
 
-def test_multipliers_that_cannot_be_meant_are_refused():
+def test_two_rates_of_what_is_joined_are_refused():
     joined = {"dense": {"join": True}, "bias": {"rate": 2.0}}
     words = "gives dense/kernel the rate 1 and dense/bias 2, and joins them in dense"
     with pytest.raises(ValueError, match=words):
         plan(PATHS, treatments=joined)
     found = plan(PATHS, unadapted=("bias",), treatments=joined)
     assert found.multipliers == (1.0, 2.0, 1.0)
+
+
+def test_multipliers_that_freeze_everything_are_refused():
     with pytest.raises(ValueError, match="freezes all 3 variables"):
         plan(PATHS, treatments=rates({".": 0.0}))
 

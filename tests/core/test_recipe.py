@@ -83,14 +83,14 @@ def test_it_is_frozen_plain_and_comparable(name):
         assert 0 <= stage.warmup_steps < stage.train_steps
 
 
-def test_whatever_counts_as_a_whole_number_becomes_an_int():
+@pytest.mark.parametrize("name", ["untuned_lamb_bert", "linear_resnet50_sgd"])
+def test_whatever_counts_as_a_whole_number_becomes_an_int(name):
     class Whole:  # as NumPy's integers are
         def __index__(self):
             return 8192
 
-    for name in ("untuned_lamb_bert", "linear_resnet50_sgd"):
-        recipe = published(name, Whole())
-        assert recipe == published(name, 8192) and type(recipe.batch_size) is int
+    recipe = published(name, Whole())
+    assert recipe == published(name, 8192) and type(recipe.batch_size) is int
 
 
 @pytest.mark.parametrize("rule", ["sqrt", "legw", "linear"])
@@ -240,6 +240,9 @@ def test_the_way_of_an_optimizer_of_keras_is_named():
     assert "keras.optimizers.SGD(recipe.schedule(), momentum=0.9, nesterov=True)" in message
     assert "kernel_regularizer=keras.regularizers.L2(5e-05)" in message  # half of the decay
     assert "from_recipe" not in message
+
+
+def test_the_way_of_an_optimizer_of_keras_has_what_was_given():
     of = {"examples": 60000, "epochs": 40, "optimizer": "AdamW", "beta_2": 0.9, "ema_momentum": 0.5}
     with pytest.raises(ValueError) as caught:
         recipes.transfer(256, 256, 0.01, weight_decay=0.01, **of).arguments("LAMB")

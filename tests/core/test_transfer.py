@@ -62,11 +62,17 @@ def test_with_a_noise_scale_the_rate_saturates(optimizer, power):
     assert factor(8192, 10) < factor(2048, 10) * 1.01 < 1.05  # above it: nothing to gain
 
 
-def test_floors_and_ceilings():
-    recipe = transfer(8192, beta_2=0.98, batch_norm_momentum=0.9999)
-    assert recipe.beta_2 == 0.95
-    assert recipe.batch_norm_momentum == 1 - 6 / recipe.train_steps
+def test_beta_2_has_a_floor():
+    assert transfer(8192, beta_2=0.98).beta_2 == 0.95
     assert transfer(8192, beta_2=0.9).beta_2 == 0.9  # a baseline below the floor stays
+
+
+def test_the_momentum_of_batch_normalization_has_a_ceiling():
+    recipe = transfer(8192, batch_norm_momentum=0.9999)
+    assert recipe.batch_norm_momentum == 1 - 6 / recipe.train_steps
+
+
+def test_warmup_has_a_floor_and_a_ceiling():
     assert transfer(warmup_epochs=8.0).warmup_steps == round(8 * 60000 / 2048)
     assert transfer(128, warmup_epochs=0.0).warmup_steps == 0  # no larger batch
     assert "10% of training at least" in str(transfer(warmup_epochs=0.0))
@@ -75,22 +81,22 @@ def test_floors_and_ceilings():
     assert "cut to 25% of training" in str(cut)
 
 
-def test_it_refuses_no_batch_that_can_be_trained():
+@pytest.mark.parametrize("batch", [1, 256, 8192, 60000, 70000])
+def test_it_refuses_no_batch_that_can_be_trained(batch):
     """Of each it prints a table and what to expect; of too few updates left it warns."""
-    for batch in (1, 256, 8192, 60000, 70000):
-        if batch <= 32 * 256:
+    if batch <= 32 * 256:
+        recipe = transfer(batch, **SETTINGS, noise_scale=1000)
+    else:
+        with pytest.warns(UserWarning) as told:
             recipe = transfer(batch, **SETTINGS, noise_scale=1000)
-        else:
-            with pytest.warns(UserWarning) as told:
-                recipe = transfer(batch, **SETTINGS, noise_scale=1000)
-            *others, last = (str(each.message) for each in told)
-            assert last.startswith(f"Batch {batch:,} leaves 40 updates, at {batch / 256:,g} times")
-            assert "this table kept the result of no optimizer" in last
-            assert ["larger than all" in each for each in others] == [True] * (batch > 60000)
-        text = str(recipe)
-        assert recipe.train_steps >= 40 and 2 * recipe.warmup_steps <= recipe.train_steps
-        assert all(name in text for name in ("learning_rate", *SETTINGS))
-        assert ("times fewer steps" in text) is ("expect" in text) is (batch > 256)
+        *others, last = (str(each.message) for each in told)
+        assert last.startswith(f"Batch {batch:,} leaves 40 updates, at {batch / 256:,g} times")
+        assert "this table kept the result of no optimizer" in last
+        assert ["larger than all" in each for each in others] == [True] * (batch > 60000)
+    text = str(recipe)
+    assert recipe.train_steps >= 40 and 2 * recipe.warmup_steps <= recipe.train_steps
+    assert all(name in text for name in ("learning_rate", *SETTINGS))
+    assert ("times fewer steps" in text) is ("expect" in text) is (batch > 256)
 
 
 def test_what_is_not_given_is_not_set():
@@ -120,10 +126,18 @@ def test_what_is_out_of_range_is_refused(given, words):
 
 def test_it_says_how_many_updates_are_left():
     assert "1,200 updates left; expect more examples to the same loss" in str(transfer(2048))
-    for words in ("with 8 to 748 updates left, most", "with 1,024, LAMB ended"):
-        assert words not in str(transfer(2048)) and words in str(transfer(2049))
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["with 8 to 748 updates left, most", "with 1,024, LAMB ended"],
+    ids=["what was lost", "what was kept"],
+)
+def test_of_few_updates_left_it_says_what_was_measured(words):
+    assert words not in str(transfer(2048)) and words in str(transfer(2049))
+
+
+@pytest.mark.parametrize("batch", [128, 256, 512, 2048])
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [
@@ -133,11 +147,10 @@ def test_it_says_how_many_updates_are_left():
         *((name, None) for name in ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP", None)),
     ],
 )
-def test_it_says_with_which_optimizers_it_was_not_measured_or_lost(optimizer, words):
-    for batch in (128, 256, 512, 2048):
-        text = str(transfer(batch, optimizer=optimizer))
-        assert ("lost" in text or "not measured" in text) is (words is not None and batch > 256)
-        assert words is None or (words in text) is (batch > 256)
+def test_it_says_with_which_optimizers_it_was_not_measured_or_lost(optimizer, words, batch):
+    text = str(transfer(batch, optimizer=optimizer))
+    assert ("lost" in text or "not measured" in text) is (words is not None and batch > 256)
+    assert words is None or (words in text) is (batch > 256)
 
 
 @pytest.mark.parametrize(("examples", "left"), [(2**21, 1024), (2**21 - 2048, 1023)])
