@@ -84,21 +84,38 @@ def test_a_pattern_that_matches_nothing_warns_before_the_first_step(frontend):
     assert caught[0].filename == __file__
 
 
-@every_frontend
-@pytest.mark.once
-def test_what_has_no_plan_is_refused(frontend):
-    host, ours = FRONTENDS[frontend]
-    with pytest.raises(TypeError, match="takes a compiled model, not 3"):
-        ours.describe(3)
-    model = compiled(host, host.optimizers.SGD())
-    with pytest.raises(TypeError, match="plan of tf_lamb's optimizers, and .*SGD has none"):
-        ours.describe(model)
+def bare(host, optimizer=None):
     model = host.Sequential([host.layers.Dense(3)], name="bare")
-    with pytest.raises(ValueError, match=r"bare has no optimizer: call model.compile\("):
-        ours.describe(model)
-    model.compile(ours.LAMB(1e-3), "mse")
-    with pytest.raises(ValueError, match=r"bare has no variables yet: call model.build\("):
-        ours.describe(model)
+    if optimizer:
+        model.compile(optimizer, "mse")
+    return model
+
+
+NO_PLAN = {
+    "a number": (lambda host, ours: 3, TypeError, "takes a compiled model, not 3"),
+    "an optimizer of the host": (
+        lambda host, ours: compiled(host, host.optimizers.SGD()),
+        TypeError, "plan of tf_lamb's optimizers, and .*SGD has none",
+    ),
+    "not compiled": (
+        lambda host, ours: bare(host),
+        ValueError, r"bare has no optimizer: call model.compile\(",
+    ),
+    "not built": (
+        lambda host, ours: bare(host, ours.LAMB(1e-3)),
+        ValueError, r"bare has no variables yet: call model.build\(",
+    ),
+}  # fmt: skip
+
+
+@every_frontend
+@pytest.mark.parametrize("case", NO_PLAN)
+@pytest.mark.once
+def test_what_has_no_plan_is_refused(frontend, case):
+    host, ours = FRONTENDS[frontend]
+    make, error, words = NO_PLAN[case]
+    with pytest.raises(error, match=words):
+        ours.describe(make(host, ours))
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the example is of TensorFlow")
@@ -156,5 +173,9 @@ def test_the_example_runs():
 def test_a_name_that_is_not_there_gets_the_one_that_is(name, meant):
     with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean '{meant}'?"):
         getattr(tf_lamb, name)
+
+
+@pytest.mark.once
+def test_a_name_that_is_near_none_gets_none():
     with pytest.raises(AttributeError, match=r"no attribute 'elephant'$"):
         tf_lamb.elephant  # noqa: B018

@@ -97,5 +97,9 @@ def test_what_it_cannot_read_is_refused(frontend):
     model = compiled(frontend, host.optimizers.SGD(0.1))
     with pytest.raises(TypeError, match="reads the optimizers of tf_lamb, not .*SGD"):
         fit(model, *data(), ours.StopOnDivergence())
+
+
+@every_frontend
+def test_a_patience_of_0_is_refused(frontend):
     with pytest.raises(ValueError, match="patience must be a whole number >= 1, not 0"):
-        ours.StopOnDivergence(patience=0)
+        FRONTENDS[frontend][1].StopOnDivergence(patience=0)

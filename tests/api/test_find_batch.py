@@ -314,37 +314,80 @@ def test_a_noise_scale_may_be_an_array_without_axes():
     assert first.answer == second.answer
 
 
-def test_what_cannot_be_searched_is_refused_before_any_step(monkeypatch):
-    host, ours = FRONTENDS["keras"]
-    x, y = quadratic(8000)
+def batches_of(x, y):
+    return [(x[i : i + 50], y[i : i + 50]) for i in range(0, len(x), 50)]
+
+
+# What is refused -> the words of the error, and what is asked on these data.
+REFUSED = {
+    "a baseline beyond the data": (
+        "fewer than a batch of 8,192",
+        lambda x, y: {"baseline_batch_size": 8192, "noise_scale": 9},
+    ),
+    "a short run": (
+        "at batch 256 .* a tenth of 100 steps allow 40 at most",
+        lambda x, y: {"baseline_epochs": 0.2},
+    ),
+    "a batch near the baseline": (
+        "at batch 20 tell nothing beside 16: 32 is the least", lambda x, y: {"large_batch_size": 20}
+    ),
+    "seconds of no batch": (
+        "step_seconds must map two micro-batches or more to seconds",
+        lambda x, y: {"step_seconds": [0.01, 0.02]},
+    ),
+    "seconds of one batch": (
+        "step_seconds must map two micro-batches or more to seconds",
+        lambda x, y: {"step_seconds": {32: 0.1}},
+    ),
+    "no devices": ("device_counts must name a number", lambda x, y: {"device_counts": ()}),
+    "0 devices": (
+        "device_counts must be a whole number", lambda x, y: {"device_counts": (1, 0)}
+    ),
+    "seconds below 0": (
+        "Seconds of the network in device_counts must be",
+        lambda x, y: {"device_counts": {1: 0, 8: -1}},
+    ),
+    "strings without their seconds": (
+        "Steps on strings cannot be timed: pass step_sec",
+        lambda x, y: {
+            "of": (np.full((8000, WIDTH), "word"), y), "step_seconds": None, "noise_scale": 9
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def without_a_step(monkeypatch):
+    """A search whose model and whose data may be others, and that may take no step."""
+    (host, ours), taken = FRONTENDS["keras"], []
     model = linear(host)
     before = state_of(model)
-    taken = []
     monkeypatch.setattr(Trials, "step", lambda *_: taken.append(1))
-
-    def refuses(match, *, error=ValueError, model=model, data=(x, y), **how):
-        with pytest.raises(error, match=match):
-            search(ours, model, data, **how)
-
-    batches = [(x[i : i + 50], y[i : i + 50]) for i in range(0, 8000, 50)]
-    refuses("which can be read once", error=TypeError, data=(each for each in batches))
-    refuses("fewer than a batch of 8,192", baseline_batch_size=8192, noise_scale=9)
-    refuses("at batch 256 .* a tenth of 100 steps allow 40 at most", baseline_epochs=0.2)
-    refuses("at batch 20 tell nothing beside 16: 32 is the least", large_batch_size=20)
-    for given in ([0.01, 0.02], {32: 0.1}):
-        refuses("step_seconds must map two micro-batches or more to seconds", step_seconds=given)
-    refuses("device_counts must name a number", device_counts=())
-    refuses("device_counts must be a whole number", device_counts=(1, 0))
-    refuses("Seconds of the network in device_counts must be", device_counts={1: 0, 8: -1})
-    words = np.full((8000, WIDTH), "word")
-    timed = {"step_seconds": None, "noise_scale": 9}
-    refuses("Steps on strings cannot be timed: pass step_sec", data=(words, y), **timed)
-    broken = linear(host)
-    broken.set_weights([np.full((WIDTH, 1), np.nan)])
-    refuses("not finite before any step", model=broken, baseline_epochs=40)
+    yield lambda **how: search(ours, **{"model": model, **how})
     assert not taken
     for a, b in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_searched_is_refused_before_any_step(case, without_a_step):
+    words, asked = REFUSED[case]
+    x, y = quadratic(8000)
+    with pytest.raises(ValueError, match=words):
+        without_a_step(**{"of": (x, y), **asked(x, y)})
+
+
+def test_a_generator_is_refused_before_any_step(without_a_step):
+    x, y = quadratic(8000)
+    with pytest.raises(TypeError, match="which can be read once"):
+        without_a_step(of=(each for each in batches_of(x, y)))
+
+
+def test_weights_that_are_no_numbers_are_refused_before_any_step(without_a_step):
+    broken = linear(FRONTENDS["keras"][0])
+    broken.set_weights([np.full((WIDTH, 1), np.nan)])
+    with pytest.raises(ValueError, match="not finite before any step"):
+        without_a_step(model=broken, of=quadratic(8000), baseline_epochs=40)
 
 
 def test_a_baseline_that_learns_nothing_has_no_target():

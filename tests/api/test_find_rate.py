@@ -215,15 +215,15 @@ def test_the_answer_is_an_optimizer_and_a_recipe(frontend):
 
 
 @every_frontend
-def test_what_keras_was_told_to_exclude_from_decay_stays_excluded(frontend):
+@pytest.mark.parametrize("told", ["var_names", "var_list"])
+def test_what_keras_was_told_to_exclude_from_decay_stays_excluded(frontend, told):
     host, _ = FRONTENDS[frontend]
-    for told in {"var_names": ["bias"]}, {"var_list": [1]}:
-        model = linear(host, host.optimizers.AdamW(0.01, weight_decay=0.1))
-        weights = model.trainable_variables
-        told = {name: [weights[1]] if each == [1] else each for name, each in told.items()}
-        model.optimizer.exclude_from_weight_decay(**told)
-        made = anew(model.optimizer, 1)
-        assert [made._use_weight_decay(weight) for weight in weights] == [True, False]
+    model = linear(host, host.optimizers.AdamW(0.01, weight_decay=0.1))
+    weights = model.trainable_variables
+    excluded = {"var_names": ["bias"], "var_list": [weights[1]]}[told]
+    model.optimizer.exclude_from_weight_decay(**{told: excluded})
+    made = anew(model.optimizer, 1)
+    assert [made._use_weight_decay(weight) for weight in weights] == [True, False]
 
 
 def test_the_baseline_is_a_candidate_and_is_kept_where_it_is_as_good():
@@ -448,72 +448,159 @@ def test_what_is_shuffled_anew_is_not_held_out_of_itself(frontend, monkeypatch):
     assert not np.array_equal(next(passes)[0], next(passes)[0])
 
 
-def test_what_cannot_be_searched_is_refused_before_any_step():
+def with_a_second_optimizer(host):
+    model = linear(host)
+    model.second = host.optimizers.Adam()
+    return model
+
+
+def without_a_number(host):
+    model = linear(host)
+    model.set_weights([np.full((WIDTH, 1), np.nan), np.zeros(1)])
+    return model
+
+
+# What is refused -> the error, its words, and what is asked: of another model, or on other data.
+REFUSED = {
+    "a generator": (
+        TypeError, "a generator, which can be read once",
+        lambda host, ours: {"of": (batch for batch in batched())},
+    ),
+    "less than a batch": (
+        ValueError, "54 examples to train on are fewer than batch_size=64",
+        lambda host, ours: {
+            "of": tuple(each[:54] for each in data()), "batch_size": 64, "validation_data": data()
+        },
+    ),
+    "not compiled": (
+        ValueError, "is not compiled",
+        lambda host, ours: {
+            "model": host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
+        },
+    ),
+    "no model": (
+        TypeError, "is neither of Keras nor of tf_keras", lambda host, ours: {"model": object()},
+    ),
+    "a small budget": (
+        ValueError, r"budget=0.5 is too small for a run of 100 steps.*budget=1.68",
+        lambda host, ours: {"epochs": 2},
+    ),
+    "no optimizer": (
+        ValueError, "names 'Lamm', which is neither", lambda host, ours: {"optimizers": ["Lamm"]},
+    ),
+    "a second optimizer": (
+        ValueError, "has an optimizer of its own, second, beside that of",
+        lambda host, ours: {"model": with_a_second_optimizer(host)},
+    ),
+    "micro-batches that do not divide": (
+        ValueError, "micro_batch_size=7 does not divide",
+        lambda host, ours: {"micro_batch_size": 7},
+    ),
+    "several steps of an execution": (
+        ValueError, "steps_per_execution=4",
+        lambda host, ours: {"model": linear(host, steps_per_execution=4)},
+    ),
+    "a schedule": (
+        ValueError, "has a schedule: pass its peak",
+        lambda host, ours: {
+            "model": linear(
+                host, host.optimizers.SGD(host.optimizers.schedules.CosineDecay(0.1, 10))
+            )
+        },
+    ),
+    "AdaScale": (
+        ValueError, "AdaScale sets rates itself",
+        lambda host, ours: {
+            "model": linear(
+                host,
+                ours.AdaScale(host.optimizers.SGD(0.1, gradient_accumulation_steps=2), scale=2),
+            )
+        },
+    ),
+    "a short run": (
+        ValueError, "A run of 13 steps is too short", lambda host, ours: {"epochs": 0.25},
+    ),
+    "warmup alone": (
+        ValueError, r"warmup must be a number in \[0, 1\)", lambda host, ours: {"warmup": 1},
+    ),
+    "another decay": (
+        ValueError, "decay must be 'polynomial' or 'constant'",
+        lambda host, ours: {"decay": "multi_step"},
+    ),
+    "one optimizer twice": (
+        ValueError, "LAMB would be tried with two settings",
+        lambda host, ours: {"optimizers": [ours.LAMB(beta_2=0.99), ours.LAMB(beta_2=0.9)]},
+    ),
+    "no batch": (ValueError, "data holds no batch", lambda host, ours: {"of": []}),
+    "examples": (
+        ValueError, "holds arrays of 1 and 8 rows, .* call batch",
+        lambda host, ours: {"of": list(zip(*data(), strict=True))},
+    ),
+    "lists of numbers": (
+        TypeError, "data holds lists of numbers",
+        lambda host, ours: {"of": tuple(each.tolist() for each in data())},
+    ),
+    "a list of arrays": (
+        TypeError, r"of arrays: write data=\(x, y\)", lambda host, ours: {"of": [*data()]},
+    ),
+    "no targets": (
+        ValueError, r"as its loss needs targets: pass data=\(x, y\)",
+        lambda host, ours: {"of": data()[0]},
+    ),
+    "fewer examples than were told": (
+        ValueError, "data has 1,600 examples, fewer than a tenth of exam",
+        lambda host, ours: {"of": batched(), "examples": 20000, "budget": 0.02},
+    ),
+    "data that can be read once": (
+        ValueError, "pass examples=300, or data that can be read again",
+        lambda host, ours: {
+            "of": Once(batched()), "examples": 1600, "validation_data": data()
+        },
+    ),
+    "weights that are no numbers": (
+        ValueError, "not finite before any step",
+        lambda host, ours: {"model": without_a_number(host)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_searched_is_refused_before_any_step(case):
     host, ours = FRONTENDS["keras"]
-    x, y = data()
+    error, words, asked = REFUSED[case]
     model = linear(host)
     before = state_of(model)
+    with pytest.raises(error, match=words):
+        search(ours, **{"model": model, **asked(host, ours)})
+    assert_equal(before, state_of(model))
 
-    def refuses(error, match, *, of=model, **how):
-        with pytest.raises(error, match=match):
-            search(ours, of, **how)
 
-    with pytest.raises(TypeError, match="a generator, which can be read once"):
-        search(ours, model, (batch for batch in batched()))
-    with pytest.raises(ValueError, match="54 examples to train on are fewer than batch_size=64"):
-        search(ours, model, (x[:54], y[:54]), 64, validation_data=(x, y))
-    uncompiled = host.Sequential([host.layers.Input((WIDTH,)), host.layers.Dense(1)])
-    refuses(ValueError, "is not compiled", of=uncompiled)
-    refuses(TypeError, "is neither of Keras nor of tf_keras", of=object())
-    refuses(ValueError, r"budget=0.5 is too small for a run of 100 steps.*budget=1.68", epochs=2)
-    refuses(ValueError, "names 'Lamm', which is neither", optimizers=["Lamm"])
+def test_an_array_in_the_place_of_the_batch_size_is_refused():
+    host, ours = FRONTENDS["keras"]
+    (x, y), model = data(), linear(host)
+    before = state_of(model)
     with pytest.raises(TypeError, match=r"is an array: pass .*, find_rate\(model, \(x, y\), batch"):
         ours.find_rate(model, x, y, 64, epochs=16)
-    second = linear(host)
-    second.second = host.optimizers.Adam()
-    refuses(ValueError, "has an optimizer of its own, second, beside that of", of=second)
-    refuses(ValueError, "micro_batch_size=7 does not divide", micro_batch_size=7)
-    refuses(ValueError, "steps_per_execution=4", of=linear(host, steps_per_execution=4))
-    scheduled = host.optimizers.SGD(host.optimizers.schedules.CosineDecay(0.1, 10))
-    refuses(ValueError, "has a schedule: pass its peak", of=linear(host, scheduled))
-    ada = ours.AdaScale(host.optimizers.SGD(0.1, gradient_accumulation_steps=2), scale=2)
-    refuses(ValueError, "AdaScale sets rates itself", of=linear(host, ada))
-    refuses(ValueError, "A run of 13 steps is too short", epochs=0.25)
-    refuses(ValueError, r"warmup must be a number in \[0, 1\)", warmup=1)
-    refuses(ValueError, "decay must be 'polynomial' or 'constant'", decay="multi_step")
-    two = [ours.LAMB(beta_2=0.99), ours.LAMB(beta_2=0.9)]
-    refuses(ValueError, "LAMB would be tried with two settings", optimizers=two)
-    with pytest.raises(ValueError, match="data holds no batch"):
-        search(ours, model, [])
-    with pytest.raises(ValueError, match="holds arrays of 1 and 8 rows, .* call batch"):
-        search(ours, model, list(zip(x, y, strict=True)))
-    with pytest.raises(TypeError, match="data holds lists of numbers"):
-        search(ours, model, (x.tolist(), y.tolist()))
-    with pytest.raises(TypeError, match=r"of arrays: write data=\(x, y\)"):
-        search(ours, model, [x, y])
-    with pytest.raises(ValueError, match=r"as its loss needs targets: pass data=\(x, y\)"):
-        search(ours, model, x)
-    with pytest.raises(ValueError, match="data has 1,600 examples, fewer than a tenth of exam"):
-        search(ours, model, batched(), examples=20000, budget=0.02)
-    with pytest.raises(ValueError, match="pass examples=300, or data that can be read again"):
-        search(ours, model, Once(batched()), examples=1600, validation_data=(x, y))
-    broken = linear(host)
-    broken.set_weights([np.full((WIDTH, 1), np.nan), np.zeros(1)])
-    refuses(ValueError, "not finite before any step", of=broken)
     assert_equal(before, state_of(model))
 
 
 @on_tensorflow
-def test_what_tf_keras_cannot_search_is_refused():
+def test_micro_batches_without_accumulation_are_refused():
     host, ours = FRONTENDS["tf_keras"]
     with pytest.raises(ValueError, match="Adam of tf_keras does not accumulate gradients"):
         search(ours, linear(host, "adam"), micro_batch_size=8)
+
+
+@on_tensorflow
+def test_a_legacy_optimizer_is_refused():
+    host, ours = FRONTENDS["tf_keras"]
     legacy = host.optimizers.legacy.Adam(0.01)
     with pytest.raises(ValueError, match="Adam is one of the legacy optimizers"):
         search(ours, linear(host, legacy))
 
 
-def test_the_warmup_is_that_of_the_run_and_of_the_short_ones(monkeypatch):
+@pytest.mark.parametrize(("warmup", "part"), [(0.05, 0.2), (0.5, 0.5)])
+def test_the_warmup_is_that_of_the_run_and_of_the_short_ones(warmup, part, monkeypatch):
     """Which have a fifth at least; the rate of the first step tells."""
     host, ours = FRONTENDS["keras"]
     firsts, begun = [], []
@@ -527,12 +614,10 @@ def test_the_warmup_is_that_of_the_run_and_of_the_short_ones(monkeypatch):
         return step(self, rate)
 
     monkeypatch.setattr(Trials, "step", stepping_at)
-    for warmup, part in ((0.05, 0.2), (0.5, 0.5)):
-        firsts.clear()
-        found = search(ours, linear(host), warmup=warmup)
-        assert found.warmup_steps == found.recipe().warmup_steps == round(warmup * 800)
-        wanted = [trial.tried / round(part * trial.steps) for trial in found.trials]
-        assert firsts == pytest.approx(wanted)
+    found = search(ours, linear(host), warmup=warmup)
+    assert found.warmup_steps == found.recipe().warmup_steps == round(warmup * 800)
+    wanted = [trial.tried / round(part * trial.steps) for trial in found.trials]
+    assert firsts == pytest.approx(wanted)
 
 
 def test_its_example_runs():

@@ -216,31 +216,48 @@ def test_the_code_reads_data_of_the_kind_that_was_given(frontend, kind, monkeypa
     compile(found.script, "code", "exec")
 
 
-@pytest.mark.parametrize("kind", ["arrays", "indexed"])
-@every_frontend
-def test_an_example_that_is_no_number_is_named(frontend, kind, monkeypatch):
-    """It is in a short run, and, at the end of the file, in what is held out."""
-    host, ours = FRONTENDS[frontend]
+SEARCHED = {
+    "baseline_batch_size": 16, "baseline_epochs": 40, "large_batch_size": 32, "verbose": False,
+    "step_seconds": {16: 0.1, 64: 0.1},
+}  # fmt: skip
+
+
+def without_a_number():
     x, y = quadratic(400)
     x[217, 3] = np.nan
+    return x, y
+
+
+@pytest.mark.parametrize("validation", [None, 400], ids=["held out", "validation data"])
+@pytest.mark.parametrize("kind", ["arrays", "indexed"])
+@every_frontend
+def test_an_example_that_is_no_number_is_named(frontend, kind, validation, monkeypatch):
+    """It is in a short run, and, at the end of the file, in what is held out."""
+    host, ours = FRONTENDS[frontend]
     clock = Virtual(linear(host), monkeypatch)
-    data = (x, y) if kind == "arrays" else given(kind, host, (x, y), clock, BATCH)
-    how = {"step_seconds": {16: 0.1, 64: 0.1}, "verbose": False, "large_batch_size": 32}
-    for validation in (None, quadratic(400, seed=1)):
-        with pytest.raises(ValueError, match="example 217 of data has NaN in x"):
-            ours.find_batch(
-                linear(host), data, baseline_batch_size=16, baseline_epochs=40,
-                validation_data=validation, **how,
-            )  # fmt: skip
+    data = without_a_number()
+    data = data if kind == "arrays" else given(kind, host, data, clock, BATCH)
+    held = validation and quadratic(validation, seed=1)
+    with pytest.raises(ValueError, match="example 217 of data has NaN in x"):
+        ours.find_batch(linear(host), data, validation_data=held, **SEARCHED)
+
+
+@every_frontend
+def test_an_example_of_validation_data_that_is_no_number_is_named(frontend, monkeypatch):
+    host, ours = FRONTENDS[frontend]
+    Virtual(linear(host), monkeypatch)
     held = quadratic(400, seed=1)
     held[1][5] = np.inf
     with pytest.raises(ValueError, match="example 5 of validation_data has inf in y"):
-        ours.find_batch(
-            linear(host), quadratic(400), baseline_batch_size=16, baseline_epochs=40,
-            validation_data=held, **how,
-        )  # fmt: skip
+        ours.find_batch(linear(host), quadratic(400), validation_data=held, **SEARCHED)
+
+
+@every_frontend
+def test_find_rate_names_an_example_that_is_no_number(frontend, monkeypatch):
+    host, ours = FRONTENDS[frontend]
+    Virtual(linear(host), monkeypatch)
     with pytest.raises(ValueError, match="example 217 of data has NaN in x"):
-        ours.find_rate(linear(host), (x, y), 16, epochs=40, budget=1.5, verbose=False)
+        ours.find_rate(linear(host), without_a_number(), 16, epochs=40, budget=1.5, verbose=False)
 
 
 @every_frontend

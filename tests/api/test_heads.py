@@ -115,32 +115,45 @@ def test_configs_keep_it_and_those_of_before_mean_what_they_meant(frontend, name
     assert [treatment.view for treatment in again.plan.treatments] == [(4, 12), (12, 12), None]
 
 
-@every_frontend
-@uncompiled()
-def test_what_was_saved_of_all_heads_goes_on_in_muon_and_is_refused_by_soap(frontend):
-    """Muon's momentum is that of any form; SOAP's bases are of other matrices."""
+def saved_of_all_heads(frontend, name):
+    """An optimizer of whole kernels after its steps, what it saves, and one of each head."""
     ours = FRONTENDS[frontend][1]
     start, gradients = problem()
-    for name, slot in (("Muon", "m"), ("SOAP", "L")):
-        first = getattr(ours, name)(0.1)
-        list(train(frontend, first, start, gradients))
-        first.save_own_variables(store := {})
-        second = getattr(ours, name)(0.1, **EACH)
-        built(frontend, second)
-        before = array(second.state_of(0)[slot])
-        if name == "SOAP":
-            with pytest.raises(ValueError, match=r"'L' of 'mha/query/kernel' has shape \(4, 4\)"):
-                second.load_own_variables(store)
-            np.testing.assert_array_equal(array(second.state_of(0)[slot]), before)
-        else:
-            second.load_own_variables(store)
-            np.testing.assert_array_equal(
-                array(second.state_of(0)["m"]), array(first.state_of(0)["m"])
-            )
-        second.save_own_variables(store := {})
-        third = getattr(ours, name)(0.1, **EACH)
-        built(frontend, third)
-        third.load_own_variables(store)
+    first, second = getattr(ours, name)(0.1), getattr(ours, name)(0.1, **EACH)
+    list(train(frontend, first, start, gradients))
+    first.save_own_variables(store := {})
+    built(frontend, second)
+    return first, store, second
+
+
+def load_what_it_saves(frontend, name, optimizer):
+    """Into another one of each head."""
+    optimizer.save_own_variables(store := {})
+    another = getattr(FRONTENDS[frontend][1], name)(0.1, **EACH)
+    built(frontend, another)
+    another.load_own_variables(store)
+
+
+@every_frontend
+@uncompiled()
+def test_what_was_saved_of_all_heads_goes_on_in_muon(frontend):
+    """Its momentum is that of any form."""
+    first, store, second = saved_of_all_heads(frontend, "Muon")
+    second.load_own_variables(store)
+    np.testing.assert_array_equal(array(second.state_of(0)["m"]), array(first.state_of(0)["m"]))
+    load_what_it_saves(frontend, "Muon", second)
+
+
+@every_frontend
+@uncompiled()
+def test_what_was_saved_of_all_heads_is_refused_by_soap(frontend):
+    """Its bases are of other matrices."""
+    _, store, second = saved_of_all_heads(frontend, "SOAP")
+    before = array(second.state_of(0)["L"])
+    with pytest.raises(ValueError, match=r"'L' of 'mha/query/kernel' has shape \(4, 4\)"):
+        second.load_own_variables(store)
+    np.testing.assert_array_equal(array(second.state_of(0)["L"]), before)
+    load_what_it_saves(frontend, "SOAP", second)
 
 
 @every_frontend

@@ -51,13 +51,24 @@ def test_contradictions_are_refused(frontend, arguments, error, words):
 
 
 @every_frontend
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"form": {"clip": True}, "bounds": {"trust_ratio": (0, 50)}},
+            r"clip of form.* trust_ratio, \(0.0, 50.0\)",
+        ),
+        (
+            {"form": {"denominator": "norm_of_update"}},
+            "norm_of_update.*needs the momentum 'outside'",
+        ),
+    ],
+    ids=["clip and bounds", "denominator and momentum"],
+)
 @pytest.mark.once
-def test_contradictions_of_lars_are_refused(frontend):
-    _, ours = FRONTENDS[frontend]
-    with pytest.raises(ValueError, match=r"clip of form.* trust_ratio, \(0.0, 50.0\)"):
-        ours.LARS(form={"clip": True}, bounds={"trust_ratio": (0, 50)})
-    with pytest.raises(ValueError, match="norm_of_update.*needs the momentum 'outside'"):
-        ours.LARS(form={"denominator": "norm_of_update"})
+def test_contradictions_of_lars_are_refused(frontend, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        FRONTENDS[frontend][1].LARS(**arguments)
 
 
 @every_frontend

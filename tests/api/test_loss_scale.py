@@ -64,16 +64,20 @@ def test_a_run_without_a_finite_gradient_ends_with_the_report(frontend):
         fit(model, *data(), report)
 
 
+@pytest.mark.parametrize(
+    ("scale", "told"),
+    [(2.0**15, []), (1.0, ["it: of 4 steps, 1 have been skipped"])],
+    ids=["a large scale", "a scale of 1"],
+)
 @every_frontend
-def test_the_end_of_fit_tells_of_steps_that_no_scale_explains(frontend):
+def test_the_end_of_fit_tells_of_steps_that_no_scale_explains(frontend, scale, told):
     """At a scale of 1 it is the gradients that overflow; above, the scale may be too large."""
-    for scale, told in ((2.0**15, []), (1.0, ["it: of 4 steps, 1 have been skipped"])):
-        model = compiled(frontend, scale)
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            fit(model, *data(bad=1))
-        words = [str(w.message).partition(" because")[0] for w in seen if "it:" in str(w.message)]
-        assert words == told
+    model = compiled(frontend, scale)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        fit(model, *data(bad=1))
+    words = [str(w.message).partition(" because")[0] for w in seen if "it:" in str(w.message)]
+    assert words == told
 
 
 @every_frontend

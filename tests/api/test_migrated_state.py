@@ -134,35 +134,37 @@ def warmup(steps):
     return lambda host, ours: ours.schedules.Warmup(steps, cosine(90)(host, ours))
 
 
-# There and here, of which the next steps differ.
+# An argument, and two values of it, there and here, of which the next steps differ.
 OTHERS = {
-    "learning_rate": [(cosine(90), cosine(91)), (cosine(90), 0.1), (warmup(5), warmup(6))],
-    "weight_decay": [(cosine(90), cosine(91)), (0.1, cosine(90))],
-    "treatments": [
-        ({"^a": {"rate": 0.5}}, {"^a": {"rate": 0.25}}),
-        (None, {"a/kernel": {"slices": 0}}),
-    ],
-    "gradient_accumulation_steps": [({0: 1, 5: 2}, {0: 1, 6: 2}), (2, 4)],
-    "dtypes": [({"slots": "float32"}, {"slots": "bfloat16"})],
+    "a decay of the rate": ("learning_rate", cosine(90), cosine(91)),
+    "a decay of the rate or none": ("learning_rate", cosine(90), 0.1),
+    "a warmup": ("learning_rate", warmup(5), warmup(6)),
+    "a schedule of the decay": ("weight_decay", cosine(90), cosine(91)),
+    "a schedule of the decay or none": ("weight_decay", 0.1, cosine(90)),
+    "a multiplier": ("treatments", {"^a": {"rate": 0.5}}, {"^a": {"rate": 0.25}}),
+    "slices": ("treatments", None, {"a/kernel": {"slices": 0}}),
+    "stages of accumulation": ("gradient_accumulation_steps", {0: 1, 5: 2}, {0: 1, 6: 2}),
+    "accumulation": ("gradient_accumulation_steps", 2, 4),
+    "dtypes": ("dtypes", {"slots": "float32"}, {"slots": "bfloat16"}),
 }
 
 
 @every_frontend
-@pytest.mark.parametrize("name", OTHERS)
-def test_arguments_that_differ_are_told(frontend, name):
+@pytest.mark.parametrize("case", OTHERS)
+def test_arguments_that_differ_are_told(frontend, case):
     host, ours = FRONTENDS[frontend]
     model = model_of(frontend)
-    for pair in OTHERS[name]:
-        made = []
-        for value in (*pair, pair[0]):
-            value = value(host, ours) if callable(value) else value
-            made.append(ours.LAMB(**{"learning_rate": 0.1, name: value}))
-            made[-1].build(model.trainable_variables)
-        old, new, same = made
-        report = ours.migrate(old, new, model)
-        assert [*report.changes] == [name] and f"changes     {name}: " in str(report)
-        assert "class_name" not in str(report)  # a schedule is shown as it is written
-        assert not ours.migrate(old, same, model).changes
+    name, *pair = OTHERS[case]
+    made = []
+    for value in (*pair, pair[0]):
+        value = value(host, ours) if callable(value) else value
+        made.append(ours.LAMB(**{"learning_rate": 0.1, name: value}))
+        made[-1].build(model.trainable_variables)
+    old, new, same = made
+    report = ours.migrate(old, new, model)
+    assert [*report.changes] == [name] and f"changes     {name}: " in str(report)
+    assert "class_name" not in str(report)  # a schedule is shown as it is written
+    assert not ours.migrate(old, same, model).changes
 
 
 @pytest.mark.skipif(len(FRONTENDS) < 2, reason="needs both Kerases")

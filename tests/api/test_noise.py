@@ -176,28 +176,45 @@ def initial(model):
 
 
 @every_frontend
-def test_one_part_is_refused_before_any_step(frontend):
+@pytest.mark.parametrize("wrapper", ["AdaScale", "MeasureNoise"])
+def test_one_part_is_refused_before_any_step(frontend, wrapper):
     host, ours = FRONTENDS[frontend]
-    for make in (scaled(frontend, 1), lambda: ours.MeasureNoise(host.optimizers.SGD(0.1))):
-        model = regression(frontend, make)
-        with pytest.raises(ValueError, match="a step has one part: one replica, and no") as caught:
-            fit(model)
-        assert initial(model)
-    # Of tf_keras's own, none accumulates.
-    assert ("an inner optimizer of tf_lamb (" in str(caught.value)) == (frontend == "tf_keras")
+    of_host = wrapper == "MeasureNoise"  # of what is inside
+    model = regression(
+        frontend,
+        (lambda: ours.MeasureNoise(host.optimizers.SGD(0.1))) if of_host else scaled(frontend, 1),
+    )
+    with pytest.raises(ValueError, match="a step has one part: one replica, and no") as caught:
+        fit(model)
+    assert initial(model)
+    if of_host:  # of tf_keras's own, none accumulates
+        said = "an inner optimizer of tf_lamb (" in str(caught.value)
+        assert said == (frontend == "tf_keras")
+
+
+WRAPPERS = {
+    "MeasureNoise": lambda ours: ours.MeasureNoise(ours.LARS()),
+    "AdaScale": lambda ours: ours.AdaScale(ours.LARS(), 2),
+}
 
 
 @every_frontend
-def test_configs_of_before_load_if_they_have_no_option_that_is_gone(frontend):
-    host, ours = FRONTENDS[frontend]
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_configs_of_before_load(frontend, wrapper):
     former = {"previous_gradient": False, "averaging": "paper"}
-    for optimizer in (ours.MeasureNoise(ours.LARS()), ours.AdaScale(ours.LARS(), 2)):
-        config, kind = optimizer.get_config(), type(optimizer)
-        assert kind.from_config({**config, **former}).get_config() == config
-        saved = host.optimizers.serialize(optimizer)
-        saved["config"]["previous_gradient"] = True
-        with pytest.raises((ValueError, TypeError), match="previous_gradient=True is gone: take"):
-            host.optimizers.deserialize(saved)
+    optimizer = WRAPPERS[wrapper](FRONTENDS[frontend][1])
+    config, kind = optimizer.get_config(), type(optimizer)
+    assert kind.from_config({**config, **former}).get_config() == config
+
+
+@every_frontend
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_configs_with_an_option_that_is_gone_are_refused(frontend, wrapper):
+    host, ours = FRONTENDS[frontend]
+    saved = host.optimizers.serialize(WRAPPERS[wrapper](ours))
+    saved["config"]["previous_gradient"] = True
+    with pytest.raises((ValueError, TypeError), match="previous_gradient=True is gone: take"):
+        host.optimizers.deserialize(saved)
 
 
 BAD = {
@@ -243,20 +260,32 @@ def test_bad_input_is_refused_in_a_sentence(frontend, name):
     assert len(str(caught.value)) < 400
 
 
+# An optimizer, a callback that asks more of it, and the words of the error.
+UNMEASURED = {
+    "NoiseScale": (
+        lambda ours: ours.LARS(), lambda ours: ours.NoiseScale(8),
+        "measures: compile with optimizer=tf_lamb.MeasureNoise",
+    ),
+    "StopAtBaseSteps": (
+        lambda ours: ours.LARS(), lambda ours: ours.StopAtBaseSteps(8),
+        "needs optimizer=tf_lamb.AdaScale",
+    ),
+    "StopAtBaseSteps of MeasureNoise": (
+        lambda ours: ours.MeasureNoise(ours.LARS(gradient_accumulation_steps=2)),
+        lambda ours: ours.StopAtBaseSteps(8), "needs optimizer=tf_lamb.AdaScale",
+    ),
+}  # fmt: skip
+
+
 @every_frontend
-def test_callbacks_want_an_optimizer_that_measures(frontend):
+@pytest.mark.parametrize("case", UNMEASURED)
+def test_callbacks_want_an_optimizer_that_measures(frontend, case):
     ours = FRONTENDS[frontend][1]
-    cases = [
-        (ours.LARS, ours.NoiseScale(8), "measures: compile with optimizer=tf_lamb.MeasureNoise"),
-        (ours.LARS, ours.StopAtBaseSteps(8), "needs optimizer=tf_lamb.AdaScale"),
-        (lambda: ours.MeasureNoise(ours.LARS(gradient_accumulation_steps=2)),
-         ours.StopAtBaseSteps(8), "needs optimizer=tf_lamb.AdaScale"),
-    ]  # fmt: skip
-    for make, callback, words in cases:
-        model = regression(frontend, make)
-        with pytest.raises(ValueError, match=words):
-            fit(model, callbacks=[callback])
-        assert initial(model)
+    make, callback, words = UNMEASURED[case]
+    model = regression(frontend, lambda: make(ours))
+    with pytest.raises(ValueError, match=words):
+        fit(model, callbacks=[callback(ours)])
+    assert initial(model)
 
 
 @on_tensorflow

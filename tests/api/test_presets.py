@@ -35,12 +35,16 @@ def test_the_preset_is_every_bias_and_all_of_normalization(frontend):
 
 
 @every_frontend
-def test_it_is_serialized_as_what_it_is_and_stands_among_patterns(frontend):
+@pytest.mark.parametrize(
+    "given",
+    ["norm_and_bias", ["norm_and_bias", "embedding"]],
+    ids=["alone", "among patterns"],
+)
+def test_it_is_serialized_as_what_it_is(frontend, given):
     _, ours = FRONTENDS[frontend]
-    for given in ("norm_and_bias", ["norm_and_bias", "embedding"]):
-        config = ours.LAMB(exclude_from_weight_decay=given).get_config()
-        assert config[LISTS[0]] == ([given] if isinstance(given, str) else given)
-        assert ours.LAMB.from_config(config).get_config() == config
+    config = ours.LAMB(exclude_from_weight_decay=given).get_config()
+    assert config[LISTS[0]] == ([given] if isinstance(given, str) else given)
+    assert ours.LAMB.from_config(config).get_config() == config
 
 
 @every_frontend

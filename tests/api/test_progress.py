@@ -56,13 +56,17 @@ def test_a_line_takes_the_place_of_the_bar_which_ends_where_the_work_does(place,
 
 
 @pytest.mark.once
-def test_a_file_gets_the_lines_alone_and_what_is_not_verbose_nothing(seen):
-    for place, verbose, wanted in (("file", True, "line\n"), ("terminal", False, "")):
-        printed = seen(place)
-        with bar_of(100, verbose) as progress:
-            progress.add(60)
-            progress.say("line")
-        assert printed.getvalue() == wanted
+@pytest.mark.parametrize(
+    ("place", "verbose", "wanted"),
+    [("file", True, "line\n"), ("terminal", False, "")],
+    ids=["a file", "not verbose"],
+)
+def test_a_file_gets_the_lines_alone_and_what_is_not_verbose_nothing(place, verbose, wanted, seen):
+    printed = seen(place)
+    with bar_of(100, verbose) as progress:
+        progress.add(60)
+        progress.say("line")
+    assert printed.getvalue() == wanted
 
 
 @pytest.mark.once

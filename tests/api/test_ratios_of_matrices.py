@@ -75,12 +75,24 @@ def test_a_matrix_without_a_basis_is_named_by_its_shape_alone(frontend):
 
 @every_frontend
 @pytest.mark.parametrize("name", NAMES)
-def test_what_cannot_be_meant_is_refused(frontend, name):
+def test_without_bounds_there_are_no_ratios_to_show(frontend, name):
     ours = getattr(FRONTENDS[frontend][1], name)
     with pytest.raises(TypeError, match="no trust ratios to show: give it bounds"):
         ours().observe_trust_ratios()
+
+
+@every_frontend
+@pytest.mark.parametrize("name", NAMES)
+def test_without_bounds_slices_are_refused(frontend, name):
+    ours = getattr(FRONTENDS[frontend][1], name)
     with pytest.raises(ValueError, match=r"treatments\['a'\] asks for slices.* give bounds"):
         ours(treatments={"a": {"slices": 0}})
+
+
+@every_frontend
+@pytest.mark.parametrize("name", NAMES)
+def test_decay_of_what_keeps_its_norm_is_refused(frontend, name):
+    ours = getattr(FRONTENDS[frontend][1], name)
     variables = [new_variable(frontend, w, path=p) for p, w in
                  (("a/kernel", START), ("a/bias", BIAS))]  # fmt: skip
     kept = {"form": {"norm": "constant"}, "weight_decay": 0.1}

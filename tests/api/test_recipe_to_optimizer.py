@@ -29,23 +29,34 @@ def test_a_recipe_gives_its_schedule(frontend):
     assert type(recipe.schedule()).__module__ == tf_lamb.schedules.__name__
 
 
+# What reads a schedule, by the name that it has there.
+READERS = {
+    "learning_rate": lambda ours, schedule: ours.LAMB(schedule),
+    "after": lambda ours, schedule: ours.schedules.Warmup(5, schedule),
+    "schedules[1]": lambda ours, schedule: ours.schedules.Stages((5, 5), (0.1, schedule)),
+}
+
+
+@every_frontend
+@pytest.mark.parametrize("kind", ["CosineDecay", "Warmup"])
+@pytest.mark.parametrize("reader", READERS)
+@on_tensorflow
+def test_a_schedule_of_the_other_keras_is_refused_before_a_step(frontend, kind, reader):
+    (other,) = FRONTENDS.keys() - {frontend}
+    host, theirs = FRONTENDS[other]
+    if kind == "CosineDecay":
+        schedule = host.optimizers.schedules.CosineDecay(0.1, 10)
+    else:
+        schedule = theirs.schedules.Warmup(5, 0.1)
+    words = f"{type(schedule).__name__} of {other}, and what reads it is of {frontend}:"
+    with pytest.raises(TypeError, match=f"{re.escape(reader)} is a {words}"):
+        READERS[reader](FRONTENDS[frontend][1], schedule)
+
+
 @every_frontend
 @on_tensorflow
-def test_a_schedule_of_the_other_keras_is_refused_before_a_step(frontend):
+def test_a_schedule_of_the_same_keras_is_taken(frontend):
     host, ours = FRONTENDS[frontend]
-    (other,) = FRONTENDS.keys() - {frontend}
-    their_host, theirs = FRONTENDS[other]
-    for schedule in (
-        their_host.optimizers.schedules.CosineDecay(0.1, 10),
-        theirs.schedules.Warmup(5, 0.1),
-    ):
-        words = rf"{type(schedule).__name__} of {other}, and what reads it is of {frontend}:"
-        with pytest.raises(TypeError, match=f"learning_rate is a {words}"):
-            ours.LAMB(schedule)
-        with pytest.raises(TypeError, match=f"after is a {words}"):
-            ours.schedules.Warmup(5, schedule)
-        with pytest.raises(TypeError, match=rf"schedules\[1\] is a {words}"):
-            ours.schedules.Stages((5, 5), (0.1, schedule))
     ours.LAMB(host.optimizers.schedules.CosineDecay(0.1, 10))
 
 
@@ -87,9 +98,12 @@ def test_an_argument_that_the_optimizer_does_not_have_is_refused(frontend):
 
 
 @every_frontend
-def test_the_hint_for_another_optimizer_can_be_called(frontend):
-    ours = FRONTENDS[frontend][1]
-    for name, hint in ("Nadam", "keras.optimizers.Nadam(recipe.sch"), ("SOAP", "SOAP.from_recipe("):
-        recipe = dataclasses.replace(small_recipe(), optimizer=name)
-        with pytest.raises(ValueError, match=re.escape(f"not for LAMB: write {hint}")):
-            ours.LAMB.from_recipe(recipe)
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("Nadam", "keras.optimizers.Nadam(recipe.sch"), ("SOAP", "SOAP.from_recipe(")],
+    ids=["Nadam", "SOAP"],
+)
+def test_the_hint_for_another_optimizer_can_be_called(frontend, name, hint):
+    recipe = dataclasses.replace(small_recipe(), optimizer=name)
+    with pytest.raises(ValueError, match=re.escape(f"not for LAMB: write {hint}")):
+        FRONTENDS[frontend][1].LAMB.from_recipe(recipe)

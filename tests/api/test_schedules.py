@@ -113,27 +113,46 @@ def test_the_joint_of_a_warmup_with_the_hosts_own_is_exact(frontend, name, lengt
     assert {step: float(again(step)) for step in alone} == alone
 
 
+OF_50_STEPS = {
+    "polynomial": lambda s: s.PolynomialDecay(0.1, 50, 0.0),
+    "cosine": lambda s: s.CosineDecay(0.1, 50),
+    "a warmup without a target": lambda s: s.CosineDecay(0.1, 50, warmup_steps=9),  # is none
+}
+ENDLESS = {
+    "above 0": lambda s: s.PolynomialDecay(0.1, 50, 0.01),
+    "again and again": lambda s: s.PolynomialDecay(0.1, 50, 0.0, cycle=True),
+    "a cosine above 0": lambda s: s.CosineDecay(0.1, 50, alpha=0.1),
+    "exponential": lambda s: s.ExponentialDecay(0.1, 50, 0.5),
+    "constant": lambda s: 0.1,
+}
+
+
+@every_frontend
+@pytest.mark.parametrize("name", OF_50_STEPS)
+@pytest.mark.once
+def test_the_end_of_the_hosts_own_is_known(frontend, name):
+    host, ours = FRONTENDS[frontend]
+    after = OF_50_STEPS[name](host.optimizers.schedules)
+    assert core.zero_from(after) == 50
+    assert core.zero_from(ours.schedules.Warmup(20, after)) == 70
+    with pytest.raises(ValueError, match="51 steps is longer than the 50 steps"):
+        ours.schedules.Warmup(51, after, handover="drop")
+
+
 @every_frontend
 @pytest.mark.once
-def test_the_end_of_the_hosts_own_is_known(frontend):
-    host, ours = FRONTENDS[frontend]
-    s, warmup = host.optimizers.schedules, ours.schedules.Warmup
-    cosine = s.CosineDecay(0.1, 50, warmup_steps=9)  # which need a target
+def test_the_end_of_the_hosts_own_is_after_its_warmup(frontend):
+    s = FRONTENDS[frontend][0].optimizers.schedules
     assert core.zero_from(s.CosineDecay(0.0, 50, warmup_target=0.1, warmup_steps=9)) == 59
-    for after in (s.PolynomialDecay(0.1, 50, 0.0), s.CosineDecay(0.1, 50), cosine):
-        assert core.zero_from(after) == 50
-        assert core.zero_from(warmup(20, after)) == 70
-        with pytest.raises(ValueError, match="51 steps is longer than the 50 steps"):
-            warmup(51, after, handover="drop")
-    endless = (
-        s.PolynomialDecay(0.1, 50, 0.01),
-        s.PolynomialDecay(0.1, 50, 0.0, cycle=True),
-        s.CosineDecay(0.1, 50, alpha=0.1),
-        s.ExponentialDecay(0.1, 50, 0.5),
-        0.1,
-    )
-    for after in endless:
-        assert core.zero_from(warmup(51, after)) is None
+
+
+@every_frontend
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.once
+def test_what_does_not_fall_to_0_has_no_end(frontend, name):
+    host, ours = FRONTENDS[frontend]
+    after = ENDLESS[name](host.optimizers.schedules)
+    assert core.zero_from(ours.schedules.Warmup(51, after)) is None
 
 
 @every_frontend

@@ -89,40 +89,51 @@ def test_what_is_saved_is_not_made_again_and_both_finders_share_a_folder(
         of_batch.search(ours, of_batch.linear(host), data, **{**how, "large_batch_size": 32})
 
 
-def test_another_search_is_refused_in_one_sentence(monkeypatch, tmp_path):
+def with_dropout(host, momentum=0.0, loss="mse", dropout=0.1, width=4):
+    model = host.Sequential([
+        host.layers.Input((of_rate.WIDTH,)), host.layers.Dense(width),
+        host.layers.Dropout(dropout), host.layers.Dense(1),
+    ])  # fmt: skip
+    model.compile(host.optimizers.SGD(0.01, momentum=momentum) if momentum else "sgd", loss)
+    return model
+
+
+END = "go on as that search began, or pass another directory."
+# What differs -> the words of the error, the model, and how it is searched.
+ANOTHER = {
+    "batch_size": (f"with batch_size=32, and this one has 16: {END}", {}, {"batch_size": 16}),
+    "warmup": (f"with warmup=0.05, and this one has 0.3: {END}", {}, {"warmup": 0.3}),
+    "momentum": (f"with SGD.momentum=0.0, and this one has 0.9: {END}", {"momentum": 0.9}, {}),
+    "dropout": (f"of another model, whose Dropout differs: {END}", {"dropout": 0.2}, {}),
+    "width": (f"of another model, whose Dense differs: {END}", {"width": 5}, {}),
+    "data": (f"on other data: {END}", {}, {"of": of_rate.data(noise=0.4)}),
+    "loss": (
+        "whose loss before any step is .*: pass the model and the loss of", {"loss": "mae"}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANOTHER)
+def test_another_search_is_refused_in_one_sentence(case, monkeypatch, tmp_path):
+    words, of_model, how = ANOTHER[case]
     host, ours = FRONTENDS["keras"]
     folder = tmp_path / "search"
-
-    def make(optimizer="sgd", loss="mse", dropout=0.1, width=4):
-        model = host.Sequential([
-            host.layers.Input((of_rate.WIDTH,)), host.layers.Dense(width),
-            host.layers.Dropout(dropout), host.layers.Dense(1),
-        ])  # fmt: skip
-        model.compile(optimizer, loss)
-        return model
-
-    begun(ours, folder, make, monkeypatch)
+    begun(ours, folder, lambda: with_dropout(host), monkeypatch)
     taken = []
     monkeypatch.setattr(Trials, "step", lambda *_: taken.append(1))
-    momentum = host.optimizers.SGD(0.01, momentum=0.9)
-    end = "go on as that search began, or pass another directory."
-    for words, model, how in (
-        (f"with batch_size=32, and this one has 16: {end}", make(), {"batch_size": 16}),
-        (f"with warmup=0.05, and this one has 0.3: {end}", make(), {"warmup": 0.3}),
-        (f"with SGD.momentum=0.0, and this one has 0.9: {end}", make(momentum), {}),
-        (f"of another model, whose Dropout differs: {end}", make(dropout=0.2), {}),
-        (f"of another model, whose Dense differs: {end}", make(width=5), {}),
-        (f"on other data: {end}", make(), {"of": of_rate.data(noise=0.4)}),
-        ("whose loss before any step is .*: pass the model and the loss of", make(loss="mae"), {}),
-    ):
-        file = folder / "find_rate.json"
-        with pytest.raises(ValueError, match=f"^{file} is of a search {words}"):
-            of_rate.search(ours, model, directory=folder, **{**SMALL, **how})
+    with pytest.raises(ValueError, match=f"^{folder / 'find_rate.json'} is of a search {words}"):
+        of_rate.search(ours, with_dropout(host, **of_model), directory=folder, **{**SMALL, **how})
     assert not taken
-    (file := tmp_path / "file").write_text("")
-    for nowhere in (file, "gs://bucket/search"):
-        with pytest.raises(ValueError, match="is no folder of this machine: pass the path of one"):
-            of_rate.search(ours, make(), directory=nowhere)
+
+
+@pytest.mark.parametrize("nowhere", ["a file", "gs://bucket/search"])
+def test_a_directory_that_is_no_folder_is_refused(nowhere, monkeypatch, tmp_path):
+    host, ours = FRONTENDS["keras"]
+    monkeypatch.setattr(Trials, "step", lambda *_: pytest.fail("a step was made"))
+    if nowhere == "a file":
+        (nowhere := tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is no folder of this machine: pass the path of one"):
+        of_rate.search(ours, with_dropout(host), directory=nowhere)
 
 
 @pytest.mark.parametrize("name, damage", [
