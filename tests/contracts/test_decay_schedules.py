@@ -2,7 +2,7 @@
 
 import pytest
 from support.feeding import LAYOUTS, START, Feed, close, gradients, maker, mean_of, scaled
-from support.frontends import BACKEND, FRONTENDS, array, every_frontend
+from support.frontends import FRONTENDS, array, every_frontend, on_tensorflow
 from support.references import NAMES, Reference
 
 EVERY = [(name, "one device") for name in NAMES]
@@ -71,9 +71,17 @@ def test_a_schedule_that_comes_below_0_is_refused(frontend):
     words = r"weight_decay at step 1,000 must be a number in \[0, inf\), but it is -0.1"
     with pytest.raises(ValueError, match=words):
         ours.SGDP(0.1, weight_decay=decay)
+
+
+@every_frontend
+def test_a_function_is_no_decay(frontend):
     with pytest.raises(TypeError, match="weight_decay must be a number"):
-        ours.SGDP(0.1, weight_decay=lambda: 0.1)
-    if BACKEND == "tensorflow":
-        other = FRONTENDS["tf_keras" if frontend == "keras" else "keras"][0]
-        with pytest.raises(TypeError, match="weight_decay is a PolynomialDecay of"):
-            ours.LAMB(weight_decay=other.optimizers.schedules.PolynomialDecay(0.1, 5))
+        FRONTENDS[frontend][1].SGDP(0.1, weight_decay=lambda: 0.1)
+
+
+@on_tensorflow
+@every_frontend
+def test_a_schedule_of_the_other_keras_is_refused(frontend):
+    other = FRONTENDS["tf_keras" if frontend == "keras" else "keras"][0]
+    with pytest.raises(TypeError, match="weight_decay is a PolynomialDecay of"):
+        FRONTENDS[frontend][1].LAMB(weight_decay=other.optimizers.schedules.PolynomialDecay(0.1, 5))

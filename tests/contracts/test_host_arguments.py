@@ -53,33 +53,35 @@ def test_what_a_host_lets_be_set_is_in_the_config(frontend, name):
     assert getattr(type(optimizer).from_config(optimizer.get_config()), name) == 0.5
 
 
+MISSPELT = {  # with words in capitals for what depends on the optimizer and on its Keras
+    "weight_deacy": " (did you mean weight_decay?): write NAME(weight_decay=0.01).",
+    "gradient_accumulation_step": " (did you mean gradient_accumulation_steps?): "
+    "write NAME(gradient_accumulation_steps=0.01).",
+    "weight_decay_rate": " (TensorFlow Addons, Model Garden): write NAME(weight_decay=0.01).",
+    "lr": "): write NAME(learning_rate=0.01SHAPE).",
+    "decay": " (TensorFlow Addons, old Keras): write NAME(learning_rate=SCHEDULE).",
+    "colour": ": it takes ARGUMENTS.",
+}
+
+
+@pytest.mark.parametrize("given", MISSPELT)
 @every_frontend
 @pytest.mark.parametrize("name", rules.OURS)
 @pytest.mark.once
-def test_a_misspelt_argument_is_answered_with_the_one_that_was_meant(frontend, name):
-    cls = getattr(FRONTENDS[frontend][1], name)
-    schedule = f"{frontend}.optimizers.schedules.InverseTimeDecay(0.001, 1, 0.01)"
-    shape = ", form={'update_scale': 'shape'}" if name == "Muon" else ""
-    for given, way_out in (
-        ("weight_deacy", " (did you mean weight_decay?): write NAME(weight_decay=0.01)."),
-        (
-            "gradient_accumulation_step",
-            " (did you mean gradient_accumulation_steps?): "
-            "write NAME(gradient_accumulation_steps=0.01).",
-        ),
-        (
-            "weight_decay_rate",
-            " (TensorFlow Addons, Model Garden): write NAME(weight_decay=0.01).",
-        ),
-        ("lr", f"): write NAME(learning_rate=0.01{shape})."),
-        ("decay", f" (TensorFlow Addons, old Keras): write NAME(learning_rate={schedule})."),
-        ("colour", f": it takes {', '.join(inspect.signature(cls).parameters)}."),
-    ):
-        answer = f"^{name} has no argument {given!r}.*{re.escape(way_out.replace('NAME', name))}"
-        with pytest.raises(TypeError, match=answer):
-            cls(**{given: 0.01})
-        with pytest.raises(TypeError, match=f"{answer}.* If the config is of another"):
-            cls.from_config({given: 0.01})
+def test_a_misspelt_argument_is_answered_with_the_one_that_was_meant(frontend, name, given):
+    cls, way_out = getattr(FRONTENDS[frontend][1], name), MISSPELT[given]
+    for word, own in {
+        "NAME": name,
+        "SHAPE": ", form={'update_scale': 'shape'}" if name == "Muon" else "",
+        "SCHEDULE": f"{frontend}.optimizers.schedules.InverseTimeDecay(0.001, 1, 0.01)",
+        "ARGUMENTS": ", ".join(inspect.signature(cls).parameters),
+    }.items():
+        way_out = way_out.replace(word, own)
+    answer = f"^{name} has no argument {given!r}.*{re.escape(way_out)}"
+    with pytest.raises(TypeError, match=answer):
+        cls(**{given: 0.01})
+    with pytest.raises(TypeError, match=f"{answer}.* If the config is of another"):
+        cls.from_config({given: 0.01})
 
 
 @every_frontend

@@ -33,11 +33,12 @@ def test_many_trainings_are_as_promised(frontend):
     run_state_machine_as_test(stateful.MACHINES[frontend], settings=many)
 
 
-def test_every_plant_is_another_program():
-    for hosts, changes in PLANTS.values():
-        assert hosts
-        for change in changes:
-            killing.edited(*change)
+@pytest.mark.parametrize("plant", PLANTS)
+def test_every_plant_is_another_program(plant):
+    hosts, changes = PLANTS[plant]
+    assert hosts
+    for change in changes:
+        killing.edited(*change)
 
 
 def rows():
