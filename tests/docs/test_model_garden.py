@@ -118,23 +118,25 @@ def test_the_table_at_32k_is_the_published_recipe(column):
     assert any(flags["config_file"] == name for flags in TRAINED)
 
 
-def test_the_table_of_bert_is_the_published_recipes():
+@pytest.mark.parametrize(
+    ("column", "batch"), [(1, 32768), (2, None)], ids=["one stage", "two stages"]
+)
+def test_the_table_of_bert_is_the_published_recipes(column, batch):
     """A column is a recipe, in one stage or in two; a cell has what each stage has."""
     _, *rows = table(BERT, "BERT-large at batch 32,768, on a pod")
-    for column, batch in ((1, 32768), (2, None)):
-        cells = {row[0]: row[column] for row in rows}
-        recipe = recipes.published(cells["recipe"].strip("`"), *([batch] if batch else []))
-        stages = [recipe] if batch else list(recipe)
-        for row, values in (
-            ("updates", [stage.train_steps for stage in stages]),
-            ("peak rate", [stage.learning_rate for stage in stages]),
-            ("warmup", [stage.warmup_steps for stage in stages]),
-        ):
-            shown = re.findall(r"[\d.,]*\d", cells[row])
-            assert [float(each.replace(",", "")) for each in shown] == values
-        (cores,) = re.findall(r"([\d,]+) cores", cells["TPU"])
-        a_core = map(int, re.findall(r"\d+", cells["batch of a core"]))
-        assert [n * number(cores) for n in a_core] == [stage.batch_size for stage in stages]
+    cells = {row[0]: row[column] for row in rows}
+    recipe = recipes.published(cells["recipe"].strip("`"), *([batch] if batch else []))
+    stages = [recipe] if batch else list(recipe)
+    wanted = {
+        "updates": [stage.train_steps for stage in stages],
+        "peak rate": [stage.learning_rate for stage in stages],
+        "warmup": [stage.warmup_steps for stage in stages],
+    }
+    shown = {row: re.findall(r"[\d.,]*\d", cells[row]) for row in wanted}
+    assert {row: [float(each.replace(",", "")) for each in shown[row]] for row in shown} == wanted
+    (cores,) = re.findall(r"([\d,]+) cores", cells["TPU"])
+    a_core = map(int, re.findall(r"\d+", cells["batch of a core"]))
+    assert [n * number(cores) for n in a_core] == [stage.batch_size for stage in stages]
 
 
 def test_the_yaml_is_a_config():

@@ -90,32 +90,44 @@ def test_every_public_name_and_every_argument_of_a_class_is_explained():
     assert not unexplained
 
 
-def test_what_all_optimizers_share_is_said_once(monkeypatch):
-    """On the page of all; the page of each has its own arguments, and the names of the others."""
+@pytest.fixture(scope="module")
+def site():
+    """The names of the site's configuration."""
     pytest.importorskip("sphinx", reason="of `make docs`")
-    monkeypatch.setenv("KERAS_BACKEND", keras.config.backend())  # the configuration sets another
-    site = runpy.run_path(str(ROOT / "docs" / "conf.py"))
-    for name in rules.OURS:
-        value = getattr(tf_lamb, name)
-        lines = inspect.getdoc(value).splitlines()
-        site["without_shared_arguments"](None, "class", name, value, None, lines)
-        text = "\n".join(lines).partition("\nRaises:\n")[0]
-        own = re.findall(r"\w+", " ".join(ENTRY.findall(text)))
-        (told,) = re.findall(r"^And :ref:.*$", text, re.MULTILINE)
-        named = [word for word in re.findall(r"`(\w+)`", told) if word != "treatments"]
-        assert {*own, *named, "treatments"} == {*inspect.signature(value).parameters}
-        assert not {*own} & {*named} and {*named} <= {*settings._ENTRIES}
-        assert all(f'"{key}"' in told for key in value.settings_class.keys)
-        assert {*settings.DEFAULTS} - {"treatments"} <= {*named}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_BACKEND", keras.config.backend())  # the configuration sets another
+        return runpy.run_path(str(ROOT / "docs" / "conf.py"))
+
+
+@pytest.mark.parametrize("name", rules.OURS)
+def test_what_all_optimizers_share_is_said_once(name, site):
+    """On the page of all; the page of each has its own arguments, and the names of the others."""
+    value = getattr(tf_lamb, name)
+    lines = inspect.getdoc(value).splitlines()
+    site["without_shared_arguments"](None, "class", name, value, None, lines)
+    text = "\n".join(lines).partition("\nRaises:\n")[0]
+    own = re.findall(r"\w+", " ".join(ENTRY.findall(text)))
+    (told,) = re.findall(r"^And :ref:.*$", text, re.MULTILINE)
+    named = [word for word in re.findall(r"`(\w+)`", told) if word != "treatments"]
+    assert {*own, *named, "treatments"} == {*inspect.signature(value).parameters}
+    assert not {*own} & {*named} and {*named} <= {*settings._ENTRIES}
+    assert all(f'"{key}"' in told for key in value.settings_class.keys)
+    assert {*settings.DEFAULTS} - {"treatments"} <= {*named}
+
+
+def test_the_page_of_all_has_what_they_share():
     assert ".. shared-arguments::" in REFERENCE["optimizers"]
 
 
 def test_the_rates_to_start_from_are_those_of_a_search():
     _, *rows = table(ROOT / "docs" / "reference" / "optimizers.md", "Rates to start from")
-    for name, default, begin in rows:
-        rate = inspect.signature(getattr(tf_lamb, name)).parameters["learning_rate"].default
-        assert (float(default), float(begin)) == (rate, start_of(name))
-    assert {name for name, *_ in rows} == {*rules.OURS}
+
+    def default_of(name):
+        return inspect.signature(getattr(tf_lamb, name)).parameters["learning_rate"].default
+
+    assert {name: (float(default), float(begin)) for name, default, begin in rows} == {
+        name: (default_of(name), start_of(name)) for name in rules.OURS
+    }
 
 
 def test_every_public_name_is_there_and_no_other():
@@ -127,22 +139,25 @@ def test_every_room_and_every_extra_is_named(place):
     assert f"`{place}`" in REFERENCE["index"]
 
 
-def test_every_flag_of_ours_is_there():
-    pattern = r'DEFINE_\w+\(\s*"(\w+)"'
-    commands = [
-        f"tf_lamb/model_garden/{name}.py" for name in ("train", "train_stages", "find", "export")
-    ]
-    for command in (*commands, "tf_lamb_extras/preflight/model_garden.py"):
-        source = (ROOT / command).read_text()
-        flags = re.findall(pattern, source)
-        page = REFERENCE["model_garden"] + source.split('"""')[1]  # which the page includes
-        assert flags
-        for flag in flags:
-            assert re.search(rf"--(no)?{flag}\b", page), flag
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tf_lamb/model_garden/train.py",
+        "tf_lamb/model_garden/train_stages.py",
+        "tf_lamb/model_garden/find.py",
+        "tf_lamb/model_garden/export.py",
+        "tf_lamb_extras/preflight/model_garden.py",
+    ],
+)
+def test_every_flag_of_ours_is_there(command):
+    source = (ROOT / command).read_text()
+    flags = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
+    page = REFERENCE["model_garden"] + source.split('"""')[1]  # which the page includes
+    assert flags
+    assert [flag for flag in flags if not re.search(rf"--(no)?{flag}\b", page)] == []
 
 
 def test_every_name_in_a_yaml_is_there():
     names = [*train.OURS, *garden_schedules._LEARNING_RATES]
     names += optimizers.OPTIMIZERS
-    for name in names:
-        assert f"`{name}`" in REFERENCE["model_garden"]
+    assert [name for name in names if f"`{name}`" not in REFERENCE["model_garden"]] == []
