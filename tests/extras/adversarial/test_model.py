@@ -301,13 +301,19 @@ def test_a_model_that_cannot_be():
     refused(ghost, "a GhostBatchNormalization, would mix the statistics")
 
 
-def test_data_that_cannot_be():
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([np.zeros((4, 4, 4, 1))], "needs labels"),
+        ([np.full((4, 4, 4, 1), 200, "uint8"), np.zeros((4, 2))], r"input_range is \(0, 1\)"),
+    ],
+    ids=["no labels", "pixels out of the range"],
+)
+def test_data_that_cannot_be(data, words):
     training = ConcurrentAdversarial(small(), input_range=(0, 1))
     training.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="needs labels"):
-        training.fit(np.zeros((4, 4, 4, 1)), verbose=0)
-    with pytest.raises(ValueError, match=r"input_range is \(0, 1\)"):
-        training.fit(np.full((4, 4, 4, 1), 200, "uint8"), np.zeros((4, 2)), verbose=0)
+    with pytest.raises(ValueError, match=words):
+        training.fit(*data, verbose=0)
 
 
 def test_layers_that_are_frozen_after_the_copies_were_made_are_refused():

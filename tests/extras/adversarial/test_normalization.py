@@ -75,13 +75,22 @@ def test_a_model_is_split_in_place_and_only_once(frontend, tmp_path):
 
 
 @every_frontend
-def test_what_cannot_be_split(frontend):
-    host, cls = FRONTENDS[frontend][0], LAYERS[frontend]
+def test_an_odd_batch_cannot_be_split(frontend):
     with pytest.raises(ValueError, match="Take an even number"):
-        cls()(np.zeros((5, 3), "float32"), training=True)
+        LAYERS[frontend]()(np.zeros((5, 3), "float32"), training=True)
+
+
+@every_frontend
+def test_a_layer_without_weights_cannot_be_split(frontend):
+    host, cls = FRONTENDS[frontend][0], LAYERS[frontend]
     unbuilt = host.Sequential([host.layers.BatchNormalization(name="n")])
     with pytest.raises(ValueError, match="n has no weights yet"):
         split(unbuilt, cls)
+
+
+@every_frontend
+def test_a_model_that_was_trained_cannot_be_split(frontend):
+    host, cls = FRONTENDS[frontend][0], LAYERS[frontend]
     model = host.Sequential([host.Input((3,)), host.layers.BatchNormalization()], name="m")
     model.compile("sgd", "mse")
     model.fit(np.zeros((4, 3)), np.zeros((4, 3)), verbose=0)

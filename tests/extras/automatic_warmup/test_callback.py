@@ -143,22 +143,35 @@ def test_it_goes_back_from_a_lost_epoch_beside_a_divergence_report(frontend, jud
 
 
 @every_frontend
-def test_what_only_fit_knows_to_be_wrong_is_refused_before_a_step(frontend, digits):
+def test_a_schedule_is_refused_before_a_step(frontend, digits):
     host, _ = FRONTENDS[frontend]
     schedule = host.optimizers.schedules.CosineDecay(0.1, 10)
     model = model_of(frontend, host.optimizers.SGD(schedule))
     with pytest.raises(ValueError, match="has a schedule of its own"):
         train(model, digits, 1, auto_warmup(frontend))
+
+
+@every_frontend
+def test_a_later_epoch_without_a_state_file_is_refused_before_a_step(frontend, digits):
     model = model_of(frontend)
     with pytest.raises(ValueError, match="fit begins at epoch 2, .* and has no state_file"):
         train(model, digits, 4, auto_warmup(frontend), initial_epoch=2)
-    endless = (d for d in [digits] * 3)
+    assert int(model.optimizer.iterations) == 0
+
+
+@every_frontend
+def test_an_epoch_of_unknown_length_is_refused_before_a_step(frontend, digits):
+    model, endless = model_of(frontend), (d for d in [digits] * 3)
     with pytest.raises(ValueError, match="how many steps an epoch has"):
         model.fit(endless, verbose=0, epochs=1, callbacks=[auto_warmup(frontend)])
     assert int(model.optimizer.iterations) == 0
+
+
+@every_frontend
+def test_an_epoch_without_a_finite_loss_is_an_error(frontend, digits):
     x, y = digits
     with pytest.raises(FloatingPointError, match="No loss of the steps 0 to 6 is finite"):
-        train(model, (x * np.nan, y), 4, auto_warmup(frontend))
+        train(model_of(frontend), (x * np.nan, y), 4, auto_warmup(frontend))
 
 
 @every_frontend

@@ -202,30 +202,50 @@ def test_without_its_packages_it_fails_when_it_is_made(monkeypatch):
         AutoWarmup()
 
 
-def test_a_training_that_ends_lost_and_weights_that_are_gone_are_warned_of():
+@pytest.fixture
+def lost():
+    """A callback whose training ends so, and whose copies of weights are gone."""
     callback = AutoWarmup()
     callback.model = test_the_published_numbers  # any that a weak set can hold
     callback._copies = list
     callback.warmup = types.SimpleNamespace(
         is_lost=lambda: True, halfway=1.25, peak_at=lambda: 0.02
     )
+    return callback
+
+
+def test_a_training_that_ends_lost_is_warned_of(lost):
     with pytest.warns(UserWarning, match="no loss below 1.25.* or with max_learning_rate=0.01"):
-        callback.on_train_end()
+        lost.on_train_end()
+
+
+def test_weights_that_are_gone_are_warned_of(lost):
     with pytest.warns(UserWarning, match="not to the weights of step 4.*max_learning_rate=0.02"):
-        assert callback._go_back(4) == ""
+        assert lost._go_back(4) == ""
 
 
-def test_the_process_finds_a_minimum_under_noise_and_none_where_there_is_none():
-    rng = np.random.default_rng(0)
-    x = np.arange(600) / 600
-    noise = rng.normal(scale=0.1, size=600)
-    for losses, expected in ((3 - 2 * x, False), (1 + 8 * (x - 0.6) ** 2, True)):
-        tests = gaussian_process.tests(x, losses + noise, 5)
-        assert sum(t.probability > 0.95 for t in tests) == (5 if expected else 0)
-        assert tests[:1] == gaussian_process.tests(x, losses + noise, 1)
+X = np.arange(600) / 600
+NOISE = np.random.default_rng(0).normal(scale=0.1, size=600)
+FALLING, WITH_A_MINIMUM = 3 - 2 * X + NOISE, 1 + 8 * (X - 0.6) ** 2 + NOISE
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"), [(FALLING, 0), (WITH_A_MINIMUM, 5)], ids=["falling", "a minimum"]
+)
+def test_the_process_finds_a_minimum_under_noise_and_none_where_there_is_none(losses, found):
+    tests = gaussian_process.tests(X, losses, 5)
+    assert sum(t.probability > 0.95 for t in tests) == found
+    assert tests[:1] == gaussian_process.tests(X, losses, 1)
+
+
+def test_the_minimum_under_noise_is_where_it_is():
+    tests = gaussian_process.tests(X, WITH_A_MINIMUM, 5)
     assert [t.lowest for t in tests] == pytest.approx([0.6] * 5, abs=0.05)
-    # The prior is the most probable one: scikit-learn's own likelihood falls to all sides.
-    prior = gaussian_process.fitted(x[:100], (losses + noise)[:100])
+
+
+def test_the_prior_has_the_noise():
+    """It is the most probable one: scikit-learn's own likelihood falls to all sides."""
+    prior = gaussian_process.fitted(X[:100], WITH_A_MINIMUM[:100])
     assert 0.05**2 < prior.noise < 0.2**2
 
 

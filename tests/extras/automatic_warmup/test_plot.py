@@ -9,10 +9,13 @@ from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
 pytestmark = pytest.mark.once
 
 
+def test_before_a_step_there_is_nothing_to_draw():
+    with pytest.raises(ValueError, match="There is nothing to draw yet"):
+        AutoWarmup(verbose=False).plot()
+
+
 def test_axes_are_named_and_legends_cover_nothing():
     watch = AutoWarmup(verbose=False)
-    with pytest.raises(ValueError, match="There is nothing to draw yet"):
-        watch.plot()
     watch.warmup = AutoWUState(Settings(100, 1e-5, 1.0))
     for step in range(30):
         watch.warmup.record(step, 2 - 0.05 * step)

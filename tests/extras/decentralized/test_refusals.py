@@ -77,24 +77,41 @@ def test_what_cannot_train_is_one_error(case):
 
 
 @on_jax
-def test_another_compile_is_one_error():
+@pytest.mark.parametrize("made", [("adam",), (None, "mae")], ids=["optimizer", "loss"])
+def test_another_compile_is_one_error(made):
     workers = Decentralized(compiled())
-    for made in (("adam",), (None, "mae")):
-        with pytest.raises(ValueError, match="cannot change them. Compile the model so"):
-            workers.compile(*made)
+    with pytest.raises(ValueError, match="cannot change them. Compile the model so"):
+        workers.compile(*made)
+
+
+@on_jax
+def test_the_same_compile_again_is_none():
+    workers = Decentralized(compiled())
     workers.compile(workers.optimizer)
     fit(workers, 1)
 
 
 @on_jax
-def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step():
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (12, r"a batch of 12 .* 8 workers: 12 = 1 x 8 \+ 4.* 8 or 16"),
+        (32, "a batch of 28 does not divide"),
+    ],
+    ids=["every one", "the last one"],
+)
+def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step(size, words):
     x, y = data(60)
     workers = Decentralized(compiled())
-    with pytest.raises(ValueError, match=r"a batch of 12 .* 8 workers: 12 = 1 x 8 \+ 4.* 8 or 16"):
-        fit(workers, 1, x=x, y=y, batch_size=12)
-    with pytest.raises(ValueError, match="a batch of 28 does not divide"):  # the last one
-        fit(workers, 1, x=x, y=y, batch_size=32)
+    with pytest.raises(ValueError, match=words):
+        fit(workers, 1, x=x, y=y, batch_size=size)
     assert not workers.built
+
+
+@on_jax
+def test_after_a_batch_that_workers_do_not_divide_the_run_goes_on():
+    x, y = data(60)
+    workers = Decentralized(compiled())
     # Where the last is never reached, it does not matter.
     fit(workers, 1, x=x, y=y, batch_size=32, steps_per_epoch=1)
 
@@ -104,19 +121,28 @@ def test_a_batch_that_workers_do_not_divide_is_one_error_before_the_first_step()
 
     with pytest.raises(ValueError, match="a batch of 5 does not divide"):
         workers.fit(batches(), verbose=0)
-    assert workers.optimizer.iterations.numpy() == 2  # and the run goes on from there
+    assert workers.optimizer.iterations.numpy() == 2
     fit(workers, 1)
+
+
+def of_one_layer():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    return model
 
 
 @on_jax
 def test_one_worker_has_nobody_to_average_with():
     import jax
 
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-    one = jax.devices()[:1]
     with pytest.warns(UserWarning, match="one worker, .* nobody to average with"):
-        Decentralized(model, devices=one)
-    for devices in ([], one * 2):
-        with pytest.raises(ValueError, match="must be different devices, and one at least"):
-            Decentralized(model, devices=devices)
+        Decentralized(of_one_layer(), devices=jax.devices()[:1])
+
+
+@on_jax
+@pytest.mark.parametrize("times", [0, 2], ids=["none", "one twice"])
+def test_devices_that_cannot_be_are_one_error(times):
+    import jax
+
+    with pytest.raises(ValueError, match="must be different devices, and one at least"):
+        Decentralized(of_one_layer(), devices=jax.devices()[:1] * times)

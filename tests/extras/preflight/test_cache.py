@@ -55,16 +55,24 @@ def test_the_same_question_is_compiled_once_and_its_later_programs_are_not_even_
     assert all(file.stat().st_size < 1024 for file in tmp_path.iterdir())
 
 
-def test_another_program_place_compiler_or_flag_is_another_question(tmp_path, monkeypatch):
+@pytest.mark.parametrize("other", [{"program": "q"}, {"place": "v4"}], ids=["program", "place"])
+def test_another_program_or_place_is_another_question(other, tmp_path):
     assert asked(tmp_path) == 2
-    assert asked(tmp_path, program="q") == 2
-    assert asked(tmp_path, place="v4") == 2
-    for flag in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
-        monkeypatch.setenv(flag, "--another")
-        assert asked(tmp_path) == 2
-    monkeypatch.setattr(compiler, "versions", lambda: "libtpu 1")
+    assert asked(tmp_path, **other) == 2
+
+
+CHANGES = {
+    "XLA_FLAGS": lambda patch: patch.setenv("XLA_FLAGS", "--another"),
+    "LIBTPU_INIT_ARGS": lambda patch: patch.setenv("LIBTPU_INIT_ARGS", "--another"),
+    "compiler": lambda patch: patch.setattr(compiler, "versions", lambda: "libtpu 1"),
+    "package": lambda patch: patch.setattr(cache, "_sources", lambda: "another release"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_compiler_package_or_flag_is_another_question(change, tmp_path, monkeypatch):
     assert asked(tmp_path) == 2
-    monkeypatch.setattr(cache, "_sources", lambda: "another release of this package")
+    CHANGES[change](monkeypatch)
     assert asked(tmp_path) == 2
 
 

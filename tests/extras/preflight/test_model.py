@@ -102,11 +102,15 @@ def test_a_slice_of_any_size_and_memory_by_hand(topology, replicas):
     assert report.as_dict()["hours"] == pytest.approx(10 * report.bounds.step / 3600)
 
 
-def test_a_step_is_traced_for_the_devices_that_it_is_compiled_for():
+@pytest.mark.parametrize(
+    ("list_devices", "accelerated"),
+    [(lambda: TPUS, True), (distributions.list_devices, False)],
+    ids=["TPUs", "these"],
+)
+def test_a_step_is_traced_for_the_devices_that_it_is_compiled_for(list_devices, accelerated):
     assert not host.has_accelerator()
-    for devices, accelerated in ((TPUS, True), (distributions.list_devices(), False)):
-        with STRATEGIES["data"](devices).scope():
-            assert host.has_accelerator() is accelerated
+    with STRATEGIES["data"](list_devices()).scope():
+        assert host.has_accelerator() is accelerated
 
 
 def test_model_parallelism_divides_the_weights_and_changes_the_collectives():

@@ -195,18 +195,30 @@ def run(topology, report, files=()):
         return frontend.run()
 
 
-def test_it_refuses_before_it_builds_anything(tmp_path):
-    taken = tmp_path / "report.json"
-    taken.write_text("mine")
+@pytest.fixture
+def taken(tmp_path):
+    """A report of another run, which stays."""
+    path = tmp_path / "report.json"
+    path.write_text("mine")
+    yield path
+    assert path.read_text() == "mine"
+
+
+def test_a_topology_that_is_not_known_is_refused_in_a_line(taken):
     with pytest.raises(SystemExit) as refusal:
         run("v7:4x4", taken)
     assert "TPU v7 is not known here. Known are v3:4x4" in refusal.value.code
     assert "\n" not in refusal.value.code
+
+
+def test_a_report_into_no_folder_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="there is no folder .*/gone$"):
         run("v5e:2x2", tmp_path / "gone" / "report.json")
+
+
+def test_a_report_in_the_place_of_another_is_refused(taken):
     with pytest.raises(SystemExit, match="exists: name another file"):
         run("v3:4x4", taken)
-    assert taken.read_text() == "mine"
 
 
 @pytest.fixture
@@ -218,16 +230,22 @@ def no_model(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_model")
-def test_a_batch_that_the_replicas_do_not_divide_is_refused_before_the_model(records):
+@pytest.mark.parametrize(
+    ("topology", "train_steps", "words"),
+    [
+        (SMALL, None, r"36 examples cannot be dealt out to 8 replica.*of 32"),
+        (roofline.topology("v3:3x5"), None, "none for libtpu"),
+        (SMALL, 0, "train_steps is 0"),
+    ],
+    ids=["batch", "topology", "steps"],
+)
+def test_what_cannot_be_compiled_is_refused_before_the_model(topology, train_steps, words, records):
     params = experiment(records)
     params.task.train_data.global_batch_size = 36
-    with pytest.raises(UserError, match=r"36 examples cannot be dealt out to 8 replica.*of 32"):
-        frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
-    with pytest.raises(UserError, match="none for libtpu"):
-        frontend.ask(params, roofline.topology("v3:3x5"), EXPERIMENT, **on_tpu.ALONE)
-    params.trainer.train_steps = 0
-    with pytest.raises(UserError, match="train_steps is 0"):
-        frontend.ask(params, SMALL, EXPERIMENT, **on_tpu.ALONE)
+    if train_steps is not None:
+        params.trainer.train_steps = train_steps
+    with pytest.raises(UserError, match=words):
+        frontend.ask(params, topology, EXPERIMENT, **on_tpu.ALONE)
 
 
 def test_an_experiment_that_cannot_be_built_says_why(records):
