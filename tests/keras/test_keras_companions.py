@@ -165,19 +165,46 @@ def test_optimizers_of_a_function_are_told_apart_and_those_of_keras_keep_their_n
     assert len({*paths}) == len(paths)
 
 
+def watched(model, callback):
+    model.fit(*data(), verbose=0, callbacks=[callback])
+
+
+LOOKING = {
+    "describe": (
+        TypeError, r"has none; after .* model\.optimizer\.optimizers", lambda m: ours.describe(m),
+    ),
+    "StopOnDivergence": (
+        TypeError, "not .*MultiOptimizer: compile with one of",
+        lambda m: watched(m, ours.StopOnDivergence()),
+    ),
+    "TrustRatios": (
+        TypeError, "not .*MultiOptimizer: compile with one of",
+        lambda m: watched(m, ours.TrustRatios("unused")),
+    ),
+    "AdaScale": (
+        ValueError, "not MultiOptimizer", lambda m: ours.AdaScale(multi(), scale=2),
+    ),
+    "find_batch": (
+        ValueError, "MultiOptimizer sets rates itself",
+        lambda m: ours.find_batch(m, data(), baseline_batch_size=8, baseline_epochs=1),
+    ),
+}  # fmt: skip
+
+
 @has_multi
 @uncompiled()
-def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(capsys):
+@pytest.mark.parametrize("name", LOOKING)
+def test_what_looks_into_an_optimizer_refuses_a_multi_optimizer(name):
+    error, words, look = LOOKING[name]
     model = steps(network(multi()))
-    with pytest.raises(TypeError, match=r"has none; after .* model\.optimizer\.optimizers"):
-        ours.describe(model)
-    for callback in (ours.StopOnDivergence(), ours.TrustRatios("unused")):
-        with pytest.raises(TypeError, match="not .*MultiOptimizer: compile with one of"):
-            model.fit(*data(), verbose=0, callbacks=[callback])
-    with pytest.raises(ValueError, match="not MultiOptimizer"):
-        ours.AdaScale(multi(), scale=2)
-    with pytest.raises(ValueError, match="MultiOptimizer sets rates itself"):
-        ours.find_batch(model, data(), baseline_batch_size=8, baseline_epochs=1)
+    with pytest.raises(error, match=words):
+        look(model)
+
+
+@has_multi
+@uncompiled()
+def test_a_part_of_a_multi_optimizer_shows_its_plan(capsys):
+    model = steps(network(multi()))
     next(each for each in model.optimizer.optimizers if hasattr(each, "describe")).describe()
     assert "body/kernel" in capsys.readouterr().out
 
@@ -226,15 +253,15 @@ def test_a_backup_keeps_what_lora_trains(tmp_path):
 
 @uncompiled()
 @pytest.mark.filterwarnings("ignore:Skipping variable loading")
-def test_keras_forgets_the_optimizer_of_a_model_that_was_saved_as_h5(tmp_path):
+@pytest.mark.parametrize("make", [keras.optimizers.Adam, ours.LAMB], ids=["Adam", "LAMB"])
+def test_keras_forgets_the_optimizer_of_a_model_that_was_saved_as_h5(make, tmp_path):
     """Its own, too: docs/resume.md warns of it."""
-    for optimizer in (keras.optimizers.Adam(), ours.LAMB()):
-        model = network(optimizer)
-        for name, kept in (("a.keras", True), ("b.h5", None), ("c.keras", False)):
-            model.save(tmp_path / name)
-            if kept is not None:
-                loaded = keras.models.load_model(tmp_path / name)
-                assert (type(loaded.optimizer) is type(optimizer)) == kept
+    model, kept = network(make()), {}
+    for name in ("a.keras", "b.h5", "c.keras"):
+        model.save(tmp_path / name)
+        if name.endswith(".keras"):
+            kept[name] = type(keras.models.load_model(tmp_path / name).optimizer) is make
+    assert kept == {"a.keras": True, "c.keras": False}
 
 
 @has_multi
@@ -258,19 +285,18 @@ def test_fit_backs_a_multi_optimizer_up(tmp_path):
 @has_multi
 @on_tensorflow
 @uncompiled()
-def test_a_checkpoint_of_tensorflow_needs_to_be_told_of_the_optimizers_inside(tmp_path):
+@pytest.mark.parametrize("is_told", [False, True], ids=["not told", "told"])
+def test_a_checkpoint_of_tensorflow_needs_to_be_told_of_the_optimizers_inside(is_told, tmp_path):
     """Keras does not track them: news, where it does."""
     import tensorflow as tf
 
-    def checkpoint(model, is_told):
+    def checkpoint(model):
         inside = {"inside": list(model.optimizer.optimizers)} if is_told else {}
         return tf.train.Checkpoint(model=model, optimizer=model.optimizer, **inside)
 
-    saved = steps(network(multi()))
-    for is_told in (False, True):
-        restored = network(multi())
-        restored.optimizer.build(restored.trainable_variables)
-        path = checkpoint(saved, is_told).save(tmp_path / "ckpt")
-        checkpoint(restored, is_told).restore(path)
-        same = [np.array_equal(*each) for each in zip(state(saved), state(restored), strict=True)]
-        assert all(same) == is_told
+    saved, restored = steps(network(multi())), network(multi())
+    restored.optimizer.build(restored.trainable_variables)
+    path = checkpoint(saved).save(tmp_path / "ckpt")
+    checkpoint(restored).restore(path)
+    same = [np.array_equal(*each) for each in zip(state(saved), state(restored), strict=True)]
+    assert all(same) == is_told

@@ -239,11 +239,15 @@ def test_a_model_of_a_mesh_loads_where_there_is_none(tmp_path):
         fit(loaded)
 
 
-def test_where_nothing_divides_it_is_refused_and_what_is_large_is_named():
+def test_where_nothing_divides_it_is_refused():
     spread(8)
     model = keras.Sequential([keras.Input((3,)), layers.Dense(5)])
     with pytest.raises(ValueError, match="nothing to share out: no axis .* by the 8 devices"):
         compiled(model, shard_update=True).optimizer.build(model.trainable_variables)
+
+
+def test_what_is_large_and_does_not_divide_is_named():
+    spread(8)
     model = keras.Sequential([keras.Input((9,)), layers.Dense(9, name="odd"), layers.Dense(8)])
     with pytest.warns(UserWarning, match=r"odd/kernel \(81 parameters\).* whole on each of the 8"):
         compiled(model, shard_update=True).optimizer.build(model.trainable_variables)
@@ -383,9 +387,12 @@ def test_an_optimizer_that_a_search_lends_is_not_warned_of(recwarn):
     assert not [each for each in recwarn if "per_replica" in str(each.message)]
 
 
-def test_it_needs_a_distribution_and_a_batch_that_divides():
+def test_it_needs_a_distribution():
     with pytest.raises(ValueError, match="per_replica.. needs .* there is no distribution"):
         compiled(network(), apart=True)
+
+
+def test_it_needs_a_batch_that_divides():
     spread(8)
     model, (x, y) = compiled(network(), apart=True), data(12)
     with pytest.raises(ValueError, match="12"):

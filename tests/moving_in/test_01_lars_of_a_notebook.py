@@ -175,8 +175,8 @@ def test_batch_normalization_is_adapted_until_it_is_excluded(frontend):
     assert adapted == [{"kernel", "bias", "gamma", "beta"}, {"kernel"}]
 
 
+@every_frontend
 @pytest.mark.once
-def test_the_notebooks_word_for_decay_is_answered():
-    for _, ours in FRONTENDS.values():
-        with pytest.raises(TypeError, match=r"write LARS\(0\.2, weight_decay=1e-06\)\."):
-            ours.LARS(0.2, weight_decay_rate=1e-6)
+def test_the_notebooks_word_for_decay_is_answered(frontend):
+    with pytest.raises(TypeError, match=r"write LARS\(0\.2, weight_decay=1e-06\)\."):
+        FRONTENDS[frontend][1].LARS(0.2, weight_decay_rate=1e-6)

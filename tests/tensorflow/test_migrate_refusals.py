@@ -160,11 +160,14 @@ def test_matrices_and_their_bases_are_the_same(frontend, family, changes, named)
     assert not room.migrate(old, same, model).changes
 
 
-def test_keras_muon_has_slots_and_leaves_convolutions_to_adam():
+def test_keras_muon_that_is_not_built_has_no_slots():
     with pytest.raises(
         ValueError, match=r"keras\.optimizers\.Muon has no slots before it is built"
     ):
         tf_lamb.keras.migrate(keras.optimizers.Muon(), tf_lamb.keras.Muon(), build(keras))
+
+
+def test_keras_muon_leaves_convolutions_to_adam():
     layers = [keras.layers.Conv2D(2, 2, name="conv"), keras.layers.Dense(3, name="dense")]
     model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
     old, new = keras.optimizers.Muon(), tf_lamb.keras.Muon()
@@ -176,26 +179,37 @@ def test_keras_muon_has_slots_and_leaves_convolutions_to_adam():
     assert len(tf_lamb.keras.migrate(old, as_there, model).matched) == 4
 
 
-def test_arguments_of_migrate_that_cannot_be_right():
-    old = stepped()
-    model = renamed_model(tf_keras)
-    new = tf_lamb.tf_keras.LAMB(0.1)
-    for arguments, word in (
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         ({"fresh": ["nowhere"]}, "fresh names 'nowhere'"),
         ({"rename": {"nowhere": "head/bias"}}, "rename names 'nowhere'"),
         ({"rename": {"dense/kernel": "nowhere"}}, "under the name 'nowhere'"),
         ({"rename": {"dense/bias": "head/bias"}}, r"'head/bias'.*\(2,\)|shape"),
         ({"weights": True}, "holds no weights"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            tf_lamb.tf_keras.migrate(old, new, model, **arguments)
-    for stranger, word in (
-        (tf_lamb.keras.LAMB(), "is of keras, and the model of tf_keras"),
-        (keras.optimizers.Adam(), "with an optimizer of tf_lamb, not with"),
-    ):
-        with pytest.raises(TypeError, match=word):
-            tf_lamb.migrate(old, stranger, model)
+    ],
+    ids=["fresh", "renamed here", "renamed there", "another shape", "weights"],
+)
+def test_arguments_of_migrate_that_cannot_be_right(arguments, words):
+    old, model = stepped(), renamed_model(tf_keras)
+    new = tf_lamb.tf_keras.LAMB(0.1)
+    with pytest.raises(ValueError, match=words):
+        tf_lamb.tf_keras.migrate(old, new, model, **arguments)
     assert new.plan is None
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (tf_lamb.keras.LAMB, "is of keras, and the model of tf_keras"),
+        (keras.optimizers.Adam, "with an optimizer of tf_lamb, not with"),
+    ],
+    ids=["of the other Keras", "of Keras"],
+)
+def test_migration_into_a_stranger_is_refused(make, words):
+    old, model = stepped(), renamed_model(tf_keras)
+    with pytest.raises(TypeError, match=words):
+        tf_lamb.migrate(old, make(), model)
 
 
 def test_keras_muon_takes_biases_of_two_axes_for_matrices():

@@ -10,26 +10,23 @@ from support.clusters import mirrored
 import tf_lamb.tf_keras
 
 
+@pytest.mark.parametrize("pattern", ["bias$", "LayerNorm", "layer_norm", "^encoder/.*/kernel$"])
 @pytest.mark.parametrize("make", ["functional", "subclassed"])
-def test_patterns_see_through_the_names_of_replicas(make):
+def test_patterns_see_through_the_names_of_replicas(make, pattern):
     """On replica 1 a variable is called `dense/bias/replica_1:0`."""
-    strategy = mirrored(2)
+    strategy, plans = mirrored(2), []
     with strategy.scope():
         model = getattr(small_model, make)("tf_keras")
-    for pattern in ("bias$", "LayerNorm", "layer_norm", "^encoder/.*/kernel$"):
-        plans = []
-        for on_replicas in (False, True):
-            with strategy.scope():
-                optimizer = tf_lamb.tf_keras.LAMB(
-                    weight_decay=0.1, exclude_from_weight_decay=[pattern]
-                )
-            if on_replicas:
-                strategy.run(lambda o=optimizer: o.build(model.trainable_variables))
-            else:
-                optimizer.build(model.trainable_variables)
-            plans.append(optimizer.plan)
-        assert plans[0] == plans[1]
-        assert not all(t.decay for t in plans[0].treatments)
+    for on_replicas in (False, True):
+        with strategy.scope():
+            optimizer = tf_lamb.tf_keras.LAMB(weight_decay=0.1, exclude_from_weight_decay=[pattern])
+        if on_replicas:
+            strategy.run(lambda o=optimizer: o.build(model.trainable_variables))
+        else:
+            optimizer.build(model.trainable_variables)
+        plans.append(optimizer.plan)
+    assert plans[0] == plans[1]
+    assert not all(t.decay for t in plans[0].treatments)
 
 
 def test_a_stranger_is_refused_at_any_step():
