@@ -47,13 +47,15 @@ def run(command, *args):
 
 def test_help_lists_the_flags_and_the_experiments_at_once():
     text = run("train", "--help").stdout
-    for flag in ("experiment", "config_file", "mode", "model_dir", "params_override", "seed"):
-        assert f"  --{flag}:" in text
-    for name in train.OURS:
-        assert re.search(rf"\s{name}\b", text)
+    shown = ("experiment", "config_file", "mode", "model_dir", "params_override", "seed")
+    assert [flag for flag in shown if f"  --{flag}:" not in text] == []
+    assert [name for name in train.OURS if not re.search(rf"\s{name}\b", text)] == []
+
+
+def test_help_lists_the_flags_of_stages_at_once():
     text = run("train_stages", "--help").stdout
-    for flag in ("stage", "moments", "mode", "model_dir"):
-        assert f"  --{flag}:" in text
+    shown = ("stage", "moments", "mode", "model_dir")
+    assert [flag for flag in shown if f"  --{flag}:" not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -104,20 +106,29 @@ def test_what_does_not_run_is_refused_at_once(command, says):
     assert says in said_at_once(command)
 
 
-def test_help_lists_the_modes_that_run_and_no_flag_that_a_command_refuses():
-    listed = {}
-    for command in ("train", "train_stages", "find"):
-        text = run(command, "--help").stdout
-        listed[command] = set(re.findall(r"^  --(?:\[no\])?(\w+):", text, re.MULTILINE))
-        shown = set(re.findall(r"\w+", text[text.index("--mode") :])) if "--mode" in text else set()
-        assert "gin_params" in listed[command]
-        if command != "find":
-            assert set(flags.MODES) <= shown
-        assert not {"continuous_train_and_eval", "train_and_validate"} & set(text.split("|"))
-        assert "train_and_validate" not in text
-    assert not {"experiment", "config_file"} & listed["train_stages"]
-    assert not {"mode", "model_dir", "seed", "global_batch_size", "recipe"} & listed["find"]
-    assert {"experiment", "config_file"} <= listed["train"] & listed["find"]
+@pytest.mark.parametrize(
+    ("command", "taken", "refused"),
+    [
+        ("train", {"experiment", "config_file"}, set()),
+        ("train_stages", set(), {"experiment", "config_file"}),
+        (
+            "find",
+            {"experiment", "config_file"},
+            {"mode", "model_dir", "seed", "global_batch_size", "recipe"},
+        ),
+    ],
+    ids=["train", "train_stages", "find"],
+)
+def test_help_lists_the_modes_that_run_and_no_flag_that_a_command_refuses(command, taken, refused):
+    text = run(command, "--help").stdout
+    listed = set(re.findall(r"^  --(?:\[no\])?(\w+):", text, re.MULTILINE))
+    shown = set(re.findall(r"\w+", text[text.index("--mode") :])) if "--mode" in text else set()
+    assert "gin_params" in listed
+    if command != "find":
+        assert set(flags.MODES) <= shown
+    assert not {"continuous_train_and_eval", "train_and_validate"} & set(text.split("|"))
+    assert "train_and_validate" not in text
+    assert taken <= listed and not refused & listed
 
 
 def test_our_experiments_are_those_that_we_register():
@@ -186,21 +197,34 @@ def test_what_an_optimizer_refuses_of_the_model_is_one_line_before_params_yaml(
 # Config files.
 
 
+SMALL = "bert_small_cpu.yaml"
+
+
 def test_a_config_of_this_package_is_found_by_its_name(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    ours = f"{ROOT}/model_garden_configs/bert_small_cpu.yaml"
-    ((source, settings),) = yamls.read_files(["bert_small_cpu.yaml"])
+    ours = f"{ROOT}/model_garden_configs/{SMALL}"
+    ((source, settings),) = yamls.read_files([SMALL])
     assert source == f"--config_file={ours}" and settings["trainer"]["train_steps"]
-    # A file of that name that is here comes first.
-    (tmp_path / "bert_small_cpu.yaml").write_text("trainer: {train_steps: 3}")
-    assert yamls.found("bert_small_cpu.yaml") == "bert_small_cpu.yaml"
     assert yamls.found(ours) == ours
-    for name, hint in (
-        ("bert_smal_cpu.yaml", "Did you mean bert_small_cpu.yaml"),
-        ("a/b.yaml", ""),
-    ):
-        with pytest.raises(UserError, match=f"{name}: there is no such file.*{hint}"):
-            yamls.found(name)
+
+
+def test_a_config_of_that_name_that_is_here_comes_first(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / SMALL).write_text("trainer: {train_steps: 3}")
+    assert yamls.found(SMALL) == SMALL
+    ours = f"{ROOT}/model_garden_configs/{SMALL}"
+    assert yamls.found(ours) == ours
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("bert_smal_cpu.yaml", f"Did you mean {SMALL}"), ("a/b.yaml", "")],
+    ids=["misspelt", "nowhere"],
+)
+def test_a_config_that_is_not_there_is_refused(name, hint, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"{name}: there is no such file.*{hint}"):
+        yamls.found(name)
 
 
 # Without Model Garden.
@@ -211,12 +235,20 @@ def no_model_garden(monkeypatch):
     monkeypatch.setitem(sys.modules, "official", None)
 
 
-def test_without_model_garden_commands_say_the_pip_line(no_model_garden, tmp_path):
-    line = r'needs the Model Garden, which this .* lacks: pip install "\.\[model-garden\]"'
-    with pytest.raises(ModuleNotFoundError, match=line):
+PIP_LINE = r'needs the Model Garden, which this .* lacks: pip install "\.\[model-garden\]"'
+
+
+def test_without_model_garden_its_registration_says_the_pip_line(no_model_garden):
+    with pytest.raises(ModuleNotFoundError, match=PIP_LINE):
         model_garden.register()
-    with pytest.raises(SystemExit, match=f"tf_lamb.model_garden.train: .*{line}"):
+
+
+def test_without_model_garden_commands_say_the_pip_line(no_model_garden):
+    with pytest.raises(SystemExit, match=f"tf_lamb.model_garden.train: .*{PIP_LINE}"):
         errors.begin("train")
-    with pytest.raises(ModuleNotFoundError, match=line):
+
+
+def test_without_model_garden_no_data_are_written(no_model_garden, tmp_path):
+    with pytest.raises(ModuleNotFoundError, match=PIP_LINE):
         sample_data.write(tmp_path / "out")
     assert not (tmp_path / "out").exists()

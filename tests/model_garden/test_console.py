@@ -82,8 +82,8 @@ with Console() as console:
 """
     out, said = run(code, "--verbosity=1", folder=tmp_path, code_of_exit=1)
     assert out == "ours, later\n" and not os.listdir(tmp_path)
-    for words in (*(f"{who}, later\n" for who in SPEAKERS), "mind the batch", ": too much"):
-        assert said.count(words) == 1
+    once = [*(f"{who}, later\n" for who in SPEAKERS), "mind the batch", ": too much"]
+    assert {words: said.count(words) for words in once} == dict.fromkeys(once, 1)
 
 
 def test_an_error_shows_the_end_of_the_log_and_names_it(tmp_path):
@@ -190,20 +190,26 @@ def test_all_is_as_it_was_before(ends_with, tmp_path):
     assert state() == before and len(os.listdir("/proc/self/fd")) == files
 
 
-def test_who_is_the_chief(monkeypatch):
-    first, second = ({"type": "worker", "index": index} for index in (0, "1"))
-    chief = {"type": "chief", "index": 0}
-    for strategy, task, cluster, expected in (
-        ("mirrored", second, {}, True),
+FIRST, SECOND = ({"type": "worker", "index": index} for index in (0, "1"))
+CHIEF = {"type": "chief", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "task", "cluster", "expected"),
+    [
+        ("mirrored", SECOND, {}, True),
         ("multi_worker_mirrored", {}, {}, True),
-        ("multi_worker_mirrored", first, {}, True),
-        ("multi_worker_mirrored", second, {}, False),
-        ("multi_worker_mirrored", chief, {}, True),
-        ("multi_worker_mirrored", first, {"chief": ["a:1"]}, False),
-    ):
-        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-        runtime = types.SimpleNamespace(distribution_strategy=strategy)
-        assert batches.is_chief(types.SimpleNamespace(runtime=runtime)) == expected
+        ("multi_worker_mirrored", FIRST, {}, True),
+        ("multi_worker_mirrored", SECOND, {}, False),
+        ("multi_worker_mirrored", CHIEF, {}, True),
+        ("multi_worker_mirrored", FIRST, {"chief": ["a:1"]}, False),
+    ],
+    ids=["one machine", "no task", "the first", "the second", "a chief", "beside a chief"],
+)
+def test_who_is_the_chief(monkeypatch, strategy, task, cluster, expected):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    runtime = types.SimpleNamespace(distribution_strategy=strategy)
+    assert batches.is_chief(types.SimpleNamespace(runtime=runtime)) == expected
 
 
 # The line of progress.

@@ -73,21 +73,29 @@ BATCHES = {"is_training": False, "global_batch_size": garden.EXAMPLES + 1}
 
 
 @pytest.mark.parametrize(
+    "change",
+    [{"global_batch_size": garden.EXAMPLES}, {"drop_remainder": False}],
+    ids=["all examples", "a smaller batch"],
+)
+def test_an_evaluation_of_one_batch_is_taken(records, tmp_path, change):
+    settings = merged(tiny(records), {"task": {"validation_data": BATCHES | change}})
+    check_run(build(settings), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
+
+
+@pytest.mark.parametrize("mode", ["train_and_eval", "eval"])
+@pytest.mark.parametrize(
     ("change", "expected"),
     [
         (BATCHES, "has not one batch of global_batch_size=65"),
-        (BATCHES | {"global_batch_size": garden.EXAMPLES}, None),
-        (BATCHES | {"drop_remainder": False}, None),
         ({"is_training": True}, "is_training is True: .* with trainer.validation_steps=-1 never"),
     ],
+    ids=["no batch", "no end"],
 )
-def test_an_evaluation_without_a_batch_or_an_end_is_refused(records, tmp_path, change, expected):
+def test_an_evaluation_without_a_batch_or_an_end_is_refused(
+    records, tmp_path, change, expected, mode
+):
     settings = merged(tiny(records), {"task": {"validation_data": change}})
-    if expected is None:
-        check_run(build(settings), "train_and_eval", str(tmp_path / "model"), EXPERIMENT)
-        return
-    for mode in ("train_and_eval", "eval"):
-        assert re.search(f"task.validation_data.*{expected}", refusal(settings, tmp_path, mode))
+    assert re.search(f"task.validation_data.*{expected}", refusal(settings, tmp_path, mode))
 
 
 def test_validation_data_of_which_no_batch_comes_are_named(records, tmp_path, monkeypatch):
@@ -214,23 +222,41 @@ def test_a_folder_without_a_run_is_not_followed(records, tmp_path):
     check_run(params, "continuous_eval", str(folder))
 
 
-def test_an_evaluation_of_another_model_than_the_run_has_is_refused(records, tmp_path):
-    """Before anything is built, as the params.yaml beside the checkpoint says."""
+def of_encoder(records, **encoder):
+    return build(merged(tiny(records), {"task": {"model": {"encoder": {"bert": encoder}}}}))
 
-    def of(**encoder):
-        return build(merged(tiny(records), {"task": {"model": {"encoder": {"bert": encoder}}}}))
 
+@pytest.fixture
+def run(records, tmp_path):
+    """The folder of a run, with a params.yaml beside its checkpoint."""
     folder = str(tmp_path / "run")
-    model_dirs.write_params(of(), folder)
+    model_dirs.write_params(of_encoder(records), folder)
     tf.train.Checkpoint(v=tf.Variable(1)).save(f"{folder}/ckpt")
-    check_run(of(dropout_rate=0.5), "eval", folder)  # which an evaluation may have otherwise
-    another, change = of(num_layers=2, hidden_activation="relu"), "num_layers is 1, yours 2"
-    for mode in ("eval", "continuous_eval"):
-        with pytest.raises(UserError, match=change) as error:
-            check_run(another, mode, folder)
-        assert f"--config_file={folder}/params.yaml" in str(error.value)
-    another.override({"task": {"init_checkpoint": folder}})
-    with pytest.raises(UserError, match=f"task.init_checkpoint={folder} holds another.*{change}"):
+    return folder
+
+
+@pytest.fixture
+def another(records):
+    """Another model than the run's."""
+    return of_encoder(records, num_layers=2, hidden_activation="relu")
+
+
+def test_an_evaluation_may_have_another_dropout(records, run):
+    check_run(of_encoder(records, dropout_rate=0.5), "eval", run)
+
+
+@pytest.mark.parametrize("mode", ["eval", "continuous_eval"])
+def test_an_evaluation_of_another_model_than_the_run_has_is_refused(run, another, mode):
+    """Before anything is built, as the params.yaml says."""
+    with pytest.raises(UserError, match="num_layers is 1, yours 2") as error:
+        check_run(another, mode, run)
+    assert f"--config_file={run}/params.yaml" in str(error.value)
+
+
+def test_an_evaluation_of_the_checkpoint_of_another_model_is_refused(run, another, tmp_path):
+    another.override({"task": {"init_checkpoint": run}})
+    words = f"task.init_checkpoint={run} holds another.*num_layers is 1, yours 2"
+    with pytest.raises(UserError, match=words):
         check_run(another, "eval", str(tmp_path / "new"))
 
 

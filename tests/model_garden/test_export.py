@@ -71,20 +71,43 @@ def test_a_served_pair_of_sentences_has_the_logits_of_the_trained_model(records,
     np.testing.assert_allclose(answer["classification"], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_what_cannot_be_exported_is_one_line(records, tmp_path):
-    params = build(tiny(records))
+def test_a_folder_without_params_cannot_be_exported(tmp_path):
     with pytest.raises(UserError, match="holds no params.yaml that says what was trained"):
         export.experiment_of(str(tmp_path))
-    model_dirs.write_params(params, str(tmp_path))
-    with pytest.raises(UserError, match="does not say its experiment. Write --experiment"):
-        export.experiment_of(str(tmp_path))
-    with pytest.raises(UserError, match="'lamb/bert' is not known. Did you mean lamb/bert_"):
-        export.experiment_of(str(tmp_path), "lamb/bert")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((), "does not say its experiment. Write --experiment"),
+        (("lamb/bert",), "'lamb/bert' is not known. Did you mean lamb/bert_"),
+    ],
+    ids=["none", "misspelt"],
+)
+def test_an_experiment_that_is_not_known_cannot_be_exported(records, tmp_path, given, words):
+    model_dirs.write_params(build(tiny(records)), str(tmp_path))
+    with pytest.raises(UserError, match=words):
+        export.experiment_of(str(tmp_path), *given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((), "--model_dir={}: there is no checkpoint"),
+        (("/no/such",), "--checkpoint=/no/such: there is no checkpoint"),
+    ],
+    ids=["in the folder", "by its name"],
+)
+def test_a_checkpoint_that_is_not_there_cannot_be_exported(records, tmp_path, given, words):
+    model_dirs.write_params(build(tiny(records)), str(tmp_path))
     params = export.experiment_of(str(tmp_path), EXPERIMENT)
-    with pytest.raises(UserError, match=f"--model_dir={tmp_path}: there is no checkpoint"):
-        export.weights_of(params, str(tmp_path))
-    with pytest.raises(UserError, match="--checkpoint=/no/such: there is no checkpoint"):
-        export.weights_of(params, str(tmp_path), "/no/such")
+    with pytest.raises(UserError, match=words.format(tmp_path)):
+        export.weights_of(params, str(tmp_path), *given)
+
+
+def test_what_a_run_has_not_cannot_be_exported(records, tmp_path):
+    model_dirs.write_params(build(tiny(records)), str(tmp_path))
+    params = export.experiment_of(str(tmp_path), EXPERIMENT)
     other = build(tiny(records))
     other.trainer.optimizer_config.override({"ema": {}})
     saved(params, EXPERIMENT, tmp_path / "run")

@@ -89,12 +89,20 @@ def test_gin_that_cannot_be_read_is_one_line(monkeypatch, given, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_name_that_an_extra_registers_is_refused_with_its_import():
-    words = "registered by an import: add --gin_params='import tf_lamb_extras.{}.model_garden'"
-    rate = "trainer.optimizer_config.learning_rate.type"
-    said_of_rate = unknown(rate, "tf_lamb_auto_warmup", ["tf_lamb_multi_step"])
-    assert words.format("automatic_warmup") in said_of_rate
-    said = unknown("--experiment", "lars/resnet_imagenet_conadv", ["lars/resnet_imagenet"])
-    assert words.format("adversarial") in said
-    for own in ("topology", "lars/resnet", "KEY"):  # which no extra registers
-        assert "import" not in unknown("--experiment", own, ["lars/resnet_imagenet"])
+@pytest.mark.parametrize(
+    ("place", "name", "known", "extra"),
+    [
+        ("trainer.optimizer_config.learning_rate.type", "tf_lamb_auto_warmup",
+         "tf_lamb_multi_step", "automatic_warmup"),
+        ("--experiment", "lars/resnet_imagenet_conadv", "lars/resnet_imagenet", "adversarial"),
+    ],
+    ids=["a learning rate", "an experiment"],
+)  # fmt: skip
+def test_a_name_that_an_extra_registers_is_refused_with_its_import(place, name, known, extra):
+    words = f"add --gin_params='import tf_lamb_extras.{extra}.model_garden'"
+    assert f"registered by an import: {words}" in unknown(place, name, [known])
+
+
+@pytest.mark.parametrize("name", ["topology", "lars/resnet", "KEY"])
+def test_of_a_name_that_no_extra_registers_no_import_is_told(name):
+    assert "import" not in unknown("--experiment", name, ["lars/resnet_imagenet"])

@@ -90,13 +90,24 @@ def test_a_model_dir_of_another_run(records, tmp_path, change, expected):
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
-def test_a_model_dir_of_another_experiment_or_seed(records, tmp_path):
+@pytest.mark.parametrize(
+    ("begins", "words"),
+    [
+        (("bert/pretraining",), "holds the experiment lamb/bert_pretraining"),
+        ((EXPERIMENT, 2), "begun with --seed=1, not 2"),
+    ],
+    ids=["experiment", "seed"],
+)
+def test_a_model_dir_of_another_experiment_or_seed(records, tmp_path, begins, words):
     params = build(tiny(records))
     _begun(params, tmp_path)
-    with pytest.raises(UserError, match="holds the experiment lamb/bert_pretraining"):
-        check_run(params, "train", str(tmp_path), "bert/pretraining")
-    with pytest.raises(UserError, match="begun with --seed=1, not 2"):
-        check_run(params, "train", str(tmp_path), EXPERIMENT, 2)
+    with pytest.raises(UserError, match=words):
+        check_run(params, "train", str(tmp_path), *begins)
+
+
+def test_a_model_dir_without_params(records, tmp_path):
+    params = build(tiny(records))
+    _begun(params, tmp_path)
     os.remove(tmp_path / "params.yaml")
     with pytest.raises(UserError, match="a checkpoint but no params.yaml"):
         check_run(params, "train", str(tmp_path), EXPERIMENT)

@@ -52,17 +52,23 @@ def test_the_fields_are_the_arguments_of_the_constructor(key):
     del arguments["learning_rate"], arguments["loss_scale_factor"]  # which is Keras 3's
     config = getattr(optimization.OptimizerConfig(), key)
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    around = {name: fields.pop(name) for name in ("adascale", "measure_noise")}
+    del fields["adascale"], fields["measure_noise"]
     assert fields.pop("weight_decay_schedule").type is None
     assert fields.pop("trust_ratios_every") is None
     assert fields.pop("divergence_report") is True
     assert fields == arguments
-    for name, wrapper in (("adascale", "AdaScale"), ("measure_noise", "MeasureNoise")):
-        own = dataclasses.asdict(around[name])
-        taken = inspect.signature(getattr(tf_lamb.tf_keras, wrapper)).parameters
-        assert own.keys() - {"enabled", "base_steps"} == taken.keys() - {"inner", "name"}
-        for argument in own.keys() & taken.keys() - {"scale"}:
-            assert own[argument] == taken[argument].default, argument
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapper"), [("adascale", "AdaScale"), ("measure_noise", "MeasureNoise")]
+)
+@pytest.mark.parametrize("key", optimizers.OPTIMIZERS)
+def test_the_fields_of_a_wrapper_are_the_arguments_of_its_constructor(key, name, wrapper):
+    own = dataclasses.asdict(getattr(getattr(optimization.OptimizerConfig(), key), name))
+    taken = inspect.signature(getattr(tf_lamb.tf_keras, wrapper)).parameters
+    assert own.keys() - {"enabled", "base_steps"} == taken.keys() - {"inner", "name"}
+    shared = own.keys() & taken.keys() - {"scale"}
+    assert {each: own[each] for each in shared} == {each: taken[each].default for each in shared}
 
 
 def test_options_are_settings(records):

@@ -64,15 +64,17 @@ def of_replicas(monkeypatch, count):
     monkeypatch.setattr(run, "_joined", lambda *_: strategy)
 
 
-def test_the_tpus_replicas_make_the_micro_batches(records, tmp_path, monkeypatch, trained, capsys):
+@pytest.mark.parametrize(("replicas", "micro_batches"), [(1, 4), (2, 2), (4, 1)])
+def test_the_tpus_replicas_make_the_micro_batches(
+    records, tmp_path, monkeypatch, trained, capsys, replicas, micro_batches
+):
     console = types.SimpleNamespace(keep_in=lambda *_: None, step=None)
-    for replicas, micro_batches in ((1, 4), (2, 2), (4, 1)):
-        params, flags = experiment(records, tmp_path)
-        of_replicas(monkeypatch, replicas)
-        run.run(console, params, flags)
-        assert tf_lamb_of(trained[-1]).gradient_accumulation_steps == micro_batches
-        said = f"x {replicas} replica(s) x {micro_batches} micro-batch(es) = {BATCH}\n"
-        assert said in capsys.readouterr().out
+    params, flags = experiment(records, tmp_path)
+    of_replicas(monkeypatch, replicas)
+    run.run(console, params, flags)
+    assert tf_lamb_of(trained[-1]).gradient_accumulation_steps == micro_batches
+    said = f"x {replicas} replica(s) x {micro_batches} micro-batch(es) = {BATCH}\n"
+    assert said in capsys.readouterr().out
 
 
 def test_a_batch_that_the_tpus_replicas_do_not_divide_is_refused_before_it_writes(

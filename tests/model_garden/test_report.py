@@ -97,18 +97,24 @@ def test_what_was_observed_is_in_the_picture(model_dir):
     assert_panels(model_dir / "report.png", 4)
 
 
-def test_a_folder_of_something_else_is_refused_and_a_damaged_one_is_not(model_dir):
+def test_a_damaged_checkpoint_is_left_out(model_dir):
     checkpoint = tf.train.Checkpoint(global_step=tf.Variable(35, dtype=tf.int64))
     tf.train.CheckpointManager(checkpoint, str(model_dir), max_to_keep=2).save(35)
     (model_dir / "ckpt-35.index").write_bytes(b"")  # a run would go on from the one before
     (model_dir / "checkpoint").write_text("")
     assert report.report(str(model_dir)).startswith("steps               30 of 40\n")
-    (model_dir / "params.yaml").write_text("trainer: {train_steps: 40}")  # of another program
+
+
+def test_of_a_run_of_another_program_the_batch_is_left_out(model_dir):
+    (model_dir / "params.yaml").write_text("trainer: {train_steps: 40}")
     assert "global batch" not in report.report(str(model_dir))
-    for text in ("trainer: 3", "epochs: 3"):
-        (model_dir / "params.yaml").write_text(text)
-        with pytest.raises(FileNotFoundError, match="has no params.yaml with trainer"):
-            report.report(str(model_dir))
+
+
+@pytest.mark.parametrize("text", ["trainer: 3", "epochs: 3"])
+def test_a_folder_of_something_else_is_refused(model_dir, text):
+    (model_dir / "params.yaml").write_text(text)
+    with pytest.raises(FileNotFoundError, match="has no params.yaml with trainer"):
+        report.report(str(model_dir))
 
 
 def test_without_matplotlib_the_table_is_there_and_says_so(model_dir, monkeypatch):

@@ -174,6 +174,12 @@ def test_other_data_in_the_folder_are_refused(written, text_file, change):
     before = hashes(folder)
     with pytest.raises(FileExistsError, match="other data or settings; use another output_dir"):
         sample_data.write(folder, **{"input": [text_file], **SMALL, **change})
+    assert hashes(folder) == before
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(written, text_file):
+    folder, _ = written
+    before = hashes(folder)
     with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
         sample_data.write(folder / "vocab.txt", input=[text_file], **SMALL)
     assert hashes(folder) == before
