@@ -38,6 +38,12 @@ def test_gain_and_tau_are_the_papers(frontend):
         close(optimizer.base_steps, reference.tau)
     assert 1 < reference.r < 8
     assert optimizer.updates == 6
+
+
+@every_frontend
+def test_a_scale_below_1_is_refused_and_the_one_before_stays(frontend):
+    optimizer = Feed(frontend, scaled(frontend)).optimizer
+    optimizer.scale = 8.0
     with pytest.raises(ValueError, match="scale must be a number in"):
         optimizer.scale = 0.5
     assert optimizer.scale == 8.0

@@ -343,6 +343,9 @@ def test_the_text():
     assert lines[10].endswith("largest by the deadline")
     assert lines[14].startswith("if the noise scale is 500 or 2,000, it takes ")
     assert lines[-1] == "with unlimited memory one device is fastest at batch 224"
+
+
+def test_the_text_of_many_steps_has_no_exponents():
     long = str(plan(counts.from_noise(1000, 32, 480_000_000)))
     assert "e+0" not in long and "10,933 h" in long
 

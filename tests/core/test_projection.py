@@ -47,12 +47,23 @@ def check(rule, shape, wd, nesterov, channel_axes=1):
     return reference.ratios
 
 
-@pytest.mark.parametrize("rule", [adamp, sgdp])
-def test_the_projected_rules_are_the_oracle(rule):
-    for case in CASES:
-        ratios = check(rule, **case)
-        if case["shape"] == (6, 3):  # each view has had its turn
-            assert ratios == [0.1, 1.0, 0.1, 0.1]
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: str([*case.values()]))
+
+
+def assert_oracle(rule, case):
+    ratios = check(rule, **case)
+    if case["shape"] == (6, 3):  # each view has had its turn
+        assert ratios == [0.1, 1.0, 0.1, 0.1]
+
+
+@every_case
+def test_adamp_is_the_oracle(case):
+    assert_oracle(adamp, case)
+
+
+@every_case
+def test_sgdp_is_the_oracle(case):
+    assert_oracle(sgdp, case)
 
 
 @pytest.mark.parametrize("rule", [adamp, sgdp])

@@ -140,8 +140,8 @@ def test_the_command_in_the_header_can_be_typed(path):
 def test_the_file_can_be_trained_to_the_end_of_its_rate(path):
     params = parsed(path)
     trainer, config = params.trainer, params.trainer.optimizer_config
-    for name in ("summary_interval", "checkpoint_interval", "validation_interval"):
-        assert getattr(trainer, name) % trainer.steps_per_loop == 0
+    intervals = ("summary_interval", "checkpoint_interval", "validation_interval")
+    assert [name for name in intervals if getattr(trainer, name) % trainer.steps_per_loop] == []
     rate, warmup = config.learning_rate.get(), config.warmup.get()
     if config.learning_rate.type == "polynomial":
         assert rate.decay_steps == trainer.train_steps

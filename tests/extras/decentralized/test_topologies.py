@@ -33,17 +33,26 @@ def test_the_worked_matrices():
     assert matrix_of("ring", 2).tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 7, 8, 12, 16, 17])
-@pytest.mark.parametrize("name", rules.TOPOLOGIES)
-def test_every_matrix_is_doubly_stochastic_and_what_is_exchanged(name, workers):
-    x = np.random.default_rng(0).normal(size=(workers, 3))
-    found = rules.matrices(name, workers)
-    for rows in found:
+every_topology = pytest.mark.parametrize("name", rules.TOPOLOGIES)
+every_number = pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 7, 8, 12, 16, 17])
+
+
+@every_number
+@every_topology
+def test_every_matrix_is_doubly_stochastic(name, workers):
+    for rows in rules.matrices(name, workers):
         matrix = np.array(rows)
         np.testing.assert_allclose(matrix.sum(axis=0), 1, rtol=1e-14)
         np.testing.assert_allclose(matrix.sum(axis=1), 1, rtol=1e-14)
         assert matrix.min() >= 0 and np.diag(matrix).min() > 0
-        mixing = rules.Mixing.of(rows)
+
+
+@every_number
+@every_topology
+def test_every_matrix_is_what_is_exchanged(name, workers):
+    x = np.random.default_rng(0).normal(size=(workers, 3))
+    for rows in rules.matrices(name, workers):
+        matrix, mixing = np.array(rows), rules.Mixing.of(rows)
         total = np.array(mixing.own)[:, None] * x
         for term in mixing.terms:
             for places in zip(*term.pairs, strict=True):
@@ -54,13 +63,21 @@ def test_every_matrix_is_doubly_stochastic_and_what_is_exchanged(name, workers):
             total += np.array(term.weights)[:, None] * received
         np.testing.assert_allclose(total, matrix @ x, atol=1e-14)
         assert mixing.is_mean == np.allclose(matrix, 1 / workers)
-    product = functools.reduce(np.matmul, map(np.array, found))
+
+
+@every_number
+@every_topology
+def test_after_enough_turns_everyone_has_heard_of_everyone(name, workers):
+    product = functools.reduce(np.matmul, map(np.array, rules.matrices(name, workers)))
     if name == "one_peer_exponential" and workers & (workers - 1) == 0:
         np.testing.assert_array_equal(product, np.full((workers, workers), 1 / workers))
-    # Enough turns, and everyone has heard of everyone.
     assert np.linalg.matrix_power(product, workers).min() > 0
-    if name in ("ring", "symmetric_exponential", "grid", "full"):
-        np.testing.assert_array_equal(matrix_of(name, workers), matrix_of(name, workers).T)
+
+
+@every_number
+@pytest.mark.parametrize("name", ["ring", "symmetric_exponential", "grid", "full"])
+def test_whoever_sends_to_another_hears_of_it(name, workers):
+    np.testing.assert_array_equal(matrix_of(name, workers), matrix_of(name, workers).T)
 
 
 BAD_TOPOLOGIES = {
@@ -96,7 +113,7 @@ def growth_by_eigenvalues(matrices, b):
 
 @pytest.mark.parametrize("b", [0.3, 0.9])
 @pytest.mark.parametrize("workers", [2, 3, 4, 8, 12])
-@pytest.mark.parametrize("name", rules.TOPOLOGIES)
+@every_topology
 def test_whether_decentlam_comes_together_by_eigenvalues(name, workers, b):
     found = rules.matrices(name, workers)
     expected, growth = growth_by_eigenvalues(found, b), rules.growth(found, b)
@@ -107,7 +124,7 @@ def test_whether_decentlam_comes_together_by_eigenvalues(name, workers, b):
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8, 12])
-@pytest.mark.parametrize("name", rules.TOPOLOGIES)
+@every_topology
 def test_the_largest_momentum_by_eigenvalues(name, workers):
     found = rules.matrices(name, workers)
     most = rules.largest_momentum(found)
