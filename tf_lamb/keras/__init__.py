@@ -29,7 +29,7 @@ from tf_lamb.keras.family import *  # noqa: F403  # the optimizers
 from tf_lamb.keras.layers import GhostBatchNormalization
 from tf_lamb.keras.replicas import per_replica as per_replica
 
-# The names of both frontends; `per_replica` exists in this one alone.
+# `tf_lamb.tf_keras` exports the same names, so `per_replica`, which needs Keras 3, is not here.
 __all__ = [
     "BackupAndRestore", "StopOnDivergence", "GhostBatchNormalization", "NoiseScale",
     "StopAtBaseSteps", "TrustRatios",

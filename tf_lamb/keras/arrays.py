@@ -1,6 +1,7 @@
-"""The array namespace of rules on Keras 3: `keras.ops`, and what it lacks.
+"""The array functions that update rules call on Keras 3: those of `keras.ops`, and a few others.
 
-Beside the names of `keras.ops` stand branches, decompositions and bit casts of our own.
+This module defines branches, matrix decompositions and bit casts itself, where those of `keras.ops`
+are missing or do not fit. The docstrings give the reasons.
 """
 
 import contextlib
@@ -15,14 +16,14 @@ from tf_lamb.api.variables import value_of
 
 
 def compute_dtype(dtype):
-    """Returns the dtype of rules and slots: float64 for float64 variables, else float32."""
+    """Returns the dtype of computations on a variable: float64 for a float64 one, else float32."""
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
 def native(variable):
-    """Returns the variable that an update works on.
+    """Returns the `tf.Variable` inside a Keras variable on TensorFlow, for an update to work on.
 
-    For a Keras variable on TensorFlow that is TensorFlow's own; any other stays, None included.
+    On other backends, and for any other argument such as None, it returns its argument.
     """
     if variable is None or keras.backend.backend() != "tensorflow":
         return variable
@@ -52,7 +53,7 @@ def dense(gradient, variable):
 
 
 def cond(condition, yes, no):
-    """Works as `keras.ops.cond`; where the condition has a value, only its branch runs.
+    """Works as `keras.ops.cond`, but without compilation if the value of the condition is known.
 
     Args:
         condition: A boolean scalar.
@@ -64,11 +65,12 @@ def cond(condition, yes, no):
 
 
 def concrete_bool(condition):
-    """Returns True or False where the condition has a value by now; None while a program is traced.
+    """Returns a condition as a Python bool if its value is known; None while a program is traced.
 
-    JAX compiles a branch anew for each pair of functions. An eager loop would do so in every step,
-    and would keep all that it compiled. TensorFlow sees to that by itself, so None is returned
-    there.
+    JAX compiles a branch for each new pair of functions. An eager loop makes new functions in every
+    step, so it would compile in every step, and keep every compiled program. On TensorFlow the
+    result is always None, because an eager `tf.cond` calls one of its functions and compiles
+    nothing.
     """
     if keras.backend.backend() == "tensorflow":
         return None
@@ -102,9 +104,10 @@ def bitcast(array, dtype):
 def _eigh(x):
     """Computes the eigenvalues, ascending, and the eigenvectors of a symmetric matrix.
 
-    On a TPU it uses Jacobi's method: the TPU's compiler takes 5 seconds for it where a side is
-    1,024 and 7 where it is 4,096, and had not finished JAX's default for 768 after 100 (jax
-    0.10.2). TensorFlow has no other method there. JAX before 0.8.1 has the default alone.
+    On a TPU, JAX uses Jacobi's method here. The TPU's compiler takes 5 seconds for it for matrices
+    of side 1,024, and 7 seconds for side 4,096. It had not finished JAX's default method for side
+    768 after 100 seconds (jax 0.10.2). TensorFlow offers no choice of method on a TPU, nor does JAX
+    before 0.8.1.
     """
     if keras.backend.backend() == "jax":
         from jax.lax import linalg, platform_dependent
@@ -132,9 +135,9 @@ def _cholesky(x):
 
 
 def uncast():
-    """Returns a context in which torch casts nothing by itself, unlike inside `torch.autocast`.
+    """Returns a context that switches `torch.autocast` off; on other backends it does nothing.
 
-    There it would compute products in half precision, whatever the dtype of the matrices is.
+    Inside `torch.autocast`, torch would compute products of float32 matrices in half precision.
     """
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()

@@ -1,7 +1,8 @@
 """The moving averages of the weights, which Keras 3 makes and `SwapEMAWeights` swaps in.
 
-Seam into Keras 3 (3.15.1): `_model_variables_moving_average`, which Keras's `build` sets. The class
-of our optimizers has `for_swapping` under that name, and keeps the list in `_moving_averages`.
+Seam into Keras 3 (3.15.1): `_model_variables_moving_average`, which Keras's `build` sets and
+`SwapEMAWeights` reads. In `LayerwiseOptimizer` it is the property `for_swapping`, which keeps the
+list in `_moving_averages`.
 """
 
 from tf_lamb.api.optimizers import named
@@ -16,8 +17,13 @@ def widest(variables):
 
 
 def _averages(self):
-    """Returns the averages that `SwapEMAWeights` swaps in; none before the first update."""
-    # Read first: TensorFlow asks for this property in a graph, during the build.
+    """Returns the moving averages that `SwapEMAWeights` swaps in; [] before the first update.
+
+    Raises:
+        ValueError: If a variable has no average, or its average has another dtype.
+    """
+    # This line comes first, because it raises AttributeError until the build has set the list.
+    # TensorFlow reads the property earlier, in a graph, where `has_averages` would have no value.
     averages = self._moving_averages
     if not named.has_averages(self):
         return []
@@ -40,7 +46,8 @@ def _averages(self):
 
 def _keep(self, averages):
     """Keeps the averages that Keras's `build` has made."""
-    # Set past `__setattr__`, since TensorFlow tracks them under Keras's name.
+    # Written into `__dict__`, because `__setattr__` would track the list a second time: TensorFlow
+    # tracks it under Keras's name.
     self.__dict__["_moving_averages"] = averages
 
 

@@ -1,14 +1,14 @@
-"""The base class of both kinds of optimizers for Keras 3, which saves and loads their state.
+"""The base class of `LayerwiseOptimizer` and `MeasuringOptimizer`, which saves and loads them.
 
-The state is known by name in Keras's files and in TensorFlow's checkpoints. Lists of weights, and
-HDF5 files with them, know it by position.
+Keras's files and TensorFlow's checkpoints hold each variable of an optimizer under a name. A list
+of weights, and an HDF5 file with such a list, hold it at a position.
 
 Seams into Keras 3 (3.12.0 to 3.15.1):
-    `save_own_variables`, `load_own_variables`: what an error in them says reaches the user.
-    `build` on no variables, then `set_weights`: what Keras's HDF5 loader calls. Keras's own
-        optimizers are then built on nothing, and lose their slots.
+    `save_own_variables`, `load_own_variables`: the message of an error in them reaches the user.
+    `build` on no variables, then `set_weights`: Keras's HDF5 loader calls them so. Keras's own
+        optimizers are then built without variables, and lose their slots.
     `_trackable_children`, `_lookup_dependency` of TensorFlow (2.20), which Keras's optimizers have
-        there.
+        on that backend.
 """
 
 import keras
@@ -19,14 +19,14 @@ from tf_lamb.keras import arrays, host, processes
 
 
 class BaseOptimizer(keras.optimizers.Optimizer):
-    """Corrects how Keras's base class saves, loads and hands over the state of an optimizer."""
+    """Saves and loads the variables of an optimizer by name, and refuses steps of another model."""
 
-    _early_weights: tuple = ()  # what `set_weights` was given before the build
+    _early_weights: tuple = ()  # what `set_weights` got before the build, which sets it at its end
 
     def save_own_variables(self, store):
-        """Saves the state by name, without observed trust ratios.
+        """Saves the optimizer's variables by name, without the recorded trust ratios.
 
-        It gathers variables of which other processes have parts.
+        A variable that is split over several processes is gathered first.
 
         Args:
             store: The mapping to write to.
@@ -35,26 +35,27 @@ class BaseOptimizer(keras.optimizers.Optimizer):
             named.save(self._named_state(), store, arrays.to_numpy)
 
     def load_own_variables(self, store):
-        """Loads the state by name.
+        """Loads the optimizer's variables by name.
 
         Args:
             store: The mapping to read from.
 
         Raises:
-            ValueError: If the saved state is that of something else.
+            ValueError: If the saved state is of another rule, or of other layers, slots or shapes.
         """
         named.load(self, store, _array, lambda variable, value: variable.assign(value))
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
-        """Returns the edges of the optimizer in TensorFlow's checkpoints, by name."""
+        """Returns the objects that TensorFlow saves for the optimizer in a checkpoint, by name."""
         from tf_lamb.tensorflow import tracking
 
         return tracking.children(self, super()._trackable_children(save_type, **kwargs))
 
     def _lookup_dependency(self, name, cached_dependencies=None):
-        """Returns the object at an edge of a checkpoint.
+        """Returns the object to which a checkpoint restores what it holds under a name.
 
-        It goes by the layout of the model where one is saved.
+        If the checkpoint holds the places of the variables in their model, these decide which saved
+        variable continues in which (`tf_lamb/tensorflow/tracking.py`).
         """
         from tf_lamb.tensorflow import tracking
 
@@ -62,7 +63,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         return tracking.lookup(self, name, lambda: lookup(name, cached_dependencies))
 
     def set_weights(self, weights):
-        """Sets the weights as Keras does, and before the build, too, which then takes them.
+        """Sets the optimizer's variables as Keras does; before the build, they are set at its end.
 
         Args:
             weights: The arrays, or the variables of another optimizer, which are copied.
@@ -82,7 +83,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         named.note_load(self)
 
     def _set_weights_of_files(self):
-        """Sets, at the end of a build, what files have held for the new variables."""
+        """Sets the variables of a finished build to values that were loaded before it."""
         if weights := self._early_weights:
             with host.outside_of_any_graph():
                 self.set_weights(weights)
@@ -94,7 +95,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
                 tracking.restore_deferred(self)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """Steps as in Keras, but refuses a second model, of which it sees values alone.
+        """Steps as in Keras, after a check that `fit` trains the model of the build.
 
         Args:
             optimizer_variables: The values of the optimizer's variables.
@@ -114,5 +115,5 @@ class BaseOptimizer(keras.optimizers.Optimizer):
 
 
 def _array(entry):
-    """Returns the array of an entry, which may be one of HDF5."""
+    """Returns the array in an entry of a store; the entry may be a dataset of HDF5."""
     return entry[()]

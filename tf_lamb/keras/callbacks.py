@@ -1,6 +1,6 @@
 """The callbacks for Keras 3.
 
-Each joins the framework-independent half with Keras's base class.
+Each class joins the framework-independent class in `tf_lamb.api.callbacks` with Keras's base class.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from tf_lamb.keras import processes, seams
 
 
 class BetweenBatches(keras.callbacks.Callback):
-    """A callback that knows how many steps lie between two calls."""
+    """Finds out how many batches `fit` runs between two calls of a callback's batch methods."""
 
     def _batches_a_call(self):
-        """Returns the number of steps between two calls."""
+        """Returns the number of batches between two calls of a method like `on_train_batch_end`."""
         return self.model.steps_per_execution
 
 
 class _Observing:
-    """A mixin, placed first, for callbacks that make the optimizer record its trust ratios."""
+    """A mixin, the first base of callbacks that make the optimizer record its trust ratios."""
 
     def _find(self, model):
         """Finds the optimizer as the base class does, and keeps wrappers from saving its ratios.
 
-        On JAX the recorded ratios are variables of the optimizer, which a wrapper around it, such
-        as a loss scale, would list and save as its own.
+        On JAX the recorded ratios are variables of the optimizer. A wrapper around it, such as
+        `LossScaleOptimizer`, would list them among its own variables and save them.
         """
         optimizer = super()._find(model)  # type: ignore[misc]  # of the class behind this mixin
         wrapper = model.optimizer
@@ -104,7 +104,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
             optimizer.build(model.trainable_variables)
         try:
             with warnings.catch_warnings():
-                # Keras would only warn, and begin with new moments; here the warning is an error.
+                # Keras would only warn, and go on with new slots; here that warning is an error.
                 warnings.filterwarnings("error", message="Skipping variable loading")
                 with seams.lora_unmerged(model):
                     model.load_weights(self._path(saved_epochs[-1]))
@@ -127,7 +127,10 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
         processes.by_chief(super().on_train_end)
 
     def _back_up(self, epoch):
-        """Writes the backup of an epoch, then removes earlier ones; a kill leaves one complete."""
+        """Writes the backup of an epoch, then removes earlier ones.
+
+        If the process is killed meanwhile, the earlier or the new backup is complete.
+        """
         os.makedirs(self.backup_dir, exist_ok=True)
         temporary = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
         try:
@@ -136,14 +139,17 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
                 self.model.save_weights(temporary, overwrite=True)
         except BaseException:
             if os.path.exists(temporary):
-                os.remove(temporary)  # a full disk needs the room most
+                os.remove(temporary)  # it would take space on a disk that may be full
             raise
         os.replace(temporary, self._path(epoch + 1))
         for earlier_epoch in self._epochs_done()[:-1]:
             os.remove(self._path(earlier_epoch))
 
     def _make_room(self, path):
-        """Raises OSError where the disk is full; HDF5 might end the process instead."""
+        """Reserves the space of a backup in a file; raises OSError if the disk is full.
+
+        Otherwise HDF5 would find the disk full, and might end the process.
+        """
         variables = [*self.model.variables, *self.model.optimizer.variables]
         sizes = (
             math.prod(variable.shape) * (8 if "64" in variable.dtype else 4) + 4096
@@ -167,7 +173,10 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
         return os.path.join(self.backup_dir, f"{_BEFORE}{epochs}{_AFTER}")
 
     def _epochs_done(self):
-        """Returns the epochs of the folder's backups; a kill may have left more than one."""
+        """Returns after how many epochs each backup in the folder was written, in rising order.
+
+        There are several if a process was killed before it had removed the earlier ones.
+        """
         names = os.listdir(self.backup_dir) if os.path.isdir(self.backup_dir) else []
         pattern = re.compile(rf"{re.escape(_BEFORE)}(\d+){re.escape(_AFTER)}")
         return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)

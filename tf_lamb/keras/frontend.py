@@ -1,11 +1,11 @@
-"""Registers what the API needs of Keras 3.
+"""Registers the modules and functions for Keras 3 that `tf_lamb.api` and `tf_lamb.find` use.
 
-Seams (3.15.1), into the optimizers that `migrate` reads:
-    `Lamb._momentums`, `_velocities`, `_trainable_variables`: its state, by variable.
-    `Muon.momentums`, `adam_velocities`: its state; the latter are None for matrices.
-    `_iterations`, which counts micro-batches, `_accumulated_gradients`,
-        `_model_variables_moving_average`, and `_distribution_strategy`, whose replicas each add up
-        gradients of their own: of both.
+Seams (3.15.1), into Keras's `Lamb` and `Muon`, which `migrate` reads:
+    `Lamb._momentums`, `_velocities`: its slots, one for each of `_trainable_variables`.
+    `Muon.momentums`, `adam_velocities`: its slots; the latter are None for matrices.
+    Of both, `_iterations`, which counts micro-batches; `_accumulated_gradients`;
+        `_model_variables_moving_average`; and `_distribution_strategy`, under which each replica
+        adds up its own gradients.
 """
 
 import keras
@@ -31,12 +31,19 @@ def _devices(model):
 
 
 def _fed(model, batches, first):
-    """Returns the batches in the form that `fit` reads: on TensorFlow a dataset."""
+    """Returns batches in a form that `fit` reads: on TensorFlow, a dataset.
+
+    Args:
+        model: The model that `fit` trains.
+        batches: The iterator of batches.
+        first: A batch that is like all others, except for its size.
+    """
     if keras.backend.backend() != "tensorflow":
         return batches if isinstance(first, tuple) else seams.bare(batches)
     from tf_lamb.tensorflow import feeding
 
-    # seam: Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`.
+    # seam: Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`. With a strategy, `fit` takes a first
+    # batch to build the model, and then reads the dataset from the beginning.
     return feeding.dataset(batches, first, is_tried=model._distribute_strategy is not None)
 
 
@@ -46,15 +53,19 @@ def _tensor(array):
 
 
 def _on_batch(method, batch):
-    """Calls a method of a model with a batch as `fit` hands it over; returns its logs."""
-    if keras.backend.backend() == "torch":  # Keras would hand NumPy arrays to the step
+    """Calls a method of a model, such as `train_on_batch`, with a batch; returns its logs."""
+    if keras.backend.backend() == "torch":  # Keras would pass NumPy arrays to the step
         batch = mapped(_tensor, batch)
     with seams.parts_may_lack():
         return method(*batch, return_dict=True)
 
 
 def _state_of(source):
-    """Returns the `Source` of a Lamb or Muon of Keras, None for others; raises if it is unbuilt."""
+    """Reads a `Lamb` or `Muon` of Keras into a `Source` for `migrate`; returns None for others.
+
+    Raises:
+        ValueError: If the optimizer is not built, or is a `Muon` of Keras before 3.13.
+    """
     Muon = getattr(keras.optimizers, "Muon", ())  # old versions of Keras 3 lack it
     if not isinstance(source, (keras.optimizers.Lamb, Muon)):
         return None
@@ -71,7 +82,7 @@ def _state_of(source):
     slot_variables, scalars = _kept_by(source, peer, config)
     used_ids = {id(variable) for variables in slot_variables.values() for variable in variables}
     used_ids |= {id(source._iterations), id(source._learning_rate)}
-    if config["use_ema"]:  # Keras averages at every micro-batch of an update
+    if config["use_ema"]:  # Keras averages at every micro-batch, this package at every update
         config["ema_momentum"] **= config["gradient_accumulation_steps"] or 1
     # The config of Keras's optimizers does not hold what is excluded from decay, so the report of
     # `migrate` asks the user to check it. Without decay there is nothing to check.
@@ -89,7 +100,17 @@ def _state_of(source):
 
 
 def _kept_by(source, peer, config):
-    """Returns slot -> its variables, None for a variable without one; and scalar name -> array."""
+    """Returns the slots and the scalars that an optimizer of Keras keeps.
+
+    Args:
+        source: The optimizer, a `Lamb` or `Muon` of Keras.
+        peer: Its `Peer`.
+        config: Its config.
+
+    Returns:
+        Name of a slot -> list of its variables, one for each trained variable, None where there is
+        none; then name of a scalar -> its value in NumPy.
+    """
     is_muon = peer is peers.KERAS_MUON
     slot_variables = {
         "momentum": source.momentums if is_muon else source._momentums,
@@ -102,13 +123,24 @@ def _kept_by(source, peer, config):
         scalars[of_micro_steps("micro_step", steps)] = numpy_of(micro_step)
     if config["use_ema"]:
         slot_variables["average"] = source._model_variables_moving_average
-        # Until the first update is done, Keras begins each average anew with the weights.
+        # Until the first update is done, Keras sets each average to its weight.
         scalars["has_averages"] = numpy_of(min(step_of(source), 1))
     return slot_variables, scalars
 
 
 def _slots(source, peer, kept, scalars):
-    """Returns variable -> slot -> array, without sums and averages that have not begun."""
+    """Reads the slots of an optimizer of Keras into NumPy arrays.
+
+    Args:
+        source: The optimizer.
+        peer: Its `Peer`.
+        kept: The slots as `_kept_by` returns them.
+        scalars: The scalars as `_kept_by` returns them. They say whether the optimizer has averages
+            and sums of micro-batches yet; otherwise these are left out.
+
+    Returns:
+        Path of a variable -> name of a slot -> array.
+    """
     is_begun = {name.partition("_of_")[0]: value.any() for name, value in scalars.items()}
     slots: dict[str, dict] = {name: {} for name in names_of(source._trainable_variables)}
     for slot, variables in kept.items():
@@ -129,7 +161,7 @@ def _total(source, accumulator):
 
 
 def _checkpoints():
-    """Returns the module that reads files, which loads TensorFlow."""
+    """Imports and returns the module that reads optimizers from files; this loads TensorFlow."""
     from tf_lamb.tensorflow import checkpoints
 
     return checkpoints

@@ -1,13 +1,14 @@
-"""The seams into Keras 3, and what differs between its versions and backends.
+"""Functions that depend on Keras 3's private API (its seams), its version or its backend.
 
-Seams into Keras 3 (3.12.0 to 3.15.1); the rest of this package uses what is here, and these:
-    `_backend_apply_gradients`: clips after the aggregation over replicas, and averages weights
-        once an optimizer step; Keras clips before, and averages at every micro-step.
-    `variables`, with those of a wrapper: what Keras hands to a step on JAX, and what it saves.
+Seams into Keras 3 (3.12.0 to 3.15.1). `tf_lamb.keras` uses those of this file, and these:
+    `_backend_apply_gradients`: ours clips after the sum over replicas, and averages the weights
+        once an optimizer step. Keras clips before the sum, and averages at every micro-batch.
+    `variables`, of an optimizer and of a wrapper: Keras passes them to a step on JAX, and saves
+        them.
     `_model_variables_moving_average`: Keras's `build` makes it; `SwapEMAWeights` reads it.
-    `_overwrite_variables_directly_with_gradients`: Keras calls it before constraints; `apply` has
-        split off by then what it would overwrite.
-    `Variable._value`: None while `fit` on JAX has the array, which a step donates.
+    `_overwrite_variables_directly_with_gradients`: Keras calls it before it applies constraints.
+        By then `apply` has taken out the variables that Keras would overwrite in it.
+    `Variable._value`: None while `fit` on JAX holds the array, because a step donates its buffer.
     `_all_reduce_sum_gradients`, `_get_variable_index`, `_var_key`, `_iterations`,
     `_distribution_strategy`, `_accumulated_gradients`, `_variables`, `_trainable_variables`: used
         as Keras's own optimizers use them.
@@ -25,7 +26,7 @@ from tf_lamb.keras import arrays, sharding
 from tf_lamb.keras.arrays import native as native
 
 Layer = keras.layers.Layer
-key_of = id  # a function: variable of a model -> the key by which it is known
+key_of = id  # a function: variable of a model -> a key that identifies it
 
 
 def is_variable(item):
@@ -34,7 +35,7 @@ def is_variable(item):
 
 
 def has_listed_layers(layer):
-    """Returns whether Keras knows a model's layers by their order: Sequential and Functional."""
+    """Returns whether the layers of a model have an order: Sequential and Functional models."""
     return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
 
 
@@ -44,14 +45,14 @@ def unfrozen(variables):
 
 
 def split_accumulators(optimizer):
-    """Gives each replica an accumulator of its own in a built optimizer.
+    """Replaces the accumulators of a built optimizer by ones with a sum for each replica.
 
-    The first replica takes over the sum so far, the others begin with zeros.
+    The sum of the first replica begins as the sum so far, those of the others begin as zeros.
     """
     accumulators = optimizer._storage.accumulators
     for i, accumulator in enumerate(accumulators):
         variable = optimizer._trainable_variables[i]
-        if is_overwritten(variable):  # the largest value of all replicas is a single one
+        if is_overwritten(variable):  # its accumulator holds the largest value of all replicas
             continue
         parts = optimizer.add_variable_from_reference(variable, "gradient_accumulator")
         zeros = ops.zeros((parts.shape[0] - 1, *accumulator.shape), accumulator.dtype)
@@ -62,7 +63,7 @@ def split_accumulators(optimizer):
 
 
 def in_strategy(build):
-    """Makes `build` run, from anywhere, inside the strategy that the optimizer was made under."""
+    """Wraps `build`, to run it in the scope of the strategy that the optimizer was made under."""
     if keras.backend.backend() != "tensorflow":
         return build
 
@@ -92,7 +93,7 @@ def outside_of_any_graph():
 
 
 def put(variable, value):
-    """Gives a variable a value, as an array of its own, since JAX would donate a shared one twice.
+    """Assigns a copy of a value, because JAX would donate an array of two variables twice.
 
     Args:
         variable: The variable to assign to.
@@ -102,16 +103,20 @@ def put(variable, value):
 
 
 def is_deleted(variable):
-    """Returns whether a failed JAX step has donated this variable's buffer."""
+    """Returns whether a variable has no array on JAX.
+
+    That is so while `fit` holds the arrays, and after a failed step that has donated them.
+    """
     value = variable._value
     return value is None or (hasattr(value, "is_deleted") and value.is_deleted())
 
 
 def check_model(optimizer):
-    """Raises where `fit` trains another model than the optimizer was built for.
+    """Raises if `fit` on JAX trains another model than the optimizer was built for.
 
-    Keras hands over values alone. By then it has taken the arrays of the model and of the
-    optimizer, but those of another model are still there.
+    Keras passes values to a step, not variables. By then it has taken the arrays out of the
+    variables of the optimizer and of the model that it trains. So a variable that still has its
+    array belongs to another model.
 
     Raises:
         ValueError: If a variable that the optimizer was built for still has its array.
@@ -169,7 +174,7 @@ def refuse(skipped, finite, refusal, paths):
         check(*map(arrays.to_numpy, (skipped, finite)))
 
 
-# -- functions that every frontend's `host` has, besides `put` -------------------------------------
+# -- functions that `host.py` of tf_keras has, too, besides `put` ----------------------------------
 
 
 def which_are_finite(variables):
@@ -178,9 +183,10 @@ def which_are_finite(variables):
 
 
 def array_of(variable):
-    """Returns a variable's value, or the part of it on this process's first device, in NumPy.
+    """Returns the value of a variable in NumPy; if JAX has split it, the first device's part.
 
-    It is None while TensorFlow traces a graph that nothing eager surrounds.
+    That is the first device of this process. The result is None while TensorFlow traces a graph
+    outside of eager code.
     """
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow.update import array_of
@@ -193,7 +199,7 @@ def array_of(variable):
 
 
 def fetch(vectors):
-    """Reads vectors as lists of floats, in one transfer."""
+    """Returns the values of variables of one shape as lists of floats, read in one transfer."""
     return arrays.to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 
 
@@ -213,12 +219,14 @@ def accumulators(optimizer, variables):
 
 
 def vector_like(optimizer, variable, name):
-    """Returns a new vector of `UNSEEN` that lives where a variable does.
+    """Makes the variable of four numbers that records the trust ratio of another variable.
+
+    It begins as `UNSEEN`. On TensorFlow it lies on the device of the other variable.
 
     Args:
-        optimizer: The optimizer, whose strategy places the vector on TensorFlow.
-        variable: The variable.
-        name: The name of the vector.
+        optimizer: The optimizer, whose strategy places the new variable on TensorFlow.
+        variable: The other variable.
+        name: The name of the new variable.
     """
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow import summaries
@@ -228,5 +236,5 @@ def vector_like(optimizer, variable, name):
     return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
 
 
-# Fits a saved value of another shape: variable, its `Part`, value -> the new value, or None.
+# Converts a saved array to the shape of a variable, as `api.optimizers.frontend.Host.fit` says.
 fit = sharding.fitting

@@ -1,6 +1,6 @@
 """The layers for Keras 3.
 
-Each joins the framework-independent half with Keras's own class.
+Each class joins the framework-independent class in `tf_lamb.api` with Keras's class.
 """
 
 import keras
@@ -10,13 +10,13 @@ from tf_lamb.api import batch_norm
 
 
 class Normalization(keras.layers.BatchNormalization):
-    """Batch normalization of Keras 3, with what the framework-independent half calls."""
+    """Adds to Keras 3's layer what the base class in `tf_lamb.api.batch_norm` calls."""
 
     _xp = ops
     _named = staticmethod(keras.name_scope)
 
     def _trains(self, training):
-        """Returns whether a call normalizes by the statistics of its batch."""
+        """Returns whether a call of the layer normalizes by the statistics of its batch."""
         return bool(training) and self.trainable
 
     def _wide(self, inputs):

@@ -1,11 +1,11 @@
-"""MeasureNoise and AdaScale in Keras 3: an optimizer that wraps another.
+"""The base class of `MeasureNoise` and `AdaScale` in Keras 3: an optimizer that wraps another.
 
 Seams into Keras 3 (3.12.0 to 3.15.1), used as its own optimizers use them: `_variables`,
 `_trainable_variables`, `_iterations`, `_accumulated_gradients` and `_get_variable_index`.
 
-Seams into the inner optimizer: `_all_reduce_sum_gradients`, because gradients reach it summed;
-`_learning_rate`, in the place of which AdaScale puts a schedule that reads it; and Adam's second
-moments, `_velocities`.
+Seams into the inner optimizer: `_all_reduce_sum_gradients`, which sums gradients here, before they
+reach the inner optimizer; `_learning_rate`, which AdaScale replaces by a schedule that reads it;
+and `_velocities`, the second moments of Adam.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule): ...
 
 
 class Backend(meter.Backend):
-    """What a meter of Keras 3 works with.
+    """Gives a `NoiseMeter` the arrays, replicas and gradient sums of Keras 3.
 
     Args:
         inner: The inner optimizer, built.
@@ -56,7 +56,7 @@ class Backend(meter.Backend):
         return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
     def sum_over_replicas(self, squares):
-        """See base class; replicas hold squares apart on TensorFlow alone."""
+        """See base class; only on TensorFlow has each replica a squared norm of its own."""
         if self.replicas == 1 or keras.backend.backend() != "tensorflow":
             return squares
         from tf_lamb.tensorflow import replicas
@@ -92,7 +92,7 @@ class MeasuringOptimizer(BaseOptimizer):
     """Owns the variables of the measurements; the inner optimizer does everything else."""
 
     _host: Host = host
-    _replicas = 1  # the number that are measured apart; on JAX `per_replica` sets it
+    _replicas = 1  # how many replicas are measured apart; on JAX `per_replica` sets the number
     _dense = staticmethod(arrays.dense)
     _wraps = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
     _serialize = staticmethod(keras.saving.serialize_keras_object)
@@ -104,7 +104,7 @@ class MeasuringOptimizer(BaseOptimizer):
     _base_schedule = keras.optimizers.schedules.LearningRateSchedule
 
     def _wrap(self, inner, name):
-        """Takes over an inner optimizer, to which gradients come summed over replicas."""
+        """Takes an inner optimizer, and keeps it from summing gradients over replicas itself."""
         seams.install()
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner
@@ -114,15 +114,15 @@ class MeasuringOptimizer(BaseOptimizer):
             seams.leave_sums(inner)
 
     def _take_rate(self, inner):
-        """Puts AdaScale's schedule in the place of the inner optimizer's rate."""
+        """Replaces the inner optimizer's learning rate by AdaScale's schedule, which reads it."""
         use_rate(inner, _Rate(self, inner._learning_rate))
 
     @host.in_strategy
     def build(self, variables):
-        """Builds the inner optimizer, too.
+        """Builds the inner optimizer, and makes the variables of the measurements.
 
         Raises:
-            ValueError: If a step has only one part, which has nothing to compare with.
+            ValueError: If a step has one replica and one micro-batch, and so nothing to compare.
         """
         if self.built or not variables:
             return
@@ -139,7 +139,15 @@ class MeasuringOptimizer(BaseOptimizer):
         self._set_weights_of_files()
 
     def _add(self, name, shape, dtype, initializer, is_per_replica):
-        """Adds a variable of the state, of which each replica may have its own."""
+        """Adds a variable of the measurements.
+
+        Args:
+            name: The name of the variable.
+            shape: The shape.
+            dtype: The dtype.
+            initializer: The name of an initializer.
+            is_per_replica: Whether each replica gets its own copy; only on TensorFlow.
+        """
         scope: contextlib.AbstractContextManager = contextlib.nullcontext()
         if is_per_replica:
             from tf_lamb.tensorflow import replicas
@@ -149,7 +157,10 @@ class MeasuringOptimizer(BaseOptimizer):
             return self.add_variable(shape, initializer, dtype=dtype, name=name)
 
     def apply(self, grads, trainable_variables=None):
-        """Measures the gradients, and hands them on, summed over replicas unless replicas gather.
+        """Measures the gradients, and steps with the inner optimizer.
+
+        The gradients are summed over replicas first, unless each replica adds up its own until the
+        update.
 
         Args:
             grads: The gradients; None for a variable without one.
@@ -164,13 +175,17 @@ class MeasuringOptimizer(BaseOptimizer):
         pairs = [*zip(*self._filter_empty_gradients(*trained), strict=True)]
 
         def apply(pairs):
-            # The next value of an overwritten variable is no gradient, and goes on unmeasured.
+            # The "gradient" of an overwritten variable is its next value, which is not measured.
             self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting, strict=True)))
 
         self.step(pairs, apply, host.unfrozen(self._trainable_variables))
 
     def _sums(self, pairs):
-        """Returns pairs with gradients summed over replicas; the same object but on TensorFlow."""
+        """Returns (gradient, variable) pairs whose gradients are summed over replicas.
+
+        Where nothing is to be summed, with one replica or on another backend than TensorFlow, it
+        returns the object that it gets.
+        """
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":
             return pairs
         reduce = type(self.inner_optimizer)._all_reduce_sum_gradients

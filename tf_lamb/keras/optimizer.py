@@ -1,4 +1,4 @@
-"""The base class of every optimizer for Keras 3, except for the rule.
+"""The base class of every optimizer for Keras 3; a subclass adds its update rule.
 
 Seam into Keras 3 (3.15.1): `_distribution_strategy`.
 """
@@ -33,15 +33,15 @@ from tf_lamb.keras.base import BaseOptimizer
 
 
 class LayerwiseOptimizer(Layerwise, BaseOptimizer):
-    """Joins `Layerwise` with Keras's base class, corrects the latter, and runs updates for both."""
+    """Joins the framework-independent `Layerwise` with Keras's base class, and runs updates."""
 
     _xp = ops
     _host = host
     _schedules = schedules
     _counts = "int32"
-    _shares = None  # the layouts of slots under `shard_update`, a `sharding.Shares`
+    _shares = None  # under `shard_update` a `sharding.Shares`: how arrays are split over devices
     _hides_shown = False  # whether `variables` leaves observed trust ratios out
-    _replicas = 1  # on JAX, the number whose gradients come stacked instead of summed
+    _replicas = 1  # on JAX, how many replicas' gradients come stacked; 1 if they come summed
 
     def __init__(self, learning_rate, **arguments):
         seams.install()
@@ -61,8 +61,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         """Makes the slots and the plan; warns of a pattern that matches no variable.
 
         Raises:
-            ValueError: If the optimizer is built for other variables, or a variable lies in parts
-                on torch.
+            ValueError: If the optimizer is built for other variables, or a variable is split over
+                devices on torch.
         """
         if not variables:
             return
@@ -71,7 +71,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             return
         sharding.check_whole(variables, self.name)
         processes.agree_on(self, variables)
-        # Weights may be loaded from a file after the build of an optimizer from a config.
+        # After the build of an optimizer from a config, its model's weights may be loaded from a
+        # file. So the plan must not warn of present weights that are near zero.
         plan = self._planner.build(variables, will_load=self._is_from_config)
         if self._settings.shard_update and sharding.is_distributed():
             self._shares = sharding.Shares([v for v in variables if not is_overwritten(v)])
@@ -88,7 +89,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         self._set_weights_of_files()
 
     def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
-        """Adds a variable as Keras does, but slots of a half-precision variable are float32.
+        """Adds a variable as Keras does, but in float32 if the dtype is in half precision.
 
         Args:
             shape: The shape of the variable.
@@ -101,9 +102,9 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         return super().add_variable(shape, initializer, dtype, **kwargs)
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
-        """Adds a variable like another one, as Keras does.
+        """Adds a variable like another one, as Keras does, but at least in float32.
 
-        On TensorFlow each replica has accumulators of its own.
+        On TensorFlow, each replica has its own copy of an accumulator of gradients.
 
         Args:
             reference_variable: The variable that gives the shape, the dtype and the place.
@@ -121,10 +122,11 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             return self.add_variable_like(reference_variable, name, dtype)
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable of a dtype where another one lives.
+        """Adds a variable on the devices of another one.
 
         Args:
-            variable: The other variable; the new one has its layout.
+            variable: The other variable; `sharding.beside` decides how the new one is split over
+                devices.
             name: The name of the new variable, to which the path of the other is prefixed.
             dtype: The dtype.
             shape: The shape; None is that of the other.
@@ -179,15 +181,22 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         overwritten.overwrite(self, overwriting, due, self._iterations > step)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        """Drops frozen variables, to which Keras would apply constraints after this call.
+        """Leaves out frozen variables, to which Keras would apply constraints after this call.
 
-        In Keras the method also overwrites the variables of float8 layers; here `apply` does so.
+        In Keras, this method overwrites the variables of float8 layers; here `apply` does so.
         """
         pairs = self.without_frozen(list(zip(grads, vars, strict=True)))
         return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        """Runs the update on the gradients that Keras hands over, and on those that are missing."""
+        """Runs the update of the variables with gradients, and of those with earlier ones alone.
+
+        An update also takes the sums of variables that have no gradient in its last micro-batch.
+
+        Args:
+            grads: The gradients.
+            trainable_variables: Their variables.
+        """
         pairs = zip(grads, trainable_variables, strict=True)
         gradients = [ops.cast(arrays.dense(g, v), arrays.compute_dtype(v.dtype)) for g, v in pairs]
         unfrozen = host.unfrozen(self._trainable_variables)
@@ -218,14 +227,15 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             variable.assign(variable.constraint(variable))  # Keras's `apply` constrains the others
 
     def _add_iterations(self, stepped):
-        """Counts an optimizer step where `stepped` is true; Keras itself adds 1 in any case."""
+        """Subtracts 1 from `_iterations` unless `stepped` is true, because Keras always adds 1."""
         iterations = arrays.native(self._iterations)
         iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))
 
     def _averaged(self, variables):
-        """Returns the positions of the variables whose averages move in a step.
+        """Returns the positions of the variables whose moving averages a step updates.
 
-        These are all that are trainable, as in Keras, and the variables of the step.
+        These are the variables of the step and, as in Keras, all others that are trainable, except
+        those that the plan freezes.
         """
         frozen = self._storage.plan.frozen
         positions = enumerate(self._trainable_variables)
@@ -252,7 +262,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
 
     @property
     def variables(self):
-        """Keras's list of variables; on JAX the observed trust ratios follow."""
+        """Keras's list of variables; on JAX, those that record trust ratios follow."""
         keras_variables = super().variables
         if self._hides_shown or not self._storage or keras.backend.backend() != "jax":
             return keras_variables
@@ -263,7 +273,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
 
     @property
     def iterations(self):
-        """The number of optimizer steps; Keras's counts micro-steps."""
+        """The variable that counts optimizer steps; Keras's own counts micro-batches."""
         return self._iterations
 
     @iterations.setter
@@ -271,7 +281,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         self._iterations = variable
 
     def _clip_gradients(self, grads):
-        """Returns the gradients: the update clips them, once replicas are summed."""
+        """Returns the gradients as they are; the update clips them after the sum over replicas."""
         return grads
 
     def clip_aggregated(self, gradients):
@@ -290,7 +300,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
 
     def _get_current_learning_rate(self):
         """Returns the learning rate of the next step."""
-        # Schedules count optimizer steps here; Keras gives them micro-steps.
+        # A schedule is read at the number of optimizer steps; Keras reads it at micro-batches.
         if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             return self._learning_rate(self.iterations)
         return super()._get_current_learning_rate()

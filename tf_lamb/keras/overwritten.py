@@ -1,9 +1,10 @@
 """Overwrites variables whose "gradients" are their next values.
 
-These are the scales and histories of float8 layers. They bypass the rule: no slots, no decay, no
-clipping, no part in a norm. Keras's own optimizers overwrite them with the largest of the
-micro-batches of an update. So do ours, with the largest of the replicas. They do it where the
-update is taken, so that an infinity that a loss scale makes enters no history.
+These variables are the scales and histories of float8 layers. No rule is applied to them: they have
+no slots and no weight decay, are not clipped, and do not count in a norm. Keras's own optimizers
+overwrite each with the largest value of the micro-batches of an update. The optimizers of this
+package take the largest value of the replicas, too. They overwrite only if the update is taken, so
+that an infinity that is due to a loss scale does not get into a history.
 """
 
 import keras
@@ -30,13 +31,13 @@ def split(grads, variables):
 
 
 def overwrite(optimizer, pairs, due, taken):
-    """Overwrites variables with the largest "gradients" of an update.
+    """Overwrites variables with the largest of their "gradients" in an update.
 
     Args:
         optimizer: The optimizer, whose step has been taken or skipped.
         pairs: Pairs of a gradient of this replica, and a variable.
         due: A scalar, whether this was the last micro-batch of an update.
-        taken: A scalar, whether the update has moved weights.
+        taken: A scalar, whether the update has changed weights.
     """
     variables = [variable for _, variable in pairs]
     values = [ops.cast(gradient, variable.dtype) for gradient, variable in pairs]

@@ -1,7 +1,8 @@
-"""Compares several processes that train one model, and gathers what each has in part.
+"""Compares several processes that train one model, and gathers arrays that are split over them.
 
-Only JAX has them. They talk through the store of JAX's coordination service, not by collectives:
-those hang, or end the process, where one process sends what the others do not expect.
+This is for JAX alone. The processes exchange texts through the key-value store of JAX's
+coordination service, not by collective operations. Those hang, or end the process, if one process
+sends something that the others do not expect.
 
 Seam: `jax._src.distributed.global_state.client` (JAX 0.10.2), the store.
 """
@@ -17,7 +18,7 @@ from tf_lamb.api.variables import names_of
 from tf_lamb.core.messages import differences
 from tf_lamb.keras import seams, sharding
 
-PATIENCE = 600  # seconds that the others wait for a process, which may have to read and write
+PATIENCE = 600  # seconds to wait for another process, which may have to read and write files
 _rounds = itertools.count()
 
 
@@ -35,16 +36,17 @@ def members():
 
 
 def by_chief(act):
-    """Gives all processes the result or error of the first one; none goes on before it has acted.
+    """Calls a function in the first process alone, and returns its result in every process.
 
-    The first process acts as if alone: with a distribution, Keras's saving makes variables, which
-    all processes would have to make together.
+    The other processes wait until the function has returned. It runs without the distribution,
+    because under one Keras's saving makes variables, which all processes would have to make
+    together.
 
     Args:
         act: A function without arguments, whose result JSON can hold.
 
     Raises:
-        RuntimeError: In the other processes, if the first one fails or does not come in time.
+        RuntimeError: In the other processes, if the function fails or does not return in time.
     """
     if len(process_ids := members()) == 1:
         return act()
@@ -72,17 +74,16 @@ def by_chief(act):
 
 
 def agree(what, facts):
-    """Raises, in every process, where the processes differ in the facts that they state.
-
-    A process that does not come counts as a difference.
+    """Raises an error in every process if a text that should be equal in all of them differs.
 
     Args:
         what: What is compared, for the message.
-        facts: Returns name -> text. It is not called where there is one process.
+        facts: A function that returns the texts of this process, name -> text. It is not called if
+            there is only one process.
 
     Raises:
         ValueError: If the processes differ.
-        RuntimeError: If a process does not come within `PATIENCE`.
+        RuntimeError: If a process does not call this function within `PATIENCE` seconds.
     """
     if len(process_ids := members()) == 1:
         return
@@ -106,10 +107,14 @@ def agree(what, facts):
 
 
 def _store():
-    """Returns the store through which the processes talk."""
+    """Returns the key-value store through which the processes exchange texts.
+
+    Raises:
+        RuntimeError: If JAX has none.
+    """
     from jax._src import distributed
 
-    # A TPU's runtime knows its hosts: JAX may run on several of them without this client.
+    # A TPU's runtime knows its machines, so JAX may run on several of them without this client.
     if (store := distributed.global_state.client) is None:
         raise RuntimeError(
             "There are several processes that cannot talk to each other: call keras.distribution."
@@ -119,7 +124,16 @@ def _store():
 
 
 def _read(store, key, seconds):
-    """Returns the text under a key, which another process writes; waits for it."""
+    """Waits until another process has written a text under a key, and returns the text.
+
+    Args:
+        store: The key-value store.
+        key: The key.
+        seconds: How long to wait.
+
+    Raises:
+        RuntimeError: If there is no text by then.
+    """
     import jax
 
     try:
@@ -135,10 +149,10 @@ def _read(store, key, seconds):
 
 
 def agree_on(optimizer, variables):
-    """Raises where processes build different optimizers, or begin with different weights.
+    """Raises if the processes build different optimizers, or begin with different weights.
 
-    From here on the first batch of each epoch is compared, too: with batches of different sizes,
-    the processes would wait for each other for ever.
+    It also makes `fit` compare the first batch of each epoch. With batches of different sizes, the
+    processes would wait for each other for ever.
 
     Args:
         optimizer: The optimizer that is built.
@@ -148,14 +162,14 @@ def agree_on(optimizer, variables):
         ValueError: If the processes differ.
     """
     agree(f"the optimizer {optimizer.name}", lambda: _facts(optimizer, variables))
-    # `fit` calls nothing else with a batch before the devices of all processes need it.
+    # No other function gets a batch from `fit` before a computation that needs all processes.
     distribution = keras.distribution.distribution()
     if len(members()) > 1 and "get_data_layout" not in vars(distribution):
         seams.use_data_layout(distribution, _comparing(distribution.get_data_layout))
 
 
 def _comparing(get_data_layout):
-    """Returns `get_data_layout`, after a comparison of the shape that it is asked for."""
+    """Wraps `get_data_layout`, to compare between processes the shape that it gets."""
 
     def get_compared_layout(shape):
         agree("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})
@@ -165,7 +179,10 @@ def _comparing(get_data_layout):
 
 
 def _facts(optimizer, variables):
-    """Returns name -> text: the mesh, the config, and each variable with a checksum."""
+    """Returns what has to be equal in all processes, name -> text.
+
+    These are the mesh, the optimizer's config, and the dtype, shape and checksum of each variable.
+    """
     mesh = keras.distribution.distribution().device_mesh
     texts = {"the mesh": f"{list(mesh.axis_names)} of {list(mesh.shape)}"}
     with contextlib.suppress(NotImplementedError):  # a schedule such as AdaScale's has no config
@@ -183,9 +200,10 @@ def _facts(optimizer, variables):
 
 @contextlib.contextmanager
 def gathered(variables):
-    """Makes variables readable, in a `with` block, of which other processes have parts.
+    """Gathers variables that are split over processes, for the time of a `with` block.
 
-    All processes must enter the block.
+    In the block, each variable holds its whole array in every process. All processes must enter
+    the block.
     """
     parts = []
     try:
@@ -194,7 +212,7 @@ def gathered(variables):
 
             for variable in variables:
                 array = variable.value
-                if not getattr(array, "is_fully_replicated", True):  # an array of NumPy is whole
+                if not getattr(array, "is_fully_replicated", True):  # NumPy's arrays are whole
                     parts.append((variable, array))
                     seams.put_array(variable, process_allgather(array, tiled=True))
         yield

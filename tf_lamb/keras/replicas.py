@@ -1,14 +1,15 @@
-"""Computes the gradients of each replica apart, in Keras's own `fit` on JAX.
+"""Computes a gradient for each replica, in Keras's own `fit` on JAX.
 
 Keras gives XLA the loss of the whole batch, and XLA sums its gradient over the devices, for every
-micro-batch. Here each device of the data axis takes the gradient of its own part.
+micro-batch. Here, a replica is a device of the data axis: each computes the gradient of its own
+part of the batch, and these gradients are not summed yet.
 
 Seams into Keras 3 (3.15.1), all in this file:
     `Trainer.compute_loss_and_updates`, `_update_metrics_variables`: of the JAX backend, as its own
         `train_step` calls them.
-    `Trainer._compile_loss`: its metrics, one an output, are updated while the loss is computed.
+    `Trainer._compile_loss`: its metrics, one for each output, are updated as the loss is computed.
     `Trainer._compile_config`: the optimizer that the model was compiled with.
-    `Layer._seed_generators`: which variables are states of random generators.
+    `Layer._seed_generators`: their variables are the states of random generators.
 """
 
 import keras
@@ -35,29 +36,31 @@ def per_replica(model: keras.Model) -> keras.Model:
     """Makes `fit` compute one gradient per replica, and sum them once per update.
 
     A step on JAX normally sums the gradients over all devices; with `gradient_accumulation_steps`
-    it does so at every micro-batch. After this call, each device of the data axis accumulates its
-    own gradients. The step that ends the update sums them over devices: one all-reduce per update
-    instead of one per micro-batch. `MeasureNoise` and `AdaScale` then treat each replica as a part
-    of the batch, as under `tf.distribute`, with or without accumulation.
+    it does so at every micro-batch. After this call, each device of the data axis is a replica,
+    which accumulates its own gradients. The step that ends the update sums them over devices: one
+    all-reduce per update instead of one per micro-batch. `MeasureNoise` and `AdaScale` then treat
+    each replica as a part of the batch, as under `tf.distribute`, with or without accumulation.
 
-    A replica is independent, as under `tf.distribute`. Batch normalization uses the statistics of
-    its part of the batch, and averages the moving ones over replicas. A loss is averaged within
-    each part; with masks this differs from the average over the full batch. The weights are
-    otherwise the same, up to the rounding of the sums.
+    Replicas are independent, as under `tf.distribute`. Batch normalization uses the statistics of
+    the replica's part of the batch, and averages the moving statistics over replicas. A loss is
+    averaged within each part; with masks this differs from the average over the full batch. The
+    weights are otherwise the same, up to the rounding of the sums.
 
     Args:
         model: A model compiled under a `keras.distribution`, with an optimizer of this package or
             one that wraps it. The number of devices must divide the batch of `fit`.
 
     Returns:
-        The model, the same object. The setting survives a second `compile` with the same optimizer.
-        After a `compile` with another one, and for a loaded model, call the function again.
+        The same model. The setting survives a second `compile` with the same optimizer. After a
+        `compile` with another one, `fit` warns, and sums the gradients at every micro-batch. Then,
+        and for a loaded model, call the function again.
 
     Raises:
-        ValueError: for a model that is not compiled, has an optimizer of another package, one for
-            another number of replicas, a `MeasureNoise` or `AdaScale` that is built for one, a
-            `train_step` of its own; without a distribution; from `fit`, for a
-            batch that the devices do not divide, or another optimizer.
+        ValueError: If no distribution is set; if the model is not compiled, overrides `train_step`,
+            or has an optimizer of another package; or if that optimizer is built and was set to
+            another number of replicas. A `MeasureNoise` or `AdaScale` that is built before the call
+            of this function is set to one replica. `fit` raises the error if the number of devices
+            does not divide the batch.
 
     Example:
 
@@ -101,13 +104,24 @@ def is_per_replica(model):
 
 
 def _train_step(model, state, data):
-    """Steps as Keras's `train_step` does, with the gradients of each replica."""
+    """Runs a training step as Keras's `train_step` does, but with a gradient for each replica.
+
+    Args:
+        model: The model.
+        state: The values of its trainable and its non-trainable variables, of the optimizer's and
+            of the metrics' variables.
+        data: The batch.
+
+    Returns:
+        The logs and the new state.
+    """
     weights, non_trainable, optimizer_variables, metrics = state
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     loss, predictions, non_trainable, metrics, gradients = per_replica_gradients(
         model, weights, non_trainable, optimizer_variables, metrics, (x, y, sample_weight)
     )
-    # A warning, since an error in here would lose the weights, which Keras has taken by now.
+    # This is a warning, because an error in a step would lose the weights: Keras has taken them
+    # out of the model's variables by now.
     if getattr(unwrapped(model.optimizer, MeasuringOptimizer), "_replicas", 1) == 1:
         if sharding.data_axis("per_replica()")[2] > 1 and not _is_lent(model):
             warn(
@@ -126,7 +140,10 @@ def _train_step(model, state, data):
 
 
 def _is_lent(model):
-    """Returns whether the optimizer of `compile` is per-replica, so that this one stands in."""
+    """Returns whether the model has another optimizer for a time, as in a search for a rate.
+
+    The optimizer of `compile` is then one for which `per_replica` was called.
+    """
     compiled = model._compile_config.config["optimizer"]
     return getattr(unwrapped(compiled, MeasuringOptimizer), "_replicas", 1) > 1
 
@@ -137,14 +154,15 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
     Args:
         model: The compiled model.
         weights: The values of the trainable variables.
-        non_trainable: Those of the variables that are not trainable.
-        optimizer_variables: Those of the optimizer's variables.
-        metrics: Those of the metrics' variables.
-        data: Inputs, targets and sample weights, of the whole batch.
+        non_trainable: The values of the non-trainable variables.
+        optimizer_variables: The values of the optimizer's variables.
+        metrics: The values of the metrics' variables.
+        data: Inputs, targets and sample weights of the whole batch.
 
     Returns:
-        The loss, the predictions, the new values of the non-trainable variables and of the metrics,
-        and the gradients, with the replicas along a first axis, except of overwritten variables.
+        The loss; the predictions; the new values of the non-trainable variables and of the metrics'
+        variables; and the gradients, with the replicas along a first axis. The "gradient" of an
+        overwritten variable, its next value, has no such axis: it is the maximum over replicas.
 
     Raises:
         ValueError: If the devices do not divide the batch.
@@ -159,12 +177,14 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
                 f"`fit` a batch_size that {n} divides, and leave out a last one that is smaller."
             )
     seeds = seed_states(model)
-    is_overwriting = [is_overwritten(v) for v in model.trainable_variables]  # their layers set them
+    # The "gradients" of these variables of float8 layers are their next values.
+    is_overwriting = [is_overwritten(v) for v in model.trainable_variables]
     is_seed = [id(v) in seeds for v in model.non_trainable_variables]
 
     def replica(weights, non_trainable, optimizer_variables, metrics, data):
-        """Computes the results of one replica; the arguments are its parts of those above."""
-        # The offset of this replica's seeds, which is taken off again after the step.
+        """Computes the results of one replica, from its part of `data` and from whole variables."""
+        # This offset is added to the seeds of this replica, so that replicas draw different random
+        # numbers, and subtracted after the step.
         value = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
         non_trainable = [
             v.at[0].add(value) if seed else v
@@ -185,7 +205,7 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
         return jax.lax.pmean(loss, axis), predictions, non_trainable, metrics, gradients
 
     split, replicated = jax.P(axis), jax.P()
-    # `check_vma` refuses loops in layers that carry values which replicas share at first alone.
+    # `check_vma=True` refuses a layer's loop over values that only at first are equal on replicas.
     return jax.shard_map(
         replica, mesh=distribution.device_mesh.backend_mesh, axis_names={axis}, check_vma=False,
         in_specs=(replicated,) * 4 + (split,),
@@ -197,19 +217,21 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
 
 
 def gradient(model, axis, weights, non_trainable, optimizer_variables, metrics, data):
-    """Computes the loss and the gradient of one replica; the loss's metrics add up over replicas.
+    """Computes loss and gradients of one replica, and sums the loss's metrics over replicas.
 
     Args:
         model: The compiled model.
         axis: The name of the data axis.
         weights: The values of the trainable variables.
-        non_trainable: Those of the variables that are not trainable.
-        optimizer_variables: Those of the optimizer's variables.
-        metrics: Those of the metrics' variables.
-        data: Inputs, targets and sample weights of the part of the batch.
+        non_trainable: The values of the non-trainable variables.
+        optimizer_variables: The values of the optimizer's variables.
+        metrics: The values of the metrics' variables.
+        data: Inputs, targets and sample weights of the replica's part of the batch.
 
     Returns:
-        The pair that `jax.value_and_grad` returns.
+        A pair as `jax.value_and_grad` returns it. First, the scaled loss and a tuple: the loss, the
+        predictions, the new values of the non-trainable variables and of the metrics' variables.
+        Second, the gradients.
     """
     import jax
 
@@ -232,7 +254,7 @@ def gradient(model, axis, weights, non_trainable, optimizer_variables, metrics, 
 
 
 def _mean(value, axis):
-    """Returns the mean over replicas; an integer, which counts what all of them do, stays."""
+    """Returns the mean over replicas; an integer is a count, the same on each, and stays."""
     import jax
 
     return jax.lax.pmean(value, axis) if keras.backend.is_float_dtype(value.dtype) else value

@@ -1,6 +1,6 @@
 """Learning rate schedules for Keras 3.
 
-Each joins one of `tf_lamb.core.schedules` with Keras's class.
+Each class joins a framework-independent one of `tf_lamb.core.schedules` with Keras's class.
 """
 
 import keras
@@ -17,7 +17,7 @@ def _registered(cls):
 
 
 class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
-    """The base class of the schedules: Keras's class, and what `Schedule` needs of Keras 3."""
+    """Joins Keras's class of schedules with `Schedule`, and gives that functions of Keras 3."""
 
     _base_schedule = keras.optimizers.schedules.LearningRateSchedule
     _xp = ops
@@ -34,7 +34,7 @@ class Warmup(schedules.Warmup, _Schedule): ...
 class Stages(schedules.Stages, _Schedule): ...
 
 
-# Recipes and Model Garden's settings make those below; users take Keras's own.
+# Recipes and Model Garden's settings make the schedules below; users take Keras's own classes.
 @_registered
 class _Constant(schedules._Constant, _Schedule): ...
 

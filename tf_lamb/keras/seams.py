@@ -1,8 +1,8 @@
 """Replaces parts of Keras 3, and methods of a user's models, layers and optimizers in Keras 3.
 
-`api/seams.py` does so for both Kerases; no other module does. The first optimizer of this package
-that is made calls `install`, which changes Keras's classes for good. The other public functions
-change single objects, or change something for the time of a `with` block.
+`api/seams.py` does so where Keras 3 and tf_keras are alike; no other module does. The first
+optimizer of this package that is made calls `install`, which changes Keras's classes for good. The
+other public functions change single objects, or change something for the time of a `with` block.
 """
 
 import contextlib
@@ -23,31 +23,33 @@ from tf_lamb.keras import arrays, host, sharding
 
 @functools.cache
 def install():
-    """Changes `LossScaleOptimizer` around ours, once; around others it works as ever.
+    """Changes Keras's `LossScaleOptimizer`, `Model` and `MultiOptimizer`, at its first call.
 
-    By itself the wrapper drops a call whose gradients are not finite, under accumulation a
-    micro-batch, and the optimizer inside does not learn of it. Here every call goes through: the
-    optimizer inside skips the update and counts it, and the scale moves by what became of the
-    update.
+    A `LossScaleOptimizer` around an optimizer of another package works as before.
+
+    Keras's `LossScaleOptimizer` drops a batch (with accumulation, a micro-batch) whose gradients
+    are not finite, without a call of the optimizer inside. Around an optimizer such as LAMB, it now
+    passes every batch on. The optimizer inside skips the update and counts it, and the loss scale
+    changes by the outcome of the update.
 
     These members of the wrapper (Keras 3.12.0 to 3.15.1) are replaced or used:
 
     `build`, `apply`, `stateless_apply`, `dynamic_scale`, `step_counter`: `stateless_apply` becomes
     that of Keras's base class, which calls `apply`.
 
-    `save_own_variables`, `load_own_variables`: Keras's versions save and load the optimizer inside
-    together with the wrapper's own variables, by position, before ours can refuse them. In earlier
-    files the wrapper's own are the first.
+    `save_own_variables`, `load_own_variables`: Keras's versions save and load the variables of the
+    optimizer inside with those of the wrapper, by position, so that our optimizer could not refuse
+    a state that does not fit. In files of earlier versions, the wrapper's variables come first.
 
     `set_weights`: Keras's version sets only the wrapper's own variables from the weights in HDF5.
 
-    `_setattr_hook` of models notes the model that `compile` gives an optimizer to, so that the
+    `Model._setattr_hook` also records the model that `compile` gives an optimizer to, so that the
     optimizer knows whose variables it trains. A patch of `compile` itself would come too late for
-    the first optimizer, which is made while its arguments are evaluated.
+    the first optimizer: `install` runs while the arguments of `compile` are evaluated.
 
-    `MultiOptimizer` (Keras 3.15.1) knows its parts after `__init__` and `build`, which then rename
-    parts, by `Variable._path`. If two of ours had one name, two variables would have one path, and
-    `get_state_tree` would refuse the model.
+    `__init__` and `build` of `MultiOptimizer` (Keras 3.15.1), after which it has its optimizers,
+    also give these different names, by `Variable._path`, too. If two of ours had one name, two
+    variables would have one path, and `get_state_tree` would refuse the model.
     """
     keras.Model._setattr_hook = _noting_model(keras.Model._setattr_hook)
     wrapper = keras.optimizers.LossScaleOptimizer
@@ -82,7 +84,7 @@ def _then_names_apart(method):
 
 
 def _rename(optimizer, taken):
-    """Gives an optimizer whose name is taken a number, as Keras does by default; in paths, too."""
+    """Adds a number to the name of an optimizer if the name is taken, also in variables' paths."""
     old_name = optimizer.name
     names = (f"{old_name}_{i}" if i else old_name for i in itertools.count())
     optimizer.name = next(name for name in names if name not in taken)
@@ -95,7 +97,7 @@ def _rename(optimizer, taken):
 
 
 def _noting_model(setattr_hook):
-    """Returns the hook, which also notes the model of an optimizer."""
+    """Wraps the hook, to record the model that an optimizer is assigned to."""
 
     def method(model, name, value):
         if name == "optimizer":
@@ -106,7 +108,7 @@ def _noting_model(setattr_hook):
 
 
 def _built_by(build):
-    """Returns the `build` of the wrapper, which also has the optimizer inside move the scale."""
+    """Wraps `build` of the wrapper, to have the optimizer inside change the loss scale."""
 
     def method(wrapper, variables):
         unwrapped(wrapper)._follow_loss_scale(
@@ -118,7 +120,7 @@ def _built_by(build):
 
 
 def _checked(stateless_apply):
-    """Returns `stateless_apply`, which first refuses another model than that of the build."""
+    """Wraps `stateless_apply`, to check first that `fit` trains the model of the build."""
 
     def method(wrapper, *arguments):
         host.check_model(wrapper.inner_optimizer)
@@ -128,7 +130,10 @@ def _checked(stateless_apply):
 
 
 def _apply(wrapper, grads, trainable_variables=None):
-    """Replaces `apply` of the wrapper: divides gradients by the scale, and hands all on."""
+    """Replaces `apply` of the wrapper: divides gradients by the loss scale, and passes them on.
+
+    The optimizer inside gets them even if they are not finite; it then skips the update.
+    """
     if not wrapper.built:
         with keras.name_scope(wrapper.name):
             wrapper.build(trainable_variables)
@@ -142,7 +147,13 @@ def _apply(wrapper, grads, trainable_variables=None):
 
 
 def _move(wrapper, due, overflowed):
-    """Halves the scale where an update is due and overflows; doubles it after many that do not."""
+    """Halves the loss scale after an update that overflowed; doubles it after many that did not.
+
+    Args:
+        wrapper: The wrapper. Its `dynamic_growth_steps` says after how many updates it doubles.
+        due: Whether this micro-batch ends an update, a boolean scalar.
+        overflowed: Whether that update's gradients are not finite, a boolean scalar.
+    """
     scale, steps = map(arrays.native, (wrapper.dynamic_scale, wrapper.step_counter))
     old_scale, old_steps = map(ops.convert_to_tensor, (scale, steps))
     grows = ~overflowed & (old_steps >= wrapper.dynamic_growth_steps - 1)
@@ -151,27 +162,27 @@ def _move(wrapper, due, overflowed):
     scale.assign(ops.where(due, old_scale * ops.cast(factor, old_scale.dtype), old_scale))
 
 
-# The variables of a loss scale that are saved. Its learning rate is left out, since the optimizer
-# inside has it.
+# The variables of a `LossScaleOptimizer` that are saved. Its learning rate is not, because the
+# optimizer inside saves it.
 _SCALE = ("step_counter", "dynamic_scale")
 
 
 def _save(wrapper, store):
-    """Replaces `save_own_variables` of the wrapper: saves the variables of the scale, by name."""
+    """Replaces `save_own_variables` of the wrapper: saves the loss scale's variables by name."""
     if wrapper.built:
         for name in _SCALE:
             store[name] = arrays.to_numpy(getattr(wrapper, name))
 
 
 def _load(wrapper, store):
-    """Replaces `load_own_variables` of the wrapper: loads the variables of the scale."""
+    """Replaces `load_own_variables` of the wrapper: loads the loss scale's variables."""
     if not wrapper.built:
         return
     variables, keys = wrapper._variables, list(store.keys())
     for name in _SCALE:
         variable = getattr(wrapper, name)
-        # Files of earlier versions have all variables under their positions. If there are no more
-        # than the wrapper's own, it was saved before its build, and there is no scale to load.
+        # Files of earlier versions have all variables under their positions. One that has no more
+        # than the wrapper has was saved before the build, so there is no loss scale to load.
         if name not in keys:
             name = str(next(i for i, candidate in enumerate(variables) if candidate is variable))
         if name in _SCALE or len(keys) > len(variables):
@@ -179,13 +190,15 @@ def _load(wrapper, store):
 
 
 def _set_weights(wrapper, weights):
-    """Replaces `set_weights` of the wrapper: sets its own weights, then those of the optimizer."""
+    """Replaces `set_weights` of the wrapper: sets its variables, then those of the one inside."""
     keras.optimizers.Optimizer.set_weights(wrapper, weights)
     wrapper.inner_optimizer.set_weights(weights[len(wrapper._variables) :])
 
 
 def leave_sums(optimizer):
-    """Makes one of Keras's own optimizers leave gradients unsummed.
+    """Keeps one of Keras's own optimizers from summing gradients over replicas.
+
+    `MeasureNoise` and `AdaScale` around it have summed them already.
 
     Seam (Keras 3.12.0 to 3.15.1): `_all_reduce_sum_gradients`.
     """
@@ -193,11 +206,11 @@ def leave_sums(optimizer):
 
 
 def use_train_step(model, train_step):
-    """Trains a model with a function as its `train_step`, on JAX (Keras 3.15.1).
+    """Replaces the `train_step` of a model on JAX (Keras 3.15.1).
 
     Args:
         model: The model.
-        train_step: The function, which takes the model first.
+        train_step: The new function; its first argument is the model.
     """
     model.train_step = types.MethodType(train_step, model)
 
@@ -207,19 +220,19 @@ def use_data_layout(distribution, get_data_layout):
 
     Args:
         distribution: The distribution in force.
-        get_data_layout: The function: shape of the batch -> layout.
+        get_data_layout: The function: shape of an array of the batch -> layout.
     """
     distribution.get_data_layout = get_data_layout
 
 
 def hide_shown(optimizer, wrapper):
-    """Keeps a wrapper from saving the observed trust ratios of its optimizer (Keras 3.15.1).
+    """Keeps a wrapper from saving the recorded trust ratios of its optimizer (Keras 3.15.1).
 
-    They are among the variables that it lists.
+    They are among the variables of the optimizer, which the wrapper saves and loads.
 
     Args:
         optimizer: The optimizer.
-        wrapper: What wraps it.
+        wrapper: A wrapper of it, such as `LossScaleOptimizer`.
     """
 
     def without_shown(method):
@@ -239,11 +252,12 @@ def hide_shown(optimizer, wrapper):
 
 @contextlib.contextmanager
 def lora_unmerged(model):
-    """Saves layers with LoRA as they are, in a `with` block.
+    """Has layers with LoRA saved and loaded unmerged, in a `with` block.
 
-    Keras would merge the factors into the kernel, although they go on training.
+    Keras would merge the factors of LoRA into the kernel, although the factors go on training.
 
-    Seams (Keras 3.15.1): `_flatten_layers`; `save_own_variables` of a layer may be set on it.
+    Seams (Keras 3.15.1): `_flatten_layers`; Keras calls a `save_own_variables` and a
+    `load_own_variables` that are set on a layer object.
     """
     layers = [part for part in model._flatten_layers() if getattr(part, "lora_enabled", False)]
     methods = keras.layers.Layer.save_own_variables, keras.layers.Layer.load_own_variables
@@ -258,10 +272,10 @@ def lora_unmerged(model):
 
 @contextlib.contextmanager
 def parts_may_lack():
-    """Lets `test_on_batch` take a batch without weights or targets under a distribution.
+    """Lets `test_on_batch` take a batch without sample weights or targets, in a `with` block.
 
-    It does so in a `with` block. `_distribute_data` of the JAX backend of Keras 3.12.0 asks None
-    for its shape; that of 3.15.1 does not.
+    This is for training under a distribution. There `_distribute_data` of the JAX backend of Keras
+    3.12.0 fails, because it reads the shape of None; that of 3.15.1 does not.
     """
     if keras.backend.backend() != "jax" or not sharding.is_distributed():
         yield
@@ -284,7 +298,7 @@ def parts_may_lack():
 
 
 def put_array(variable, array):
-    """Makes a variable hold another array, past the checks of an assignment.
+    """Sets the array of a variable, without the checks of `assign`.
 
     Seam (Keras 3.15.1): `_value`.
 
@@ -296,9 +310,10 @@ def put_array(variable, array):
 
 
 def bare(batches):
-    """Returns the adapter that `fit` reads inputs alone from (Keras 3.12.0 to 3.15.1).
+    """Returns an adapter that gives `fit` inputs without targets (Keras 3.12.0 to 3.15.1).
 
-    Keras's own adapter makes tuples, which are undone here.
+    Keras's adapter requires tuples when it is made. So inputs are put into tuples first, and taken
+    out of them when `fit` reads the adapter.
     """
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 

@@ -1,8 +1,8 @@
-"""Layouts of an update's arrays on the mesh of `keras.distribution`, on JAX alone.
+"""Splits the arrays of an update over the mesh of `keras.distribution`, on JAX alone.
 
-`shard_update` gives each device of the data axis a share of whatever accompanies a variable, and of
-the work (Xu et al., arXiv 2004.13336). Gradients of replicas that are not summed yet have one more
-axis in front, which the data axis splits.
+With `shard_update`, each device of the data axis stores a share of the arrays that the optimizer
+keeps for a variable, and computes that share of the update (Xu et al., arXiv 2004.13336). Gradients
+of replicas that are not summed yet have one more axis in front, which is split along the data axis.
 
 Seam into Keras 3 (3.12.0 to 3.15.1): `Variable._layout`, which is None without a distribution.
 """
@@ -19,18 +19,18 @@ _LARGE = 0.01  # fraction of all parameters from which a variable is worth a war
 
 
 def is_distributed():
-    """Returns whether `keras.distribution` is in force, which trains on JAX alone."""
+    """Returns whether Keras runs on JAX and a `keras.distribution` is set."""
     return keras.backend.backend() == "jax" and keras.distribution.distribution() is not None
 
 
 def data_axis(what):
-    """Returns the distribution in force, the name of its data axis, and its number of devices.
+    """Returns the distribution that is set, and the name and number of devices of its data axis.
 
     Args:
         what: What needs the distribution, for the message.
 
     Raises:
-        ValueError: If there is no distribution.
+        ValueError: If no distribution is set, or Keras does not run on JAX.
     """
     if not is_distributed():
         backend = keras.backend.backend()
@@ -54,16 +54,17 @@ def axes_of(variable):
 
 
 def is_split(variables):
-    """Returns whether any of the variables lies in parts on several devices."""
+    """Returns whether any of the variables is split over devices."""
     return any(axis is not None for variable in variables for axis in axes_of(variable))
 
 
 def check_whole(variables, name):
-    """Raises for a variable that lies in parts on torch.
+    """Raises if a variable is split over devices on torch.
 
-    Keras 3.16 makes a `DTensor` of what `ModelParallel` splits there, and torch's FSDP makes one of
-    every weight. What reads a weight on this host, such as the plan, would have to gather it in
-    all processes. `DataParallel` leaves plain tensors, whose gradients are summed before the step.
+    There, Keras 3.16 makes a `DTensor` of each variable that `ModelParallel` splits, and torch's
+    FSDP makes one of every weight. Whatever reads the value of a weight, such as the plan, would
+    have to gather it in all processes. With `DataParallel` variables are plain tensors, and their
+    gradients are summed before the step.
 
     Args:
         variables: The variables to build for.
@@ -84,9 +85,9 @@ def check_whole(variables, name):
 
 
 class Shares:
-    """The layouts of `shard_update`, which split one axis of an array along the data axis.
+    """Makes the layouts of `shard_update`, which split one axis of an array along the data axis.
 
-    It is the first axis that the number of devices divides.
+    It is the first axis whose length the number of devices divides.
 
     Args:
         variables: All variables that the optimizer is built for.
@@ -101,7 +102,12 @@ class Shares:
         self._check(unshared, variables)
 
     def _check(self, whole, variables):
-        """Raises if no variable is shared; warns of large variables that are not."""
+        """Raises if no variable can be split, and warns of large variables that cannot.
+
+        Args:
+            whole: The variables that cannot be split.
+            variables: All variables.
+        """
         if len(whole) == len(variables) and self._devices > 1:
             raise ValueError(
                 f"shard_update=True has nothing to share out: no axis of any variable divides by "
@@ -131,7 +137,7 @@ class Shares:
         return TensorLayout(axes, self._distribution.device_mesh)
 
     def _axes(self, variable, shape=None):
-        """Returns the axes of `layout`."""
+        """Returns, for each axis of the slots, the axis of the mesh that splits it, or None."""
         axes = axes_of(variable) if shape is None else [None] * len(shape)
         return _shared(variable.shape if shape is None else shape, axes, self._name, self._devices)
 
@@ -143,7 +149,8 @@ def _shared(shape, axes, name, devices):
         shape: The shape of the array.
         axes: For each of its axes, the axis of the mesh that splits it, or None.
         name: The name of the data axis.
-        devices: The number of its devices, which has to divide the axis to split.
+        devices: The number of devices of that axis. It has to divide the length of the axis that is
+            split.
 
     Returns:
         The new `axes`.
@@ -163,7 +170,7 @@ def replicated(rank):
 
 
 def is_on_cpus():
-    """Returns whether the devices are CPUs; a mesh to compile for may be of another machine."""
+    """Returns whether the mesh is of CPUs; it may be that of another machine, to compile for."""
     return "cpu" in str(keras.distribution.distribution().device_mesh.devices.flat[0]).lower()
 
 
@@ -173,14 +180,16 @@ def devices():
 
 
 def dealt(function, is_shared):
-    """Returns a function of stacks that has each device of the data axis work on some members.
+    """Wraps a function of stacked matrices, to have each device work on some of the matrices.
 
-    A member is whole on its device: no product is split, and none is computed twice. Each result is
-    exchanged once. Zeros fill a stack up until the devices divide it.
+    These are the devices of the data axis. A matrix is whole on its device, so no product is split,
+    and none is computed twice. Each result is exchanged once. Zeros are appended to a stack until
+    the number of devices divides it.
 
     Args:
         function: The function of stacks, see `core/stacks.py`.
-        is_shared: Whether a device has, and gets, its share of each member; else all members whole.
+        is_shared: Whether each device stores a share of every matrix, of arguments and results. If
+            not, it stores all of them whole.
     """
     distribution, name, n = data_axis("a stack")
 
@@ -200,7 +209,8 @@ def dealt(function, is_shared):
         def deal(stack):
             n_others = len(stack.shape) - 1
             padded = keras.ops.pad(stack, [(0, -count % n), *[(0, 0)] * n_others])
-            # Laid out as stored first: XLA would split whole members to exchange the parts.
+            # It first gets the layout in which it is stored. Otherwise XLA would split matrices
+            # that are whole on a device, to exchange their parts.
             return laid_out(as_stored(padded), [name, *[None] * n_others])
 
         return [
@@ -211,7 +221,7 @@ def dealt(function, is_shared):
 
 
 def beside(variable, name, shape, shares, replicas):
-    """Returns the layout and the shape of an array that accompanies a variable.
+    """Returns the layout and the shape of an array that the optimizer keeps for a variable.
 
     Args:
         variable: The variable.
@@ -225,7 +235,7 @@ def beside(variable, name, shape, shares, replicas):
     """
     layout = getattr(variable, "_layout", None)
     if is_overwritten(variable):
-        pass  # it stores the largest of the micro-batches alone, whole on each device
+        pass  # only the largest value of its micro-batches is kept, whole on each device
     elif replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
         return per_replica_layout(variable), (replicas, *variable.shape)
     elif shares:
@@ -248,12 +258,12 @@ def fitting(own, part, value):
     An update only uses their total, so the first replica gets it, and the others get zeros.
 
     Args:
-        own: The accumulator here.
-        part: The `Part` of the variable that it accompanies.
+        own: The accumulator of this optimizer.
+        part: The `named.Part` of the variable whose gradients it adds up.
         value: The saved array.
 
     Returns:
-        The new value of the accumulator; None if the array is something else.
+        The new value of the accumulator; None if the shapes are not those of gradient sums.
     """
     rank = len(part.shape)
     if any(tuple(array.shape)[len(array.shape) - rank :] != part.shape for array in (own, value)):
@@ -280,13 +290,13 @@ def like(variable, array):
 def all_gathered(variable, shares, scalar):
     """Gathers the shares of a variable's new value.
 
-    Where a collective itself writes a donated variable, libtpu copies the old value before it and
-    the new one after it. The addition of a zero on TPUs prevents that.
+    If a collective operation writes into a donated variable itself, libtpu copies the old value
+    before the operation, and the new value after it. On TPUs, a zero is added to prevent that.
 
     Args:
         variable: The variable, which has the layout of the result.
-        shares: The new value, in shares.
-        scalar: Any scalar that the program is given.
+        shares: The new value, of which each device has a share.
+        scalar: Any scalar that is an argument of the compiled program; the zero is made from it.
     """
     import jax
 

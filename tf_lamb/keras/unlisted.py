@@ -1,6 +1,6 @@
-"""Finds what a model of Keras 3 holds beside its variables.
+"""Finds the state of a Keras 3 model that is not in Keras variables.
 
-These are variables of TensorFlow, and buffers of torch.
+It is in `tf.Variable`s on TensorFlow, and in buffers of modules on torch.
 """
 
 import keras
@@ -18,7 +18,7 @@ class Buffer:
         name: The name of the buffer in it.
 
     Attributes:
-        identity: What tells the buffer from every other.
+        identity: A key that no other buffer has.
     """
 
     def __init__(self, module, name):
@@ -31,7 +31,7 @@ class Buffer:
         return self._module.get_buffer(self._name)
 
     def assign(self, value):
-        """Gives the buffer a value, in place, since others may hold the tensor, too."""
+        """Copies a value into the tensor, because other objects may hold the tensor, too."""
         import torch
 
         with torch.no_grad():

@@ -20,7 +20,8 @@ from tf_lamb.keras import arrays, host, sharding
 class Choice:
     """Chooses between the new values of a step and the old ones, which a skipped step keeps.
 
-    A skipped step is computed, too: if a branch left it out, XLA would copy all variables into it.
+    A skipped step is computed, too. If a branch of the program left it out, XLA would copy all
+    variables into that branch.
 
     Attributes:
         due: A boolean scalar, whether new values are chosen. Defaults to None: always.
@@ -68,21 +69,22 @@ class Update(step.Update):
 
     # In the order in which they run:
     #   __call__          reads the scalars, adds the micro-batch up, and counts at the end
-    #   _within           takes the step in a branch of the program, where one may not be due
-    #   _apply_if_finite  sums replicas and looks at the gradients: a step that is skipped is
-    #                     computed, and its results are not chosen (`Choice`)
+    #   _within           takes the step in a branch of the program, if it may not be due
+    #   _apply_if_finite  sums over replicas and checks the gradients; a step that is skipped is
+    #                     computed, but its results are not assigned (`Choice`)
     #   _apply            clips, and runs the rule of each layer, matrices of one shape together
     #   _step             runs the rule of one layer.
 
     def __call__(self, plan, state, scalars, count, gradients):
-        """Takes one micro-step, see the base class.
+        """Takes a micro-batch, and a step if it ends an update; see the base class.
 
         Args:
-            plan: The layers.
+            plan: The layers of the plan.
             state: The `State` of the update.
             scalars: A function that returns the `Scalars`.
-            count: A function that takes what became of the step; its result is returned.
-            gradients: The gradients, in the order of the state.
+            count: A function of the step's outcome, `TAKEN`, `NONFINITE` or `SPIKE`. Its result is
+                returned.
+            gradients: The gradients, in the order of `state.stored`.
         """
         scalars = scalars()
         take_step = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
@@ -119,7 +121,10 @@ class Update(step.Update):
 
     @staticmethod
     def _accumulate(gradients, state, is_update):
-        """Returns the sums of the micro-batches so far; an update clears all accumulators."""
+        """Returns the sums of the micro-batches so far, and assigns them to the accumulators.
+
+        A micro-batch that ends an update sets all accumulators to zero instead.
+        """
         totals = [a + g for a, g in zip(state.accumulators, gradients, strict=True)]
         dropped_totals = [dropped.value for dropped in state.dropped]
         pairs = zip([*state.accumulators, *state.dropped], [*totals, *dropped_totals], strict=True)
@@ -148,11 +153,11 @@ class Update(step.Update):
         return finite, spike
 
     def _watch(self, gradients, window):
-        """Returns whether the norm of the gradients is a spike, and adds it to the window.
+        """Returns whether the norm of the gradients is a spike, and adds the norm to the window.
 
         Args:
             gradients: The gradients of all variables.
-            window: The variable of the latest norms.
+            window: The variable with the norms of the latest steps (`core/spikes.py`).
         """
         norm, old_window = spikes.norm_of(ops, gradients), ops.convert_to_tensor(window)
         spike, new_window = spikes.watched(ops, old_window, norm, deviations=self.deviations)
@@ -160,9 +165,9 @@ class Update(step.Update):
         return spike
 
     def _aggregated(self, gradient, stored, scalars):
-        """Returns a gradient as the rule takes it: a device's share of the gradient of the update.
+        """Returns the gradient for the rule: the sum over replicas, the mean over micro-batches.
 
-        That is the sum over replicas, and the mean over micro-batches.
+        If devices work on shares, it is sharded as the slots are.
         """
         if len(gradient.shape) > len(stored.weight.shape):
             gradient = ops.sum(gradient, axis=0)
@@ -171,7 +176,7 @@ class Update(step.Update):
         return self._share(gradient, stored)
 
     def _share(self, array, stored):
-        """Returns an array of the weight's shape, sharded as its slots are, one share a device."""
+        """Returns an array of a weight's shape; if devices work on shares, sharded as its slots."""
         return self._like(stored.slots[0], array) if stored.slots else array
 
     def _like(self, variable, array):
@@ -187,7 +192,13 @@ class Update(step.Update):
         return list({id(v): v for v in variables if v is not None}.values())
 
     def _within(self, due, apply, state, otherwise):
-        """Takes the step if it is due, in a branch of the program where one is being traced.
+        """Takes the step if it is due; in a branch of the program if one is being traced.
+
+        Args:
+            due: Whether the step is due, a boolean scalar.
+            apply: A function without arguments that takes the step.
+            state: The `State` of the update.
+            otherwise: What to return if the step is not due.
 
         Returns:
             The result of the step, or `otherwise` in its place.
@@ -196,10 +207,11 @@ class Update(step.Update):
             return apply() if known_due else otherwise
         variables = self._changed_by(state)
 
-        def stepped():  # returns values, since a branch on JAX assigns to no variable
+        def stepped():  # returns values, because a branch on JAX cannot assign to variables
             with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
                 result = apply()
-            # Laid out inside the branch: behind it, XLA would gather where no step is due, too.
+            # They get their layout inside the branch. After it, XLA would gather shares even if no
+            # step is due.
             values = (self._like(v, scope.get_current_value(v)) for v in variables)
             return result, list(values)
 
@@ -209,7 +221,15 @@ class Update(step.Update):
         return result
 
     def _skip(self, skipped, finite, state, scalars, paths):
-        """Counts a skipped step, and raises where steps are refused."""
+        """Counts a skipped step, and raises if `on_nonfinite` asks for that.
+
+        Args:
+            skipped: Whether the step is skipped, a boolean scalar.
+            finite: Whether each gradient is finite, a boolean vector.
+            state: The `State` of the update.
+            scalars: The `Scalars`. Nothing is raised while a loss scale is searched.
+            paths: The paths of the variables, in the order of `finite`.
+        """
         (count,) = state.skipped
         count.assign_add(ops.cast(skipped, count.dtype))
         if self.refusal:
@@ -217,7 +237,7 @@ class Update(step.Update):
             host.refuse(refused, finite, self.refusal, paths)
 
     def _apply(self, plan, gradients, state, scalars, choice):
-        """Clips the gradients, runs the rule of each layer, and updates the averages."""
+        """Clips the gradients, runs the rule of each layer, and updates averages of the weights."""
         gradients = self.clip(gradients)
         steps = [
             self._step(layer, [gradients[i] for i in layer.members], state, scalars, choice)
@@ -230,7 +250,10 @@ class Update(step.Update):
             self._average(average, stored, scalars, choice)
 
     def _average(self, average, stored, scalars, choice):
-        """Updates the average of a weight, and overwrites weight and master by it where due."""
+        """Updates the moving average of a weight.
+
+        If `scalars.ema_overwrites` is true, the weight and its master become the average.
+        """
         updated = stored._replace(weight=self._like(average, stored.weight))
         new = step.averaged(ops, average, updated, scalars.ema_momentum, arrays.bitcast)
         choice.assign(average, new)
@@ -239,12 +262,12 @@ class Update(step.Update):
             choice.assign(copy, updated)
 
     def step_layer(self, layer, gradients, state, scalars):
-        """Takes one step of the rule for one layer, on any backend.
+        """Takes one step of the rule for one layer.
 
         Args:
             layer: The layer.
             gradients: The gradients of its variables.
-            state: The `State`, in the order of the layer.
+            state: The `State`, in the order of the layer's variables.
             scalars: The `Scalars`.
         """
         with arrays.uncast():
@@ -256,7 +279,7 @@ class Update(step.Update):
         present = step.present_in(ops, layer, gradients)
         if layer.may_rest:
             choice &= ops.any(ops.stack(present))
-        # A device works on its share of each weight; slots are stored as such shares.
+        # With `is_shared`, a device works on its share of each weight, as it stores one of slots.
         shares = [entry._replace(weight=self._share(entry.weight, entry)) for entry in stored]
         new = yield from step.step(
             arrays, self.rule, layer.treatments, gradients, shares,
@@ -278,7 +301,7 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
 
     Args:
         rule: The `Rule` of the optimizer.
-        jit_compile: Whether TensorFlow compiles the update by XLA; None leaves it to the update.
+        jit_compile: Whether TensorFlow may compile the update by XLA.
         variables: The variables that the optimizer trains.
         is_shared: Whether `shard_update` gives each device a share of the update.
         arguments: The keyword arguments of the update on every backend.
