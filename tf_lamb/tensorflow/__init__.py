@@ -1,1 +1,1 @@
-"""The parts that all frontends on TensorFlow share, such as the compiled update."""
+"""Code for TensorFlow that Keras 3, tf_keras and Model Garden share, such as the update."""

@@ -1,8 +1,8 @@
 """Reads optimizers of the legacy Keras interface from files: `tf.train.Checkpoint` and HDF5.
 
-Seams, all in this file: of TensorFlow (2.15 to 2.20) the object graph of a checkpoint, which alone
-has the names, `slot_variables` of an optimizer's node and `full_name` of a variable; of Keras 2.15
-the groups and attributes of HDF5.
+Seams, all in this file: of TensorFlow (2.15 to 2.20) the object graph in a checkpoint, which is the
+only part of it with names, with `slot_variables` of an optimizer's node and `full_name` of a
+variable; of Keras 2.15 the groups and attributes of HDF5.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ def read(path, paths, weights) -> Source:
     Args:
         path: That of an HDF5 file, of a checkpoint (its prefix, or one of its files), of a folder
             with checkpoints, or of a SavedModel's folder.
-        paths: The paths of the variables that are wanted. If a file has several optimizers, the one
-            with the most of them is taken.
+        paths: The paths of the variables whose slots are wanted. If a checkpoint has several
+            optimizers, the one with slots of most of these variables is read.
         weights: Whether to read the weights of the model.
 
     Raises:
@@ -145,7 +145,16 @@ def _key(node):
 
 
 def _slot_keys(optimizer, nodes, keys):
-    """Returns variable -> slot -> key in the checkpoint, for the keys that it has."""
+    """Returns name of a variable -> name of a slot -> key in the checkpoint.
+
+    Args:
+        optimizer: The node of the optimizer in the object graph.
+        nodes: All nodes of the object graph.
+        keys: The keys of the checkpoint. A slot whose key is not among them is left out.
+
+    Raises:
+        ValueError: If two variables have the same name.
+    """
     table: dict = {}
     for slot in optimizer.slot_variables:
         variable = nodes[slot.original_variable_node_id].attributes[0].full_name
@@ -172,7 +181,11 @@ def _weights(reader, nodes, optimizers, keys):
 
 @contextlib.contextmanager
 def _opened(path):
-    """Opens an HDF5 file in a `with` block, whose errors of reading become that of damage."""
+    """Opens an HDF5 file in a `with` block.
+
+    Raises:
+        ValueError: If the file is a .keras file, or if reading it in the block fails.
+    """
     if zipfile.is_zipfile(path):
         raise _no_slots(
             f"the file {path!r}",
@@ -233,7 +246,19 @@ def _named(group):
 
 
 def _source(origin, name, step, slots, source_config, weights):
-    """Returns the `Source` of slots; raises where one of them is no array of numbers."""
+    """Makes the `Source` of what was read from a file.
+
+    Args:
+        origin: The file in words.
+        name: The name of the optimizer in it.
+        step: The number of optimizer steps done.
+        slots: Name of a variable -> name of a slot -> array.
+        source_config: The arguments of the optimizer, by its own names.
+        weights: Name of a variable -> array, or None.
+
+    Raises:
+        ValueError: If a slot is no array of numbers.
+    """
     for variable, values in slots.items():
         for slot, value in values.items():
             if getattr(getattr(value, "dtype", None), "kind", "") not in _NUMBERS:

@@ -4,12 +4,13 @@ import tensorflow as tf
 
 
 def dataset(batches, first, is_tried=False):
-    """Returns a dataset whose shapes are known except for the batch, for one program of all sizes.
+    """Returns a dataset whose shapes are known but for the batch size; one program fits all sizes.
 
     Args:
         batches: The generator of batches, which is read once.
         first: A batch that is like all others, except for its size.
-        is_tried: Whether `fit` begins to read the dataset to build the model, and then begins anew.
+        is_tried: Whether `fit` reads the dataset twice: first a batch to build the model, which is
+            `first`, and then all batches. Defaults to False.
     """
     passes = iter([[first], batches] if is_tried else [batches])
     signature = tf.nest.map_structure(
@@ -22,7 +23,7 @@ def dataset(batches, first, is_tried=False):
 
 
 def _tuples(batch):
-    """Returns the batch with tuples in place of lists, each of which would become one array."""
+    """Returns the batch with tuples for lists, because TensorFlow makes one array of a list."""
     if isinstance(batch, dict):
         return {key: _tuples(value) for key, value in batch.items()}
     return tuple(map(_tuples, batch)) if isinstance(batch, (list, tuple)) else batch

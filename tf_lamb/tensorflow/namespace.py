@@ -1,6 +1,6 @@
-"""The array namespace of rules on TensorFlow: the few functions that they use, with NumPy's names.
+"""The array functions that update rules call on TensorFlow, with NumPy's names.
 
-Some depend on what the step is traced for, since what is fastest on a CPU is not on a TPU.
+Some use other operations on a TPU than on a CPU, because what is fastest differs.
 """
 
 import contextlib
@@ -10,9 +10,9 @@ import types
 
 import tensorflow as tf
 
-# The number of elements of a layer from which XLA compiles its update on a CPU or GPU. XLA saves
-# passes over memory. Fewer elements lie in the cache, and do not earn back the tenth of a second
-# that a program takes to compile.
+# On a CPU or GPU, XLA compiles the update of a layer with at least this number of elements. XLA
+# saves passes over memory. A smaller layer fits into the cache, and does not save the tenth of a
+# second that a program takes to compile.
 LARGE = 2**16
 
 _tracing_for_tpu = False
@@ -83,8 +83,9 @@ _PARTS = 8  # into which `sum` splits the rows of an array
 def sum(x, axis=None, keepdims=False):
     """Sums as NumPy does.
 
-    XLA's CPU compiler writes an array out before it sums its elements, but not before it adds it to
-    another. So the sum of all elements begins with adding up eight parts of the rows.
+    XLA's CPU compiler writes an array to memory before it sums the elements, but not before it adds
+    the array to another one. So the sum of all elements of a large array begins with the sum of
+    eight parts of its rows.
 
     Args:
         x: The array.
@@ -101,7 +102,7 @@ def sum(x, axis=None, keepdims=False):
 
 
 def where(condition, x, y):
-    """Chooses as NumPy does; a number has the dtype of the array that it stands beside.
+    """Chooses elements as NumPy does; a number `x` gets the dtype of the array `y`.
 
     Args:
         condition: The boolean array.
@@ -145,11 +146,12 @@ def take_along_axis(x, indices, axis):
 
 
 def precise(x, y):
-    """Computes x @ y about as precisely as float32, where one product would round its inputs.
+    """Computes x @ y nearly to the precision of float32, also where a device rounds x and y first.
 
-    Each matrix is split into its bfloat16 value and the rest, and the products are added; that of
-    both rests is too small to count. TensorFlow has no setting for the precision of one product: by
-    default a GPU drops 13 bits of the inputs, and a TPU 16.
+    Each matrix is split into its value in bfloat16 and the remainder. The products of these parts
+    are added, except that of the two remainders, which is too small to matter. TensorFlow has no
+    setting for the precision of a single product: by default, a GPU drops 13 bits of each input,
+    and a TPU drops 16.
 
     Args:
         x, y: Matrices, or stacks of matrices.
@@ -168,7 +170,10 @@ def _parts(x):
 
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _cholesky(x):
-    """Computes the lower factor, or NaN where there is none; TensorFlow's kernel raises there."""
+    """Computes the lower Cholesky factor by XLA.
+
+    For a matrix without one it returns NaN, where TensorFlow's own kernel would raise.
+    """
     return tf.linalg.cholesky(x)
 
 

@@ -1,9 +1,10 @@
-"""What a step needs under `tf.distribute`: accumulators of replicas, sums and maxima over them.
+"""Accumulators of replicas, and sums and maxima over replicas, for a step under `tf.distribute`.
 
-It also has the checks of the strategy that an optimizer is used under.
+This file also checks the strategy that an optimizer is used under.
 
 Under `ParameterServerStrategy` the variables lie on several servers. Seam into TensorFlow (2.20):
-`_sharded_container` of a part, which `api.variables` reads, too.
+`_sharded_container` of a part of a variable that is split over servers; `api.variables` reads it,
+too.
 """
 
 import contextlib
@@ -18,25 +19,26 @@ def uses_servers():
 
 @contextlib.contextmanager
 def on_server_of(variable):
-    """Places the update of a layer, in a `with` block, on the server that holds a variable of it.
+    """Places the operations of a `with` block on the parameter server that holds a variable.
 
-    Without servers it moves nothing.
+    Under any other strategy it does nothing.
     """
     if not uses_servers():
         yield
         return
-    # By the device's name: in a branch of a `tf.cond` the variable is an argument without a place.
+    # The device is set by its name, because in a branch of a `tf.cond` the variable is an argument
+    # without a place.
     with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device(variable.device):
         yield
 
 
 def refuse_parts(variables, plan, clipnorm):
-    """Raises for a variable that lies in parts, each on a server, if its norm is needed.
+    """Raises if a variable is split over parameter servers, and the norm of the whole is needed.
 
     Args:
         variables: The variables of the build.
         plan: Their plan.
-        clipnorm: The argument of the optimizer; None is no clipping by it.
+        clipnorm: The argument of the optimizer; None does not clip.
 
     Raises:
         ValueError: If such a variable is adapted, or clipped by its norm.
@@ -61,8 +63,8 @@ def refuse_parts(variables, plan, clipnorm):
 def per_replica_variables():
     """Gives each replica its own copy of variables that are made in a `with` block.
 
-    A file has their sum, and gives each replica a share of it. Under a parameter server the
-    variables belong to all workers.
+    A file holds the sum of the copies, and each replica gets an equal share of it when the file is
+    loaded. Under `ParameterServerStrategy` all workers share the variables instead.
     """
 
     def creator(make, **kwargs):
@@ -77,14 +79,14 @@ def per_replica_variables():
 
 @contextlib.contextmanager
 def beside(strategy, variable, dtype):
-    """Makes variables, in a `with` block, where another one lives.
+    """Places the variables that are made in a `with` block on the devices of another variable.
 
-    Those in bfloat16 each worker makes by itself, with the same values on all: TensorFlow's
-    broadcast from the first worker takes no bfloat16.
+    Each worker initializes a bfloat16 variable by itself, with the same values on all workers,
+    because TensorFlow's broadcast from the first worker does not take bfloat16.
 
     Args:
         strategy: The strategy of the variables.
-        variable: The variable of the framework that is there.
+        variable: The other variable, of TensorFlow.
         dtype: The dtype of the new variables.
     """
     extended = strategy.extended
@@ -104,7 +106,7 @@ def beside(strategy, variable, dtype):
 def gather(strategy, accumulators, gradients, is_update):
     """Adds gradients to the accumulators of their replica.
 
-    At an update the accumulators get the sums over replicas.
+    If this micro-batch ends an update, the accumulators then get the sums over replicas.
 
     Args:
         strategy: The strategy of the optimizer.
@@ -134,15 +136,15 @@ def gather(strategy, accumulators, gradients, is_update):
 
 
 def of_replica(strategy, state, weight):
-    """Returns the state with the copies of one replica.
+    """Returns a `State` of one replica's copies of the variables.
 
-    The replica is known by its copy of the first weight. A `tf.function` takes a replica's copy as
-    an argument, but captures a mirrored variable: a program would then work on the variables that
-    it was traced with, whatever it is given.
+    The replica is found by its copy of the first weight. A `tf.function` takes a replica's copy as
+    an argument, but captures a mirrored variable. With mirrored variables, a program would always
+    work on those that it was traced with.
 
     Args:
         strategy: The strategy of the optimizer.
-        state: The `State` of all replicas.
+        state: The `State` of the mirrored variables.
         weight: The replica's copy of the first weight.
     """
     copies = strategy.experimental_local_results
@@ -169,10 +171,10 @@ def sum_over_replicas(tensor):
 def largest(tensors):
     """Returns the elementwise maximum of each tensor over replicas, by one all-reduce for all.
 
-    Under a parameter server the tensors come back as they are.
+    Under `ParameterServerStrategy` it returns the tensors as they are.
 
-    `all_gather` of TensorFlow 2.20 numbers its exchanges as another strategy of the process numbers
-    its sums, and the later one breaks off.
+    It does not call `all_gather`. In TensorFlow 2.20, that may give an exchange the number that
+    another strategy in the process gives a sum, and the later one of the two breaks off.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1 or uses_servers():
@@ -187,9 +189,10 @@ def largest(tensors):
 
 
 def scope_of(strategy):
-    """Returns the scope of the strategy that an optimizer was made under, for a caller in no scope.
+    """Returns the scope of the strategy that an optimizer was made under, to build it in.
 
-    Without it a build would make variables that only one replica has.
+    Outside of that scope, a build would make variables that only one replica has. If a scope is
+    entered already, the result is a context that does nothing.
     """
     default_strategy = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() or strategy in (None, default_strategy):
@@ -236,7 +239,7 @@ def check_strategy(strategy, name):
 
 
 def assign(strategy, variables, values):
-    """Gives every replica's copy of a variable that replica's value.
+    """Assigns to each replica's copies of variables the values of that replica.
 
     Args:
         strategy: The strategy of the optimizer.
@@ -251,7 +254,7 @@ def assign(strategy, variables, values):
 
 
 def _put(strategy, variables, values):
-    """Assigns values, where replicas meet, to the copies of variables."""
+    """Assigns values to the copies of variables on every replica."""
 
     # Rewriting this package's own code for AutoGraph would take seconds.
     @tf.autograph.experimental.do_not_convert

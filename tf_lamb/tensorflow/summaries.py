@@ -10,12 +10,14 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, UNSEEN
 
 
 def vector_like(variable, strategy, name):
-    """Makes the vector that records a variable's trust ratio, `UNSEEN`, on the variable's device.
+    """Makes the variable of four numbers that records the trust ratio of another variable.
+
+    It begins as `UNSEEN`, and lies on the device of the other variable.
 
     Args:
-        variable: The variable.
+        variable: The other variable.
         strategy: The strategy of the optimizer.
-        name: The name of the vector.
+        name: The name of the new variable.
     """
     inside = tf.distribute.get_strategy() is strategy
     with (
@@ -26,7 +28,7 @@ def vector_like(variable, strategy, name):
 
 
 def fetch(vectors):
-    """Reads vectors as lists of floats, in one transfer."""
+    """Returns the values of variables of one shape as lists of floats, read in one transfer."""
     return tf.stack([tf.convert_to_tensor(vector) for vector in vectors]).numpy().tolist()
 
 
@@ -47,7 +49,10 @@ class Writer:
             self._writer = tf.summary.create_noop_writer()
 
     def write(self, step, observations):
-        """Writes one reading: scalars by variable, histograms by layer, the count of clipped ones.
+        """Writes the norms and trust ratios of one step.
+
+        These are a scalar for each variable, histograms over layers, and the number of trust ratios
+        that were changed by a bound.
 
         Args:
             step: The number of the step.

@@ -1,13 +1,15 @@
-"""Tracks an optimizer's state in TensorFlow's checkpoints, by the names of edges between objects.
+"""Saves and restores an optimizer in TensorFlow's checkpoints, by the names of its variables.
 
-The slot `m` of the fourth variable is the edge `m:3`. The first edge leads to a node without values
-and has the layout of the variables in its name. It is looked up before the others, and tells which
-of them belongs to which variable here. So a layer that is frozen in between moves none.
+A checkpoint is a graph of objects, whose edges have names. The slot `m` of the fourth variable is
+at the edge `m:3`. The first edge leads to an object without values. Its name contains the `Layout`
+of `api/optimizers/layout.py`: the place of each variable in its model. That edge is looked up
+before the others, so it is known then which saved variable continues in which variable of the
+optimizer, even if a layer was frozen in between.
 
-Seams into TensorFlow (2.20), of what it tracks: `_trackable_children` is called once when an
-optimizer is restored, then `_lookup_dependency` for each edge in the checkpoint, in its order, and
-nothing is assigned before all are found; `_handle_deferred_dependencies` restores what is made
-later.
+Seams into TensorFlow (2.20), of how it restores an optimizer: it calls `_trackable_children` once,
+then `_lookup_dependency` for each edge in the checkpoint, in the order of these, and assigns no
+value before all edges are looked up; `_handle_deferred_dependencies` restores variables that are
+made later.
 """
 
 import tensorflow as tf
@@ -18,13 +20,13 @@ _EDGE = "layout:"  # the beginning of the name of the first edge
 
 
 class _Restored:
-    """Holds what the checkpoint that is being restored says of an optimizer.
+    """Holds what is known of an optimizer from the checkpoint that is being restored.
 
     Attributes:
-        node: The node that the edge with the layout leads to.
+        node: The object without values that the edge with the layout leads to.
         layout: The layout in the checkpoint; None before it is read.
-        variables: Name of an edge in the checkpoint -> variable here; None before the layout is
-            read.
+        variables: Name of an edge in the checkpoint -> variable of the optimizer; None before the
+            layout is read.
     """
 
     def __init__(self):
@@ -35,20 +37,23 @@ class _Restored:
 
 def _restored(optimizer):
     """Returns the `_Restored` of an optimizer."""
-    # Set past `__setattr__`, by which both Kerases would track it.
+    # Written into `__dict__`, because `__setattr__` of Keras 3 and of tf_keras would track it.
     return optimizer.__dict__.setdefault("_restored", _Restored())
 
 
 def children(optimizer, others):
-    """Returns the edges of an optimizer in a checkpoint: to variables by name, not to lists.
+    """Returns the edges of an optimizer in a checkpoint, name -> object.
+
+    Each variable is at an edge of its own, by its name.
 
     Args:
-        optimizer: One of ours.
-        others: The edges that the framework finds, name -> object.
+        optimizer: An optimizer of this package.
+        others: The edges that Keras finds, name -> object. Those to lists of variables are left
+            out.
     """
     state, restored = optimizer._named_state(), _restored(optimizer)
     if state.parts:
-        restored.layout = restored.variables = None  # those of an earlier checkpoint
+        restored.layout = restored.variables = None  # they were of an earlier checkpoint
     state_variables = state.variables()
     state_ids = {id(variable) for variable in state_variables.values()}
     layout_edge = {_EDGE + state.layout.to_text(): restored.node} if state.layout.trained else {}
@@ -67,15 +72,16 @@ def lookup(optimizer, name, otherwise):
     """Returns the object at an edge of the checkpoint that is being restored.
 
     Args:
-        optimizer: One of ours.
+        optimizer: An optimizer of this package.
         name: The name of the edge.
-        otherwise: A function that looks up a name that has nothing to do with the layout.
+        otherwise: A function without arguments that looks the name up as Keras does. It is called
+            if the name is not that of the layout or of a slot.
 
     Returns:
-        The object, or None where it is not made yet.
+        The object, or None if it is not made yet.
 
     Raises:
-        ValueError: If the state in the checkpoint is that of other layers.
+        ValueError: If the checkpoint is of an optimizer of other layers.
     """
     restored = _restored(optimizer)
     if name.startswith(_EDGE):
@@ -91,7 +97,7 @@ def lookup(optimizer, name, otherwise):
 
 
 def restore_deferred(optimizer):
-    """Restores, at the end of a build, what a checkpoint has held for the new variables."""
+    """Restores the variables of a finished build from a checkpoint that was read before it."""
     state, restored = optimizer._named_state(), _restored(optimizer)
     variables = state.variables()
     if restored.layout is not None and state.parts:

@@ -1,4 +1,4 @@
-"""The XLA-compiled update of many variables: what one replica does with aggregated gradients."""
+"""The update of many variables with aggregated gradients, compiled by XLA where that is faster."""
 
 import dataclasses
 import functools
@@ -18,8 +18,8 @@ from tf_lamb.tensorflow.replicas import of_replica, on_server_of, uses_servers
 def dense(gradient, variable):
     """Returns a gradient as a tensor in the shape of its variable.
 
-    Every row of the moments decays, so the gradient of an embedding may as well be dense. A data
-    set that does not say its shapes hides those of gradients from TensorFlow, too.
+    The gradient of an embedding may as well be dense, because an update changes every row of the
+    slots. The shape is set, because TensorFlow does not know it if the dataset hides its shapes.
 
     Args:
         gradient: The gradient, perhaps `IndexedSlices`.
@@ -33,8 +33,8 @@ def dense(gradient, variable):
 def are_finite(gradients):
     """Returns, for each gradient, whether the sum of its squares is finite.
 
-    The sum is in the precision of the update. If it is finite, so is each element, and its square
-    as well, which a second moment has to hold.
+    The sum is in the precision of the update. If it is finite, so are each element and its square,
+    which a second moment such as Adam's v has to hold.
     """
     return tf.stack([tf.math.is_finite(tf.nn.l2_loss(gradient)) for gradient in gradients])
 
@@ -48,15 +48,15 @@ def finite_variables(variables):
 
 
 def array_of(variable):
-    """Returns a variable's value in NumPy; None in a graph that nothing eager surrounds."""
+    """Returns a variable's value in NumPy; None in a graph outside of eager code."""
     with tf.init_scope():
         return tf.convert_to_tensor(variable).numpy() if tf.executing_eagerly() else None
 
 
 def refuse_nonfinite(finite, refusal, paths, unless):
-    """Returns an operation that raises unless all is finite.
+    """Returns an operation that raises an error unless all gradients are finite.
 
-    In a step that XLA compiles whole, it does nothing.
+    In a step that XLA compiles as a whole, it does nothing.
 
     Args:
         finite: Whether each gradient is finite, a boolean vector.
@@ -72,7 +72,7 @@ def refuse_nonfinite(finite, refusal, paths, unless):
 
 
 def _is_compiled_whole():
-    """Returns whether XLA compiles what is being traced."""
+    """Returns whether XLA compiles the whole program that is being traced."""
     # seam: TensorFlow 2.20.
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
@@ -91,14 +91,14 @@ def _add_one(counter):
 class Update(step.Update):
     """Applies one rule to many variables, on one replica.
 
-    One program is traced for each (shape, dtype, treatment), not one for the whole list: a network
-    has hundreds of variables and a dozen shapes, and the time of the first step grows with the
-    number of programs. XLA compiles those that are large enough to gain by it. Where the rule works
-    on matrices that can be stacked, one program has all layers that are treated alike.
+    A program is traced for each (shape, dtype, treatment), and all variables of these share it: a
+    network has hundreds of variables and a dozen shapes, and the time of the first step grows with
+    the number of programs. XLA compiles the programs of large layers. If the rule works on matrices
+    that can be stacked, one program updates all layers of one shape and treatment.
 
     Attributes:
-        jit_compile: Whether XLA compiles the programs of large layers.
-        gains: Whether the rule gains by that, on one device.
+        jit_compile: Whether XLA may compile programs.
+        gains: Whether XLA makes the update of a large layer faster on one device.
         assign: A function that gives a weight or a slot its new value.
     """
 
@@ -108,7 +108,7 @@ class Update(step.Update):
 
     def __post_init__(self):
         self._programs: dict = {}
-        self._steps: dict = {}  # by plan: as an argument, each equal tuple would be traced anew
+        self._steps: dict = {}  # by plan; as an argument, an equal plan would be traced again
 
     @property
     def is_traced(self) -> bool:
@@ -116,46 +116,60 @@ class Update(step.Update):
         return bool(self._programs)
 
     # In the order in which they run:
-    #   __call__            once, where replicas meet: reads the scalars, and counts at the end
-    #   _on_each_replica    has its copies of all variables
-    #   _finish_micro_step  takes the mean of micro-batches where an update is due
-    #   _apply_if_finite    looks at the gradients first
-    #   _apply              clips, and runs the program of each layer or stack of layers,
-    #   _step               which is all that such a program does.
+    #   __call__            runs once for all replicas: reads the scalars, and counts at the end
+    #   _on_each_replica    finds the copies of all variables on one replica
+    #   _finish_micro_step  computes the mean of the micro-batches, if an update is due
+    #   _apply_if_finite    skips the step if a gradient is not finite, or the norm of all a spike
+    #   _apply              clips, and runs the program of each layer or stack of layers
+    #   _step               is such a program.
 
     def __call__(self, plan, state, scalars, count, strategy, gradients):
-        """Takes one micro-step, see the base class.
+        """Takes a micro-batch, and a step if it ends an update; see the base class.
 
-        It is called where the replicas meet that have come with these gradients, which are
-        aggregated by now. One call hands each replica its own copy of every variable. The
-        treatments were decided once, so they cannot differ between replicas, and neither can
-        whether the step is skipped. A skipped step changes nothing but its counter and the
-        accumulators, which begin anew.
+        It is called in cross-replica context, with gradients that are aggregated over replicas. The
+        strategy calls `_on_each_replica` for each replica. The build has decided the treatments, so
+        they cannot differ between replicas; neither can the decision to skip the step. A skipped
+        step changes only counters, the norms of past steps, and the accumulators, which begin at
+        zero again.
 
         Args:
-            plan: The layers.
+            plan: The layers of the plan.
             state: The `State` of the update.
             scalars: A function that returns the `Scalars`.
-            count: A function that takes what became of the step; its result is returned.
+            count: A function of the step's outcome, `TAKEN`, `NONFINITE` or `SPIKE`. Its result is
+                returned.
             strategy: The strategy of the optimizer.
-            gradients: The gradients, in the order of the state. Empty where they accumulate: the
-                accumulators have them, summed over replicas where this is an update.
+            gradients: The gradients, in the order of `state.stored`. Empty if gradients accumulate:
+                the accumulators have them, summed over replicas if this micro-batch ends an update.
         """
         scalar_tensors = Scalars(*(x if x is None else tf.convert_to_tensor(x) for x in scalars()))
-        # Rewriting this package's own code for AutoGraph would be half of the first step.
+        # AutoGraph would spend half of the first step on rewriting this package's own code.
         on_each = tf.autograph.experimental.do_not_convert(
             functools.partial(self._on_each_replica, strategy, plan, state)
         )
         of_replicas = strategy.extended.update(
             state.stored[0].weight, on_each, args=(gradients, scalar_tensors), group=False
         )
-        return count(tf.nest.flatten(of_replicas)[0])  # a step that XLA compiles returns one alone
+        return count(tf.nest.flatten(of_replicas)[0])  # one alone, in a step that XLA compiles
 
     def _on_each_replica(self, strategy, plan, state, weight, gradients, scalars):
-        """Ends the micro-step of the replica that has this copy of the first weight."""
+        """Takes the step on one replica, if an update is due; returns the outcome.
+
+        The strategy calls this once for each replica.
+
+        Args:
+            strategy: The strategy of the optimizer.
+            plan: The layers of the plan.
+            state: The `State` of the mirrored variables.
+            weight: This replica's copy of the first weight, by which its copies of all other
+                variables are found.
+            gradients: The aggregated gradients; empty if gradients accumulate.
+            scalars: The `Scalars`, as tensors.
+        """
         finish = self._finish_micro_step if self.accumulation_steps else self._apply_if_finite
         finish = functools.partial(finish, plan)
-        # One call in a user's eager loop; a graph of the user has the step as a part.
+        # In a user's eager loop, the step is compiled into one `tf.function`. In a graph of the
+        # user, it is a part of that graph.
         if tf.executing_eagerly():
             if plan not in self._steps:
                 self._steps[plan] = tf.function(finish, autograph=False)
@@ -163,7 +177,17 @@ class Update(step.Update):
         return finish(gradients, of_replica(strategy, state, weight), scalars)
 
     def _finish_micro_step(self, plan, _, state, scalars):
-        """Takes one step, if an update is due; returns what became of it."""
+        """Takes one step with the mean of the micro-batches, if an update is due.
+
+        Args:
+            plan: The layers of the plan.
+            _: Ignored, since the accumulators have the gradients.
+            state: The `State` of this replica's copies.
+            scalars: The `Scalars`.
+
+        Returns:
+            The outcome; `TAKEN` if no update is due.
+        """
 
         def apply():
             mean = [self.mean(namespace, total, scalars) for total in state.accumulators]
@@ -201,11 +225,11 @@ class Update(step.Update):
             return tf.where(spike, SPIKE, outcome)
 
     def _watch(self, gradients, window):
-        """Returns whether the norm of the gradients is a spike, and adds it to the window.
+        """Returns whether the norm of the gradients is a spike, and adds the norm to the window.
 
         Args:
             gradients: The gradients of all variables.
-            window: The variable of the latest norms.
+            window: The variable with the norms of the latest steps (`core/spikes.py`).
         """
         norm_of = functools.partial(spikes.norm_of, namespace)
         if self._is_compiled_on_replicas():
@@ -225,7 +249,7 @@ class Update(step.Update):
         return several and self.jit_compile and not namespace.is_tpu() and not uses_servers()
 
     def _apply(self, plan, gradients, state, scalars):
-        """Clips, runs the program of each group of layers, and moves the averages."""
+        """Clips, runs the program of each group of layers, and updates averages of the weights."""
         gradients = self.clip(list(gradients))
         for layers in self._worked_on_together(plan, state):
             with on_server_of(state.stored[layers[0].members[0]].weight):
@@ -239,14 +263,14 @@ class Update(step.Update):
         Args:
             layer: The layer.
             gradients: The gradients of its variables.
-            state: The `State`, in the order of the layer.
+            state: The `State`, in the order of the layer's variables.
             scalars: The `Scalars`.
         """
         self._prepared([layer], gradients, state, scalars)()
 
     def _worked_on_together(self, plan, state):
-        """Returns the layers in groups, each of which one program steps."""
-        # XLA takes the variables of one device, and those of a step may lie on several servers.
+        """Returns the layers in groups; one program updates all layers of a group."""
+        # XLA takes variables of one device only, and parameter servers may hold those of a group.
         if not self.stacks or uses_servers():
             return [[layer] for layer in plan]
         groups: dict = {}
@@ -258,7 +282,14 @@ class Update(step.Update):
         return groups.values()
 
     def _prepared(self, layers, gradients, state, scalars):
-        """Returns one step of the rule for layers that are treated alike, ready to be called."""
+        """Returns a function without arguments that takes one step of the rule for some layers.
+
+        Args:
+            layers: Layers that share a program.
+            gradients: The gradients of all variables.
+            state: The `State` of all variables.
+            scalars: The `Scalars`.
+        """
         first, states = layers[0], [state.of(layer) for layer in layers]
         stored, observed = map(list, zip(*states, strict=True))
         layer_gradients = [[gradients[i] for i in layer.members] for layer in layers]
@@ -288,15 +319,15 @@ class Update(step.Update):
         return layer.treatments, *shapes
 
     def _program(self, layers, state):
-        """Returns the program for layers that are treated alike, traced once for their kind."""
+        """Returns the program for so many layers of one key, which the first call makes."""
         key = len(layers), *self._key(layers[0], state)
         if key not in self._programs:
             program = functools.partial(self._step, layers[0].treatments)
-            # On a TPU the step is one program already, and its variables are no arguments.
+            # On a TPU, the whole step is one program already, to which variables are no arguments.
             if not namespace.is_tpu() and not uses_servers():
                 size = len(layers) * sum(stored.weight.shape.num_elements() for stored in state[0])
-                # TensorFlow's own kernels may add in another order on each replica, whose copies
-                # would then differ by a last bit.
+                # TensorFlow's own kernels may add in another order on each replica, so that their
+                # copies would differ in the last bit. So XLA compiles small layers, too, then.
                 replicas = tf.distribute.get_strategy().num_replicas_in_sync
                 large = self.gains and size >= namespace.LARGE
                 compiled = self.jit_compile and (large or replicas > 1)
@@ -305,7 +336,19 @@ class Update(step.Update):
         return self._programs[key]
 
     def _step(self, treatments, numbers, gradients, stored, observed, present, lr, t, decay):
-        """Takes one step of the rule for layers, each of which has these treatments."""
+        """Takes one step of the rule for layers of the same treatments.
+
+        Args:
+            treatments: The treatment of each variable of a layer.
+            numbers: The number of each layer.
+            gradients: For each layer a list of its gradients.
+            stored: For each layer a list of its `Stored`.
+            observed: For each layer a list of the tuples in `State.observed`.
+            present: For each layer the result of `core.step.present_in`.
+            lr: The learning rate.
+            t: The number of the step, from 1.
+            decay: None, or a scalar that multiplies the decay of each treatment.
+        """
         steps = [
             step.step(
                 namespace, self.rule, treatments, layer_gradients, old, lr=lr, t=t, number=number,
@@ -321,7 +364,10 @@ class Update(step.Update):
                 assign_stored(self.assign, old, new_stored)
 
     def _average(self, state, scalars):
-        """Moves the averages; overwrites the weights and their masters where that is due."""
+        """Updates the moving averages of the weights.
+
+        If `scalars.ema_overwrites` is true, the weights and their masters become the averages.
+        """
         for average, stored in state.averages:
             momentum, bitcast = scalars.ema_momentum, namespace.bitcast
             average.assign(step.averaged(namespace, average, stored, momentum, bitcast))
