@@ -1,6 +1,7 @@
 """The callbacks for tf_keras.
 
-Each joins the framework-independent half with tf_keras's base class.
+Each class joins the framework-independent class in `tf_lamb.api.callbacks` with tf_keras's base
+class.
 """
 
 import os
@@ -14,9 +15,9 @@ from tf_lamb.tensorflow import summaries
 
 
 class BetweenBatches(tf_keras.callbacks.Callback):
-    """A callback that knows how many steps lie between two calls.
+    """Finds out how many batches `fit` runs between two calls of a callback's batch methods.
 
-    tf_keras does not wait for the loss of a batch because of it.
+    tf_keras does not wait for the loss of each batch because of such a callback.
     """
 
     def __init__(self):
@@ -24,7 +25,7 @@ class BetweenBatches(tf_keras.callbacks.Callback):
         self._supports_tf_logs = True  # or tf_keras reads each loss; seam: tf_keras 2.20.1
 
     def _batches_a_call(self):
-        """Returns the number of steps between two calls."""
+        """Returns the number of batches between two calls of a method like `on_train_batch_end`."""
         # seam: tf_keras 2.20.1. A model has no public attribute for it.
         return int(self.model._steps_per_execution.numpy())
 
@@ -58,7 +59,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
         try:
             path = tf.train.latest_checkpoint(folder)
             if has_backup and path is None:
-                # TensorFlow would silently begin anew.
+                # Without this error, training would silently begin at the first epoch.
                 raise ValueError("its file 'checkpoint' names none that is there.")
             super().on_train_begin(logs)
         except (tf.errors.OpError, LookupError, ValueError) as error:
@@ -67,7 +68,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
             raise self._refusal(f"it lacks {missing[0]}, which this model has.")
 
     def _missing(self, path):
-        """Returns the names of variables that TensorFlow has silently not restored."""
+        """Returns the names of variables that a checkpoint lacks; TensorFlow reports none."""
         model = self.model
         root = tf.train.Checkpoint(model=model)
         needed = [*model.variables, *variables_of(model.optimizer)]

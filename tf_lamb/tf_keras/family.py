@@ -1,6 +1,6 @@
 """The optimizers for tf_keras.
 
-Each joins the framework-independent half with the base class for tf_keras.
+Each class joins the framework-independent class in `tf_lamb.api` with the base class for tf_keras.
 """
 
 import tf_keras
@@ -56,7 +56,7 @@ class AdaScale(noise.AdaScale, MeasuringOptimizer): ...
 
 
 def _register_user_class(cls):
-    """Registers the class of a user's rule anew, since a notebook's cell may run again."""
+    """Registers the class of a user's rule, again if a notebook's cell that makes it runs again."""
     tf_keras.saving.get_custom_objects().pop(f"user>{cls.__name__}", None)
     return tf_keras.saving.register_keras_serializable(package="user")(cls)
 

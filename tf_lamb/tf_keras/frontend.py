@@ -1,7 +1,7 @@
-"""Registers what the API needs of tf_keras.
+"""Registers the modules and functions for tf_keras that `tf_lamb.api` and `tf_lamb.find` use.
 
-Seam (2.20.1): `optimizers.legacy.Optimizer.weights`, counter and slots, whose names hold their
-variable's.
+Seam (2.20.1): `optimizers.legacy.Optimizer.weights`, the step counter and the slots. The name of a
+slot contains the name of its variable.
 """
 
 import tf_keras
@@ -15,7 +15,13 @@ from tf_lamb.tf_keras import family, layers, schedules
 
 
 def _fed(model, batches, first):
-    """Returns the batches as a dataset, which `fit` reads."""
+    """Returns batches as a dataset, which `fit` reads.
+
+    Args:
+        model: Ignored.
+        batches: The iterator of batches.
+        first: A batch that is like all others, except for its size.
+    """
     return feeding.dataset(batches, first)
 
 
@@ -25,7 +31,11 @@ def _on_batch(method, batch):
 
 
 def _state_of(source):
-    """Returns the `Source` of a legacy optimizer, or None for any other object."""
+    """Reads a legacy optimizer into a `Source` for `migrate`; returns None for any other object.
+
+    Raises:
+        ValueError: If the optimizer has no slots yet.
+    """
     if not isinstance(source, tf_keras.optimizers.legacy.Optimizer):
         return None
     name, step, slots = peers.legacy_slots(

@@ -1,24 +1,27 @@
-"""The seams into tf_keras, and what its base class lacks.
+"""Functions that depend on tf_keras's private API (its seams), or that its base class lacks.
 
-Seams into tf_keras (2.20.1); the rest of this package uses what is here, and these:
-    `aggregate_gradients`: public; a loss scale calls it, too.
-    `_clip_gradients`: waits until replicas and micro-batches are aggregated.
-    `_apply_weight_decay`: does nothing; the rule decays inside the trust ratio.
-    `_build_learning_rate`: takes a callable, too.
+Seams into tf_keras (2.20.1). `tf_lamb.tf_keras` uses those of this file, and these:
+    `aggregate_gradients`: public; `LossScaleOptimizer` calls it, too.
+    `_clip_gradients`: ours does nothing, because gradients are clipped after replicas and
+        micro-batches are aggregated.
+    `_apply_weight_decay`: ours does nothing, because the rule decays inside the trust ratio.
+    `_build_learning_rate`: ours takes a callable, too.
     `_get_hyper`: called by the averaging wrapper of Model Garden (tf-models-official 2.20.0).
     `_internal_apply_gradients`, `_var_key`, `_index_dict`, `_built`, `_learning_rate`,
     `_variables`, `_distribution_strategy`, `_model_variables_moving_average`,
     `_serialize_hyperparameter`, and `_variable` of mixed precision's wrapper: used as tf_keras's
         own code uses them.
 
-Seams into how tf_keras saves and loads: HDF5 models are loaded by `class_name`, where only the
+Seams into how tf_keras saves and loads: HDF5 models are loaded by `class_name`, although only the
 `registered_name` identifies a class of a package; bfloat16 comes back as two bytes without a type;
 `_trackable_children`, `_lookup_dependency` and `_sharded_variable_builders` are what a
 `tf.train.Checkpoint` asks of an optimizer.
 
 Seams into its `LossScaleOptimizer`, besides those in `tf_keras/seams.py`:
-    `_track_trackable`: has the dynamic scale saved as "loss_scale"; the optimizer takes it over.
-    `_is_wrapped_by_loss_scale_optimizer`: the wrapper sets it, for a fixed scale, too.
+    `_track_trackable`: the wrapper calls it on the optimizer inside, to have its dynamic loss scale
+        saved as "loss_scale"; there the optimizer takes control of the scale.
+    `_is_wrapped_by_loss_scale_optimizer`: the wrapper sets it on the optimizer inside, for a fixed
+        scale, too.
 """
 
 import functools
@@ -35,14 +38,14 @@ from tf_lamb.tensorflow.update import dense, finite_variables
 
 
 def is_in_loss_scale(optimizer) -> bool:
-    """Returns whether a loss scale wraps the optimizer, which then sees its gradients first."""
+    """Returns whether `LossScaleOptimizer` wraps the optimizer and gets the gradients first."""
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
 
 
 def with_all(optimizer, pairs):
-    """Returns the pairs of a step, completed by variables whose gradient is None.
+    """Returns the pairs of a step, and a pair with None for each variable without a gradient.
 
-    A loss scale leaves these out; its `build` has named all variables.
+    `LossScaleOptimizer` leaves such pairs out, but has called `build` with all variables.
 
     Args:
         optimizer: The optimizer.
@@ -70,7 +73,7 @@ Layer = tf_keras.layers.Layer
 
 
 def key_of(variable):
-    """Returns the key of a model's variable, alike with and without mixed precision's wrapper."""
+    """Returns a key of a model's variable, the same with and without mixed precision's wrapper."""
     return id(native(variable))
 
 
@@ -80,7 +83,7 @@ def is_variable(item):
 
 
 def has_listed_layers(layer):
-    """Returns whether tf_keras knows a model's layers by order: Sequential and functional."""
+    """Returns whether the layers of a model have an order: Sequential and functional models."""
     is_functional = getattr(layer, "_is_graph_network", False)
     return is_functional or isinstance(layer, tf_keras.Sequential)
 
@@ -105,12 +108,12 @@ class AsSchedule(Schedule):  # type: ignore[valid-type, misc]
         return tf.cast(self._function(), tf_keras.backend.floatx())
 
     def get_config(self):
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {"function": self._function}
 
 
 def in_strategy(build):
-    """Makes `build` run, from anywhere, inside the strategy that the optimizer was made under."""
+    """Wraps `build`, to run it in the scope of the strategy that the optimizer was made under."""
 
     @functools.wraps(build)
     def method(optimizer, var_list):
@@ -144,11 +147,11 @@ def of_each(pairs, change):
     return [(g if g is None else change(wide(dense(g, v))), v) for g, v in pairs]
 
 
-# -- methods of both base classes: state is known by name, not by its position ---------------------
+# -- methods of both base classes, which save variables by name, not by position -------------------
 
 
 def save_own_variables(self, store):
-    """Saves the state by name; tf_keras saves it by position.
+    """Saves the optimizer's variables by name; tf_keras saves them by position.
 
     Args:
         self: The optimizer.
@@ -162,14 +165,14 @@ def save_own_variables(self, store):
 
 
 def load_own_variables(self, store):
-    """Loads the state by name; tf_keras loads it by position.
+    """Loads the optimizer's variables by name; tf_keras loads them by position.
 
     Args:
         self: The optimizer.
         store: The mapping to read from.
 
     Raises:
-        ValueError: If the saved state is that of something else.
+        ValueError: If the saved state is of another rule, or of other layers, slots or shapes.
     """
 
     def assign(variable, value):
@@ -179,7 +182,7 @@ def load_own_variables(self, store):
 
 
 def set_weights(self, weights):
-    """Sets the weights as tf_keras does, by position.
+    """Sets the optimizer's variables as tf_keras does, by position.
 
     Args:
         self: The optimizer.
@@ -194,12 +197,12 @@ def set_weights(self, weights):
 
 
 def track_trackable(self, trackable, name, overwrite=False):
-    """Tracks an object as tf_keras does; takes over a loss scale.
+    """Tracks an object for checkpoints, as tf_keras does; takes control of a dynamic loss scale.
 
     Args:
         self: The optimizer.
         trackable: The object.
-        name: The name of its edge.
+        name: The name of the object in a checkpoint.
         overwrite: Passed on to tf_keras.
     """
     if name == "loss_scale" and is_in_loss_scale(self):
@@ -208,9 +211,9 @@ def track_trackable(self, trackable, name, overwrite=False):
 
 
 def trackable_children(self, save_type="checkpoint", **kwargs):
-    """Returns the edges of the optimizer in TensorFlow's checkpoints, by name.
+    """Returns the objects that TensorFlow saves for the optimizer in a checkpoint, by name.
 
-    TensorFlow asks for them before it looks one up.
+    TensorFlow calls this before it looks a name up.
 
     Args:
         self: The optimizer.
@@ -218,26 +221,29 @@ def trackable_children(self, save_type="checkpoint", **kwargs):
         **kwargs: Passed on to tf_keras.
     """
     children = tf_keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
-    if save_type == "savedmodel":  # the base class, which counts, reads it
+    if save_type == "savedmodel":  # it is loaded as tf_keras's base class, which counts in this
         return {**children, "_iterations": self.iterations}
-    if self._sharded_variable_builders:  # tf_keras puts the parts of variables together
+    if self._sharded_variable_builders:  # tf_keras joins the parts of variables on servers itself
         return children
     return tracking.children(self, children)
 
 
 def lookup_dependency(self, name, cached_dependencies=None):
-    """Returns the object at an edge of a checkpoint, by the layout of the model where one is saved.
+    """Returns the object to which a checkpoint restores what it holds under a name.
+
+    If the checkpoint holds the places of the variables in their model, these decide which saved
+    variable continues in which (`tf_lamb/tensorflow/tracking.py`).
 
     Args:
         self: The optimizer.
-        name: The name of the edge.
+        name: The name in the checkpoint.
         cached_dependencies: Passed on to tf_keras.
     """
     lookup = tf_keras.optimizers.Optimizer._lookup_dependency
     return tracking.lookup(self, name, lambda: lookup(self, name, cached_dependencies))
 
 
-# -- functions that every frontend's `host` has ----------------------------------------------------
+# -- functions that `host.py` of Keras 3 has, too --------------------------------------------------
 
 
 def put(variable, value):
@@ -257,7 +263,7 @@ def which_are_finite(variables):
 
 
 def array_of(variable):
-    """Returns a variable's value in NumPy; None in a graph that nothing eager surrounds."""
+    """Returns a variable's value in NumPy; None in a graph outside of eager code."""
     return array_of_native(native(variable))
 
 
@@ -286,21 +292,26 @@ def accumulators(optimizer, variables):
 
 
 def vector_like(optimizer, variable, name):
-    """Returns a new vector of `UNSEEN` that lives where a variable does.
+    """Makes the variable of four numbers that records the trust ratio of another variable.
+
+    It begins as `UNSEEN`, and lies on the device of the other variable.
 
     Args:
-        optimizer: The optimizer, whose strategy places the vector.
-        variable: The variable.
-        name: The name of the vector.
+        optimizer: The optimizer, whose strategy places the new variable.
+        variable: The other variable.
+        name: The name of the new variable.
     """
     return summaries.vector_like(variable, optimizer._distribution_strategy, name)
 
 
 def fit(own, part, value):
-    """Returns None, since no array of another shape fits: replicas have variables of their own.
+    """Returns None, because no saved array of another shape can be converted.
+
+    In Keras 3 on JAX, gradient sums of several replicas may be one array, whose shape depends on
+    their number. Here each replica has a copy of the variable.
 
     Args:
-        own: The variable here.
-        part: The `Part` that it belongs to.
+        own: The variable of this optimizer.
+        part: The `named.Part` that it belongs to.
         value: The saved array.
     """

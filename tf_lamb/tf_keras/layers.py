@@ -1,6 +1,6 @@
 """The layers for tf_keras.
 
-Each joins the framework-independent half with tf_keras's own class.
+Each class joins the framework-independent class in `tf_lamb.api` with tf_keras's class.
 """
 
 import tensorflow as tf
@@ -11,13 +11,13 @@ from tf_lamb.tensorflow import namespace
 
 
 class Normalization(tf_keras.layers.BatchNormalization):
-    """Batch normalization of tf_keras, with what the framework-independent half calls."""
+    """Adds to tf_keras's layer what the base class in `tf_lamb.api.batch_norm` calls."""
 
     _xp = namespace
     _named = staticmethod(tf.name_scope)
 
     def _trains(self, training):
-        """Returns whether a call normalizes by the statistics of its batch."""
+        """Returns whether a call of the layer normalizes by the statistics of its batch."""
         return training
 
     def _wide(self, inputs):
@@ -26,7 +26,8 @@ class Normalization(tf_keras.layers.BatchNormalization):
 
     def _assign(self, variable, value):
         """Gives a variable its new value, as an update of the layer."""
-        # As tf_keras does it: inside a replica, not where replicas are seen from outside.
+        # As in tf_keras's own layer: `add_update` assigns nothing while a functional model is made,
+        # or if the layer is frozen.
         self.add_update(lambda: variable.assign(tf.cast(value, variable.dtype)))
 
 
@@ -34,11 +35,12 @@ def known(half):
     """Makes a `call` that takes a tensor as `training`, too, from one that takes a bool.
 
     Args:
-        half: The class, whose own `call` takes a bool.
+        half: The framework-independent class, whose `call` takes a bool.
     """
 
     def call(self, inputs, training=None, mask=None):
-        # seam: tf_keras 2.20.1. The learning phase and whether the layer is frozen.
+        # seam: tf_keras 2.20.1. The result depends on the learning phase, and on whether the layer
+        # is frozen.
         training = self._get_training_value(training)
         known = tf.get_static_value(training)
         if known is not None:

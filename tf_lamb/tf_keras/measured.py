@@ -1,10 +1,10 @@
-"""MeasureNoise and AdaScale in tf_keras: an optimizer that wraps another.
+"""The base class of `MeasureNoise` and `AdaScale` in tf_keras: an optimizer that wraps another.
 
 Seams into tf_keras (2.20.1), used as its own optimizers use them: `_built`, `_index_dict`,
 `_var_key`, `_distribution_strategy` and `_variables`.
 
-Seams into the inner optimizer: `_learning_rate` and `_build_learning_rate`, in the place of which
-AdaScale puts a schedule that reads the rate; and Adam's second moments, `_velocities`.
+Seams into the inner optimizer: `_learning_rate`, which AdaScale replaces by a schedule that reads
+it; `_build_learning_rate`; and `_velocities`, the second moments of Adam.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule): ...
 
 
 class Backend(meter.Backend):
-    """What a meter of tf_keras works with.
+    """Gives a `NoiseMeter` the arrays, replicas and gradient sums of tf_keras.
 
     Args:
         inner: The inner optimizer, built.
@@ -104,19 +104,19 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         super().__init__(name=name, jit_compile=False)
 
     def _take_rate(self, inner):
-        """Puts AdaScale's schedule in the place of the inner optimizer's rate."""
+        """Replaces the inner optimizer's learning rate by AdaScale's schedule, which reads it."""
         self._base_learning_rate = inner._learning_rate  # tracked in checkpoints under this name
         use_rate(inner, inner._build_learning_rate(_Rate(self, inner._learning_rate)))
 
     @host.in_strategy
     def build(self, var_list):
-        """Builds the inner optimizer, too.
+        """Builds the inner optimizer, and makes the variables of the measurements.
 
         Raises:
-            ValueError: If a step has only one part, which has nothing to compare with, or if the
-                optimizer is built for other variables.
+            ValueError: If a step has one replica and one micro-batch, and so nothing to compare, or
+                if the optimizer is built for other variables.
         """
-        # Set past `__setattr__`, so that no checkpoint holds it.
+        # Written into `__dict__`, because `__setattr__` would save it in checkpoints.
         self.__dict__["_built_for"] = tuple(var_list)
         if getattr(self, "_built", False):
             check_built_for(self, var_list, self._index_dict)
@@ -131,12 +131,23 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         tracking.restore_deferred(self)
 
     def _take_loss_scale(self, scale):
-        """Hands a loss scale to an inner optimizer that skips; the wrapper has it for others."""
+        """Passes a dynamic loss scale on to an inner optimizer of this package.
+
+        That optimizer skips updates itself. For any other one, `LossScaleOptimizer` keeps control.
+        """
         if isinstance(self.inner_optimizer, LayerwiseOptimizer):
             self.inner_optimizer._take_loss_scale(scale)
 
     def _add(self, name, shape, dtype, initializer, is_per_replica):
-        """Adds a variable of the state, of which each replica may have its own."""
+        """Adds a variable of the measurements.
+
+        Args:
+            name: The name of the variable.
+            shape: The shape.
+            dtype: The dtype.
+            initializer: The name of an initializer.
+            is_per_replica: Whether each replica gets its own copy.
+        """
         with replicas.per_replica_variables() if is_per_replica else contextlib.nullcontext():
             return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
 
@@ -147,13 +158,17 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Measures the gradients, and hands their sum over replicas to the inner optimizer.
+        """Measures the gradients, and steps with the inner optimizer.
+
+        The gradients are summed over replicas first, unless each replica adds up its own until the
+        update.
 
         Args:
             grads_and_vars: Pairs of a gradient, or None, and its variable.
             name: Passed on to the inner optimizer.
             skip_gradients_aggregation: Whether the gradients are summed over replicas already.
-            **kwargs: `experimental_aggregate_gradients`, the older name of the contrary.
+            **kwargs: `experimental_aggregate_gradients`, the older argument, which means the
+                contrary.
 
         Returns:
             The number of steps, or what the inner optimizer returns if all variables are frozen.
@@ -201,7 +216,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
 
     @staticmethod
     def _deserialize(inner, custom_objects):
-        """Returns the inner optimizer of a config, or the one that stands in it."""
+        """Makes the inner optimizer from its config; returns it if it is an optimizer already."""
         if isinstance(inner, tf_keras.optimizers.Optimizer):
             return inner
         return tf_keras.optimizers.deserialize(host.by_registered_name(inner), custom_objects)

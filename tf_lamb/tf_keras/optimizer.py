@@ -1,4 +1,4 @@
-"""The base class of every optimizer for tf_keras, except for the rule."""
+"""The base class of every optimizer for tf_keras; a subclass adds its update rule."""
 
 import functools
 
@@ -17,21 +17,25 @@ interim = tf.__internal__.distribute.interim
 
 
 def aggregates_as_tf_keras(optimizer):
-    """Returns whether our own method sums over replicas, and nothing changes the sums."""
+    """Returns whether the sums over replicas are those of `LayerwiseOptimizer.aggregate_gradients`.
+
+    They may not be if a subclass or a user has replaced that method, or if a user has replaced
+    `apply_gradients` of the object.
+    """
     method = getattr(optimizer.aggregate_gradients, "__func__", None)
     is_ours = method is LayerwiseOptimizer.aggregate_gradients
     return is_ours and "apply_gradients" not in vars(optimizer)
 
 
 class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
-    """Joins `Layerwise` with tf_keras's base class, corrects the latter, and runs updates."""
+    """Joins the framework-independent `Layerwise` with tf_keras's base class, and runs updates."""
 
     _xp = namespace
     _host = host
     _schedules = schedules
     _counts = tf.int64
     _widest = tf.float64  # the dtype that holds the averages of all variables
-    _missing: tuple = ()  # variables without a gradient, while gradients accumulate
+    _missing: tuple = ()  # with accumulation, the variables without a gradient in this call
     _built_for: tuple = ()  # the variables of the latest call of `build`
 
     def __init__(self, learning_rate, **arguments):
@@ -59,10 +63,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         """Makes the slots and the plan; warns of a pattern that matches no variable.
 
         Raises:
-            ValueError: If the optimizer is built for other variables, or if a variable lies in
-                parts and its norm would be needed.
+            ValueError: If the optimizer is built for other variables, or if a variable is split
+                over parameter servers and the norm of the whole is needed.
         """
-        # Set past `__setattr__`, so that no checkpoint holds it.
+        # Written into `__dict__`, because `__setattr__` would save it in checkpoints.
         self.__dict__["_built_for"] = tuple(var_list)
         if getattr(self, "_built", False):
             check_built_for(self, var_list, self._index_dict)
@@ -78,7 +82,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         tracking.restore_deferred(self)
 
     def _take_loss_scale(self, scale):
-        """Takes a dynamic loss scale over, which then moves once an update."""
+        """Takes control of a dynamic loss scale, which then changes once an update."""
         self._follow_loss_scale(seams.take_over_scale(scale), scale)
 
     def update_step(self, gradient, variable):
@@ -103,7 +107,8 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             grads_and_vars: Pairs of a gradient, or None, and its variable.
             name: The name of the scope; None is that of the optimizer.
             skip_gradients_aggregation: Whether the gradients are summed over replicas already.
-            **kwargs: `experimental_aggregate_gradients`, the older name of the contrary.
+            **kwargs: `experimental_aggregate_gradients`, the older argument, which means the
+                contrary.
 
         Returns:
             The result of tf_keras's own method.
@@ -143,7 +148,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def gather(self, gradients, accumulators):
         """Adds gradients to the accumulators of their replica.
 
-        At an update the accumulators get the sums over replicas.
+        If this micro-batch ends an update, the accumulators then get the sums over replicas.
 
         Args:
             gradients: The gradients of this replica.
@@ -152,11 +157,14 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         replicas.gather(self._distribution_strategy, accumulators, gradients, self._is_update)
 
     def _internal_apply_gradients(self, grads_and_vars):
-        """Runs the update on the gradients of the call, and on those that are missing."""
+        """Runs the update of the variables with gradients, and of those with earlier ones alone.
+
+        An update also takes the sums of variables that have no gradient in its last micro-batch.
+        """
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
-        missing = self._missing  # in this micro-batch; the update takes their sums so far
+        missing = self._missing  # the update takes the sums of their earlier gradients
         layers, state = self._layers_and_state([*variables, *missing], missing)
         count = functools.partial(self._count, [*variables, *missing])
         if self.gradient_accumulation_steps:
@@ -173,7 +181,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return result
 
     def _averaged(self, variables):
-        """Returns the positions of the variables whose averages move in a step."""
+        """Returns the positions of the variables whose moving averages a step updates."""
         return set(map(self._index_of, variables))
 
     def _add_iterations(self, stepped):
@@ -219,7 +227,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return self._add_with_value(model_variable, variable_name, tf.cast(initial_value, dtype))
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable of a dtype where another one lives.
+        """Adds a variable on the devices of another one.
 
         Args:
             variable: The other variable.
@@ -233,7 +241,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return self._add_with_value(variable, name, value)
 
     def _add_with_value(self, variable, name, value):
-        """Adds a variable with a value, which gives its dtype, where another one lives."""
+        """Adds a variable with the value and dtype of an array, on the devices of another one."""
         if host.native(variable).dtype == value.dtype:
             return super().add_variable_from_reference(variable, name, initial_value=value)
         with replicas.beside(tf.distribute.get_strategy(), variable, value.dtype):
@@ -244,10 +252,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return new_variable
 
     def aggregate_gradients(self, grads_and_vars):
-        """Aggregates gradients as tf_keras does, except under a loss scale while they accumulate.
+        """Sums gradients over replicas as tf_keras does, unless a loss scale wraps accumulation.
 
-        A loss scale then gets n times the gradients of its replica, for n replicas. Their mean is
-        the sum, which is taken once an update.
+        `LossScaleOptimizer` then gets n times the gradients of its replica, for n replicas.
+        `own_parts` divides by n again, and the sum is computed once an update.
         """
         pairs = list(grads_and_vars)
         accumulates = self.gradient_accumulation_steps and aggregates_as_tf_keras(self)
@@ -257,7 +265,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return host.of_each(pairs, lambda gradient: n * gradient)
 
     def _clip_gradients(self, grads):
-        """Returns the gradients, which are not aggregated yet."""
+        """Returns the gradients as they are; the update clips them after aggregation."""
         return grads
 
     def clip_aggregated(self, gradients):
@@ -285,7 +293,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return super()._build_learning_rate(learning_rate)
 
     def _get_hyper(self, name, dtype=None):
-        """Returns an attribute, cast to `dtype` if one is given, for Model Garden's averaging."""
+        """Returns an attribute, cast to `dtype` if that is set, for Model Garden's averages."""
         value = getattr(self, name)
         return value if dtype is None else tf.cast(value, dtype)
 

@@ -1,6 +1,6 @@
 """Learning rate schedules for tf_keras.
 
-Each joins one of `tf_lamb.core.schedules` with tf_keras's class.
+Each class joins a framework-independent one of `tf_lamb.core.schedules` with tf_keras's class.
 """
 
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ def _registered(cls):
 
 
 class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
-    """The base class of the schedules: tf_keras's class, and what `Schedule` needs of tf_keras."""
+    """Joins tf_keras's class of schedules with `Schedule`, and gives that functions of tf_keras."""
 
     _base_schedule = tf_keras.optimizers.schedules.LearningRateSchedule
     _xp: ClassVar[Any] = namespace
@@ -42,7 +42,7 @@ class Warmup(schedules.Warmup, _Schedule): ...
 class Stages(schedules.Stages, _Schedule): ...
 
 
-# Recipes and Model Garden's settings make those below; users take Keras's own.
+# Recipes and Model Garden's settings make the schedules below; users take Keras's own classes.
 @_registered
 class _Constant(schedules._Constant, _Schedule): ...
 

@@ -1,11 +1,12 @@
-"""Replaces parts of tf_keras alone; `api/seams.py` has the replacements for both Kerases.
+"""Replaces parts of tf_keras; `api/seams.py` does so where tf_keras and Keras 3 are alike.
 
-The first optimizer of ours that is made calls `install`.
+The first optimizer of this package that is made calls `install`.
 
-By itself tf_keras's `LossScaleOptimizer` looks at the gradients of every call, under accumulation
-those of a micro-batch: it would drop one, count it, move its scale, and sum gradients over replicas
-before each look. Around ours every call goes through: the optimizer inside skips an update, on all
-replicas alike, and the scale moves by what became of the update.
+tf_keras's `LossScaleOptimizer` sums the gradients of each batch over replicas and checks whether
+they are finite. With accumulation, it would drop a single micro-batch, count it as a step and
+change its loss scale. Around an optimizer such as LAMB it passes every batch on. The optimizer
+inside skips an update, on all replicas alike, and the loss scale changes by the outcome of the
+update.
 """
 
 import functools
@@ -24,20 +25,21 @@ from tf_lamb.tf_keras import host
 
 @functools.cache
 def install():
-    """Changes tf_keras 2.20.1 once: `LossScaleOptimizerV3` around ours, and `_get_optimizer`.
+    """Changes `LossScaleOptimizerV3` and `Model` of tf_keras 2.20.1, at its first call.
 
-    Around other optimizers `LossScaleOptimizerV3` works as ever.
+    A `LossScaleOptimizerV3` around an optimizer of another package works as before. These members
+    are replaced:
 
-    `save_own_variables`, `load_own_variables`: tf_keras's save and load the optimizer inside, by
-    position, before ours can refuse it. From the first of ours on, they do so around others only; a
-    scale is in checkpoints alone.
+    `save_own_variables`, `load_own_variables`: tf_keras's versions save and load the variables of
+    the optimizer inside, by position, so that our optimizer could not refuse a state that does not
+    fit. Around ours they do nothing. Only TensorFlow's checkpoints hold a loss scale.
 
     `get_config`, `set_weights`, for HDF5: the config has the registered name of the class inside,
     and the weights are those of the optimizer inside.
 
-    `_get_optimizer` of models notes the model that `compile` gives an optimizer to, so that the
+    `Model._get_optimizer` also records the model that `compile` gives an optimizer to, so that the
     optimizer knows whose variables it trains. A patch of `compile` itself would come too late for
-    the first optimizer, which is made while its arguments are evaluated.
+    the first optimizer: `install` runs while the arguments of `compile` are evaluated.
     """
     tf_keras.Model._get_optimizer = _noting_model(tf_keras.Model._get_optimizer)
     wrapper = loss_scale_optimizer.LossScaleOptimizerV3
@@ -51,7 +53,7 @@ def install():
 
 
 def _noting_model(get_optimizer):
-    """Returns `_get_optimizer`, which also notes the model of an optimizer."""
+    """Wraps `_get_optimizer`, to record the model of an optimizer."""
 
     def method(model, optimizer):
         optimizers = get_optimizer(model, optimizer)
@@ -73,7 +75,7 @@ def _set_weights(wrapper, weights):
 
 
 def _by_registered_name(get_config):
-    """Returns `get_config`, with the registered name of the class inside."""
+    """Wraps `get_config`, to put the registered name of the class inside into the config."""
 
     def method(wrapper):
         config = get_config(wrapper)
@@ -83,10 +85,11 @@ def _by_registered_name(get_config):
 
 
 def take_over_scale(scale) -> Callable:
-    """Takes over a dynamic scale, and returns the function that moves it.
+    """Takes control of a dynamic loss scale, and returns a function that changes it.
 
-    The function takes whether an update is due, and whether it is skipped. In tf_keras 2.20.1
-    `update` takes gradients, moves the scale, and says whether to apply them.
+    That function takes two boolean scalars: whether an update is due, and whether it is skipped. In
+    tf_keras 2.20.1, `update` of a scale takes gradients, changes the scale by them, and returns
+    whether to apply them. Here it is replaced by one that has all gradients applied.
     """
     after_update = functools.partial(_after_update, scale.update)
     scale.update = _let_through
@@ -94,7 +97,13 @@ def take_over_scale(scale) -> Callable:
 
 
 def _after_update(move, due, skipped):
-    """Moves the scale as tf_keras does: its `update` gets a NaN after a skipped update, else 0."""
+    """Changes the loss scale as tf_keras does, by a call of its `update`.
+
+    Args:
+        move: `update` of the scale. It gets NaN as the gradient if the update is skipped, else 0.
+        due: Whether an update is due, a boolean scalar; otherwise nothing is done.
+        skipped: Whether the update is skipped, a boolean scalar.
+    """
 
     def update():
         move([tf.where(skipped, math.nan, 0.0)])
