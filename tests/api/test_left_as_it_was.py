@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.frontends import BACKEND, FRONTENDS, array, every_frontend
 
+from tf_lamb.api import seams
 from tf_lamb.find.data import Examples
 from tf_lamb.find.trials import Trials
 
@@ -119,3 +120,16 @@ def test_a_model_of_one_batch_size_says_which(frontend, takes, call, held, words
     held_out = data(held, seed=1)
     with pytest.raises(ValueError, match=words):
         ours.find_rate(model, data(), call, epochs=99, validation_data=held_out, verbose=False)
+
+
+@pytest.mark.once
+def test_a_method_that_the_user_has_set_on_an_optimizer_is_set_again():
+    class Optimizer:
+        def finalize_variable_values(self, variables): ...
+
+    optimizer, calls = Optimizer(), []
+    optimizer.finalize_variable_values = calls.append
+    with seams.averaged_where(optimizer, lambda: False):
+        optimizer.finalize_variable_values("in a stage that is not the last")
+    optimizer.finalize_variable_values("after it")
+    assert calls == ["after it"]

@@ -132,11 +132,15 @@ def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
         if is_over():
             finalize(variables)
 
+    is_on_instance = "finalize_variable_values" in vars(optimizer)  # as a user may have set it
     optimizer.finalize_variable_values = finalize_at_end
     try:
         yield
     finally:
-        del optimizer.finalize_variable_values
+        if is_on_instance:
+            optimizer.finalize_variable_values = finalize
+        else:
+            del optimizer.finalize_variable_values
 
 
 def use_rate(optimizer: Any, rate: Any) -> None:
