@@ -2,20 +2,21 @@
 
     python -m tf_lamb.model_garden.export --model_dir=/tmp/bert_small --export_dir=/tmp/served
 
-The folder of the run says what its model is. The weights come from the last complete checkpoint, or
-from the one that `--checkpoint` names, itself or its folder. Only inference is exported: no
-optimizer, no dropout, and batch normalization by the statistics of training.
+The model is built as the files in the folder of the run describe it. Its weights come from the last
+complete checkpoint, or from the checkpoint that `--checkpoint` names by its own path or by its
+folder. The SavedModel is for inference only: it has no optimizer and no dropout, and its batch
+normalization uses the moving averages of training.
 
     model = tf.saved_model.load("/tmp/served")
     model.signatures["serving_default"](...)
 
-A classifier of pictures takes `inputs`, integers from 0 to 255 in the shape (batch, height, width,
-3). It crops and scales them as an evaluation does, and returns `logits` and `probs`. With
-`--input_type=image_bytes` it takes the bytes of JPEGs or PNGs.
+The signature of an image classifier takes `inputs`, integers from 0 to 255 of the shape (batch,
+height, width, 3). It crops and scales the images as an evaluation does, and returns `logits` and
+`probs`. With `--input_type=image_bytes` it takes the bytes of JPEGs or PNGs.
 
-A BERT takes the `input_word_ids`, `input_mask` and `input_type_ids` of its records, and in
-pretraining `masked_lm_positions`, too. It returns what Model Garden's own export of its task
-returns: in pretraining the output for the next sentence.
+The signature of a BERT takes `input_word_ids`, `input_mask` and `input_type_ids`, and after
+pretraining also `masked_lm_positions`, as the training records hold them. It returns what Model
+Garden's own export of the task returns; after pretraining, the output of the next-sentence head.
 """
 
 import os
@@ -50,10 +51,12 @@ def experiment_of(model_dir: str, name: str | None = None):
 
     Args:
         model_dir: The folder of the run.
-        name: The name of the experiment. Defaults to None: the one that the folder names.
+        name: The name of the experiment. Defaults to None: the name that the run has written into
+            its folder.
 
     Raises:
-        UserError: if the folder does not say what was trained in it, or the name is unknown.
+        UserError: if the folder has no params.yaml or no name of an experiment, if the name is
+            unknown, or if the settings in params.yaml do not fit that experiment.
     """
     from official.core import exp_factory
 
@@ -86,7 +89,8 @@ def weights_of(params, model_dir: str, checkpoint: str | None = None) -> str:
         checkpoint: A checkpoint or its folder. Defaults to None: the last complete one of the run.
 
     Raises:
-        UserError: if there is no checkpoint, or the run evaluated averages that it does not hold.
+        UserError: if there is no checkpoint, or if the run evaluated moving averages of the weights
+            (`ema`) and the checkpoint is not a best one: only best ones hold those averages.
     """
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
@@ -114,13 +118,13 @@ def export(params, checkpoint: str, export_dir: str, input_type: str = "image_te
 
     Args:
         params: The experiment.
-        checkpoint: The path of the checkpoint, without an ending.
-        export_dir: The folder of the SavedModel, which is made.
-        input_type: The input of a classifier of pictures, as Model Garden's `export_saved_model`
-            names it. Defaults to "image_tensor".
+        checkpoint: The path of the checkpoint, without a suffix such as `.index`.
+        export_dir: The folder to create for the SavedModel.
+        input_type: The input of an image classifier, as Model Garden's `export_saved_model` names
+            it. Defaults to "image_tensor".
 
     Raises:
-        UserError: if Model Garden has no export for the task, or the weights are those of another
+        UserError: if Model Garden has no export for the task, or the checkpoint is of another
             model.
     """
     from official.core import export_base, task_factory
@@ -150,7 +154,11 @@ def _of_pictures(params, task, input_type):
 
 
 def _of_text(params, task):
-    """Returns Model Garden's export module for a text model; raises if it has none for the task."""
+    """Returns Model Garden's export module for a text model, with the task's model.
+
+    Raises `UserError` if Model Garden has no module for the task, or if its module returns the
+    output of a head that the model lacks.
+    """
     from official.nlp.serving import export_savedmodel
 
     if (export_class := export_savedmodel.lookup_export_module(task)) is None:
@@ -159,7 +167,7 @@ def _of_text(params, task):
             "its model"
         )
     settings = export_class.Params()
-    if hasattr(settings, "inputs_only"):  # if True, the mask is guessed from the tokens
+    if hasattr(settings, "inputs_only"):  # True would derive the mask from the tokens
         settings.inputs_only = False
     head, model_settings = getattr(settings, "cls_head_name", None), params.task.model.as_dict()
     names = [entry["name"] for entry in model_settings.get("cls_heads") or ()]

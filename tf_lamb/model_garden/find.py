@@ -1,22 +1,24 @@
-"""Finds the best batch for an experiment: how long training takes at each, and what it costs.
+"""Compares batch sizes for an experiment: how long training takes at each, and what it costs.
 
     python -m tf_lamb.model_garden.find --experiment=lamb/bert_pretraining \\
         --config_file=bert_small_cpu.yaml --noise_scale=1000 --step_seconds=16:0.05,64:0.12 \\
         --write_config=found.yaml
 
-The experiment as it stands is the tuned baseline: its global batch, and its `trainer.train_steps`.
-You tell the command two things, from runs that you have made:
+The tuned baseline is the experiment as its settings are: its global batch size and its
+`trainer.train_steps`. The command needs two measurements, from runs that you have made:
 
-*   the steps at another batch: `--runs=64:4800,1024:300`, the steps to the same loss at two batches
-    or more, or `--noise_scale=1000`, the gradient noise scale in examples, as a run with
-    `measure_noise.enabled=true` read it last;
-*   the seconds of a step on one device at two micro-batches or more, `--step_seconds`: a short
-    `train` without accumulation shows examples per second. The network between devices is not
-    counted.
+*   How the steps change with the batch size. Either `--runs=64:4800,1024:300`, pairs of a batch
+    size and the steps that it takes to the same loss, at two batch sizes or more. Or
+    `--noise_scale=1000`, the gradient noise scale in examples, as a run with
+    `measure_noise.enabled=true` reports it last.
+*   The seconds of a step on one device. `--step_seconds=16:0.05,64:0.12` holds pairs of a
+    micro-batch size and the seconds of a step with it, at two sizes or more. A short `train`
+    without accumulation shows the examples per second; the seconds of a step are the micro-batch
+    size divided by that number. The network between devices is not counted.
 
-The command prints a table of the batches, the batch to take, and the command that trains with it,
-by `--recipe=transfer` over the steps of the table. `--write_config` writes the whole experiment at
-that batch as a YAML file. The file begins with the command that uses it.
+The command prints a table of batch sizes, the one to take, and the `train` command for it, which
+sets the steps of the table and `--recipe=transfer`. `--write_config` writes the whole experiment at
+that batch size as a YAML file. The file begins with a comment: the command that trains with it.
 """
 
 import math
@@ -112,9 +114,10 @@ def _integers(args, name: str) -> list[int]:
 
 
 def _steps(args, baseline, train_steps) -> steps.StepCurve:
-    """Returns the curve of the steps at any batch, from `--runs` or from `--noise_scale`.
+    """Returns the number of steps as a curve over the batch size.
 
-    With a noise scale it goes through the `train_steps` of the baseline.
+    The curve is fitted to `--runs`. With `--noise_scale` it is the curve of that noise scale
+    through `train_steps` at the batch size `baseline`.
     """
     with named("--runs" if args.runs else "--noise_scale"):
         if args.runs:
@@ -123,24 +126,25 @@ def _steps(args, baseline, train_steps) -> steps.StepCurve:
 
 
 def _seconds(args) -> tuple[costs.StepTime, int]:
-    """Returns the seconds of a step, and the largest micro-batch that was timed."""
+    """Returns the fit to `--step_seconds`, and the largest micro-batch in it."""
     with named("--step_seconds"):
         sizes, seconds = zip(*_pairs(args, "step_seconds") or [(1, 1.0)], strict=True)
         return costs.fit_time(sizes, seconds), max(sizes)
 
 
 def ask(params, args) -> costs.Answer:
-    """Plans how long training takes at each batch, and what it costs.
+    """Plans how long training takes at each batch size, and what it costs.
 
     Args:
         params: The experiment, the tuned baseline.
         args: The flags, which `check_flags` has checked.
 
     Returns:
-        The table of the batches, and which of them to take.
+        The table of the batch sizes, and which of them to take.
 
     Raises:
-        UserError: if no rule moves this experiment to another batch, or the plan is not possible.
+        UserError: if the experiment cannot be trained, if no rule of this package scales it to
+            another batch size, or if no plan is possible.
     """
     from tf_lamb.model_garden.checks import data, experiment
     from tf_lamb.model_garden.common import batches
@@ -199,15 +203,16 @@ def _check(params) -> None:
 
 
 def found_at(params, row, args) -> tuple[Stage, Any]:
-    """Makes the flags and the experiment for one row of the answer.
+    """Makes the flags of `train` and the experiment for one row of the table.
 
     Args:
         params: The experiment, the tuned baseline.
-        row: A row of the table: its batch, steps, devices and accumulation.
-        args: The flags.
+        row: A row of the table: its batch size, steps, devices and accumulation.
+        args: The parsed flags of this command.
 
     Returns:
-        The flags of `train` that train at the row's batch, and the experiment that they describe.
+        The flags with which `train` trains at that batch size, and the experiment that they
+        describe.
 
     Raises:
         UserError: if `train` would refuse the experiment.

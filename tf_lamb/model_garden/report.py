@@ -2,8 +2,9 @@
 
     python -m tf_lamb.model_garden.report --model_dir=/tmp/bert_small
 
-Training also ends with this report. The picture is report.png in that folder. It shows the loss,
-the learning rate and, if they were observed, noise scale and trust ratios over the steps.
+Training also ends with this report. The picture is report.png in the model_dir. It shows the loss,
+the learning rate and, if the run measured them, the noise scale and the trust ratios over the
+steps.
 """
 
 from absl import app, flags

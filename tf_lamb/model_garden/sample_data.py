@@ -33,8 +33,9 @@ def write(
 ):  # fmt: skip
     """Writes `vocab.txt`, `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
 
-    The same text and settings give the same bytes. A second call finds the files and writes
-    nothing. The flags of the command take their help from the lines below.
+    The same text and settings give the same bytes. If the folder already has the files of the same
+    text and settings, nothing is written. The command shows the descriptions below as the help of
+    its flags.
 
     Args:
         output_dir: local folder to write to, made if missing.
@@ -51,7 +52,7 @@ def write(
         validation_fraction: share of the documents kept for validation, evenly spread.
 
     Returns:
-        The facts in `data.json`, as a dict.
+        The content of `data.json`: the settings, and facts such as the number of examples.
 
     Raises:
         TypeError: if a number is not an integer.
@@ -99,9 +100,9 @@ def _sha256(value):
 
 
 def _write_part(partial, part, documents, settings):
-    """Writes the TFRecord of one part, "train" or "validation".
+    """Writes the TFRecord file of one part of the text, "train" or "validation".
 
-    Returns (number of examples, token id -> how often it is masked).
+    Returns the number of examples, and a counter: token id -> how often the token is masked.
     """
     import tensorflow as tf
     import tqdm
@@ -139,7 +140,7 @@ def _write_part(partial, part, documents, settings):
 
 
 def _read_text(path, what):
-    """Returns the UTF-8 text of a file; raises an error that begins with `what` if it cannot."""
+    """Returns the UTF-8 text of a file; `what` names the file at the beginning of an error."""
     try:
         return pathlib.Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -174,7 +175,8 @@ def read_sources(patterns):
             manual.
 
     Returns:
-        Source -> documents. A document is a list of sentences.
+        A dict, source -> documents. A source is the path of a file, or `pydoc_data.topics`. A
+        document is a list of sentences.
 
     Raises:
         FileNotFoundError: if a pattern matches no file.
@@ -213,12 +215,14 @@ def _sentences(text):
 def train_validation_split(sources, fraction):
     """Splits the documents: numbers 0, 1/fraction, 2/fraction, ... are for validation.
 
+    If this leaves none for training, the last document is for training.
+
     Args:
-        sources: Source -> documents.
+        sources: A dict, source -> documents, as `read_sources` returns it.
         fraction: The share of the documents that is for validation.
 
     Returns:
-        The documents of "train" and of "validation".
+        A dict with the documents of "train" and of "validation".
 
     Raises:
         ValueError: if there are fewer than two documents.
@@ -243,9 +247,9 @@ def train_validation_split(sources, fraction):
 def learn_vocab(documents, vocab_size, do_lower_case):
     """Learns a WordPiece vocabulary, the same one in every process.
 
-    The trainer numbers single characters in an order that differs between processes, and breaks
-    ties by those numbers. Special tokens are numbered before them, in the order in which they are
-    passed. The characters inside words are therefore passed as special tokens.
+    The trainer of `tokenizers` numbers the characters in an order that differs between processes,
+    and breaks ties by these numbers. It numbers special tokens before the characters, in the order
+    in which they are passed. Therefore the characters inside words are passed as special tokens.
 
     Args:
         documents: The documents, as lists of sentences.
@@ -269,7 +273,7 @@ def learn_vocab(documents, vocab_size, do_lower_case):
         collections.Counter("".join(words)),
         {char for word in words for char in word[1:]},
     )
-    # The trainer itself keeps 1,000 characters at most.
+    # 1,000 characters are also the trainer's default limit.
     alphabet = sorted(counts, key=lambda char: (-counts[char], char))[:1000]
     numbered_tokens = [*SPECIAL_TOKENS, *(f"##{char}" for char in alphabet if char in inner)]
     learner.train_from_iterator(

@@ -19,18 +19,18 @@ SPLIT = {"validation_fraction": 0.2, "seed": 12345}
 def write(output_dir):
     """Writes `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
 
-    The files are always the same, byte for byte. A second call finds them and writes nothing. The
-    command shows the text of `output_dir` below as the help of its flag.
+    The files are always the same, byte for byte. If the folder already has them, nothing is
+    written. The command shows the text of `output_dir` below as the help of its flag.
 
     Args:
         output_dir: local folder to write to, made if missing.
 
     Returns:
-        The facts in `data.json`, as a dict.
+        The content of `data.json`: the settings, and facts such as the number of examples.
 
     Raises:
         OSError: if the folder has other data.
-        ModuleNotFoundError: if a package that it reads or writes with is not installed.
+        ModuleNotFoundError: if scikit-learn, TensorFlow or tqdm is not installed.
     """
     room = "tf_lamb.model_garden.sample_pictures"
     messages.require_installed(room, "tensorflow", "tqdm", "sklearn", extra="model-garden")
@@ -66,7 +66,8 @@ def _write_part(partial, part, pictures, labels):
 
     def encode(picture):
         picture = tf.cast(tf.round(tf.image.resize(picture, (SIZE, SIZE))), tf.uint8)
-        # Color at half the resolution would lose more than a quality of 100 suggests.
+        # Color at half the resolution (chroma downsampling) would lose more than a quality of 100
+        # suggests.
         picture = tf.image.grayscale_to_rgb(picture)
         return tf.io.encode_jpeg(picture, quality=100, chroma_downsampling=False)
 
