@@ -6,21 +6,23 @@
 The flags are those of `official.nlp.train`, and all of its experiments run here. In addition:
 
 *   `--config_file` finds the files of `model_garden_configs` by name;
-*   `--global_batch_size` sets the batch, and a recipe sets the rest: learning rate, warmup, steps,
-    intervals. The default recipe, LEGW, scales the experiment's own settings; for
-    `lamb/bert_pretraining` and the ResNets this gives the published tables;
-*   `--per_replica_batch_size` limits the examples on a replica; the run accumulates the rest;
-*   a mistake that can be detected is reported in one line, before anything is written;
+*   `--global_batch_size` sets the examples of an update, and a recipe sets the rest: learning rate,
+    warmup, steps, intervals. The default recipe, LEGW, scales the experiment's own settings; for
+    `lamb/bert_pretraining` and the ResNets this gives the tables of the published recipes;
+*   `--per_replica_batch_size` limits the examples that a replica holds at once; if the batch has
+    more, the run accumulates the gradients of several micro-batches;
+*   the first mistake that the checks detect in flags, settings or data is reported in one line,
+    before anything is written;
 *   two runs with the same `--seed` start from the same weights;
 *   `--gin_params='import MODULE'` imports a module that registers more experiments, as in Model
     Garden's own mains;
 *   a run resumes from the last complete checkpoint, also under `multi_worker_mirrored`;
-*   it shows one line of progress; the output of TensorFlow and Model Garden goes to `train.log` in
-    the model folder, or with `--verbosity=1` to the console;
-*   it ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
+*   a run shows one line of progress; the output of TensorFlow and Model Garden goes to `train.log`
+    in the model_dir, or with `--verbosity=1` to the console;
+*   a run ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
 
-To stop a run, type Ctrl-C; to resume it, give the same command again. An evaluation that was missed
-is then made first.
+To stop a run, press Ctrl-C. To resume it, give the same command again. If the run was stopped
+before an evaluation that was due, that evaluation is made first.
 """
 
 import sys
@@ -93,7 +95,9 @@ def define_flags(refused: Container[str] = ()) -> None:
 
 
 def read(args, replicas: int | None = None):
-    """Reads the experiment that the flags describe, and prints the arithmetic of the batch flags.
+    """Checks the flags, and returns the experiment that they describe.
+
+    Prints the settings that `--global_batch_size` and `--per_replica_batch_size` fill in.
 
     Args:
         args: The flags.
@@ -119,7 +123,7 @@ def read(args, replicas: int | None = None):
 
 
 def register() -> None:
-    """Registers all experiments that the flags can name.
+    """Registers this package's experiments, and those of modules that the Gin flags import.
 
     Raises:
         UserError: if Gin cannot read its files or bindings.
@@ -144,7 +148,7 @@ def register() -> None:
 
 
 def run(console, params) -> None:
-    """Trains and evaluates an experiment as the flags say; see `running.run`.
+    """Trains and evaluates an experiment as the flags say; see `running.run.run`.
 
     Args:
         console: The `Console` of the command.

@@ -4,39 +4,43 @@
         --stage=lamb/bert_pretraining:model_garden_configs/bert_large_64k_32k_stage1_tpu.yaml \\
         --stage=lamb/bert_pretraining_phase2:model_garden_configs/bert_large_64k_32k_stage2_tpu.yaml
 
-A stage is an experiment and, after the colon, its config files, separated by commas. Sequence
-length, batch and data may change between stages; the model may not. Stage i trains in
-MODEL_DIR/stage_i with its own schedule and warmup, from its own step 0. All other flags are those
-of `tf_lamb.model_garden.train` and apply to every stage, with two exceptions in
-`--params_override`: a setting under `stage_2`, such as `stage_2.trainer.train_steps=100`, applies
-to that stage only, and the start of training (`task.init_checkpoint`) to the first stage only.
+`--stage` names an experiment and, after the colon, its config files, separated by commas. Sequence
+length, batch size and data may change between stages; the model may not. Stage i trains in
+MODEL_DIR/stage_i with its own schedule and warmup, and counts its steps from 0. All other flags are
+those of `tf_lamb.model_garden.train` and apply to every stage, with two exceptions in
+`--params_override`. A setting under `stage_2`, such as `stage_2.trainer.train_steps=100`, applies
+to the second stage only. The settings that say what training starts from, such as
+`task.init_checkpoint`, apply to the first stage only.
 
-`--moments` sets the optimizer's moments at the start of a stage:
+`--moments` says with which moments of the gradient (such as m and v of LAMB) a stage starts:
 
     reset   (default) the moments are zero, and bias correction starts with step 1.
-    keep    the moments and the optimizer's steps come from the previous stage, and bias correction
-            continues; so do the averages of the weights.
+    keep    the moments and the optimizer's step count come from the previous stage, and bias
+            correction continues; so do the moving averages of the weights.
 
-The learning rate starts again in both cases, and so does a `weight_decay_schedule`.
+In both cases the learning rate starts again, and so does a `weight_decay_schedule`.
 
-`--recipe` with a recipe in stages, `bert_mixed_batch` or `nvidia_bert`, gives every stage its
-batch, rate and steps. NVIDIA keeps the moments: `--recipe=nvidia_bert --moments=keep`.
+`--recipe=bert_mixed_batch` and `--recipe=nvidia_bert` are recipes in stages: they give every stage
+its batch size, learning rate and steps. NVIDIA's training kept the moments between its stages:
+`--recipe=nvidia_bert --moments=keep`.
 
-`--largest_batch` makes stages of a single experiment, whose batch grows up to that number:
+`--largest_batch` splits a single experiment into stages, whose batch size grows up to that number:
 
     python -m tf_lamb.model_garden.train_stages --mode=train_and_eval --model_dir=/tmp/bert \\
         --stage=lamb/bert_pretraining:bert_small_cpu.yaml --largest_batch=128
 
-The batch doubles where the learning rate has halved, as `tf_lamb.recipes.growing` documents, and
-the command prints batches, steps and the saving. The optimizer is kept from stage to stage. The
-rate falls by `polynomial` or `tf_lamb_polynomial`, or by one factor at all boundaries of `stepwise`
-or `tf_lamb_multi_step`, after a linear warmup or none. `--global_batch_size`, `--recipe` and
-`--params_override` apply before the batch grows; `stage_2` in the overrides is the first larger
-batch. `--per_replica_batch_size` adds micro-batches. Checkpoints and evaluations come after the
-same number of examples, and with `resume_in_order` a stage continues with the next example.
+The batch size doubles where the schedule has halved the learning rate, as
+`tf_lamb.recipes.growing` documents. The command prints the batch sizes, the steps, and how many
+steps are saved. Every stage takes over the optimizer of the previous stage. The learning rate has
+to fall by `polynomial` or `tf_lamb_polynomial`, or by the same factor at all boundaries of
+`stepwise` or `tf_lamb_multi_step`, after a linear warmup or none. `--global_batch_size`, `--recipe`
+and `--params_override` describe the experiment before its batch size grows; a setting under
+`stage_2` applies to the first larger batch size. With `--per_replica_batch_size`, a larger batch is
+accumulated from micro-batches. Checkpoints and evaluations stay the same number of examples apart.
+With `resume_in_order`, a stage continues with the example after the last one of the previous stage.
 
-To resume a stopped run, in any stage, give the same command again. A stage cannot be lengthened
-once the next one has begun, because the next one would not see the added steps.
+To resume a stopped run, in any stage, give the same command again. A stage cannot get more steps
+once the next stage has begun, because the next stage has started from weights without these steps.
 """
 
 import dataclasses
@@ -53,8 +57,8 @@ from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 
-# The settings that say where a stage begins. All stages but the first begin where the one before
-# has ended.
+# The settings that say what a stage starts from. `prepare` sets them for all stages but the first,
+# so that each starts where the stage before it has ended.
 _BEGINS = (
     "task.init_checkpoint",
     "task.init_optimizer",
@@ -68,7 +72,7 @@ class Stage:
 
     Attributes:
         experiment: The name of the experiment.
-        config_file: Its config files.
+        config_file: The config files of the experiment.
         model_dir: The folder of the stage.
         params_override: The overrides. Defaults to an empty string.
         tpu: The flag of that name. Defaults to None.
@@ -76,8 +80,9 @@ class Stage:
         global_batch_size: The flag of that name. Defaults to None.
         recipe: The flag of that name. Defaults to None.
         per_replica_batch_size: The flag of that name. Defaults to None.
-        begun: With a batch that grows, the experiment before it grows. Defaults to None.
-        settings: With a batch that grows, the settings of this stage. Defaults to none.
+        begun: With `--largest_batch`, the experiment before its batch size grows. Defaults to None.
+        settings: With `--largest_batch`, the settings in which this stage differs from `begun`.
+            Defaults to none.
     """
 
     experiment: str
@@ -111,7 +116,10 @@ def _stages(args) -> list[Stage]:
 
 
 def _batches(args) -> list[int | None]:
-    """Returns the batch of every stage: that of the flag, or that of a recipe in stages."""
+    """Returns the batch size of every stage: `--global_batch_size`, or that of the recipe's stage.
+
+    Without either, all are None.
+    """
     from tf_lamb.model_garden.experiments.recipes import batches_of_stages
 
     count, batches = len(args.stage), batches_of_stages(args.recipe)
@@ -153,7 +161,7 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     experiment.check_batch(begun)
     examples = count_examples(begun.task.train_data)
     arithmetic, settings = recipes.grown(begun, largest_batch, stage.experiment, examples)
-    # `begun` already has the batch and the recipe of the flags.
+    # `begun` already has the settings of these two flags.
     of_stage = dataclasses.replace(stage, global_batch_size=None, recipe=None, begun=begun)
     root = os.path.dirname(stage.model_dir)
     stages = [
@@ -172,9 +180,10 @@ def _split(override: dict) -> tuple[dict, dict]:
 
 
 def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
-    """Returns the part of `--params_override` for stage i, counted from 0.
+    """Returns the settings that override the experiment of stage i, counted from 0.
 
-    The settings of the stage win over those for all stages.
+    Settings under `stage_N` in `--params_override` win over `settings`, and these win over the
+    overrides for all stages. Raises `UserError` for a `stage_N` that is wrong.
     """
     common, single_stages = _split(override)
     for key, value in single_stages.items():
@@ -193,7 +202,8 @@ def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
 def _check_no_start(stage: Stage, number: int) -> None:
     """Raises `UserError` if a config file of a later stage names a checkpoint to start from.
 
-    The stages of a batch that grows share the file of the first, whose checkpoint it may name.
+    With `--largest_batch` all stages share the config files of the first, which may name the
+    checkpoint that the first starts from.
     """
     for source, settings in [] if stage.begun else yamls.read_files(stage.config_file):
         if checkpoint := yamls.at(settings, _BEGINS[0]):
@@ -204,11 +214,15 @@ def _check_no_start(stage: Stage, number: int) -> None:
 
 
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
-    """Parses and checks the experiments of all stages; each begins where the one before ends.
+    """Parses and checks the experiments of all stages.
+
+    Every stage starts from the checkpoint of the stage before it, unless its overrides name another
+    one. For each stage that is not over, prints its steps, its folder and the settings that the
+    batch flags fill in.
 
     Args:
         stages: The flags of the stages.
-        keep_moments: Whether a stage takes over the optimizer of the stage before.
+        keep_moments: Whether a stage also takes over the optimizer of the stage before.
         mode: The `--mode` of the command. Defaults to "train".
         seed: The `--seed` of the command. Defaults to None.
 
@@ -216,7 +230,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
         The experiment of each stage.
 
     Raises:
-        UserError: if a stage cannot be trained, or cannot follow the one before.
+        UserError: if a stage cannot be trained, or cannot start from the stage before.
     """
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
@@ -262,7 +276,17 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
 
 
 def _train(args, console) -> bool:
-    """Trains the next stage; returns whether another stage follows."""
+    """Checks the flags and all stages, and trains the first stage that is not over.
+
+    Sets `args.experiment` and `args.model_dir` to those of that stage. Exits with a message if the
+    training ends before the last step of the stage.
+
+    Returns:
+        Whether another stage follows.
+
+    Raises:
+        UserError: if a flag is wrong, or a stage cannot be trained.
+    """
     check_flags(args)
     if "train" not in args.mode:
         raise UserError(
@@ -315,7 +339,7 @@ def _run(_) -> None:
     with Console() as console, one_line("train_stages"):
         has_more = _train(flags.FLAGS, console)
     if has_more:
-        # The next stage needs a new process, because a process makes its devices once only.
+        # The next stage needs a new process, because a process initializes its devices only once.
         module = "tf_lamb.model_garden.train_stages"
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
