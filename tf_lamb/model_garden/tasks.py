@@ -1,7 +1,8 @@
-"""Model Garden's tasks, with additions for large batches.
+"""Extends two tasks of Model Garden for large batches.
 
-The masked-LM task has loss scaling, and an order of data that survives a restart. The image
-classification task has batch normalization by groups.
+The masked-LM task scales the loss in float16, and a resumed run continues with the next batch of
+its data. The image classification task has batch normalization over groups of examples (ghost batch
+normalization).
 """
 
 import dataclasses
@@ -28,12 +29,12 @@ class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
 
     Attributes:
         resume_in_order: Whether a run that resumes from a checkpoint continues with the batch after
-            the last one that the checkpoint has seen, rather than with the first. Needs `seed`. The
-            earlier batches are read and thrown away: half a second for a thousand small ones, but
-            much time late in a long run. Keep `global_batch_size` and the number of replicas.
-            Defaults to False.
-        begin_example: The number of examples that earlier stages have seen, which are skipped with
-            `resume_in_order`. Defaults to 0.
+            the last one before the checkpoint, rather than with the first. Needs `seed`, and the
+            same `global_batch_size` and number of replicas as before. The earlier batches are read
+            and thrown away: half a second for a thousand small ones, but much time late in a long
+            run. Defaults to False.
+        begin_example: The number of examples on which earlier stages have trained. With
+            `resume_in_order` they are skipped. Defaults to 0.
     """
 
     resume_in_order: bool = False
@@ -42,15 +43,16 @@ class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
 
 @dataclasses.dataclass
 class MaskedLMConfig(masked_lm.MaskedLMConfig):
-    """Model Garden's masked-LM config, with gradients that are averaged over replicas.
+    """Model Garden's masked-LM config, with another default for `scale_loss` and one more field.
 
     Attributes:
-        scale_loss: Whether the loss is scaled and gradients are averaged. False gives Model
-            Garden's own train step, which sums the gradients over the replicas and leaves float16
-            without loss scaling. Defaults to True.
-        init_optimizer: Whether a run that starts from `init_checkpoint` takes over the optimizer as
-            well: its slots and, so that bias correction stays right, its steps. The learning rate
-            reads those steps: have it begin at `warmup.tf_lamb.begin_step`. Defaults to False.
+        scale_loss: Whether gradients are averaged over the replicas and, in float16, the loss is
+            scaled. False gives Model Garden's own train step, which sums the gradients over the
+            replicas and leaves float16 without loss scaling. Defaults to True.
+        init_optimizer: Whether a run that starts from `init_checkpoint` also restores the optimizer
+            from it: the slot variables and the number of steps, which bias correction needs. The
+            learning rate follows the same number, so set `warmup.tf_lamb.begin_step` to it.
+            Defaults to False.
         train_data: The training data, a `PretrainDataConfig`.
         validation_data: The validation data, a `PretrainDataConfig`.
     """
@@ -91,10 +93,13 @@ def check_order(data) -> None:
 
 
 def check_heads(task, evaluating: bool) -> None:
-    """Checks that a masked-LM task has a head for its labels, and evaluates with the same labels.
+    """Checks the next-sentence labels of a masked-LM task.
+
+    If the data have them, the model needs a head for them. An evaluation has to use them if and
+    only if training does.
 
     Args:
-        task: The config of the task; one of another kind is not checked.
+        task: The config of the task; only a masked-LM config is checked.
         evaluating: Whether the run evaluates.
 
     Raises:
@@ -102,8 +107,8 @@ def check_heads(task, evaluating: bool) -> None:
     """
     if not isinstance(task, masked_lm.MaskedLMConfig):
         return
-    # seam: tf-models-official 2.20.0, whose loss knows one head name, and whose metrics read
-    # `train_data`.
+    # seam: tf-models-official 2.20.0. Its loss reads the output of the head `next_sentence` and of
+    # no other, and `train_data` alone decides which metrics an evaluation has.
     setting = "use_next_sentence_label"
     labeled, parts = getattr(task.train_data, setting, False), ("train_data", "validation_data")
     if evaluating and getattr(task.validation_data, setting, labeled) != labeled:
@@ -123,18 +128,22 @@ def check_heads(task, evaluating: bool) -> None:
 
 @task_factory.register_task_cls(MaskedLMConfig)
 class MaskedLMTask(masked_lm.MaskedLMTask):
-    """Model Garden's masked-LM task, with its own train step and its own start of the data."""
+    """Model Garden's masked-LM task, with another train step and with data that resume in order."""
 
     def build_model(self, params=None):
         """See base class; the heads also get their weights here, before the first step."""
         model = super().build_model(params)
-        # Model Garden makes the weights of the heads in the first step, where each replica is a
-        # thread. The threads draw from Python's own random numbers, so no seed would hold.
+        # Model Garden would make the weights of the heads in the first step, where each replica
+        # runs in its own thread. The threads share Python's random numbers, so a seed would not
+        # determine the weights.
         model(model.inputs)
         return model
 
     def initialize(self, model):
-        """See base class; takes over every weight of a trainer's checkpoint, or raises.
+        """Restores every weight of the model from a checkpoint of a trainer, or raises.
+
+        Without `init_checkpoint`, or with a checkpoint that no trainer has saved, does what the
+        base class does.
 
         Args:
             model: The model.
@@ -162,7 +171,7 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         logging.info("Took over the weights of %s.", path)
 
     def build_inputs(self, params, input_context=None):
-        """See base class; skips the batches that the checkpoint has seen.
+        """Makes the dataset as the base class does; `resume_in_order` skips the earlier batches.
 
         Args:
             params: The data config.
@@ -180,8 +189,10 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         check_order(params)
         steps = checkpoints.steps_done(self.logging_dir)
         examples_seen = steps * self.task_config.train_data.global_batch_size + params.begin_example
-        # One element of the dataset is a micro-batch for one replica: the runner gives `params` the
-        # batch of a micro-batch, while `task_config` still has that of an update.
+        # One element of the dataset is the micro-batch of one replica. In `params`, the trainer has
+        # set `global_batch_size` to the examples of a micro-batch over all replicas. In
+        # `task_config` it is still the number of examples of an update. An input pipeline takes
+        # an element for each of its replicas.
         elements = examples_seen // params.global_batch_size
         if input_context is not None:
             elements *= input_context.num_replicas_in_sync // input_context.num_input_pipelines
@@ -204,7 +215,8 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         if not self.task_config.scale_loss:
             return super().train_step(inputs, model, optimizer, metrics)
         # seam: tf-models-official 2.20.0. `base_task.Task.train_step` scales and averages, too, but
-        # calls `build_losses` without the metrics, which the losses of this task need.
+        # calls `build_losses` without the metrics, which the losses of this task need. So that
+        # method gets a stand-in for the task, whose `build_losses` has the metrics.
         task = types.SimpleNamespace(
             loss=self.loss,
             build_losses=functools.partial(self.build_losses, metrics=metrics),
@@ -222,10 +234,10 @@ class ImageClassificationConfig(image_configs.ImageClassificationTask):
 
     Attributes:
         init_optimizer: The same as in `MaskedLMConfig`. Defaults to False.
-        ghost_batch_size: The number of examples that batch normalization takes together, as
-            `tf_lamb.tf_keras.GhostBatchNormalization` documents. It divides the examples that a
-            replica sees at once. Defaults to None: Model Garden's batch normalization, over all
-            examples that a replica sees at once.
+        ghost_batch_size: The number of examples in a group of batch normalization, as
+            `tf_lamb.tf_keras.GhostBatchNormalization` documents. It must divide the number of
+            examples that a replica sees at once. Defaults to None: Model Garden's batch
+            normalization, without groups.
     """
 
     init_optimizer: bool = False
@@ -245,14 +257,15 @@ class ImageClassificationTask(image_classification.ImageClassificationTask):
 
 
 def check_groups(params, examples: int) -> None:
-    """Checks that the examples of a replica can be normalized by groups.
+    """Checks that `ghost_batch_size`, if it is set, splits the examples of a replica into groups.
 
     Args:
         params: The experiment.
-        examples: The examples that a replica sees at once.
+        examples: The number of examples that a replica sees at once.
 
     Raises:
-        UserError: if they cannot.
+        UserError: if `ghost_batch_size` does not divide `examples`, or if batch normalization is
+            synchronized over the replicas.
     """
     size = getattr(params.task, "ghost_batch_size", None)
     if size is None:
