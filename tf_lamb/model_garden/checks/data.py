@@ -1,10 +1,12 @@
 """Checks the data of a run: its TFRecord files, and the records in them.
 
-On a CPU TensorFlow ends a step with an error at a token beyond the vocabulary; on other devices it
-takes zeros. A label beyond the classes counts as no class on every device, where labels are
-one-hot. A masked position beyond the sequence points into the next example of the batch, and is no
-error on any device. Before training, files are read without TensorFlow's runtime, because a
-multi-worker strategy must be the first to touch it.
+TensorFlow itself overlooks many wrong values in records. A token beyond the vocabulary is an error
+on a CPU, but on other devices its embedding is zeros. Where labels are one-hot, a label beyond the
+classes counts as no class, on every device. A masked position beyond the sequence points into the
+next example of the batch, on every device.
+
+The checks before training read files without TensorFlow's runtime, because a multi-worker strategy
+must be the first to initialize it.
 """
 
 import contextlib
@@ -37,7 +39,7 @@ _read = tf.compat.v1.io.tf_record_iterator  # yields the records of a file
 
 
 def check_data(params, training: bool, evaluating: bool) -> None:
-    """Raises for the first error in the files and sizes that a run names.
+    """Checks the data of a run: settings, files and first records, up to the first error.
 
     Args:
         params: the experiment.
@@ -64,7 +66,7 @@ def check_data(params, training: bool, evaluating: bool) -> None:
 
 
 def _check_passes(params, part: str, data) -> None:
-    """Raises if training would end with the data, or if an evaluation would never end."""
+    """Raises if training would run out of data, or if an evaluation would never end."""
     if part == "train_data" and data.is_training is False:
         raise UserError(
             "task.train_data.is_training is False: its examples come once, in one order, and then "
@@ -79,7 +81,7 @@ def _check_passes(params, part: str, data) -> None:
 
 
 def _check_positions(task, part: str, data) -> None:
-    """Raises if examples are longer than the model's positions."""
+    """Raises if examples have more tokens than the model has position embeddings."""
     if (encoder := getattr(getattr(task, "model", None), "encoder", None)) is None:
         return
     positions = getattr(encoder.get(), "max_position_embeddings", None)
@@ -94,7 +96,8 @@ def _check_positions(task, part: str, data) -> None:
 def _check_files(params, part: str, pattern) -> None:
     """Checks the files of a pattern.
 
-    Where a task reads them, it also checks the first records, and that there is one batch.
+    For a task of `_READ_RECORDS`, also checks the first records, and that validation data which
+    drop the remainder have at least one batch.
     """
     setting = f"task.{part}.input_path={pattern!r}"
     with named(setting):
@@ -128,7 +131,7 @@ def _check_files(params, part: str, pattern) -> None:
 
 
 def _sample(params, part: str, file: str) -> str:
-    """Returns a hint at the command that writes a small data set of that name; "" without one."""
+    """Returns a hint at `sample_data`, if that command writes a file of this name; else ""."""
     folder, name = os.path.split(file)
     names = "train.tfrecord", "validation.tfrecord"
     if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in names:
@@ -142,9 +145,10 @@ def _sample(params, part: str, file: str) -> str:
 
 
 def _check_facts(task, file: str) -> None:
-    """Compares the data.json of `sample_data` or `sample_pictures` with the model.
+    """Raises if the model has fewer classes or tokens than the data.json beside a file says.
 
-    Only the first records are read, and the rarest tokens and classes may not be among them.
+    `sample_data` and `sample_pictures` write data.json. It is needed because the check of records
+    reads the first ones only, which may lack the rarest tokens and classes.
     """
     facts, model = model_dirs.read_facts(file), getattr(task, "model", None)
     classes = getattr(model, "num_classes", None)
@@ -175,18 +179,17 @@ def no_batch(data) -> str:
 
 
 def patterns(data) -> Iterator:
-    """Yields the file patterns of a data config: one, or one for each kind of data."""
+    """Yields the file patterns of a data config: one, or several if `input_path` is a config."""
     path = getattr(data, "input_path", None)
     return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
 
 
 def count_examples(data) -> int | None:
-    """Returns the number of records in a data config's TFRecord files.
-
-    Reads the lengths of the records only.
+    """Counts the records in a data config's TFRecord files, by reading their lengths only.
 
     Returns:
-        The number; None if there are no such files here, or one is compressed or cut.
+        The number of records; None if there are none, if the files are not on this machine or not
+        TFRecords, or if one is compressed or truncated.
     """
     try:
         files = [file for pattern in patterns(data) for file in input_reader.match_files(pattern)]
@@ -199,7 +202,7 @@ def count_examples(data) -> int | None:
 
 
 def _count(file: str) -> int | None:
-    """Returns the number of records in a file; None if it is compressed or cut.
+    """Returns the number of records in a file; None if the file is compressed or truncated.
 
     A record is the length of its data in 8 bytes, the checksum of the length in 4, the data, and
     the checksum of the data in 4.
@@ -231,16 +234,16 @@ def _check_whole(part: str, files: list[str]) -> None:
 
 
 class Limit(NamedTuple):
-    """The bounds of the values of one feature: at least `least`, and less than `size`.
+    """Holds the bounds of the values of one feature: least <= value < size.
 
     Attributes:
-        feature: the feature's name in a record; None if records hold the text that it is computed
-            from.
-        least: the least value.
-        size: the bound that values stay below.
-        because: the setting that gives the bound, and the way out, as part of a sentence.
+        feature: the feature's name in a record; None if the feature is not in the records, but is
+            computed from them.
+        least: the smallest value that is allowed.
+        size: the smallest value that is too large.
+        because: the reason for the bounds and what to change, as the error says it after "because".
         number: the number of values in a record; None if it is not fixed.
-        setting: the setting of the data that gives `number`; None if it is always 1.
+        setting: the setting of the data that gives `number`; None if no setting does.
         kind: the field of `tf.train.Feature` that holds the values.
     """
 
@@ -253,9 +256,9 @@ class Limit(NamedTuple):
     kind: str = "int64_list"
 
     def why_beyond(self, values) -> str | None:
-        """Returns why one of the values is out of bounds; None if all are within.
+        """Returns why one of the values is out of bounds; None if all are within them.
 
-        NaN is within no bounds.
+        NaN counts as out of bounds.
         """
         if self.kind == "bytes_list":  # bytes have no bounds
             return None
@@ -283,7 +286,7 @@ def limits(task, data) -> dict[str, Limit]:
 
 
 def _limits(task, data) -> Iterator[tuple[str, Limit]]:
-    """Yields the features of a known task with their limits; a limit of size 0 is none."""
+    """Yields name and limit of each feature of a task; a limit whose `size` is 0 does not count."""
     if isinstance(task, masked_lm.MaskedLMConfig):
         yield from _of_pretraining(task, data)
     elif isinstance(task, sentence_prediction.SentencePredictionConfig):
@@ -291,7 +294,8 @@ def _limits(task, data) -> Iterator[tuple[str, Limit]]:
     elif isinstance(task, ImageClassificationTask):
         image = "image/encoded"
         yield image, Limit(image, 0, math.inf, "", 1, kind="bytes_list")
-        # With several labels, a batch holds no label as a number: only records are checked.
+        # If examples have several labels, the labels of a batch are multi-hot, and no class
+        # numbers. Only those in records are checked.
         count = None if task.train_data.is_multilabel else 1
         because = f"task.model.num_classes is {task.model.num_classes}: raise that"
         feature = task.train_data.label_field_key
@@ -301,7 +305,8 @@ def _limits(task, data) -> Iterator[tuple[str, Limit]]:
 def _of_pretraining(task, data) -> Iterator[tuple[str, Limit]]:
     """Yields the limits of masked-LM pretraining."""
     encoder, length, predictions = task.model.encoder, "seq_length", "max_predictions_per_seq"
-    # Other data configs read text, or cut their records: those have other features.
+    # Only this data config reads features of a fixed length from the records. Others compute them
+    # from text, or shorten them: then batches are checked, but no records and no positions.
     is_fixed = isinstance(data, pretrain_dataloader.BertPretrainDataConfig)
     has_v2_names = getattr(data, "use_v2_feature_names", False)
     tokens, types = (
@@ -359,7 +364,17 @@ def _of_encoder(encoder, data, tokens, types) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_field(encoder, data, feature, field, length) -> Limit:
-    """Returns the limit that a setting of the encoder gives; of size 0 if this encoder lacks it."""
+    """Returns the limit of a feature that a setting of the encoder gives.
+
+    Its `size` is 0 if this encoder lacks the setting.
+
+    Args:
+        encoder: the choice of an encoder: its type and its settings.
+        data: the data config.
+        feature: the feature's name in a record.
+        field: the setting of the encoder, such as "vocab_size".
+        length: the setting of `data` that gives the number of values in a record.
+    """
     size = getattr(encoder.get(), field, None) or 0
     because = f"task.model.encoder.{encoder.type}.{field} is {size}: raise that"
     return Limit(feature, 0, size, because, data.get(length), length)
@@ -392,7 +407,7 @@ def _limited(batch, within) -> Iterator[tuple]:
     """Yields the features of a batch that have a limit, each with its limit."""
     features = batch[0] if isinstance(batch[0], dict) else {"label": batch[-1]}
     for name, limit in within.items():
-        # Mixed labels are floats, and not the numbers of classes.
+        # Labels that mixup or cutmix has mixed are floats, and no class numbers.
         kind = (
             "int64_list" if name in features and features[name].dtype.is_integer else "float_list"
         )
@@ -407,7 +422,7 @@ def _check_first(task, part: str, file: str) -> None:
     for number, record in enumerate(itertools.islice(_read(file), _FIRST), 1):
         try:
             features = tf.train.Example.FromString(record).features.feature
-        except Exception as error:  # protobuf's, for which TensorFlow has no name
+        except Exception as error:  # an error of protobuf, not exported by TensorFlow
             raise _unusable(part, number, file, "it is no tf.train.Example") from error
         for limit in record_limits:
             if limit.feature and (problem := _why_not(limit, features, data, part)):
@@ -478,15 +493,15 @@ def _check_all(params, part: str, files: list[str]) -> None:
         except tf.errors.OpError as error:
             raise _unusable(part, number, file, reason(error)) from error
         except (LookupError, TypeError):
-            # These data cannot be read record by record, so the error that they had is raised.
+            # This task cannot read its data record by record. The caller raises TensorFlow's error.
             return
 
 
 @contextlib.contextmanager
 def naming_records(params) -> Iterator[None]:
-    """Has an error of the data name its file and its record.
+    """Replaces TensorFlow's error about a batch by one that names the file and the record.
 
-    All files are read after such an error.
+    After such an error in the `with` block, all files are read again.
 
     Args:
         params: the experiment.
@@ -506,9 +521,9 @@ _MOST = 300  # characters of a reason that are shown
 
 
 def reason(error: Exception) -> str:
-    """Returns TensorFlow's reason for an error, in one line.
+    """Returns the message of an error of TensorFlow in one line, cut to `_MOST` characters.
 
-    Removes the places in TensorFlow's graph that stand around it.
+    Removes the names of graph nodes and the stack traces around the message.
     """
     text, *_ = re.split(r"\[\[\s*{{node", getattr(error, "message", None) or str(error))
     text = " ".join(re.sub(r"{{.*?}}", "", text).split())

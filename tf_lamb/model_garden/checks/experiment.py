@@ -24,10 +24,10 @@ from tf_lamb.model_garden.tasks import check_groups, check_heads
 
 # seam: tf-models-official 2.20.0. The strategies that `get_distribution_strategy` knows.
 _STRATEGIES = "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu"
-_SERVED = "parameter_server"  # it knows this one too, but its trainer cannot train
+_SERVED = "parameter_server"  # that function makes it, too, but Model Garden cannot train with it
 _CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
-# The settings that belong to one type of optimizer. A line holds the names of one role in our
-# optimizers and in Model Garden's: any of them fills it.
+# Settings that are lost when the type of the optimizer changes. A line holds the names of one role,
+# in our optimizers and in Model Garden's: an optimizer needs one of them only.
 _ROLES = (
     ("weight_decay", "weight_decay_rate"),
     ("exclude_from_weight_decay", "include_in_weight_decay"),
@@ -154,11 +154,11 @@ def _check_cluster(params) -> None:
 
 
 def measures(params) -> str | None:
-    """Returns the path of the setting that has gradients measured, or None."""
+    """Returns the path of the setting by which the optimizer measures gradient noise, or None."""
     optimizer = params.trainer.optimizer_config.optimizer
     settings, path = optimizer.get(), f"trainer.optimizer_config.optimizer.{optimizer.type}"
     if getattr(getattr(settings, "adascale", None), "scale", None) is not None:
-        return f"{path}.adascale"  # which measures noise as well, if both are there
+        return f"{path}.adascale"  # AdaScale measures the noise itself
     if getattr(getattr(settings, "measure_noise", None), "enabled", False):
         return f"{path}.measure_noise"
     return None
@@ -171,7 +171,7 @@ def check_devices(params) -> None:
         params: the experiment.
 
     Raises:
-        UserError: if a GPU is missing, or the strategy has one device.
+        UserError: if a GPU is missing, or if there are several and the strategy uses one device.
     """
     num_gpus, strategy = params.runtime.num_gpus, params.runtime.distribution_strategy.lower()
     if num_gpus > 1 and strategy in ("off", "one_device"):
@@ -179,7 +179,7 @@ def check_devices(params) -> None:
             f"runtime.num_gpus is {num_gpus}, but runtime.distribution_strategy={strategy} has one "
             "device. Write runtime.distribution_strategy=mirrored"
         )
-    # This touches no device: the strategy has to be the first.
+    # This call does not initialize the devices: the strategy has to be the first to do so.
     gpus = tf.config.list_physical_devices("GPU") if num_gpus else ()
     available = sum(len(tf.config.get_logical_device_configuration(gpu) or [gpu]) for gpu in gpus)
     if num_gpus > available and strategy != "tpu":
@@ -196,7 +196,7 @@ def check_optimizer(params) -> None:
         params: the experiment.
 
     Raises:
-        UserError: if they cannot be made, or train otherwise than the settings say.
+        UserError: if they cannot be built, or would not do what the settings say.
     """
     config = params.trainer.optimizer_config
     if not isinstance(steps := params.trainer.train_steps, int) or steps <= 0:
@@ -228,18 +228,18 @@ def check_optimizer(params) -> None:
             "task.differential_privacy_config changes the gradients of one optimizer call, which "
             f"is no part of {config.optimizer.type}. Leave it out, or take adamw"
         )
-    # The constructor has the best checks. It gets a constant learning rate, and a graph, so that it
-    # makes no variable on a device: a multi-worker strategy must be the first to touch them.
+    # The constructor has the best checks. It gets a constant learning rate and runs in a graph, so
+    # that it makes no variable on a device: a multi-worker strategy must be the first to use them.
     with tf.Graph().as_default(), named(source):
         OptimizerFactory(config).build_optimizer(1e-3)
 
 
 def _check_left_behind(optimizer) -> None:
-    """Raises if settings that were written for another type are lost with it.
+    """Raises if a change of the optimizer's type loses settings of the experiment.
 
-    A type begins without the settings of another type, which an experiment may have, be it our own
-    type or Model Garden's. The run would train without decay, decay the wrong variables, or clip
-    nothing.
+    An experiment may have settings for the type that it began with, ours or Model Garden's. If the
+    user writes another type, that type begins with its own defaults. The run would train without
+    weight decay, decay the wrong variables, or clip nothing.
     """
     chosen_settings = optimizer.get().as_dict()
     for unused_type in _types_of(optimizer):
@@ -248,7 +248,7 @@ def _check_left_behind(optimizer) -> None:
             continue  # it has defaults only
         lost_settings = dict(_lost(config.as_dict(), chosen_settings))
         if unused_type in OPTIMIZERS and not lost_settings.keys() - {"weight_decay"}:
-            continue  # it loses its decay alone, which counts as meant
+            continue  # an optimizer of ours that loses its decay alone: taken as meant
         if lost_settings:
             our_keys = dict.fromkeys(map(_ours, lost_settings))
             raise UserError(
@@ -266,7 +266,12 @@ def _types_of(optimizer) -> list[str]:
 
 
 def _lost(settings: dict, chosen: dict) -> Iterator[tuple[str, Any]]:
-    """Yields the settings of another type that the chosen type does not have, as key and value."""
+    """Yields key and value of the settings whose role in `_ROLES` the chosen type leaves unset.
+
+    Args:
+        settings: the settings of the type that is not used.
+        chosen: the settings of the chosen type.
+    """
     for names in _ROLES:
         if any(chosen.get(name) not in (None, 0) for name in names):
             continue
@@ -321,11 +326,13 @@ def _check_decay(params) -> None:
 
 
 def check_batch(params, replicas: int | None = None) -> None:
-    """Checks that the batch divides among replicas and micro-batches, and its parts can be used.
+    """Checks that the batch divides among replicas and micro-batches.
+
+    Also checks that noise measurement, ghost batch normalization and the task can use the parts.
 
     Args:
         params: the experiment.
-        replicas: the number of replicas; by default as many as the settings say.
+        replicas: the number of replicas. Defaults to None: as many as the settings say.
 
     Raises:
         UserError: if the batch cannot be used.
@@ -353,7 +360,10 @@ def check_batch(params, replicas: int | None = None) -> None:
 
 
 def _check_first_stage(params, model_dir) -> None:
-    """Raises if the checkpoint of an earlier stage, with which a run begins, cannot be read."""
+    """Raises if `task.init_checkpoint`, from which a new run starts, cannot be read.
+
+    Also raises if `task.init_optimizer` is set without it.
+    """
     path = params.task.init_checkpoint
     takes_optimizer = getattr(params.task, "init_optimizer", False)
     if not path:

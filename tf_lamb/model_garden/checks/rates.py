@@ -14,8 +14,8 @@ from tf_lamb.model_garden.experiments.curves import RATES
 from tf_lamb.model_garden.experiments.schedules import is_steered
 
 _CONFIG = "trainer.optimizer_config"
-# Type of learning rate -> the setting of its length in steps, and the setting that, unless it is 0,
-# keeps it above 0 after them; None where it always ends at 0.
+# Type -> the setting with the decay's length in steps, and the setting whose value above 0 keeps
+# the rate above 0 at its end (None: the rate ends at 0).
 _DECAYS = {
     "polynomial": ("decay_steps", "end_learning_rate"),
     "cosine": ("decay_steps", "alpha"),
@@ -34,7 +34,8 @@ def check_rate(params) -> None:
         params: the experiment.
 
     Raises:
-        UserError: if a setting makes no learning rate, or the rate is 0 before training has ended.
+        UserError: if a setting is invalid, if warmup is longer than training, or if the rate is 0
+            before training has ended.
     """
     config, steps = params.trainer.optimizer_config, params.trainer.train_steps
     for part in ("learning_rate", "warmup"):
@@ -63,7 +64,7 @@ def check_numbers(choice, path: str, train_steps: int, what: str) -> None:
         what: the quantity that follows the schedule, such as "a learning rate".
 
     Raises:
-        UserError: if a number is missing, or makes no schedule.
+        UserError: if a number is missing or out of range.
     """
     settings = choice.get().as_dict() if choice.get() else {}
     length_key, _ = _DECAYS.get(choice.type, (None, None))
@@ -94,23 +95,25 @@ def is_at_least_0(value) -> bool:
 
 
 def _warmup(config) -> tuple[str, int]:
-    """Returns the path of the setting of warmup's steps, and the steps; 0 without warmup."""
+    """Returns the path of the setting with the steps of warmup, and these steps, 0 without one."""
     kind, warmup = config.warmup.type, config.warmup.get()
     key = "steps" if kind == "tf_lamb" else "warmup_steps"
     return f"{_CONFIG}.warmup.{kind}.{key}", getattr(warmup, key, None) or 0
 
 
 def _check_decay(params) -> None:
-    """Raises if a decay ends before training, or if Model Garden's own warmup ends after the decay.
+    """Raises if a decay to 0 ends before training does, or before Model Garden's own warmup does.
 
-    That warmup rises to the value that the decay has by then, which counts from step 0.
+    Model Garden's own warmup rises to the rate that the decay, counted from step 0, has when the
+    warmup ends. If the decay has ended by then, the warmup would rise to 0.
     """
     config = params.trainer.optimizer_config
     kind, settings = config.learning_rate.type, config.learning_rate.get().as_dict()
     length_key, end_key = _DECAYS.get(kind, ("", None))
     if not length_key or settings.get(end_key) or settings.get("cycle"):
         return
-    # After its power, `power_linear` falls to 0 within a last part of its length, if there is one.
+    # `power_linear` falls to 0 in the last `linear_decay_fraction` of its steps. A polynomial with
+    # a power of 0 never falls.
     is_constant = settings.get("power", 1) == 0
     if not settings.get("linear_decay_fraction") if kind == "power_linear" else is_constant:
         return
@@ -138,7 +141,8 @@ def _check_decay(params) -> None:
 def _length_of(params) -> tuple[int, str, str]:
     """Returns how many steps of its schedule a run may take.
 
-    Returns that number, the setting or product that gives it, and the setting that limits it.
+    Returns:
+        That number, the setting or product that gives it, and the setting with which to lower it.
     """
     steps, config = params.trainer.train_steps, params.trainer.optimizer_config.optimizer
     adascale = getattr(config.get(), "adascale", None)

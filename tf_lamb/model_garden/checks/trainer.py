@@ -20,8 +20,8 @@ def check_loop(trainer, evaluating: bool) -> None:
         evaluating: whether the run evaluates.
 
     Raises:
-        UserError: if `steps_per_loop` is below 1, or does not divide an interval of summaries or
-            checkpoints.
+        UserError: if `steps_per_loop` or `checkpoint_interval` is below 1, or if `steps_per_loop`
+            does not divide an interval of summaries or checkpoints.
     """
     steps_per_loop, checkpoint_interval = trainer.steps_per_loop, trainer.checkpoint_interval
     if not isinstance(steps_per_loop, int) or steps_per_loop < 1:
@@ -32,6 +32,8 @@ def check_loop(trainer, evaluating: bool) -> None:
         )
     intervals = {"summary_interval": trainer.summary_interval}
     validation_interval = trainer.validation_interval if evaluating else None
+    # An evaluation ends a loop. So the interval of checkpoints that are all due at evaluations need
+    # not be a multiple of `steps_per_loop`.
     if checkpoint_interval < trainer.train_steps and not (
         validation_interval and checkpoint_interval % validation_interval == 0
     ):
@@ -67,7 +69,7 @@ def check_best(params) -> None:
 
 
 def _results(config) -> list[str]:
-    """Returns the names of an evaluation's results; none if only an evaluation can tell them."""
+    """Returns the names of an evaluation's results; an empty list if they are not known before."""
     try:
         with tf.Graph().as_default():  # a graph makes no variable on a device
             task = task_factory.get_task(config, logging_dir=None)
@@ -79,14 +81,14 @@ def _results(config) -> list[str]:
 
 
 def check_steps(params, model_dir: str) -> None:
-    """Checks that a folder's run has not taken more steps than it is asked for.
+    """Checks that the run in a folder has not taken more steps than `trainer.train_steps`.
 
     Args:
         params: the experiment.
         model_dir: the folder of the run.
 
     Raises:
-        UserError: if it has taken more than `trainer.train_steps`.
+        UserError: if the run has taken more steps.
     """
     step, train_steps = checkpoints.steps_done(model_dir), params.trainer.train_steps
     if step > train_steps:
