@@ -1,11 +1,11 @@
-"""The arithmetic of a batch: global batch = examples a replica x replicas x accumulation."""
+"""Splits a batch: global batch size = examples on a replica x replicas x micro-batches."""
 
 from tf_lamb.core.recipes import recipe
 from tf_lamb.model_garden.common import clusters
 
 
 def replicas(params) -> int | None:
-    """Returns the number of a run's replicas; None where the strategy alone has it, as on a TPU."""
+    """Returns the number of replicas of a run; None if the settings do not say it, as on a TPU."""
     runtime = params.runtime
     strategy, gpus = str(runtime.distribution_strategy).lower(), max(runtime.num_gpus or 0, 1)
     if strategy in ("off", "one_device"):
@@ -42,7 +42,7 @@ def is_chief(params) -> bool:
 
 
 def micro_batches(params) -> int:
-    """Returns the number of the optimizer's calls for one update."""
+    """Returns the number of micro-batches whose gradients are accumulated for one update."""
     config = params.trainer.optimizer_config.optimizer.get()
     return getattr(config, "gradient_accumulation_steps", None) or 1
 

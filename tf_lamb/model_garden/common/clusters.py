@@ -1,7 +1,7 @@
 """Reads and checks TF_CONFIG: the processes that train one model, and which of them this one is.
 
-TensorFlow reads it too. It waits for ever for a process that nobody starts, and answers a mistake
-in the text with a traceback. So it is checked before TensorFlow sees it.
+TensorFlow reads TF_CONFIG too. It waits forever for a process that nobody starts, and reports a
+mistake in the text by a traceback. Therefore TF_CONFIG is checked before TensorFlow reads it.
 """
 
 import json
@@ -15,7 +15,7 @@ _EXAMPLE = (
     '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, and in '
     "a shell put single quotes around it"
 )
-# The types of processes that no run here uses -> why, and the way out.
+# Type of process that no run here uses -> why, and what to do, as the end of an error.
 _NO_USE = {
     "ps": "keeps weights for a parameter server, and no run of this command asks one. Leave it out",
     "evaluator": "does not train. Leave it out, and evaluate with --mode=continuous_eval in a "

@@ -1,7 +1,7 @@
-"""The terminal of a command: its own lines, and one of progress. All other lines go to a log.
+"""Shows the lines of a command and its progress on the terminal; all other lines go to a log.
 
-TensorFlow, Model Garden and Orbit write hundreds of lines to stderr, from Python and from C++. Here
-the process's stderr is a file, and lines for the reader go to the terminal past that file.
+TensorFlow, Model Garden and Orbit write hundreds of lines to stderr, from Python and from C++.
+`Console` redirects stderr to a log file, and writes the lines for the user to the original stderr.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ _LAST = 20  # lines at the log's end that an error shows
 
 @contextlib.contextmanager
 def _ended_at_once(end):
-    """Calls `end` in a thread as soon as Ctrl-C or SIGTERM comes.
+    """Calls `end` in a thread as soon as Ctrl-C or SIGTERM comes, within its `with` block.
 
-    Python's own handlers wait until C++ returns: a loop of steps, minutes of compilation. A signal
-    that is ignored stays so, as Ctrl-C is in the background of a script. A signal for which
-    somebody else has set a handler meanwhile goes to that handler.
+    Python's own signal handlers run only after C++ has returned, which may take minutes: a loop of
+    steps, or compilation. A signal that is ignored stays ignored, such as Ctrl-C for a background
+    process of a script. If other code sets a handler within the block, that handler is called.
     """
     signals = signal.SIGINT, signal.SIGTERM
     handlers = {
@@ -70,20 +70,19 @@ def _leave_to_the_thread(number, frame):
 
 
 class Console:
-    """Sends stderr to a log, and shows the lines for the reader, until its block ends.
+    """Sends stderr to a log within its `with` block, and shows the lines for the user.
 
-    With --verbosity=1 stderr stays as it is, and there is no log. An error shows the end of the
-    log. If C++ aborts, the console shows the line of Python in which it did. Ctrl-C and SIGTERM end
-    the process with one line and exit status 130, wherever it is: a kill harms no file that is
-    written.
+    With --verbosity=1 stderr stays as it is, and there is no log. After an error, the end of the
+    log is shown. If C++ code aborts, the Python line that called it is shown. Ctrl-C and SIGTERM
+    end the process at once, with one line and exit status 130. No file of a run is damaged by that.
 
     Attributes:
-        stream: the stderr from before the block.
+        stream: the original stderr.
         bar: the progress bar, a `tqdm`; None while there is none.
-        step: the last step that it has shown; None before the first.
-        path: the path of the log; "" without one. The log is removed, unless a folder keeps it or
-            there was an error.
-        on_stop: returns the line with which Ctrl-C ends the process.
+        step: the last step that the bar has shown; None before the first.
+        path: the path of the log; "" without one. The log is removed at the end, unless `keep_in`
+            was called or there was an error.
+        on_stop: a function that returns the last line to print at Ctrl-C or SIGTERM.
     """
 
     stream: Any
@@ -105,7 +104,7 @@ class Console:
                 sys.stderr.flush()
                 self._redirect(path)
                 stack.callback(self.give_back)
-                # The reader sees warnings of this package.
+                # Warnings of this package are shown to the user, and not only logged.
                 logger = logging.get_absl_logger()
                 logger.addFilter(self._logged)
                 stack.callback(logger.removeFilter, self._logged)
@@ -137,12 +136,13 @@ class Console:
         self.path = path
 
     def keep_in(self, folder: str, name: str) -> None:
-        """Keeps the log as a file of a folder, and prints its path.
+        """Moves the log into a folder, where it is kept, and prints its path.
 
-        For a folder in a bucket, the log stays on this machine. Without a log, does nothing.
+        For a folder in a bucket, the log is kept where it is on this machine. Without a log, does
+        nothing.
 
         Args:
-            folder: the folder, which is made if need be.
+            folder: the folder, which is created if it is missing.
             name: the file's name.
         """
         if not self.path:
@@ -156,7 +156,7 @@ class Console:
         print(f"Full log: {self.path}", flush=True)
 
     def give_back(self, show: bool = False) -> None:
-        """Restores stderr, and with `show` writes the log to it."""
+        """Restores stderr, with `show` writes the log to it, and removes a log that is not kept."""
         if not self.path:
             return
         text, path, self.path = self._log(), self.path, ""
@@ -210,8 +210,9 @@ class Console:
     def _warned(self, message, category, *where, **more):
         """Shows a warning if this package gives it; takes the place of `warnings.showwarning`."""
         self._showwarning(message, category, *where, **more)
-        # A warning of this package points at the user's line, so the stack tells who warns. The
-        # first frame is passed, because Python 3.13 begins at another one by default.
+        # This package's warnings name the file and line of the user's code. So the stack is
+        # searched for the module that issues them. The first frame is passed, because Python 3.13
+        # begins at another one by default.
         stack = traceback.walk_stack(inspect.currentframe())
         names = {frame.f_globals.get("__name__") for frame, _ in stack}
         if "tf_lamb.core.messages" in names and self.path:

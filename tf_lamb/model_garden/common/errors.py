@@ -1,4 +1,4 @@
-"""Errors of the user's settings, each in one line."""
+"""Reports errors in the user's settings, each in one line."""
 
 import contextlib
 import difflib
@@ -13,7 +13,7 @@ from tf_lamb.core import messages
 
 
 class UserError(ValueError):
-    """The error of a run that is impossible. Its one line names the value and the way out."""
+    """Raised for a run that is impossible; one line names the wrong value and what to write."""
 
 
 def unknown(what: str, name, known) -> str:
@@ -30,7 +30,7 @@ def unknown(what: str, name, known) -> str:
 def did_you_mean(name, known) -> str:
     """Returns a sentence with the names that are close to an unknown one, or with all names.
 
-    If an extra registers the name, the sentence has the flag that imports the extra.
+    If a package in `tf_lamb_extras` registers the name, the sentence has the flag that imports it.
 
     Args:
         name: the unknown name.
@@ -44,7 +44,7 @@ def did_you_mean(name, known) -> str:
 
 
 def _registering(name: str) -> str | None:
-    """Returns the module of the extra whose source registers a name; None without one."""
+    """Returns the module of `tf_lamb_extras` whose source registers a name; None without one."""
     pattern = re.compile(rf'(\bregister\w*\(|^KEY = )"{re.escape(name)}"', re.MULTILINE)
     extras = importlib.util.find_spec("tf_lamb_extras")
     for folder in (extras and extras.submodule_search_locations) or ():
@@ -74,10 +74,10 @@ def named(source: str, kinds=(TypeError, ValueError)) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_line(command: str, kind=UserError, package="tf_lamb.model_garden") -> Iterator[None]:
-    """Ends the process with one line if its block raises an error of a given type.
+    """Ends the process with one line if its `with` block raises an error of a given type.
 
     Args:
-        command: the name of the command, with its package the beginning of the line.
+        command: the name of the command; the line begins with `package.command`.
         kind: the type of the error, or a tuple of types.
         package: the package of the command.
     """
@@ -101,9 +101,9 @@ def begin(command: str, package="tf_lamb.model_garden") -> None:
 
 
 def require() -> None:
-    """Raises if Model Garden is not installed.
+    """Checks that Model Garden is installed, without importing it.
 
     Raises:
-        ModuleNotFoundError: with the line that installs it.
+        ModuleNotFoundError: if it is not installed; the message has the command that installs it.
     """
     messages.require_installed("tf_lamb.model_garden", "official", "tf_keras", extra="model-garden")

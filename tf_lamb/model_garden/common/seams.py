@@ -1,12 +1,13 @@
 """Holds every function that replaces something in Model Garden or Orbit; no other file does.
 
-All of it is part of tf-models-official 2.20.0, or of the Orbit that comes with it. The
-order is that of a process:
+What they replace is part of tf-models-official 2.20.0, or of the Orbit that comes with it. A
+process calls them in this order:
 
 1.  `tf_lamb.model_garden.register` adds our names: `add_optimizers`, `add_learning_rates`,
-    `add_warmups`, `add_export`. The first three call `add_choices`, because a YAML chooses them.
-2.  It has Model Garden train with our classes: `use_averages`, `use_trainer`, `use_runner`.
-3.  `tf_lamb.model_garden.train` hands its run to Model Garden's main: `hand_over`.
+    `add_warmups`, `add_export`. The first three call `add_choices`, so that a YAML can choose them.
+2.  The same function makes Model Garden train with our classes: `use_averages`, `use_trainer`,
+    `use_runner`.
+3.  `tf_lamb.model_garden.train` makes Model Garden's main train its experiment: `hand_over`.
 """
 
 from types import SimpleNamespace
@@ -21,8 +22,8 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config
 from official.nlp.serving import export_savedmodel
 
-# A task never says which table it wants, and gets the first, although its optimizers may be
-# new-style. Averaging (`ema:`) exists for the first table alone.
+# The tables of legacy and of new Keras optimizers. Ours are new, but in both tables: a task never
+# says which table it wants, and gets the first. Averaging (`ema:`) exists for the first one alone.
 OPTIMIZERS = optimizer_factory.LEGACY_OPTIMIZERS_CLS, optimizer_factory.NEW_OPTIMIZERS_CLS
 # Config class that lists a YAML's choices -> our keys in it -> the classes of their settings.
 _ADDED: dict[type, dict[str, type]] = {}
@@ -31,10 +32,10 @@ _ADDED: dict[type, dict[str, type]] = {}
 def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
     """Adds our keys to those that a YAML may choose from, in every experiment.
 
-    The config class itself is changed, since a subclass would only serve experiments that name it.
-    A config reads the type of a field from the annotations, and takes overrides of fields that are
-    in its `__dict__`: so each new or copied config gets our fields there. Classes that derive from
-    `choice` have our keys, too.
+    The config class itself is changed, because only experiments that name a subclass would use it.
+    A config reads the type of a field from the annotations of its class, and accepts overrides of
+    fields that are in its `__dict__`. Therefore our keys are added to the annotations, and to the
+    `__dict__` of every config when it is made or copied. Subclasses of `choice` have our keys, too.
 
     Args:
         choice: the config class that lists what a YAML can choose.
@@ -72,7 +73,10 @@ def add_optimizers(made_by: dict, settings: dict[str, type]) -> None:
 
 
 def has_optimizer(key: str) -> bool:
-    """Returns whether a key is that of one of Model Garden's own optimizers, which are classes."""
+    """Returns whether one of Model Garden's own optimizers has a key.
+
+    Its optimizers are classes in the tables, and ours are not.
+    """
     return any(isinstance(table.get(key), type) for table in OPTIMIZERS)
 
 
@@ -111,15 +115,16 @@ def add_export(task: type) -> None:
 
 
 def use_averages(averages: type) -> None:
-    """Makes Model Garden's factory average weights with this class.
+    """Makes Model Garden's optimizer factory average the weights with this class.
 
-    The factory looks the class up in a module, which is replaced.
+    The factory takes the class from the module `ema_optimizer`, so its reference to that module is
+    replaced.
     """
     optimizer_factory.ema_optimizer = SimpleNamespace(ExponentialMovingAverage=averages)
 
 
 def use_trainer(trainer: type) -> None:
-    """Makes Model Garden train every experiment with this class, by Gin, its only way to choose."""
+    """Makes Model Garden train every experiment with this class; only Gin can choose a trainer."""
     with gin.unlock_config():
         gin.bind_parameter("create_trainer.trainer_cls", trainer)
 
@@ -129,14 +134,15 @@ def use_runner(runner: type, write_params) -> None:
 
     Args:
         runner: the class that `run_experiment` then uses.
-        write_params: the function of the params and the folder that then writes params.yaml.
+        write_params: the function that then writes params.yaml. It takes the experiment and the
+            folder.
     """
     train_lib.OrbitExperimentRunner = runner
     train_utils.serialize_config = write_params
 
 
 def hand_over(params, strategy=None, is_shown: bool = False) -> None:
-    """Makes Model Garden's main run this experiment, though it reads the flags itself.
+    """Makes Model Garden's main run this experiment, instead of the one it would read from flags.
 
     Args:
         params: the experiment.

@@ -1,7 +1,7 @@
-"""Reads YAML from anywhere, without executing anything and without unfolding a bomb.
+"""Reads YAML that nobody has checked: executes nothing, and limits the number of values.
 
-Model Garden's own loader makes Python functions of `!!python/name`, and takes whatever memory the
-aliases of a file unfold to.
+Model Garden's own loader makes Python functions of `!!python/name`, and expands the aliases of a
+file without a limit, so that a small file can fill the memory.
 """
 
 import os
@@ -13,7 +13,7 @@ import yaml
 
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean
 
-# Values that aliases may unfold to; the largest experiment has some hundreds.
+# The largest number of values, with aliases expanded; the largest experiment has some hundreds.
 _MOST_VALUES = 100_000
 # The types of plain values.
 _PLAIN = (str, int, float, bool, type(None))
@@ -23,7 +23,8 @@ _MERGE = "tag:yaml.org,2002:merge"
 class _Loader(yaml.SafeLoader):
     """Loads plain values, and the tuples that Model Garden writes.
 
-    Refuses text that hides another meaning.
+    Refuses text that means something else in YAML than it seems to: keys that are there twice, and
+    octal and base-60 numbers.
     """
 
     def compose_mapping_node(self, anchor):
@@ -50,7 +51,7 @@ class _Loader(yaml.SafeLoader):
         """Constructs an integer; see base class, which reads 010 as 8, and 1:30 as 90.
 
         Raises:
-            UserError: if a leading 0 makes the number octal, or a colon makes it one of sixties.
+            UserError: if a leading 0 makes the number octal, or a colon makes it base 60.
         """
         number, digits = super().construct_yaml_int(node), node.value.replace("_", "")
         if ":" in digits:
@@ -81,7 +82,7 @@ def read(text: str | bytes):
     """Returns the values that a YAML holds.
 
     Raises:
-        UserError: if the text hides another meaning.
+        UserError: if a key is there twice, or a number is octal or base 60.
         ValueError: if the text is no YAML of plain values; the message is one line.
     """
     try:
@@ -99,9 +100,9 @@ def read(text: str | bytes):
 
 
 def _check(values) -> None:
-    """Raises for values that are too many or not plain.
+    """Raises `ValueError` if there are too many values, or one is not plain.
 
-    Counts a value as often as aliases name it.
+    A value counts once more for each alias that refers to it.
     """
     pending, count = [values], 0
     while pending:
@@ -154,11 +155,11 @@ def at(settings, path: str):
 
 
 def merged(first: dict, second: dict) -> dict:
-    """Returns two nested settings as one.
+    """Returns two nested settings as one, in which the second ones win.
 
     Args:
-        first: the settings that hold where the second says nothing.
-        second: the settings that hold where both say something.
+        first: a dict of dicts.
+        second: a dict of dicts, whose values replace those of `first` at the same paths.
     """
     result = {**first, **second}
     for key in first.keys() & second.keys():
@@ -245,7 +246,7 @@ def missing(path: str, flag: str = "--config_file") -> str:
 def read_file(path: str, flag: str = "--config_file") -> dict:
     """Returns the settings in a file.
 
-    TensorFlow reads a file of a bucket; its import takes seconds.
+    TensorFlow, whose import takes seconds, is used only for a file in a bucket, such as gs://...
 
     Args:
         path: The path of the file.
