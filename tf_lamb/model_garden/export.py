@@ -135,7 +135,7 @@ def export(params, checkpoint: str, export_dir: str, input_type: str = "image_te
         module, key = _of_pictures(params, task, input_type), input_type
     else:
         module, key = _of_text(params, task), "serve"
-    with named(f"{checkpoint} is of another model", (AssertionError, ValueError)):
+    with named(f"{checkpoint} cannot be exported with this model", (AssertionError, ValueError)):
         export_base.export(module, [key], export_dir, checkpoint_path=checkpoint, timestamped=False)
 
 

@@ -127,8 +127,13 @@ def _steps(args, baseline, train_steps) -> steps.StepCurve:
 
 def _seconds(args) -> tuple[costs.StepTime, int]:
     """Returns the fit to `--step_seconds`, and the largest micro-batch in it."""
+    if not (pairs := _pairs(args, "step_seconds")):
+        raise UserError(
+            "--step_seconds is missing. Write the seconds of a step at two micro-batches or more, "
+            "such as --step_seconds=16:0.05,64:0.12"
+        )
     with named("--step_seconds"):
-        sizes, seconds = zip(*_pairs(args, "step_seconds") or [(1, 1.0)], strict=True)
+        sizes, seconds = zip(*pairs, strict=True)
         return costs.fit_time(sizes, seconds), max(sizes)
 
 
