@@ -1,4 +1,4 @@
-"""The time and cost of training at each batch: seconds of a step, a table, and what to take."""
+"""Computes the time and the cost of training at each batch, and which batches are the best."""
 
 import dataclasses
 import functools
@@ -10,24 +10,24 @@ from tf_lamb.core import checks
 from tf_lamb.core.messages import table
 from tf_lamb.find.goodput.steps import StepCurve
 
-WRONG_BY = 2.0  # the factor by which the noise scale may be wrong, for the regret
+WRONG_BY = 2.0  # for the regret: the factor by which the noise scale may be wrong either way
 NEAR = 1.1  # a batch is near the best if it takes at most this many times the hours
-LEVEL = 1.001  # a batch is level within this many times the least hours, device-hours alike
+LEVEL = 1.001  # within this many times the least hours, or device-hours, batches are level
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """The seconds that a step is made of, and how well they are known.
+    """Holds the parts of the seconds of a step, and how well they are known.
 
         C(b) = micro_batch + example b      a micro-batch of b examples
         T    = k C(b) + update + network    k micro-batches; the network of several devices
 
-    Between sizes that were timed, C is on the line through them: time bends where a cache or a
-    device is full. Source: Qiao et al., Pollux, arXiv:2008.12260, with a network that is not
-    hidden.
+    Between two sizes that were timed, C is interpolated linearly, because its slope changes where a
+    cache or a device is full. Source: Qiao et al., Pollux, arXiv:2008.12260, with a network that
+    does not overlap the computation.
 
     Attributes:
-        micro_batch: Seconds of a micro-batch without examples.
+        micro_batch: Seconds of a micro-batch that do not depend on its size.
         example: Seconds of one more example in a micro-batch.
         update: Seconds of the update. Defaults to 0.0.
         residual: The largest relative residual of the fit. Defaults to 0.0.
@@ -68,14 +68,15 @@ class StepTime:
 def fit_time(
     micro_batches: Sequence[float], seconds: Sequence[float], update: float = 0.0
 ) -> StepTime:
-    """Fits C to the seconds of measured steps, each with its update, by relative least squares.
+    """Fits C, the seconds of a micro-batch, to measured steps by relative least squares.
 
-    The sum of (C(b)/(t - update) - 1)^2 is the least with micro_batch, example >= 0.
+    It minimizes the sum of (C(b)/(t - update) - 1)^2 with micro_batch, example >= 0, where a step
+    of size b takes t seconds.
 
     Args:
-        micro_batches: The sizes that were timed.
+        micro_batches: b, the sizes that were timed.
         seconds: t, the seconds of a step at each size.
-        update: The seconds of an update in them. Defaults to 0.0.
+        update: The seconds of the update that each step contains. Defaults to 0.0.
 
     Raises:
         ValueError: for fewer than two different sizes, or for an update that is no shorter than a
@@ -109,11 +110,11 @@ def fit_time(
 
 
 def calls_of_epoch(examples: int, size: int, drops: bool = False) -> int:
-    """Returns the calls of an epoch.
+    """Returns how often `fit` calls the training step in an epoch.
 
     Args:
         examples: Examples of an epoch.
-        size: Examples of a call.
+        size: Examples of a call, on all devices.
         drops: Whether the last call is left out if it is smaller than `size`. Defaults to False.
     """
     return max(1, examples // size if drops else math.ceil(examples / size))
@@ -121,15 +122,17 @@ def calls_of_epoch(examples: int, size: int, drops: bool = False) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """What `fit` takes besides its steps.
+    """Holds the seconds that `fit` takes besides its steps.
 
     Attributes:
         examples: Examples of an epoch.
-        start: Seconds of an epoch beside its steps. Defaults to 0.0.
-        evaluation: The seconds (a, b) of its evaluation, a + b/micro-batch. Defaults to (0.0, 0.0).
-        compiled: Seconds before the first step, for one size of a call. Defaults to 0.0.
-        evaluated: Seconds before the first evaluation. Defaults to 0.0.
-        drops: Whether the last call of an epoch is left out if it is smaller. Defaults to False.
+        start: Seconds of an epoch besides its steps and its evaluation. Defaults to 0.0.
+        evaluation: The pair (a, b): the evaluation of an epoch takes a + b/size seconds, where
+            `size` is the examples of a call of the training step. Defaults to (0.0, 0.0).
+        compiled: Seconds of compiling the training step for one size of its batch. Defaults to 0.0.
+        evaluated: Seconds of compiling the evaluation. Defaults to 0.0.
+        drops: Whether the last call of the training step in an epoch is left out if it is smaller.
+            Defaults to False.
     """
 
     examples: int
@@ -140,32 +143,44 @@ class Epoch:
     drops: bool = False
 
     def calls(self, size: int) -> int:
-        """Returns the calls of an epoch, if a call has this many examples on all devices."""
+        """Returns how often `fit` calls the training step in an epoch, on `size` examples each."""
         return calls_of_epoch(self.examples, size, self.drops)
 
     def seconds(self, size: int) -> float:
-        """Returns the seconds of an epoch beside its steps, for calls of this many examples."""
+        """Returns the seconds of an epoch besides its steps.
+
+        Args:
+            size: Examples of a call of the training step, on all devices.
+        """
         constant, coefficient = self.evaluation
         return self.start + constant + coefficient / size
 
     def begin(self, size: int) -> float:
-        """Returns the seconds before the first step, the first smaller call and the evaluation."""
+        """Returns the seconds of all compilation in a `fit`.
+
+        They are those of the training step, of the training step once more if the last call of an
+        epoch is smaller, and of the evaluation.
+
+        Args:
+            size: Examples of a call of the training step, on all devices.
+        """
         has_smaller = self.examples > size and self.examples % size > 0 and not self.drops
         return self.compiled * (1 + has_smaller) + self.evaluated
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The hardware that trains, and its seconds.
+    """Holds the hardware that trains, and the seconds that it takes.
 
     Attributes:
         time: The seconds of a step.
-        micro_batch: The largest micro-batch that fits a device; larger batches accumulate.
+        micro_batch: The largest micro-batch that fits a device; larger batches accumulate
+            gradients.
         devices: The numbers of devices to compare. Defaults to (1,).
         price: The price of a device for an hour. Defaults to None: not known.
         network: The seconds that the network adds to a step, by the number of devices. Defaults to
             None: not counted.
-        epoch: The seconds of an epoch beside its steps. Defaults to None: an epoch is its steps.
+        epoch: The seconds that `fit` takes besides its steps. Defaults to None: not counted.
     """
 
     time: StepTime
@@ -176,9 +191,10 @@ class Machine:
     epoch: Epoch | None = None
 
     def seconds(self, batch: int, devices: int, micro_batch: int | None = None) -> float:
-        """Returns the seconds of a step and of its share of the epoch, k p/c of c calls.
+        """Returns the seconds of a step, plus its share of what an epoch takes besides its steps.
 
-        Here p is the seconds of an epoch beside its steps, and k the micro-batches of a step.
+        The share is k p/c, where p is the seconds of an epoch besides its steps, c the number of
+        its calls of the training step, and k the micro-batches of a step: a call for each.
 
         Args:
             batch: Examples of a step.
@@ -193,7 +209,7 @@ class Machine:
         return seconds + accumulation * self.epoch.seconds(call_size) / self.epoch.calls(call_size)
 
     def begin(self, batch: int, devices: int) -> float:
-        """Returns the seconds before the first step: compilation.
+        """Returns the seconds of all compilation in a `fit`: see `Epoch.begin`.
 
         Args:
             batch: Examples of a step.
@@ -205,7 +221,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Training at one batch.
+    """Holds what training takes at one batch.
 
     Attributes:
         batch: Examples of an update.
@@ -215,9 +231,9 @@ class Row:
         steps: Updates to the target.
         examples: Examples to the target.
         relative: Those examples over those of the baseline.
-        seconds: Seconds of a step, with its share of what an epoch takes besides.
+        seconds: Seconds of a step, with its share of what an epoch takes besides its steps.
         hours: Hours to the target, compilation included.
-        between: The fewest and the most hours that are likely, as well as the steps are known.
+        between: The least and the most hours, by the likely curves of the steps.
         device_hours: Hours times devices.
         cost: The price of the device-hours; None without a price.
     """
@@ -238,7 +254,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The batches that can be trained with, and which to take. `str` of it is the table.
+    """Holds a row for each batch, and which rows are the best. `str()` shows it as a table.
 
     Attributes:
         steps: The steps to the target at each batch.
@@ -252,9 +268,9 @@ class Answer:
         why_not_larger: Why no larger batch is the fastest.
         regret: Noise scale -> the share of time that `fastest` would lose if this were the true
             one.
-        optimum: The batch of `optimum`; None on several devices, without a bend, and where examples
-            take no time.
-        left_out: Pairs (batch, reason) of the given batches that are not planned. Defaults to ().
+        optimum: The result of the function `optimum`; None on several devices, if the steps have no
+            bend, and if examples take no time.
+        left_out: Pairs (batch, reason) of the user's batches that have no row. Defaults to ().
     """
 
     steps: StepCurve
@@ -283,8 +299,8 @@ def arrange(batch: int, devices: int, largest: int) -> tuple[int, int]:
         largest: The largest micro-batch of a device.
 
     Returns:
-        The micro-batch and its number. Together they make this batch, or the next that divides
-        evenly.
+        The examples of a micro-batch on one device, and the number of micro-batches. If the batch
+        does not divide evenly, they make up the next larger batch that does.
     """
     local = batch / devices
     accumulation = math.ceil(local / largest)
@@ -324,9 +340,12 @@ def plan(
     steps: StepCurve, machine: Machine, *, baseline: int, examples: int,
     batches: Iterable[int] | None = None, most: int | None = None, deadline: float | None = None,
 ) -> Answer:  # fmt: skip
-    """Plans what training takes at every batch from the baseline's on, and which batches to name.
+    """Computes what training takes at each batch from the baseline's on, and which are the best.
 
         hours = S(B) T(B)/3600,  device-hours = devices x hours
+
+    S(B) is the steps to the target at batch B, and T(B) the seconds of a step. The hours of
+    compilation are added.
 
     Args:
         steps: The steps to the target at each batch.
@@ -335,7 +354,7 @@ def plan(
         examples: Examples to train on, which no batch exceeds.
         batches: Batches to compare. Defaults to None: powers of two times the baseline, and the
             largest that fits.
-        most: The largest batch that is wanted. Defaults to None.
+        most: The largest batch that is wanted. Defaults to None: no limit.
         deadline: The most hours of a run for `by_deadline`. Defaults to None.
 
     Raises:
@@ -377,7 +396,7 @@ def plan(
     scales = [min(low, wrong_scales[0]), max(high, wrong_scales[1])] if bends else [low]
     has_optimum = machine.devices == (1,) and bends and machine.time.example > 0
     time = machine.time
-    if machine.epoch:  # an epoch is a number of examples, so each has a share
+    if machine.epoch:  # the seconds of an epoch are shared out among its examples
         share = machine.epoch.seconds(machine.micro_batch) / machine.epoch.examples
         time = dataclasses.replace(time, example=time.example + share)
     return Answer(
@@ -415,7 +434,14 @@ def _check(machine, baseline, examples, most, deadline):
 
 
 def _why_not(batch, steps, examples, most):
-    """Explains why a batch is not possible; "" if it is."""
+    """Explains why a batch is not possible; "" if it is.
+
+    Args:
+        batch: Examples of an update.
+        steps: The `StepCurve`, which ends at a largest batch.
+        examples: Examples to train on.
+        most: The largest batch that is wanted, or None.
+    """
     if batch > examples:
         return f"the data has {examples:,} examples to train on"
     if most is not None and batch > most:
@@ -426,7 +452,14 @@ def _why_not(batch, steps, examples, most):
 
 
 def _wanted(batches, baseline, machine, why_not):
-    """Returns the batches to compare, and why there are none beyond them."""
+    """Returns the batches to compare, and why there are none beyond them.
+
+    Args:
+        batches: The user's batches; None for powers of two times the baseline.
+        baseline: The batch of the tuned baseline.
+        machine: The hardware that trains.
+        why_not: Batch -> why it is not possible, or "".
+    """
     if batches is None:
         doubled = (baseline * 2**k for k in itertools.count())
         sizes = list(itertools.takewhile(lambda batch: not why_not(batch), doubled))
@@ -441,7 +474,15 @@ def _wanted(batches, baseline, machine, why_not):
 
 
 def _row(steps, machine, base, batch, devices):
-    """Returns the row of a batch that divides evenly."""
+    """Returns the row of a batch that divides evenly.
+
+    Args:
+        steps: The steps to the target at each batch.
+        machine: The hardware that trains.
+        base: Examples with which the baseline reaches the target.
+        batch: Examples of an update.
+        devices: The number of devices.
+    """
     micro, accumulation = arrange(batch, devices, machine.micro_batch)
     seconds, updates = machine.seconds(batch, devices), max(1, round(steps.at(batch)))
     begin = machine.begin(batch, devices)
@@ -464,13 +505,25 @@ def _row(steps, machine, base, batch, devices):
 
 
 def _smallest(rows, measure):
-    """Returns the row of the smallest batch whose measure is the least, or level with it."""
+    """Returns the first row, that of the smallest batch, whose measure is within 0.1% of the least.
+
+    Args:
+        rows: Rows in the order of their batches.
+        measure: Row -> the number to compare.
+    """
     level = LEVEL * min(map(measure, rows))
     return next(row for row in rows if measure(row) <= level)
 
 
 def _why_not_larger(machine, rows, fastest, beyond):
-    """Explains what ends the gain: a limit, the largest micro-batch, or time itself."""
+    """Explains why no larger batch is faster: a limit, the largest micro-batch, or the time itself.
+
+    Args:
+        machine: The hardware that trains.
+        rows: All rows, in the order of their batches.
+        fastest: The fastest of them.
+        beyond: Why there are no batches beyond these.
+    """
     rows_of_devices = (row for row in rows if row.devices == fastest.devices)
     larger_row = next((row for row in rows_of_devices if row.batch > fastest.batch), None)
     if larger_row is None:
@@ -561,7 +614,7 @@ def _table(answer):
 
 
 def _notes(answer, row):
-    """Yields the names of a row, such as "baseline" or "fastest", for the last column."""
+    """Yields what a row is, such as "baseline" or "fastest", for the last column of the table."""
     if row.batch == answer.baseline:
         yield "baseline"
     named = {"fastest": answer.fastest, "cheapest": answer.cheapest}

@@ -1,8 +1,9 @@
-"""The noise scale of a long run, from short ones: a power of the examples that a run sees.
+"""Extrapolates the noise scale of short runs to a long run, as a power of the examples.
 
     Bn(D) = c D^a
 
-D are the examples in which the baseline reaches the loss to which the steps are counted.
+Bn is the noise scale, and D the number of examples with which the baseline reaches the loss to
+which the steps are counted.
 """
 
 import dataclasses
@@ -13,25 +14,25 @@ from typing import NamedTuple
 from tf_lamb.find.goodput.steps import NINETY, StepCurve
 
 # The exponent a that is expected before anything is measured, and its standard deviation. The
-# registered prediction of docs/updates_left.md is 0.4 to 0.6 for the critical batch, which is in
-# proportion to the noise scale; the figure of that study is to replace it. The deviation is wider
-# than the prediction, because it has no result yet: two of them reach 0, a noise scale that stays,
-# and 1, a number of updates that is enough at every length.
+# registered prediction of docs/updates_left.md is 0.4 to 0.6 for the critical batch, which is
+# proportional to the noise scale; the result of that study is to replace it. The deviation is wider
+# than the prediction, because the study has no result yet: within two deviations are a = 0, a noise
+# scale that does not grow, and a = 1, one number of updates that is enough at every length.
 EXPONENT, DEVIATION = 0.5, 0.25
 
 
 class Power(NamedTuple):
-    """A noise scale as a power of the examples, and how well it is known.
+    """Holds the noise scale as a power of the examples D of a run, and how well it is known.
 
         log Bn(D) = level + exponent (log D - center)
 
     Attributes:
-        center: The mean of log D over the readings.
-        level: The logarithm of the noise scale there.
-        exponent: a, from the readings and from what is expected.
+        center: The mean of log D over the readings of the noise scale.
+        level: log Bn at the center.
+        exponent: a, from the readings and from the expected 0.5.
         deviation: The standard deviation of the exponent.
-        measured: The exponent of the readings alone; None where they do not tell it.
-        measured_deviation: Its standard deviation; infinite where they do not tell it.
+        measured: The exponent from the readings alone; None if all readings are at one D.
+        measured_deviation: The standard deviation of `measured`; infinite if that is None.
     """
 
     center: float
@@ -46,20 +47,25 @@ class Power(NamedTuple):
         return math.exp(self.level + self.exponent * (math.log(examples) - self.center))
 
     def spread(self, examples: float) -> float:
-        """Returns the standard deviation that the exponent alone gives log Bn at D examples."""
+        """Returns the standard deviation of log Bn that comes from the exponent alone.
+
+        Args:
+            examples: D, the examples of a run.
+        """
         return self.deviation * abs(math.log(examples) - self.center)
 
 
 def power_of(readings: Iterable[tuple[float, float, float]]) -> Power:
     """Fits a power to readings of the noise scale, weighted by one over their variance.
 
-    The slope m of least squares has the variance v = 1/sum(w (log D - center)^2), w = 1/sd^2. The
-    exponent is the mean of m and of the expected 0.5, each weighted by one over its variance:
+    The slope m of least squares has the variance v = 1/sum(w (log D - center)^2), where w = 1/sd^2
+    and sd is the standard deviation of a reading's log Bn. The exponent is the mean of m and of the
+    expected 0.5, each weighted by one over its variance:
 
         exponent = (m/v + 0.5/0.25^2) / (1/v + 1/0.25^2)
 
     Args:
-        readings: Triples (D, Bn, standard deviation of log Bn), one at least.
+        readings: Triples (D, Bn, sd), one at least.
 
     Example:
         >>> power = power_of([(1e4, 100, 0.3), (4e4, 300, 0.3)])
@@ -73,7 +79,7 @@ def power_of(readings: Iterable[tuple[float, float, float]]) -> Power:
     center, level = (sum(point[2] * point[i] for point in points) / total for i in (0, 1))
     measured, measured_deviation = None, math.inf
     information = of_readings = 0.0
-    if len({x for x, *_ in points}) > 1:  # of one, rounding may leave the mean beside it
+    if len({x for x, *_ in points}) > 1:  # at one D, rounding may make the mean differ from it
         information = sum(weight * (x - center) ** 2 for x, _, weight in points)
         of_readings = sum(weight * (x - center) * y for x, y, weight in points)
         measured, measured_deviation = of_readings / information, information**-0.5
@@ -88,16 +94,17 @@ def longer(
 ) -> StepCurve:  # fmt: skip
     """Extrapolates the curve of short runs to the whole run.
 
-    The noise scale follows the power that `power_of` fits to the readings at two losses. Both come
-    from the same runs, so together they are taken to be no better known than the later one alone.
-    The interval holds 90 %: the squares of two deviations add up, that of the later noise scale
-    and that of the exponent.
+    The noise scale follows the power that `power_of` fits to the readings at two losses. Both
+    readings come from the same runs, so together they are taken to be no better known than the
+    later one alone. In the 90 % interval of the result, the squares of two deviations add up: that
+    of the later noise scale and that of the exponent.
 
     Args:
         batch: The batch of the baseline, at which the curve keeps its steps.
         whole: D, the examples of the whole run.
-        late: The examples until the short runs' target, and the curve of the steps to it.
-        early: The same for a loss that is reached earlier. Defaults to None: not known.
+        late: The examples with which the baseline reaches the target of the short runs, and the
+            curve of the steps to that target.
+        early: The same pair for a loss that is reached earlier. Defaults to None: not known.
 
     Returns:
         The curve of the whole run.

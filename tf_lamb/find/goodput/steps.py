@@ -1,9 +1,10 @@
-"""The steps to a target at each batch: the hyperbola of McCandlish et al., arXiv:1812.06162.
+"""Fits the steps to a target at each batch: the hyperbola of McCandlish et al., arXiv:1812.06162.
 
     S(B) = S_min (1 + Bn/B) = S_min + E_min/B        E(B) = B S(B) = E_min + S_min B
 
-The noise scale Bn = E_min/S_min is the batch that takes twice the minimum steps and twice the
-minimum examples, with rates tuned at every batch.
+S(B) is the number of steps, and E(B) that of examples, to a target loss at batch B; S_min and E_min
+are the least of them at any batch. The noise scale Bn = E_min/S_min is the batch that takes twice
+the minimum steps and twice the minimum examples, with rates tuned at every batch.
 """
 
 import collections
@@ -14,28 +15,30 @@ from collections.abc import Iterable
 
 from tf_lamb.core import checks
 
-FARTHEST = 8  # a curve has no numbers beyond this many times the largest batch of its runs
-RELIABLE = 16  # times from the smallest to the largest batch; with less Bn stays open
+FARTHEST = 8  # a curve ends at this many times the largest batch of its runs
+RELIABLE = 16  # the least ratio of the largest to the smallest batch for a reliable Bn
 # SEED_DEVIATION: the standard deviation of the logarithm of one run's steps, in the logs of
-# benchmarks/study/steps_to_target.py. SEED_RUNS: the runs that it is worth beside the user's own.
+# benchmarks/study/steps_to_target.py. SEED_RUNS: it weighs as much as this many of the user's runs.
 SEED_DEVIATION, SEED_RUNS = 0.17, 4
 NINETY = 1.645  # standard deviations on either side that hold 90 %
-GRID = 1.02  # factor between two noise scales that are tried; its 100th root around the best
+GRID = 1.02  # factor between the noise scales that a fit tries; its 100th root near the best
 READING = 2.0  # a reading of the noise scale is right within this factor
-MORE = 0.05  # the share of examples more with which a batch keeps a result; docs/updates_left.md
+# A batch keeps a result with at most this share of additional examples; docs/updates_left.md.
+MORE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class StepCurve:
-    """The steps S(B), how well they are known, and how far the curve holds.
+    """Holds the curve S(B) of the steps to a target, how well it is known, and where it ends.
 
     Attributes:
-        least_steps: S_min; 0 where no bend was seen.
+        least_steps: S_min; 0 if the runs show no bend, so that steps fall in proportion to the
+            batch.
         least_examples: E_min; 0 where a larger batch saves no steps.
         likely: Pairs (S_min, E_min) of the curves that are likely, within 90 %.
-        largest: The largest batch that has a number.
-        source: What the curve comes from, for sentences.
-        notes: Sentences on how weak it is. Defaults to ().
+        largest: The largest batch for which the curve gives steps.
+        source: What the curve comes from, as a part of a sentence.
+        notes: Sentences on what makes the curve uncertain. Defaults to ().
     """
 
     least_steps: float
@@ -85,9 +88,9 @@ class StepCurve:
         Args:
             batch: The batch whose steps stay.
             growth: The new noise scale over the old one.
-            spread: The logarithm of a factor by which `growth` may be wrong either way, within
-                90 %. Its square is added to that of the logarithm of an end of the interval over
-                the noise scale.
+            spread: The logarithm of the factor by which `growth` may be wrong either way, within
+                90 %. Its square is added to the square of the logarithm of the ratio of an end of
+                the old interval to the old noise scale.
         """
         likely = []
         for constants in self.likely:
@@ -108,17 +111,17 @@ class StepCurve:
         )
 
     def keeping(self, batch: float, more: float = MORE) -> tuple[float, float, float]:
-        """Returns the largest batch that takes few more examples to the loss than another does.
+        """Returns the largest batch that takes few more examples to the target than another one.
 
             E(B) <= (1 + more) E(batch):  B = batch + more (batch + Bn)
 
         Args:
             batch: The other batch.
-            more: The share of examples more. Defaults to 0.05, which is how the registered study
-                tells that a batch keeps a result (docs/updates_left.md).
+            more: The share of additional examples that B may take. Defaults to 0.05, by which the
+                registered study tells that a batch keeps a result (docs/updates_left.md).
 
         Returns:
-            It by the noise scale, and by the least and the largest likely one.
+            B for the noise scale, and for the lower and the upper end of its interval.
 
         Example:
             >>> [round(b, 1) for b in from_noise(1000, batch=32, steps=4800).keeping(32)]
@@ -143,7 +146,8 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
 
         Bn = (rho - 1)/(1/B1 - rho/B2),  rho = S1/S2
 
-    It is 0 where the larger batch saves nothing, and infinite where there is no bend between them.
+    It is 0 where the larger batch saves no steps, and infinite where the steps fall at least in
+    proportion to the batch.
 
     Args:
         first: The pair (batch, steps) of the smaller batch.
@@ -163,16 +167,17 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
 def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = ()) -> StepCurve:
     """Fits the hyperbola through runs at two batches or more.
 
-    It is exact through the geometric means of two batches. Through more it is by least squares of
-    the logarithms. A curve is likely if its squares exceed the least ones by (1.645 sd)^2 at most.
-    Here sd is that of the logarithm of a run: 0.17, as if of four runs, and then as the runs
-    scatter.
+    Through two batches it is exact: it goes through the geometric mean of the steps at each.
+    Through more batches it is fitted by least squares of the logarithms of the steps. A curve is
+    likely if its sum of squares exceeds the least one by (1.645 sd)^2 at most. Here sd is the
+    standard deviation of the logarithm of one run's steps: it is estimated from the scatter of
+    these runs, and from a prior of 0.17 that weighs as much as four runs.
 
     Args:
         runs: Pairs (batch, steps to the target).
-        given_up: The batch of each further run that was given up before the target. Its steps have
-            a lower bound alone. So at the smallest batch the noise scale has no upper end then, and
-            at a larger one no lower end. Defaults to ().
+        given_up: The batch of each further run that was given up before the target. Of the steps of
+            such a run only a lower bound is known. So at the smallest batch it leaves the noise
+            scale without an upper end, and at a larger one without a lower end. Defaults to ().
 
     Raises:
         TypeError: for anything else than pairs.
@@ -217,7 +222,7 @@ def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = (
     for candidate in (noise, *grid):
         squares, mean = _fit(candidate, runs)
         slack = (least + NINETY**2 * variance - squares) / len(runs)
-        if slack >= 0:  # its level may move as far as the slack
+        if slack >= 0:  # its level may change as far as the slack allows
             likely += [
                 _curve(candidate, mean * math.exp(sign * math.sqrt(slack))) for sign in (-1, 1)
             ]
@@ -250,11 +255,11 @@ def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = (
 
 
 def from_noise(noise: float, batch: float, steps: float) -> StepCurve:
-    """Returns the hyperbola through one run, with the last reading of the noise scale in it.
+    """Returns the hyperbola through one run, with the noise scale that was read last in that run.
 
-    Curves are likely with Bn within a factor of two, and with the run's steps as far as another
-    seed may move them: in the logs of benchmarks/study/steps_to_target.py 32 of 33 batches are
-    inside.
+    A curve is likely if its Bn is within a factor of two, and its steps at the run's batch are no
+    farther from the run's than another seed may take them: in the logs of
+    benchmarks/study/steps_to_target.py 32 of 33 batches are within the likely curves.
 
     Args:
         noise: The noise scale Bn, in examples.
@@ -283,7 +288,12 @@ def _noise(least_steps, least_examples):
 
 
 def _curve(noise: float, level: float) -> tuple[float, float]:
-    """Returns S_min and E_min, from a level as `_fit` gives it."""
+    """Returns S_min and E_min of the curve with a noise scale.
+
+    Args:
+        noise: The noise scale Bn.
+        level: S_min, or E_min if Bn is infinite, as `_fit` returns it.
+    """
     return (0.0, level) if noise == math.inf else (level, level * noise)
 
 
@@ -293,7 +303,12 @@ def _through(noise: float, batch: float, steps: float) -> tuple[float, float]:
 
 
 def _fit(noise, runs):
-    """Returns the sum of squares of the logarithms, and S_min, or E_min for infinite noise."""
+    """Fits the curve with one noise scale to runs.
+
+    Returns:
+        The sum of the squared residuals of the logarithms of the steps, and S_min, or E_min if the
+        noise scale is infinite.
+    """
     if noise == math.inf:
         logs = [math.log(s * b) for b, s in runs]
     else:
