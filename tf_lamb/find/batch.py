@@ -26,11 +26,11 @@ from tf_lamb.find.goodput import costs, growth, steps
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import Trials, normalizations
 
-PART = 0.1  # the share of the baseline's run that a short run has
-# Batches that the running averages of batch normalization are estimated from, at the baseline's
-# batch. The large batch takes one.
+PART = 0.1  # the length of the first short run, as a share of the steps of the baseline's run
+# Micro-batches, rounded up to whole updates, from which the runs at the baseline's batch estimate
+# the running averages of batch normalization. The runs at the large batch take one update.
 AVERAGED = 4
-ACCUMULATED = 4  # calls of an update whose accumulation is timed
+ACCUMULATED = 4  # micro-batches of the update with which the accumulation of gradients is timed
 
 
 def find_batch(
@@ -42,74 +42,82 @@ def find_batch(
     deadline_hours: float | None = None, examples: int | None = None, validation_data: Any = None,
     directory: str | os.PathLike | None = None, verbose: bool = True,
 ) -> FoundBatch:  # fmt: skip
-    """Finds the batch that keeps the result, the fastest, the cheapest, the largest in time.
+    """Finds the largest batch that keeps the baseline's result, and the fastest to reach its loss.
 
         hours(B) = S(B) T(B)/3600,  S(B) = S_min (1 + Bn/B)
 
-    S is the number of steps to the loss that the baseline ends at. Its curve goes through the
-    baseline. Its noise scale Bn is given, or comes from short runs here. They are made at the
-    baseline's batch for a tenth of its run, whose held-out loss is the target, and at a batch
-    sixteen times as large until it reaches the target. Each batch has the best of several rates,
-    constant after a warmup, and that rate again for two other orders of the data.
+    S(B) is the number of steps at batch B to the loss that the baseline ends at. S_min is the least
+    number of steps at any batch. The noise scale Bn is the batch that takes twice as many. The
+    curve goes through the baseline's batch and steps. `noise_scale=` passes Bn, or short runs
+    measure it here. They are made at the baseline's batch for a tenth of its steps, after which the
+    held-out loss is the target, and at a batch sixteen times as large until that loss is reached.
+    At each batch several learning rates are tried, constant after a warmup, and the best one again
+    with two other orders of the data.
 
-    The noise scale grows with the examples D of a run, Bn = c D^a. So it is read at two losses: at
-    the target, and at the loss that the baseline has after a quarter of its short run. The exponent
-    a is the mean of the measured one and of 0.5, each weighted by its variance (0.5 has a standard
-    deviation of 0.25), and takes Bn to the D of the whole run. The interval has the deviations of
-    both. Where the short runs do not tell how it grows, 0.5 stands alone, and the answer says so.
-    A `noise_scale` that is given is taken as that of the whole run.
+    The noise scale grows with the number of examples D of a run, Bn = c D^a. So it is measured at
+    two losses: at the target, and at the loss that the baseline has after a quarter of its short
+    run. The exponent a is the mean of the measured one and of 0.5, each weighted by one over its
+    variance (0.5 has a standard deviation of 0.25). The power takes Bn to the D of the whole run.
+    The interval of Bn has the uncertainty of both, of the measured Bn and of a. Where the short
+    runs do not tell how Bn grows, a is 0.5, and the printed result says so. A `noise_scale` that
+    you pass is taken as that of the whole run.
 
-    T is the seconds of a step. They are given, or measured here by epochs of `fit` on the data as
-    they are. They include the making of the input, the start of an epoch, and the
-    effect of `steps_per_execution`.
+    T(B) is the seconds of a step. `step_seconds=` passes them, or epochs of `fit` on your data are
+    timed here. Seconds that are timed include the making of the input, the effect of
+    `steps_per_execution`, and a share of what an epoch takes besides its steps: its start, and the
+    evaluation of `validation_data`. The hours then include the compilation, too.
 
-    Weights, optimizer, averages and seeds of the model are as before afterwards, also after an
-    interruption. Short runs begin with the weights that the model has: build it anew for a search.
+    Afterwards the weights, optimizer, running averages and seeds of the model are as they were,
+    also after an interruption. Short runs begin with the weights that the model has, so pass a
+    newly built model.
 
     Args:
         model: A compiled model, with the optimizer of the baseline.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
-            of batches, a `PyDataset`, a list of batches, or any object that gives batches anew
-            whenever it is iterated. Batches of other sizes are put together from these, or cut from
-            them.
-        baseline_batch_size: The batch of the tuned baseline.
+            of batches, a `PyDataset`, a list of batches, or any object that yields its batches
+            again whenever it is iterated. Batches of other sizes are put together from these, or
+            cut from them.
+        baseline_batch_size: The batch size of the baseline, which is the run that you have tuned.
         baseline_epochs: The epochs of the baseline's run.
-        baseline_learning_rate: The peak rate of the baseline. Defaults to None: the model's
-            optimizer's.
-        noise_scale: The last reading of `NoiseScale` in the baseline's run, which is right to a
-            factor of two. Or runs of yours to one loss, from which it follows: pairs (batch, steps)
-            at two batches at least, sixteen times apart, with rates tuned at each. Defaults to
-            None: by short runs.
-        large_batch_size: The batch of the large short runs. Defaults to None: 16 times the
+        baseline_learning_rate: The peak rate of the baseline. Defaults to None: that of the model's
+            optimizer.
+        noise_scale: Bn in examples: the last reading of the callback `NoiseScale` in the baseline's
+            run, which is taken to be right within a factor of two. Or your own runs to one loss,
+            from which Bn is computed: pairs (batch, steps) at two batches at least, sixteen times
+            apart, with rates tuned at each. Defaults to None: short runs measure it.
+        large_batch_size: The larger batch of the short runs. Defaults to None: 16 times the
             baseline's.
-        step_seconds: Seconds of a step by micro-batch, for two micro-batches at least. Larger
-            batches than the largest accumulate gradients. Defaults to None: measured on one device,
-            up to the largest that fits, or that saves time.
-        device_counts: Numbers of devices to compare, as (1, 8), each of which steps as was timed;
-            or a dict from each number to the seconds that its network adds to a step, as {1: 0, 8:
-            0.002}. Without a dict the network is not counted, and the answer says so. Defaults to
-            1.
-        deadline_hours: The most hours that training may take. Defaults to None.
-        examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if the
-            data says how many batches it has.
-        validation_data: Held-out examples, like `data`, which an epoch of `fit` then ends with.
-            Defaults to None: a tenth of `data`, which then may not be shuffled anew for each pass.
-        directory: A folder in which the seconds of a step and every short run are saved. A search
-            that was killed goes on from it, with the weights that it began with. It comes to the
-            same answer bit for bit, where every pass over the data is the same and no layer draws
-            from a global generator. Defaults to None.
-        verbose: Whether to print the cost beforehand, a progress bar, and each short run. Defaults
-            to True.
+        step_seconds: A dict from the examples of a micro-batch to the seconds of a step, for two
+            micro-batches at least. Batches beyond the largest one accumulate gradients. Defaults to
+            None: steps are timed on one device, up to the largest micro-batch that fits, or that
+            saves time.
+        device_counts: Numbers of devices to compare, such as (1, 8), where every device takes the
+            seconds of `step_seconds`, or those that were timed; or a dict from each number to the
+            seconds that its network adds to a step, such as {1: 0, 8: 0.002}. Without a dict the
+            network is not counted, and the printed result says so. Defaults to 1.
+        deadline_hours: The most hours that training may take. Defaults to None: no deadline.
+        examples: Examples of an epoch, after which a pass over endless data ends. Defaults to None:
+            counted, if the data tell how many batches they have.
+        validation_data: Held-out examples, in a form that `data` may have. The evaluation on them
+            at the end of each epoch is timed, too. Defaults to None: a tenth of `data`, which then
+            may not be shuffled differently in each pass.
+        directory: A folder in which the timings and every short run are saved. The same call
+            continues an interrupted search from there, with the weights that it began with. Its
+            answer is then the same bit for bit, if every pass over the data is the same and no
+            layer draws from a global random generator. Defaults to None: nothing is saved.
+        verbose: Whether to print the expected cost, a progress bar, and each short run. Defaults to
+            True.
 
     Returns:
-        A `FoundBatch`: print it. `largest_batch` keeps the result over the same examples, and
-        `batch_size` is the fastest to the same loss, on more examples.
+        A `FoundBatch` to print. Its `largest_batch` keeps the baseline's result over the same
+        number of examples. Its `batch_size` is the fastest to the baseline's loss, over more
+        examples.
 
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
             not finite from the start, a baseline that learns nothing in a tenth of its run, a large
-            batch that does not reach its loss, or a `directory` with another search: of another
+            batch that does not reach the target, or a `directory` with another search: of another
             model, on other data, or with other arguments.
 
     Example:
@@ -193,7 +201,7 @@ class _Search:
         model: The model.
         split: The examples to train on and those held out.
         optimizer: The model's optimizer, without a loss scale around it.
-        log: The saved search.
+        log: The `SearchLog`, which saves the measurements.
         base: Examples of the baseline's batch.
         large: Examples of the large batch.
         rate: The peak rate of the baseline.
@@ -231,10 +239,13 @@ class _Search:
         )
 
     def _timings(self, sizes):
-        """Times steps at each micro-batch, an update, and what an epoch takes beside its steps.
+        """Times steps at each micro-batch, an update, and what an epoch takes besides its steps.
+
+        Args:
+            sizes: The micro-batches to time.
 
         Returns:
-            The seconds by name, as JSON can hold them.
+            The measurements by name, in types that JSON has.
         """
         is_accumulating, host = accumulates(self.optimizer), frontends.of(self.model).host
         feed = feed_of(self.split.source, self.split.examples, host)
@@ -280,8 +291,14 @@ class _Search:
     def _evaluation(self, trials, feed, validation, sizes):
         """Times an evaluation at the smallest and the largest micro-batch.
 
+        Args:
+            trials: The trials of the model, whose epochs are timed.
+            feed: The input of `fit`.
+            validation: The input of its evaluation.
+            sizes: The micro-batches that fit, in ascending order.
+
         Returns:
-            (a, b), by which an evaluation takes a + b/size seconds, and the seconds of its
+            The pair (a, b), by which an evaluation takes a + b/size seconds, and the seconds of its
             compilation.
         """
         ends = sizes[0], sizes[-1]
@@ -298,7 +315,7 @@ class _Search:
         """Makes the short runs at both batches.
 
         Args:
-            machine: The machine, by whose seconds the time of the runs is foretold.
+            machine: The seconds of a step, from which the time of the runs is estimated.
             total: Steps of the baseline's run.
 
         Returns:
@@ -338,13 +355,24 @@ class _Search:
             )  # fmt: skip
 
     def _look_seconds(self, *calls):
-        """Returns the seconds of an evaluation within a run, and of the compilation of a step."""
+        """Returns the seconds of an evaluation within a run, and of the compilation of a step.
+
+        Args:
+            *calls: The arguments `calls` and `averaged` of `_trials`.
+        """
         with self._trials(self.base, *calls) as trials:
             return timing.of_look(trials)
 
     @contextlib.contextmanager
     def _trials(self, batch, calls=1, averaged=1):
-        """Yields trials with the model's optimizer, which make an update in `calls` calls."""
+        """Yields the `Trials` of the model at a batch, with a copy of its optimizer.
+
+        Args:
+            batch: Examples of an update.
+            calls: Micro-batches of an update. Defaults to 1.
+            averaged: Micro-batches from which the running averages of batch normalization are
+                estimated. Defaults to 1.
+        """
         with (
             seams.executed(self.model, 1),
             Trials(self.model, self.split, batch, batch // calls, averaged=averaged) as trials,
@@ -357,13 +385,24 @@ class _Search:
 
     @contextlib.contextmanager
     def _timed_trials(self, batch, calls=1):
-        """Yields trials whose `fit` has the user's `steps_per_execution`."""
+        """Yields the `Trials` of `_trials`, whose `fit` has the user's `steps_per_execution`.
+
+        Args:
+            batch: Examples of an update.
+            calls: Micro-batches of an update. Defaults to 1.
+        """
         with self._trials(batch, calls) as trials, seams.executed(self.model, self.executions):
             yield trials
 
 
 def _given_curve(noise_scale, base, total):
-    """Returns the `StepCurve` by the user's noise scale or runs; None if that argument is None."""
+    """Returns the `StepCurve` from the user's `noise_scale`, or None if that is None.
+
+    Args:
+        noise_scale: The noise scale, or pairs (batch, steps).
+        base: Examples of the baseline's batch.
+        total: Steps of the baseline's run.
+    """
     if noise_scale is None:
         return None
     is_number = isinstance(noise_scale, str) or getattr(noise_scale, "ndim", None) == 0
@@ -373,10 +412,18 @@ def _given_curve(noise_scale, base, total):
 
 
 def _measured_curve(runs, base, total):
-    """Returns the `StepCurve` of the whole run, extrapolated from short runs at two batches."""
+    """Returns the `StepCurve` of the whole run, extrapolated from short runs at two batches.
+
+    Args:
+        runs: All short runs, the baseline's first.
+        base: Examples of the baseline's batch.
+        total: Steps of the baseline's run.
+    """
     baseline_run = runs[0]
     late, early = (base * baseline_run.steps, _fitted(runs)), None
-    # A run with early = 0 may have the best rate to the early loss, and tells no number of steps.
+    # With early = 0 a run was past the early loss at its first evaluation already, so that its
+    # steps to that loss are unknown. As its rate may be the best one to that loss, the early loss
+    # is then left out.
     if baseline_run.early < baseline_run.steps and all(run.early for run in runs):
         at_early_loss = [
             dataclasses.replace(run, steps=run.early, is_given_up=False)
@@ -391,8 +438,8 @@ def _measured_curve(runs, base, total):
 def _fitted(runs):
     """Returns the `StepCurve` through the runs at the best rate of each batch.
 
-    If some runs at a batch were given up, the slowest of those that reached the target stands for
-    all of them: of the known numbers of steps it is the nearest to the median.
+    If some of them were given up at a batch, only the slowest run that reached the target counts
+    there: of the known numbers of steps it is the nearest to the median of all.
     """
     pairs, given_up = [], []
     for batch, best in reach.of_best_rates(runs).items():
@@ -405,7 +452,7 @@ def _fitted(runs):
 
 
 def _given_machine(step_seconds):
-    """Returns the `Machine` by the user's seconds of a step; None if that argument is None."""
+    """Returns the `Machine` with the user's `step_seconds`, or None if these are None."""
     if step_seconds is None:
         return None
     if not isinstance(step_seconds, Mapping) or len(step_seconds) < 2:
@@ -418,7 +465,11 @@ def _given_machine(step_seconds):
 
 
 def _device_counts(device_counts):
-    """Returns the numbers of devices, and the seconds of the network by number, or None."""
+    """Returns the numbers of devices, and a dict from each to the seconds of its network, or None.
+
+    Args:
+        device_counts: The argument of `find_batch`.
+    """
     counts = tuple(device_counts) if isinstance(device_counts, Iterable) else (device_counts,)
     if not counts:
         raise ValueError("device_counts must name a number of devices at least, such as (1, 8).")
@@ -432,7 +483,7 @@ def _device_counts(device_counts):
 
 
 def _check_numbers(array):
-    """Raises if the arrays are strings, which `fit` does not take from a generator."""
+    """Raises for an array of strings, which `fit` does not take from a generator."""
     if array.dtype.kind in "OSU":
         raise ValueError(
             "Steps on strings cannot be timed: pass step_seconds=, or data that are numbers, as "
@@ -441,7 +492,14 @@ def _check_numbers(array):
 
 
 def _check_large(large, base, examples, total):
-    """Raises for a large batch at which short runs tell nothing."""
+    """Raises for a large batch at which short runs cannot measure the noise scale.
+
+    Args:
+        large: Examples of the large batch.
+        base: Examples of the baseline's batch.
+        examples: Examples to train on.
+        total: Steps of the baseline's run.
+    """
     largest = min(examples, round(PART * total) * base // reach.LEAST_STEPS)
     if not 2 * base <= large <= largest:
         raise ValueError(

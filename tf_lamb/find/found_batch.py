@@ -20,25 +20,26 @@ from tf_lamb.find.trials import AVERAGED
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundBatch:
-    """The result of `find_batch`. Print it, `plot()` it, train with `script` or `recipe()`.
+    """Holds the result of `find_batch`. Print it, `plot()` it, train with `script` or `recipe()`.
 
-    It has two batches, since two questions have two answers: `largest_batch` keeps the result over
-    the same examples, and `batch_size` is the fastest to the same loss, for more examples.
+    It has two batches, because they answer two questions: `largest_batch` is the largest that keeps
+    the baseline's result over the same number of examples, and `batch_size` is the fastest to the
+    baseline's loss, over more examples.
 
     Attributes:
-        answer: Steps, hours and cost at each batch, and the batches to name.
+        answer: The table of steps, hours and cost at each batch, and which batches are the best.
         runs: Every short run.
         target: The held-out loss that the short runs ran to; None without short runs.
-        timed: A sentence on how far the seconds of a step were measured.
+        timed: A sentence on which micro-batches were timed.
         baseline_epochs: The epochs of the baseline's run.
         examples: Examples of an epoch.
         cost: The examples that the short runs trained on, over those of the baseline's run.
         optimizer: The model's optimizer, which the baseline was tuned with.
         learning_rate: The peak rate of the baseline.
-        normalizes: Whether the model has batch normalization, for which `find_rate` takes more
-            time.
-        data: The data as lines of code have them.
-        took: Seconds of the search, all the waiting included.
+        normalizes: Whether the model has batch normalization, for whose running averages
+            `find_rate` makes further updates.
+        data: The user's data as source code.
+        took: Seconds of the whole search on the clock, compilation and evaluation included.
         idle: For each micro-batch that was timed, its size and the seconds of a step without the
             making of its input. Empty for arrays. Defaults to ().
     """
@@ -59,7 +60,7 @@ class FoundBatch:
 
     @property
     def row(self) -> Row:
-        """The fastest row of the table; with a deadline, the largest batch that ends by then.
+        """The fastest row of the table; with a deadline, that of the largest batch that meets it.
 
         Raises:
             ValueError: if no batch ends by the deadline.
@@ -75,15 +76,16 @@ class FoundBatch:
 
     @property
     def batch_size(self) -> int:
-        """The fastest batch to the baseline's loss; with a deadline, the largest in time."""
+        """The fastest batch to the baseline's loss; with a deadline, the largest that meets it."""
         return self.row.batch
 
     @property
     def largest_batch(self) -> int:
-        """The largest batch that keeps the baseline's result over the same examples.
+        """The largest batch that keeps the baseline's result over the same number of examples.
 
-        It ends no worse than the baseline does on 5% fewer. Where the runs tell
-        no upper end of the noise scale, it has at least 1,024 updates left, or is the least likely.
+        It ends no worse than the baseline does on 5% fewer examples. Where the runs give no upper
+        end of the noise scale, the batch is also small enough that the baseline's epochs have 1,024
+        updates, but it is never below the lower end of its own interval.
         """
         return self._keeping()[0]
 
@@ -107,7 +109,7 @@ class FoundBatch:
 
     @property
     def epochs(self) -> int:
-        """The whole epochs with the table's steps to the baseline's loss at this batch."""
+        """The whole epochs in which `fit` makes the steps of `row` to the baseline's loss."""
         return math.ceil(self.row.steps * self.row.accumulation / self._calls)
 
     @property
@@ -136,9 +138,9 @@ class FoundBatch:
         return None
 
     def recipe(self) -> Recipe:
-        """Returns the recipe of the baseline at this batch, by `recipes.transfer`.
+        """Returns the recipe of `batch_size`: the baseline's, as `recipes.transfer` changes it.
 
-        Settings that the transfer does not move stay as they are.
+        Settings that `transfer` does not change stay those of the model's optimizer.
         """
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
@@ -162,8 +164,9 @@ class FoundBatch:
             for argument, value in told_by(self.optimizer).items()
             if getattr(transferred, argument) is None
         }
-        # An update of accumulated gradients may go on into the next epoch, so that `epochs` may be
-        # more than `transfer` was given. The best rate falls with the length of training.
+        # An update of accumulated gradients may continue in the next epoch. Then `epochs` is more
+        # than the epochs that `transfer` got, and the rate is lowered, because the best one falls
+        # with the length of training.
         if (stretch := self.epochs / epochs_of_updates) > 1:
             slower = stretch**-search.SLOPE
             settings["learning_rate"] = slower * transferred.learning_rate
@@ -276,8 +279,8 @@ class FoundBatch:
     def fit_seconds(self, batch_size: int, epochs: float) -> float:
         """Returns the seconds that `fit` takes on one device, compilation included.
 
-        Your callbacks are not in it, as nothing is known of them. Where `step_seconds` were given,
-        it has the steps alone.
+        The time of your callbacks is not included, because nothing is known of them. If you passed
+        `step_seconds`, only the time of the steps is included.
 
         Args:
             batch_size: Examples of an update. A batch that does not fit the device is accumulated.
