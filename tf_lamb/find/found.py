@@ -16,10 +16,10 @@ def training_code(batch_size: int, epochs: float, data: Written, note: str = "")
     """Returns the lines of code that train with the result of a `find_rate`.
 
     Args:
-        batch_size: Examples of a call of `fit`: a micro-batch where gradients are accumulated.
-        epochs: Epochs of the run. `fit` trains for as many whole epochs as they begin.
-        data: The data as lines of code have them.
-        note: The end of the line of `compile`, a comment. Defaults to "".
+        batch_size: The `batch_size` of `fit`: a micro-batch where gradients are accumulated.
+        epochs: Epochs of the run. `fit` trains for this number, rounded up.
+        data: The user's data as source code.
+        note: A comment at the end of the line of `compile`. Defaults to "".
     """
     fit_epochs = math.ceil(epochs)
     end = "" if fit_epochs == epochs else f"  # the schedule ends after {epochs:.3g} of them"
@@ -35,9 +35,9 @@ def training_code(batch_size: int, epochs: float, data: Written, note: str = "")
 
 
 def told_by(optimizer: Any) -> dict[str, Any]:
-    """Returns the arguments of an optimizer of this package that a `Recipe` has, by name.
+    """Returns the arguments of an optimizer of this package that are fields of a `Recipe`, by name.
 
-    A schedule of the weight decay is left out. An optimizer of Keras has none of them.
+    A weight decay that is a schedule is left out. For an optimizer of Keras the result is empty.
     """
     if not hasattr(optimizer, "from_recipe"):
         return {}
@@ -54,15 +54,16 @@ def told_by(optimizer: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An optimizer that a search tries.
+    """Holds an optimizer that a search tries.
 
     Attributes:
         name: The name of its class.
-        make: Makes the optimizer, from its learning rate.
-        start: The rate to begin the search with, for the whole run.
-        is_baseline: Whether it is the user's own, with its rate scaled to the batch. Defaults to
-            False.
-        counted: The steps that its schedule counts in an update. Defaults to 1.
+        make: Makes the optimizer, from a learning rate or a schedule.
+        start: The rate of the real run at which the search begins.
+        is_baseline: Whether it is the model's own, with its rate scaled from the baseline's batch.
+            Defaults to False.
+        counted: By how many steps an update advances its schedule: that of Keras's optimizers
+            counts micro-batches. Defaults to 1.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The result for one optimizer that came to the second rung.
+    """Holds the result for one optimizer that was tried on the second rung.
 
     Attributes:
         rate: The learning rate for the real run; None where the search could not decide.
@@ -92,25 +93,27 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundRate:
-    """The result of `find_rate`. Print it, `plot()` it, train with `optimizer()`.
+    """Holds the result of `find_rate`. Print it, `plot()` it, train with `optimizer()`.
 
     Attributes:
-        optimizer_name: The best of the optimizers that were tried.
-        why_optimizer: Why that optimizer was taken.
-        answers: An `Answer` by name, for each optimizer on the second rung.
+        optimizer_name: The class of the best optimizer that was tried.
+        why_optimizer: Why that optimizer was chosen.
+        answers: Name of an optimizer -> its `Answer`, for each one on the second rung, that of the
+            longer runs.
         batch_size: Examples of an update in the real run.
         train_steps: Updates of the real run.
         warmup_steps: Updates of its linear warmup.
         epochs: Epochs of the real run.
         examples: Examples of an epoch.
-        decay: "polynomial" or "constant", after the warmup.
+        decay: The schedule after the warmup: "polynomial", which is linear to 0, or "constant".
         calls: Micro-batches of an update.
-        data: The data as lines of code have them.
+        data: The user's data as source code.
         trials: Every short run.
         cost: The examples that the search trained on, over those of the real run.
         candidates: The optimizers that were tried.
-        wrapped: Puts an optimizer into a loss scale like that of `compile`, if there is one.
-        schedules: The module of learning rate schedules that `optimizer()` takes.
+        wrapped: Wraps an optimizer in a `LossScaleOptimizer` like that of `compile`, if there is
+            one.
+        schedules: The module of learning rate schedules that `optimizer()` uses.
     """
 
     optimizer_name: str
@@ -154,7 +157,7 @@ class FoundRate:
 
     @property
     def learning_rate(self) -> float:
-        """The peak rate.
+        """The peak rate of the real run.
 
         Raises:
             ValueError: if the search could not decide.
@@ -183,8 +186,9 @@ class FoundRate:
     def recipe(self) -> Recipe:
         """Returns the recipe of the real run: rate, warmup, and decay.
 
-        For an optimizer of this package it has every setting that a recipe has room for. For one of
-        Keras's it has nothing more. `optimizer()` has all of them, momentum and clipping included.
+        For an optimizer of this package it also has those of its settings that are fields of a
+        `Recipe`; for one of Keras it does not. `optimizer()` has all settings, momentum and
+        clipping included.
         """
         return Recipe(
             title="Found rate",
@@ -258,7 +262,10 @@ class FoundRate:
         ]
 
     def _optimizers(self):
-        """Returns, for several optimizers, a line each: rate, loss, and why it was taken."""
+        """Returns the lines of a table with a row for each optimizer; [] if only one was tried.
+
+        A row has the rate, its interval, the loss, and why the optimizer was or was not chosen.
+        """
         if len(self.candidates) == 1:
             return []
         rows = [("optimizer", "learning rate", "level from", "to", "held-out loss", "")]

@@ -19,8 +19,8 @@ from tf_lamb.find.found import Answer, Candidate, FoundRate
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import NO_TEST_STEP, Trials
 
-# Name of a class of Keras -> the rate at which the search begins if it is not the model's own
-# optimizer: the middle of tuned rates.
+# Name of an optimizer class of Keras -> the rate at which its search begins, unless it is the
+# model's own optimizer. It is the middle of rates that were tuned.
 STARTS_OF_KERAS = {"Adam": 0.002, "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05}
 
 
@@ -41,50 +41,57 @@ def find_rate(
 ) -> FoundRate:  # fmt: skip
     """Searches the learning rate for a model, its data and a batch size.
 
-    The search has two rungs of short runs: all candidates on the first, and the best few at four
-    times the length on the second. Each run is a small complete run, with a warmup and a decay of
-    its own, from the same weights over the same data. It is judged on held-out examples. The best
-    rate falls with the length of training, about as steps^-0.3: the short runs are made at that
-    much higher rates.
+    The search makes short training runs in two rounds, called rungs. On the first rung it tries
+    each optimizer at rates far apart. On the second, with four times the steps, it tries the best
+    optimizers, two at most, at rates around their best. Each run is complete in itself, with a
+    warmup and a decay. All runs begin with the same weights and read the same data, and are
+    compared by their loss on held-out examples. The best rate falls with the number of steps, about
+    as steps^-0.3. So a short run of L steps, which tests a rate for the real run of T steps, trains
+    at (T/L)^0.3 times that rate.
 
         rate = middle of the rates that cannot be told from the best
 
-    The baseline's rate, scaled by the square root, is kept if it is among these. Weights,
-    optimizer, averages and seeds of the model are as before afterwards, also after an interruption.
-    Short runs begin with the weights that the model has: build it anew for a search. Layers that
-    draw from a global generator, as Dropout without a seed does on torch and in tf_keras, go on
-    from where it is.
+    With `baseline_batch_size=`, the baseline's rate, scaled by the square root of the ratio of the
+    batches, is kept if it is among these. Afterwards the weights, optimizer, running averages and
+    seeds of the model are as they were, also after an interruption. Short runs begin with the
+    weights that the model has, so pass a newly built model. A global random generator of the
+    framework, from which Dropout without a seed draws on torch and in tf_keras, is not set back:
+    neither for each run nor afterwards.
 
     Args:
-        model: A compiled model. Its loss is compared.
+        model: A compiled model. Runs are compared by its loss.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
-            of batches, a `PyDataset`, or a list of batches. It is read once for each run.
-        batch_size: Examples of an update of the run that the rate is for.
-        optimizers: Names such as "LAMB", "Muon" or "AdamW", of this package or of Keras, in any
-            case; or optimizers, whose settings are used and whose rate is not. At most one of a
-            class. Defaults to (): the model's own.
-        epochs: Epochs of the run that the rate is for.
-        examples: Examples of an epoch, at which endless data end. Defaults to None: counted, if the
-            data says how many batches it has.
-        validation_data: Held-out examples, like `data`. Defaults to None: a tenth of `data`, which
-            then may not be shuffled anew for each pass.
-        baseline_batch_size: The batch at which the model's optimizer was tuned. The optimizer is
-            then a candidate, with its rate times the square root of the ratio. Defaults to None.
-        baseline_learning_rate: The rate that was tuned there. Defaults to None: the optimizer's
-            own.
-        warmup: Fraction of the run with a linear warmup, and of the short ones, which have a fifth
-            at least. Defaults to 0.05.
-        decay: "polynomial", linear to 0 (the default), or "constant", after the warmup.
-        micro_batch_size: Examples of a call, where a batch does not fit: gradients are accumulated.
-            Defaults to None: the batch.
-        budget: The most that the search may cost, as a fraction of the real run's examples.
-            Evaluations come on top. Defaults to 0.5.
+            of batches, a `PyDataset`, or a list of batches. It is read from its beginning for each
+            run.
+        batch_size: Examples of an update in the real run, for which the rate is searched.
+        optimizers: Names of classes of this package or of Keras, such as "LAMB", "Muon" or "AdamW",
+            in upper or lower case; or optimizers, whose settings are used and whose rate is not. At
+            most one of a class. Defaults to (): the model's own.
+        epochs: Epochs of the real run.
+        examples: Examples of an epoch, after which a pass over endless data ends. Defaults to None:
+            counted, if the data tell how many batches they have.
+        validation_data: Held-out examples, in a form that `data` may have. Defaults to None: a
+            tenth of `data`, which then may not be shuffled differently in each pass.
+        baseline_batch_size: The batch size at which the model's optimizer was tuned. That optimizer
+            is then tried as well, and the search begins at its rate times sqrt(batch_size /
+            baseline_batch_size). Defaults to None: no baseline.
+        baseline_learning_rate: The rate that was tuned at that batch size. Defaults to None: the
+            rate of the model's optimizer.
+        warmup: The fraction of the real run that is a linear warmup. Short runs have the same
+            fraction, but a fifth at least. Defaults to 0.05.
+        decay: The schedule after the warmup: "polynomial", which is linear to 0 (the default), or
+            "constant".
+        micro_batch_size: Examples of a micro-batch, where a batch does not fit: gradients are
+            accumulated. Defaults to None: the batch.
+        budget: The most examples that the search may train on, as a fraction of those of the real
+            run. Evaluations are not counted. Defaults to 0.5.
         seed: Seed of the order of the data. Defaults to 0.
-        directory: A folder in which every short run is saved. A search that was killed goes on from
-            it, with the weights that it began with. It comes to the same answer bit for bit, where
-            every pass over the data is the same and no layer draws from a global generator.
-            Defaults to None.
-        verbose: Whether to print the cost, a progress bar, and each short run. Defaults to True.
+        directory: A folder in which every short run is saved. The same call continues an
+            interrupted search from there, with the weights that it began with. Its answer is then
+            the same bit for bit, if every pass over the data is the same and no layer draws from a
+            global random generator. Defaults to None: nothing is saved.
+        verbose: Whether to print the expected cost, a progress bar, and each short run. Defaults to
+            True.
 
     Returns:
         A `FoundRate`: print it, and compile with its `optimizer()`.
@@ -92,8 +99,8 @@ def find_rate(
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
         ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, or that no training moves, a budget that is too small, or a
-            `directory` with another search: of another model, on other data, or with other
+            not finite from the start, or that training does not change, a budget that is too small,
+            or a `directory` with another search: of another model, on other data, or with other
             arguments.
 
     Example:
@@ -174,8 +181,9 @@ def _lengths(total, optimizers, budget, averaging_updates):
     Args:
         total: Steps of the real run.
         optimizers: The number of optimizers to try.
-        budget: The most steps of the search, over `total`.
-        averaging_updates: Updates that each short run takes besides its own.
+        budget: The most steps of the search, as a fraction of `total`.
+        averaging_updates: Updates that each short run makes in addition, to estimate the running
+            averages of batch normalization.
     """
     if total < search.SHORTEST:
         raise ValueError(
@@ -197,8 +205,8 @@ class _Run:
     """Makes the short runs, or takes them from a saved search, and prints the result of each.
 
     Args:
-        trials: The model.
-        log: The saved search.
+        trials: The `Trials` of the model.
+        log: The `SearchLog`, which saves the runs.
         total: Steps of the real run.
         warmup: The share of the real run that is warmup.
         decay: "polynomial" or "constant", after the warmup.
@@ -221,7 +229,13 @@ class _Run:
         return trial
 
     def _train(self, peak, steps, order):
-        """Trains at a peak rate; returns the held-out losses, or () if a loss is not finite."""
+        """Trains at a peak rate; returns the held-out losses, or () if a loss is not finite.
+
+        Args:
+            peak: The rate after the warmup.
+            steps: Steps of the run.
+            order: Which order of the data to take.
+        """
         warmup_steps = max(1, round(self.warmup * steps))
         decay_steps = (
             round(search.COOLDOWN * steps) if self.decay == "constant" else steps - warmup_steps
@@ -279,14 +293,15 @@ def _search(run, candidates, lengths):
 def _second_rung(run, candidate, first_trials, first_plateau, steps):
     """Returns the trials of an optimizer on the second rung.
 
-    They begin at the start of the first rung, unless that is clearly worse than its best rate. A
-    baseline that is not among the level rates is run again in a second order of the data.
+    The rung begins at the rate with which the first rung began, unless that is clearly worse than
+    the best one there. The rate of a baseline is always tried. If it is not on the plateau of the
+    trials, it is tried once more with the data in another order.
 
     Args:
         run: Makes a short run.
         candidate: The optimizer.
         first_trials: Its trials on the first rung.
-        first_plateau: Their plateau.
+        first_plateau: The `Plateau` of these trials.
         steps: Steps of a short run on the second rung.
     """
     factor, trials, best_rate = search.between(first_plateau), [], first_plateau.best.rate
@@ -326,7 +341,20 @@ def _rung(run, candidate, trials, start, factor, steps, most_trials, best=None):
 def _answer(
     candidates, trials_by_name, averaging_updates, split, train_steps, **of_run
 ) -> FoundRate:
-    """Makes the `FoundRate` from the trials of both rungs; raises if every run was lost."""
+    """Makes the `FoundRate` from the trials of both rungs.
+
+    Args:
+        candidates: The optimizers that were tried.
+        trials_by_name: Name of an optimizer -> (its trials on the first rung, those on the second).
+        averaging_updates: Updates that each short run made in addition, to estimate the running
+            averages of batch normalization.
+        split: The examples to train on and those held out.
+        train_steps: Steps of the real run.
+        **of_run: Further attributes of the `FoundRate`.
+
+    Raises:
+        ValueError: if the loss of every run was not finite.
+    """
     all_trials = tuple(
         trial for rungs in trials_by_name.values() for rung in rungs for trial in rung
     )
@@ -357,11 +385,22 @@ def _answer(
 
 
 def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
-    """Returns the optimizers to try: those that are named, and the model's own."""
+    """Returns a `Candidate` for each optimizer to try.
+
+    They are those of the user, and the model's own if there is a baseline.
+
+    Args:
+        frontend: The `Frontend` of the model's Keras.
+        model: The compiled model.
+        optimizers: The argument of `find_rate`.
+        batch_ratio: The batch over the baseline's; None without a baseline.
+        baseline_rate: The user's `baseline_learning_rate`, or None.
+        calls: Micro-batches of an update.
+    """
     tuned = unwrapped(model.optimizer)
     is_single = isinstance(optimizers, str) or hasattr(optimizers, "get_config")
     optimizers = [optimizers] if is_single else optimizers or (tuned,)
-    selected: dict[Any, Any] = {}  # a class, or an optimizer -> the optimizer
+    selected: dict[Any, Any] = {}  # the class of a name, or an optimizer -> the optimizer
     for choice in optimizers:
         if isinstance(choice, str):
             optimizer = _named(frontend, tuned, choice)
@@ -405,7 +444,15 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
 
 
 def _named(frontend, model_optimizer, name):
-    """Returns the model's optimizer if it has this name in any case, else one of that class."""
+    """Returns the model's optimizer if its class has this name, else a new one of that class.
+
+    If no class has this very name, upper and lower case are taken as the same.
+
+    Args:
+        frontend: The `Frontend` of the model's Keras.
+        model_optimizer: The model's optimizer.
+        name: The name of a class.
+    """
     host = frontend.host
     members = [*vars(frontend.optimizers).items(), *vars(host.optimizers).items()]
     classes = [(class_name, kind) for class_name, kind in members if isinstance(kind, type)]
