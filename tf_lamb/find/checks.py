@@ -1,4 +1,4 @@
-"""Checks of the models and optimizers that a search is given, and copies of optimizers."""
+"""Checks the model and the optimizers that a search is given, and copies optimizers."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")
 
 
 def check_shared(model: Any, examples: int) -> None:
-    """Checks that the devices can share a call.
+    """Checks that the devices can share the examples of a call of the training step evenly.
 
     Args:
-        model: The model, which names its devices.
-        examples: Examples of a call.
+        model: The model, whose Keras knows the number of devices.
+        examples: Examples of a call of the training step.
 
     Raises:
-        ValueError: if the number of devices does not divide them.
+        ValueError: if the number of devices does not divide `examples`.
     """
     if examples % (devices := frontends.of(model).devices(model)):
         raise ValueError(
@@ -52,18 +52,20 @@ def tuned_rate(optimizer: Any, rate: float | None) -> float:
 
 
 def accumulates(optimizer: Any) -> bool:
-    """Returns whether an optimizer can make an update of several calls."""
+    """Returns whether an optimizer can accumulate the gradients of several micro-batches."""
     return "gradient_accumulation_steps" in optimizer.get_config()
 
 
 def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
-    """Makes an optimizer with the settings of another, without its state.
+    """Makes an optimizer with the settings of another, but with no slots built yet.
 
-    Keras's optimizers keep no exclusion from weight decay in their config: it is copied.
+    The config of Keras's optimizers does not contain what `exclude_from_weight_decay` has set, so
+    that is copied, too.
 
     Args:
         optimizer: The optimizer to copy.
-        calls: Calls of an update. Above 1 they are accumulated, where the optimizer can do so.
+        calls: Micro-batches of an update. Above 1 the copy accumulates their gradients, if the
+            optimizer can do so.
         rate: The learning rate of the copy, a number or a schedule. Defaults to 1.0.
     """
     config = {**optimizer.get_config(), "learning_rate": rate}
@@ -77,10 +79,10 @@ def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
 
 
 def scaled_as(compiled: Any, optimizer: Any) -> Any:
-    """Returns an optimizer, in a `LossScaleOptimizer` like that of `compile` if there is one.
+    """Returns an optimizer, wrapped in a `LossScaleOptimizer` if that of `compile` is.
 
     Args:
-        compiled: The optimizer of `compile`.
+        compiled: The optimizer of `compile`, whose settings of the loss scale are taken.
         optimizer: The optimizer to return, or to wrap.
     """
     if "LossScale" not in type(compiled).__name__:
@@ -134,15 +136,15 @@ def check(
     Args:
         model: The compiled model.
         batch_size: Examples of an update.
-        micro_batch_size: Examples of a call; None for the whole batch.
+        micro_batch_size: Examples of a micro-batch; None for the whole batch.
         one_execution: Whether the search needs a model whose `steps_per_execution` is 1. Defaults
             to True.
 
     Raises:
-        TypeError: if what it is compiled with is no optimizer.
+        TypeError: if the model is compiled with something that is no optimizer.
         ValueError: for a model that is not compiled, one with a second optimizer, one that was
-            built for several replicas, a batch that micro-batches or devices do not divide, or
-            several steps an execution.
+            built for several replicas, a batch that micro-batches or devices do not divide, or,
+            with `one_execution`, a `steps_per_execution` above 1.
     """
     if getattr(model, "optimizer", None) is None:
         raise ValueError(

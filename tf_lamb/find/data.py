@@ -1,4 +1,4 @@
-"""The examples of a search: those that it trains on, and those that are held out to judge by."""
+"""Splits the data of a search into examples to train on and held-out ones to compare runs by."""
 
 import dataclasses
 import math
@@ -10,20 +10,23 @@ from tf_lamb.core import checks
 from tf_lamb.find.feeds import Feed, feed_of
 
 MOST_HELD_OUT = 8192  # examples
-BLOCKS = 16  # blocks of held-out examples, whose scatter is the error of a comparison
-WHOLE = 8  # examples; it divides the size of a large block, so that devices can share a call
+BLOCKS = 16  # blocks of held-out examples; the scatter of their losses is the error of a comparison
+# The size of a block of WHOLE**2 examples or more is a multiple of this number, so that devices can
+# share the block evenly.
+WHOLE = 8
 COMPARED = 64  # training examples that are part of the checksum of the data
 
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """The user's data as source code, for the lines of code that a search proposes.
+    """Holds the user's data as source code, for the script that a search proposes.
 
     Attributes:
         data: The `data` argument of a search, such as "(x, y)".
         more: The other arguments of a search that describe the data, each after a comma.
-        fit: The arguments of `fit`, with places for `{batch}` and `{steps}` of an epoch.
-        note: A comment on the line of `fit`, with the same places; "" for none.
+        fit: The arguments of `fit`, with the placeholders `{batch}`, examples of a batch, and
+            `{steps}`, batches of an epoch.
+        note: A comment for the line of `fit`, with the same placeholders; "" for none.
         examples: Examples of an epoch.
     """
 
@@ -40,31 +43,32 @@ class Written:
 
 
 class Examples:
-    """The examples that a model is trained on, and those that are held out.
+    """Holds the examples that a model is trained on, and those that are held out.
 
-    The held-out examples are given, or are a tenth of the data, 8,192 at most: at random from
-    arrays, the first of batches. The devices that share a call divide each block.
+    The held-out examples are the user's `validation_data`, or a tenth of the data, 8,192 at most:
+    random ones of arrays, the first ones of batches. They are cut into blocks whose size is a
+    multiple of the number of devices.
 
     Args:
         data: Arrays in a tuple, or batches that can be read again.
         held_out: The user's `validation_data`. Defaults to None: a part of `data`.
         examples: Examples of a pass over `data`. Defaults to None: counted.
-        devices: The devices that share a call. Defaults to 1.
+        devices: The number of devices that share a batch. Defaults to 1.
 
     Attributes:
         examples: Examples of a pass over `data`.
-        training: The number of them that are not held out.
+        training: The number of examples to train on, which are not held out.
         blocks: The held-out examples, in `BLOCKS` batches of one size.
         held_out: The number of examples in all blocks.
-        is_py_dataset: Whether `data` is a `PyDataset` of Keras 3. Where it has inputs alone, `fit`
-            leaves them in a tuple.
+        is_py_dataset: Whether `data` is a `PyDataset` of Keras 3. If it has inputs but no targets,
+            `fit` leaves the inputs in a tuple.
         written: The data as source code.
         source: The reader of `data`.
 
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
-        ValueError: if data do not say how many examples they have, if they have fewer than a
-            tenth of `examples`, or if there are too few to hold out.
+        ValueError: if data do not say how many examples they have, if they have fewer than a tenth
+            of `examples`, or if there are too few to hold out.
     """
 
     def __init__(
@@ -115,11 +119,11 @@ class Examples:
         )
 
     def batches(self, size: int, seed: int) -> Iterator[tuple]:
-        """Returns batches without end, in an order by the seed.
+        """Returns training batches without end, in an order that the seed determines.
 
-        Arrays are shuffled anew for each pass. From batches, each one is drawn from twice as many
-        examples, and a pass ends at `examples`, so that endless data do not bring the held-out
-        examples.
+        Arrays are shuffled for each pass. From other data, a batch is drawn at random from at least
+        twice as many examples, and a pass ends at the user's `examples`: if endless data repeat,
+        reading on would bring the held-out examples.
 
         Args:
             size: Examples of a batch.
@@ -128,7 +132,11 @@ class Examples:
         return self.source.batches(size, seed, self._user_examples)
 
     def given_validation(self, host: Any) -> Feed | None:
-        """Returns what `fit` evaluates after each epoch; None if it is not given, or has no end."""
+        """Returns the `Feed` of `validation_data`; None if the user passed none, or endless ones.
+
+        Args:
+            host: The Keras of the model, Keras 3 or tf_keras.
+        """
         if self._validation_source is None:
             return None
         try:
@@ -157,8 +165,8 @@ class Examples:
     def checksum(self) -> str:
         """Returns the checksum of the data, in hexadecimal.
 
-        It covers the held-out examples, and the first training examples if two readings of these
-        are the same, as they are not where the data are shuffled or augmented anew.
+        It covers the held-out examples. It also covers the first training examples if they are the
+        same in two passes. They are not where the data are shuffled or augmented in each pass.
         """
         held_out_checksum = checksum(self.blocks)
         first_pass, second_pass = (

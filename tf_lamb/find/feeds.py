@@ -1,4 +1,4 @@
-"""The input of `fit` at any batch size, made from a user's data, to time it."""
+"""Makes the input of `fit` at any batch size from a user's data, in order to time `fit`."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from tf_lamb.find.goodput.costs import calls_of_epoch
 
 
 def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
-    """Returns the feed of arrays or of batches.
+    """Returns the `Feed` that is for this kind of data.
 
     Args:
         source: The reader of the data.
         examples: Examples of an epoch.
-        host: The Keras of the model.
+        host: The Keras of the model, Keras 3 or tf_keras.
     """
     if isinstance(source, Arrays):
         return ArrayFeed(source, examples)
@@ -28,13 +28,13 @@ def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
 
 
 class Feed:
-    """Batches of any size, as `fit` reads them. This class is for a generator.
+    """Makes the input of `fit`, in batches of any size. This base class passes a generator.
 
-    A batch of another size is joined or cut from the data's own batches. So what the user's
-    pipeline does for each batch is timed once for each of the data's own batches.
+    A batch of another size is joined or cut from the batches of the user's data. So what the user's
+    pipeline does for each of its batches is timed once for each of these, whatever the size.
 
     Attributes:
-        name: The kind of data, in a line of a search.
+        name: The kind of data, as a search prints it.
         has_work: Whether a pipeline makes the batches; else they are rows of arrays.
         examples: Examples of an epoch.
         drops: Whether the last batch of an epoch is left out if it is smaller.
@@ -63,7 +63,7 @@ class Feed:
     def repeated(self, size: int, steps: int) -> dict[str, Any]:
         """Returns the arguments of a `fit` on one batch, made once and then repeated.
 
-        Its seconds are those of the steps without the making of their input.
+        Such a `fit` takes the seconds of the steps without the making of their input.
 
         Args:
             size: Examples of the batch.
@@ -95,7 +95,7 @@ class Feed:
 
 
 class ArrayFeed(Feed):
-    """Arrays. A batch is some of their rows."""
+    """Passes arrays to `fit`, which takes some of their rows as a batch."""
 
     name, has_work = "arrays", False
 
@@ -116,7 +116,7 @@ class ArrayFeed(Feed):
 
 
 class DatasetFeed(Feed):
-    """A `tf.data.Dataset`: the pipeline itself, with its batches put together or cut."""
+    """Passes a `tf.data.Dataset` to `fit`, rebatched if its batches have another size."""
 
     name = "a tf.data.Dataset"
 
@@ -129,7 +129,7 @@ class DatasetFeed(Feed):
         self._own_size: int | None = self._static_size
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
-        """See base class; the pipeline is batched anew if its own batches have another size."""
+        """See base class; the pipeline is rebatched if its own batches have another size."""
         if self._own_size is None:
             self._own_size = size_of(next(self.source.one_pass()))
         data = self.data
@@ -145,14 +145,15 @@ class DatasetFeed(Feed):
     def _prefetched(self, data):
         """Returns the data with a prefetch at the end if the user's pipeline ends with one.
 
-        Its own prefetch is no longer the last step here: `take`, `rebatch` or `repeat` follows it.
+        The user's prefetch is no longer the last step here: `take`, `rebatch` or `repeat` follows
+        it.
         """
         # seam: TensorFlow 2.19 to 2.21, where only the name of the class shows a prefetch.
         return data.prefetch(2) if "Prefetch" in type(self.data).__name__ else data
 
 
 class IndexedFeed(Feed):
-    """A `PyDataset`, or a `Sequence` of tf_keras, with its workers."""
+    """Passes a `PyDataset`, or a `Sequence` of tf_keras, to `fit`, with the user's workers."""
 
     name = "a PyDataset"
 
@@ -165,12 +166,12 @@ class IndexedFeed(Feed):
         }
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
-        """See base class; the batches are the data's own, or are cut from them."""
+        """See base class; the batches are the data's own, or are joined or cut from them."""
         make = self.data.__getitem__ if size == self._own_size else self._cut(size)
         return self._indexed(make, steps)
 
     def repeated(self, size: int, steps: int) -> dict[str, Any]:
-        """See base class; every index has the one batch."""
+        """See base class; the batch is the same at every index."""
         batch = next(self._anew(size))
         return self._indexed(lambda i: batch, steps)
 
@@ -178,10 +179,10 @@ class IndexedFeed(Feed):
         return {"x": _indexed(self._kind)(make, steps, **self._workers), "shuffle": False}
 
     def _cut(self, size):
-        """Returns a function that makes the batch of `size` examples at an index.
+        """Returns a function from an index to the batch of `size` examples there.
 
-        It joins or cuts the data's own batches that hold these examples. Each of them is made once,
-        and cached until its last example is used.
+        The function joins or cuts the data's own batches that hold these examples. Each of the
+        data's own batches is made once, and cached until its last example is used.
         """
         cached: dict[int, tuple] = {}
 
@@ -206,7 +207,7 @@ class IndexedFeed(Feed):
 
 
 def _indexed(kind):
-    """Returns a subclass of a host's `PyDataset` or `Sequence`, whose batches a function makes."""
+    """Makes a subclass of `PyDataset` or `Sequence` that gets each batch from a function."""
 
     class Indexed(kind):  # type: ignore[misc, valid-type]
         def __init__(self, make, steps, **workers):

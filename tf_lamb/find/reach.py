@@ -15,7 +15,7 @@ from tf_lamb.find.search_log import SearchLog
 from tf_lamb.find.trials import NO_TEST_STEP, Trials
 
 RATES = 5  # the most rates that are tried at a batch
-SEEDS = 3  # the orders of the data in which the best rate is run
+SEEDS = 3  # the number of orders of the data in which the best rate is run
 # The most further runs in other orders of the data. A second order may show another rate to be the
 # best, which then needs its own SEEDS runs.
 MORE = 4
@@ -23,15 +23,18 @@ MORE = 4
 FARTHER = 3
 # A run in another order of the data is given up after this many times the best rate's mean steps.
 GIVEN_UP = 2
-WARMUP = 0.05  # share of the first run's examples that is a linear warmup, at either batch
+WARMUP = 0.05  # the linear warmup at either batch, as a share of the examples of the first run
 LOOKS = 1.15  # the factor of steps from one evaluation to the next
-# Evaluations whose mean is compared with the target. It lags by one evaluation, which is the same
-# share of the steps at every batch.
+# The mean of this many evaluations is compared with the target. The mean lags by one evaluation,
+# which is the same share of the steps at every batch.
 LAST = 3
-SHORTER = 4  # the early loss is the baseline's after this part of its first run, 1/SHORTER
-# The first evaluation is at 1/EARLY of the fewest steps in which the early loss may be reached.
+SHORTER = 4  # the early loss is the baseline's after 1/SHORTER of the steps of its first run
+# The first evaluation is after 1/EARLY of the steps in which the early loss is expected, which are
+# 1/SHORTER of the steps to the target.
 EARLY = 4
-LEAST_STEPS = 4  # the fewest steps of a run at the large batch, if the noise scale is infinite
+# A run at the large batch has to take this many steps at least, even if the noise scale is
+# infinite.
+LEAST_STEPS = 4
 # For the estimate of time: (runs, evaluations of each), as expected and at most. Expected means
 # that the first rates are the best.
 LOOKED = ((2 * (2 + SEEDS), 21), (2 * (RATES + MORE), 30))
@@ -39,21 +42,22 @@ LOOKED = ((2 * (2 + SEEDS), 21), (2 * (RATES + MORE), 30))
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A short run to the target.
+    """Holds the result of a short run.
 
     Attributes:
         batch: Examples of an update.
         rate: The learning rate after the warmup.
         seed: Which order of the data it has.
-        steps: Steps to the target, between two evaluations; infinite if it did not get there. Of a
-            run that was given up it is the steps after which it was, a lower bound.
+        steps: Steps to the target, interpolated between two evaluations; infinite if the run did
+            not reach it. For a run that was given up they are the steps after which it was, a lower
+            bound.
         made: Steps in all, with those of repetitions that evaluate earlier.
         loss: The mean of its last `LAST` held-out losses; infinite, the default, if it has fewer.
-        early: Steps to the loss that the baseline has after a quarter of its run. Infinite, the
-            default, if it did not get there, and 0 if the first mean of `LAST` evaluations was
-            there already.
-        is_given_up: Whether it is the best rate in another order of the data, and was not at the
-            target after `GIVEN_UP` times the mean steps. Defaults to False.
+        early: Steps to the early loss, which the baseline has after a quarter of its run. They are
+            infinite, the default, if the run did not reach that loss. They are 0 if the first mean
+            of `LAST` evaluations was there already, so that the true number is unknown.
+        is_given_up: Whether this is a run at the best rate, in another order of the data, that had
+            not reached the target after `GIVEN_UP` times the mean steps. Defaults to False.
     """
 
     batch: int
@@ -73,19 +77,19 @@ def losses(
     trials: Trials, rate: float, steps: int, warm: float, first_look: float,
     target: float = -math.inf, order: int = 0,
 ) -> Losses:  # fmt: skip
-    """Trains until the target, and returns the held-out losses of all evaluations.
+    """Trains until the target loss is reached, and returns the held-out losses of all evaluations.
 
     Args:
         trials: The model, with its optimizer and its batch.
         rate: The learning rate after the warmup.
         steps: The most steps.
         warm: Steps of a linear warmup.
-        first_look: The step of the first evaluation; another one is before all steps.
+        first_look: The step of the first evaluation after that before all steps.
         target: The loss at which the run ends. Defaults to -infinity: it makes all steps.
         order: Which order of the data to take. Defaults to 0.
 
     Returns:
-        The loss on each held-out block, by step. They end where a loss is not finite.
+        Step -> the loss on each held-out block. They end where a loss is not finite.
     """
     trials.start(order)
     history, next_look = {0: trials.look()}, first_look
@@ -133,7 +137,7 @@ def crossing(history: Losses, target: float) -> float:
 
 
 def early_crossing(history: Losses, target: float) -> float:
-    """Returns `crossing`; but 0, for "too early to tell", if the first mean is at the target.
+    """Returns `crossing`, but 0 if the first mean is at the target already: the step is unknown.
 
     Args:
         history: Losses of the held-out blocks, by step.
@@ -187,7 +191,7 @@ def examples(base: int, length: int) -> tuple[int, int]:
         length: Steps of the first run.
 
     Returns:
-        The number to expect, which it is if the first rate at each batch is the best, and the
+        The expected number, which holds if the first rate at each batch is the best, and the
         largest possible number.
     """
     run_examples = base * length
@@ -201,8 +205,8 @@ def short_runs(
     """Makes runs to one target loss at two batches.
 
     The target is the loss at the end of the first run, of `length` steps at the base batch and the
-    rate that was tuned there. The early loss is that after a quarter of these steps. Each run has
-    the steps to both.
+    rate that was tuned there. The early loss is that after a quarter of these steps. Each `Run`
+    holds its steps to both losses.
 
     Args:
         begin: Takes a batch, and returns a context manager of the model's `Trials` at it.
@@ -328,13 +332,13 @@ def of_best_rates(runs: Iterable[Run]) -> dict[int, list[Run]]:
 
 
 def _losses(log, batch, trials, *arguments):
-    """Returns the result of `losses`, or what the log has of it from before a kill.
+    """Returns the result of `losses`, from the log if an interrupted search has saved it there.
 
     Args:
         log: The `SearchLog`.
         batch: Examples of an update.
         trials: The model at that batch.
-        *arguments: The arguments of `losses`, which are the key in the log.
+        *arguments: The other arguments of `losses`. With the batch they are the key in the log.
     """
     history = log.cached(
         [batch, *arguments], lambda: list(losses(trials, *arguments).items()),
@@ -358,7 +362,7 @@ def _runs_at(
         least_steps: About the fewest steps to the target, by which the first evaluation is placed.
         say: Prints a line.
         log: The `SearchLog`.
-        baseline_run: A run that is made already. Defaults to None.
+        baseline_run: The baseline's run, which is not made again. Defaults to None.
     """
 
     arrived: list[Run] = []
@@ -372,7 +376,7 @@ def _runs_at(
         return finished
 
     def train(rate, max_steps, seed):
-        """Makes a run, again with earlier evaluations if it was past a loss before the first.
+        """Makes a run, and repeats it with earlier evaluations if its first one was past a loss.
 
         Args:
             rate: The learning rate after the warmup.

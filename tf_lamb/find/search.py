@@ -1,9 +1,9 @@
-"""The decisions of a search for a learning rate, from the losses of its short runs.
+"""Decides which rates a search tries, and which it takes, from the losses of its short runs.
 
-A search has two rungs of small complete runs: all candidates in the first, the best few at four
-times the length in the second. The best rate falls as steps^-0.3, so a candidate for the real run
-of T steps is tried in a run of L steps at (T/L)^0.3 times its rate. Here `rate` is always the
-candidate's, for the real run.
+A search has two rungs of short runs, each of which has a warmup and a decay. On the first rung the
+rates are far apart. On the second the runs have four times the steps, and the rates are around the
+best. The best rate falls as steps^-0.3, so a rate for the real run of T steps is tried in a run of
+L steps at (T/L)^0.3 times that rate. Here `rate` is always the one for the real run.
 """
 
 import dataclasses
@@ -17,33 +17,33 @@ SLOPE = 0.3  # the best rate falls as steps^-SLOPE; arXiv 2409.19913 and others:
 FIRST, SECOND = 5, 4  # the most runs of an optimizer on the first rung, and on the second
 # The factor between rates on the first rung, and the least such factor on the second.
 COARSE, FINE = 4.0, 2.0
-SURE = 2.0  # standard errors of the difference of two losses that are still level
-CLEAR = 3.0  # a loss is clearly worse beyond this many times the tolerance for level
+SURE = 2.0  # two losses are level if they differ by at most this many standard errors
+CLEAR = 3.0  # a loss is clearly worse beyond this many times the difference of level losses
 TOLERANCE = 0.005  # share of the best loss within which a loss is level
 LEAST_STEPS = 8  # the fewest steps of a run on the first rung
 SHORTEST = LEAST_STEPS * LONGER  # the fewest steps of a real run that can be searched
-# The least share of a short run that is warmup: a few steps are less than a real run has.
+# The least share of a short run that is warmup. The share of a real run would be only a few steps.
 WARMUP = 0.2
-# The share of a short run with a constant rate in which it falls to 0: else the last loss would be
-# mostly noise.
+# The share at the end of a short run with a constant rate in which the rate falls to 0. Else the
+# last loss would be mostly noise.
 COOLDOWN = 0.2
-# The middle of a wide plateau, as a share of the way up in logs: short runs prefer lower rates than
-# long ones.
+# Where the middle of a wide plateau is taken, from its lower end (0) to its upper end (1) in log
+# rate. It is above 1/2 because short runs prefer lower rates than long ones.
 LEAN = 2 / 3
 FINALISTS = 2  # optimizers on the second rung
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A short run and how it ended.
+    """Holds a short run and how it ended.
 
     Attributes:
         optimizer: The name of its optimizer.
-        rate: The candidate for the real run.
-        tried: The rate of the short run.
+        rate: The rate of the real run for which this run stands.
+        tried: The peak rate of the short run.
         steps: Steps of the short run.
-        losses: The final losses on blocks of the held-out examples; () for a run that was lost, as
-            its loss was not finite.
+        losses: The final losses on blocks of the held-out examples; () for a run that was lost,
+            because its loss was not finite.
     """
 
     optimizer: str
@@ -66,8 +66,9 @@ def rungs(
     Args:
         total: Steps of the real run.
         optimizers: The number of optimizers on the first rung.
-        budget: The most steps of the search, over `total`.
-        averaging_updates: Updates that each run takes besides its own. Defaults to 0.
+        budget: The most steps of the search, as a fraction of `total`.
+        averaging_updates: Updates that each run makes in addition, to estimate the running averages
+            of batch normalization. Defaults to 0.
     """
     remaining = max(
         0.0, round(budget * total, 6) - most_steps((0, 0), optimizers, averaging_updates)
@@ -82,7 +83,8 @@ def least_budget(total: int, optimizers: int, averaging_updates: int = 0) -> flo
     Args:
         total: Steps of the real run.
         optimizers: The number of optimizers on the first rung.
-        averaging_updates: Updates that each run takes besides its own. Defaults to 0.
+        averaging_updates: Updates that each run makes in addition, to estimate the running averages
+            of batch normalization. Defaults to 0.
     """
     least = most_steps((LEAST_STEPS, SHORTEST), optimizers, averaging_updates)
     return math.ceil(100 * least / total) / 100
@@ -94,7 +96,8 @@ def most_steps(lengths: tuple[int, int], optimizers: int, averaging_updates: int
     Args:
         lengths: Steps of a run on each rung.
         optimizers: The number of optimizers on the first rung.
-        averaging_updates: Updates that each run takes besides its own. Defaults to 0.
+        averaging_updates: Updates that each run makes in addition, to estimate the running averages
+            of batch normalization. Defaults to 0.
     """
     first_steps, second_steps = (averaging_updates + length for length in lengths)
     total = first_steps * FIRST * optimizers + second_steps * SECOND * min(optimizers, FINALISTS)
@@ -113,7 +116,7 @@ def short_run_rate(rate: float, steps: int, total: int) -> float:
 
 
 def gap_and_tolerance(trial: Trial, best: Trial) -> tuple[float, float]:
-    """Returns how far a trial's loss is above the best, and how far a level one may be.
+    """Returns how far a trial's loss is above the best, and how far it may be and still be level.
 
     A loss is level if the mean of the paired differences of the blocks is within two standard
     errors, or within 0.5% of the best loss.
@@ -144,11 +147,11 @@ def is_level(trial: Trial, best: Trial) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-    """The rates around the best that cannot be told from it.
+    """Holds the rates around the best that cannot be told from it by their losses.
 
-    The middle is between the ends, in logs. It is two thirds of the way up where they are more than
-    a factor of four apart. Where a single trial is level, it is at the lowest point of the parabola
-    through that trial and its neighbours.
+    The middle is halfway between the ends in log rate, or two thirds of the way up if the ends are
+    more than a factor of four apart. If the best trial alone is level, the middle is the lowest
+    point of the parabola through that trial and its neighbors.
 
     Attributes:
         low: The lower end, between the rates that were tried.
@@ -156,8 +159,8 @@ class Plateau:
         middle: The rate to take.
         best: The best trial.
         edges: "lower", "upper", both or neither: the ends beyond which no worse rate was tried.
-        level: The lowest and the highest rate that were tried and are level.
-        worse: The rates that were tried and are worse.
+        level: The lowest and the highest of the tried rates that are level with the best.
+        worse: The tried rates that are worse.
     """
 
     low: float
@@ -204,7 +207,7 @@ def _lowest(lower: Trial, best: Trial, higher: Trial) -> float:
     rises = [neighbour.loss - best.loss for neighbour in (lower, higher)]
     if math.isinf(min(rises)):  # both were lost
         return best.rate
-    # The steeper side counts for four times the other at most: beyond it the loss is a cliff.
+    # The steeper side counts for four times the other at most: a steeper loss is a cliff.
     lower_rise, higher_rise = (min(rise, 4 * min(rises)) for rise in rises)
     return best.rate * math.exp(
         (lower_rise * log_higher**2 - higher_rise * log_lower**2)
@@ -213,7 +216,14 @@ def _lowest(lower: Trial, best: Trial, higher: Trial) -> float:
 
 
 def _end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
-    """Returns where the plateau ends, interpolated in log rate, and whether no trial was worse."""
+    """Returns where the plateau ends on one side, and whether no trial was worse there.
+
+    The end is interpolated in log rate.
+
+    Args:
+        outwards: The trials from the best one outwards, in the order of their rates.
+        best: The best trial.
+    """
     for inner, outer in itertools.pairwise(outwards):
         difference, allowed = gap_and_tolerance(outer, best)
         if difference > allowed:
@@ -228,7 +238,7 @@ def _end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
 
 
 def keeps_start(start: Trial, best: Trial) -> bool:
-    """Returns whether the second rung begins at the first rung's start, which is not clearly worse.
+    """Returns whether the second rung begins at the start of the first, as it is not clearly worse.
 
     Args:
         start: The trial at the start of the first rung.
@@ -239,11 +249,11 @@ def keeps_start(start: Trial, best: Trial) -> bool:
 
 
 def between(plateau: Plateau) -> float:
-    """Returns the factor between neighbouring rates of the second rung.
+    """Returns the factor between neighboring rates of the second rung.
 
         min(max(FINE, sqrt(high/low)), COARSE)
 
-    So three rates span the plateau of the first rung.
+    With it, three rates span the plateau of the first rung from `low` to `high`.
 
     Args:
         plateau: The plateau of the first rung.
@@ -300,8 +310,8 @@ def next_rate(
 def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[float | None, str]:
     """Decides on the rate for the real run.
 
-    Longer runs that end above shorter ones, by more than the held-out examples may err, tell
-    nothing: their rates are not the best, or more steps do harm.
+    If the longer runs end at a higher loss than the shorter ones, by more than level losses differ,
+    they decide nothing: the best rate was not among theirs, or more steps do harm.
 
     Args:
         first: The plateau of the first rung.
@@ -329,10 +339,9 @@ def decide(first: Plateau, second: Plateau, baseline: float | None) -> tuple[flo
 def interval(first: Plateau, second: Plateau) -> tuple[float, float]:
     """Returns the lowest and the highest rate that may be the best, by the held-out examples.
 
-    A parabola through a level rate and a worse one is lowest nearer the level one. So the interval
-    ends half the way between the two, in
-    logs. Where nothing worse was tried in the longer runs, the interval goes to the next worse rate
-    of the shorter runs.
+    A parabola through a level rate and a worse one has its lowest point nearer to the level one. So
+    the interval ends halfway between the two in log rate. Where no worse rate was tried in the
+    longer runs, the interval goes to the next worse rate of the shorter runs.
 
     Args:
         first: The plateau of the first rung.

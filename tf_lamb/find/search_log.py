@@ -1,4 +1,4 @@
-"""Saves the results of a search in a folder, so that it can go on there after a kill."""
+"""Saves the results of a search in a folder, so that an interrupted search can go on from there."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from tf_lamb.api import files, frontends
 from tf_lamb.find.data import Examples
 from tf_lamb.find.trials import Trials
 
-SAME = 1e-3  # relative difference of two losses that processors and threads may make
+SAME = 1e-3  # relative difference that another processor or other threads may make in a loss
 # Settings of an optimizer that may differ when a search goes on. A search sets the first and the
 # last of them itself.
 NOT_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
@@ -30,16 +30,16 @@ def settings_by_name(optimizer: Any) -> dict[str, Any]:
 
 
 class SearchLog:
-    """The results of a search, and the weights that its runs begin with.
+    """Holds the results of a search, and the weights that its runs begin with.
 
-    Without a folder they are kept in memory alone. Each finder has files of its own, so that both
-    finders may share a folder.
+    Without a folder they are kept in memory alone. `find_rate` and `find_batch` write files of
+    different names, so that both may share a folder.
 
     Args:
         directory: The folder, which is made if it is missing; None for none.
         finder: "find_rate" or "find_batch".
         model: The model of the search.
-        data: The examples that it is trained and judged on.
+        data: The examples to train on and those held out.
         settings: The arguments on which the results depend, by name.
 
     Raises:
@@ -54,9 +54,9 @@ class SearchLog:
         self.folder = os.fspath(directory) if directory else ""
         self._results: dict[str, Any] = {}  # key, as JSON -> result
         self._loss = math.nan  # the held-out loss before any step
-        # Whether the folder holds a search, and its results from before a kill.
+        # Whether the folder holds a search, and how many results of it were read.
         self._is_saved, self._results_before = False, 0
-        # When the search began or went on, and its seconds before a kill.
+        # When this process began or continued the search, and the seconds before that.
         self._began, self._seconds_before = clock(), 0.0
         if not self.folder:
             return
@@ -81,19 +81,21 @@ class SearchLog:
 
     @property
     def took(self) -> float:
-        """The seconds of the search until now, those before a kill included."""
+        """The seconds of the search until now, those before an interruption included."""
         return self._seconds_before + clock() - self._began
 
     def tell(self, say: Callable[[str], None]) -> None:
-        """Prints how many results the search had before a kill, if any."""
+        """Prints how many results an interrupted search has left in the folder, if any."""
         if self._results_before:
             say(f"goes on after {self._results_before} results in {self._file}")
 
     def begin(self, trials: Trials) -> None:
-        """Sets the weights that runs begin with to those with which the search began.
+        """Sets the weights that runs begin with to those of the saved search.
+
+        If none is saved, the weights that the model has are saved.
 
         Args:
-            trials: The runs of the model.
+            trials: The `Trials` of the model.
 
         Raises:
             ValueError: if the loss before any step is 0, not finite, or not that of the saved
@@ -143,7 +145,7 @@ class SearchLog:
         return self._results[json_key]
 
     def _read(self):
-        """Reads the saved search; raises if its settings are others, or if it cannot be read."""
+        """Reads the saved search; raises if its settings differ, or if it cannot be read."""
         try:
             with open(self._file) as file:
                 saved = json.load(file)
@@ -177,12 +179,15 @@ class SearchLog:
 
 
 def layers_of(model: Any) -> list[list[str]]:
-    """Returns the type and a checksum of the settings of every layer, whatever its name."""
+    """Returns the type of each layer, and a checksum of its settings.
+
+    Names of layers do not count.
+    """
     layers = []
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
     for layer in model._flatten_layers():
         config = {}
-        if len(list(layer._flatten_layers())) == 1:  # a layer of layers is described by them
+        if len(list(layer._flatten_layers())) == 1:  # else the layers in it describe it
             try:
                 config = {**layer.get_config(), "name": ""}
             except Exception:  # the user's own layer may have no config

@@ -10,21 +10,22 @@ from time import perf_counter as clock
 from tf_lamb.find.feeds import Feed
 from tf_lamb.find.trials import Trials
 
-# LASTS: an epoch is timed whole, or only its first steps where these last this many seconds.
+# LASTS: a timed epoch lasts at least this many seconds, but it is never more than a whole epoch.
 # ROUNDS: the rounds of timing. In a round all micro-batches take turns, so that a slow moment of
 # the machine does not hit one of them alone.
 LASTS, ROUNDS = 0.15, 3
 # While an epoch is shorter than LASTS, the next one has at most this many times as many steps.
 MORE = 8
-# Epochs that are timed in one `fit`, at most. TIMED: those that last. SHORT: those of the fewest
-# steps.
+# The most epochs that are timed in one `fit`. TIMED: of those that last LASTS seconds. SHORT: of
+# those of the fewest steps.
 TIMED, SHORT = 2, 8
 GROWTH = 4  # the factor from one micro-batch to the next
 # A larger micro-batch gains nothing if its seconds grow by this share of its growth in examples.
 LINEAR = 0.95
-# A size was compiled if the seconds before its first step are this share of the first size's.
+# A size counts as compiled if its seconds of compilation, `Size.begin`, are at least this share of
+# those of the first size.
 COMPILES = 0.3
-LEAST = 0.1  # the least share of the seconds of an epoch that its steps take
+LEAST = 0.1  # the steps are taken to need at least this share of the seconds of an epoch
 FULL = re.compile(
     r"resource.?exhausted|out of memory|\bOOM\b|MemoryError|failed to allocate", re.IGNORECASE
 )
@@ -33,14 +34,15 @@ Tell = Callable[[int], None]
 
 @dataclasses.dataclass
 class Size:
-    """What is known of a micro-batch before it is timed in turn with the others.
+    """Holds what is known of a micro-batch before it is timed in turn with the others.
 
     Attributes:
-        steps: Steps of an epoch that lasts long enough, or of a whole one.
-        seconds: About the seconds of a step, with its share of the start of that epoch.
-        begin: Seconds of the first epoch beyond those of another one: compilation.
-        start: About the seconds of an epoch beside its steps. Defaults to None: the epochs had one
-            length only.
+        steps: Steps of an epoch that lasts `LASTS` seconds, or of a whole one if that is shorter.
+        seconds: The seconds of that epoch over its steps: those of a step, with its share of the
+            start of the epoch.
+        begin: Seconds by which the first epoch is longer than another one: compilation.
+        start: About the seconds of an epoch besides its steps. Defaults to None: unknown, because
+            all epochs had the same number of steps.
     """
 
     steps: int
@@ -49,18 +51,22 @@ class Size:
     start: float | None = None
 
     def step(self, start: float) -> float:
-        """Returns the seconds of a step, if `start` is the seconds of an epoch beside its steps."""
+        """Returns the seconds of a step.
+
+        Args:
+            start: The seconds of an epoch besides its steps.
+        """
         return max(LEAST * self.seconds, self.seconds - start / self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """The seconds that `fit` takes for an epoch: `start` + steps x `seconds`.
+    """Holds the seconds that `fit` takes for an epoch: `start` + steps x `seconds`.
 
     Attributes:
         seconds: Seconds of a step, its input included, by micro-batch.
-        start: Seconds of an epoch beside its steps.
-        begin: Seconds of the compilation before the first step.
+        start: Seconds of an epoch besides its steps.
+        begin: Seconds of compiling the training step for one micro-batch.
         idle: Seconds of a step without the making of its input, by micro-batch. Empty where no
             input is made.
     """
@@ -96,7 +102,8 @@ def sizes_that_fit(
 ) -> tuple[dict[int, Size], str]:
     """Finds the micro-batches that are worth timing.
 
-    The list ends where memory does, or where an example takes no less time in a larger micro-batch.
+    They end before a micro-batch that does not fit in memory, or at one in which an example takes
+    no less time than in a smaller one.
 
     Args:
         trials: The trials of the model, whose epochs are timed.
@@ -106,7 +113,7 @@ def sizes_that_fit(
         tell: Is called with 1 after each size. Defaults to a function that does nothing.
 
     Returns:
-        A `Size` for each micro-batch, and a sentence on what ended the list.
+        A `Size` for each micro-batch, and a sentence on why there is no larger one.
     """
     fitting: dict[int, Size] = {}
     reason = ""
@@ -161,7 +168,7 @@ def lasting(trials: Trials, feed: Feed, size: int, least: int = 1) -> Size:
         trials: The trials of the model, whose epochs are timed.
         feed: The input of `fit`.
         size: Examples of a micro-batch.
-        least: The fewest steps, which the others are a multiple of. Defaults to 1.
+        least: The fewest steps; epochs have a multiple of these. Defaults to 1.
 
     Returns:
         A `Size` with the steps and the seconds of a step.
@@ -187,8 +194,9 @@ def in_turn(
 ) -> Timed:  # fmt: skip
     """Times all micro-batches in turn, in `ROUNDS` rounds.
 
-    A round times, for each, epochs that last long enough, epochs of the fewest steps, and epochs on
-    one repeated batch, whose steps wait for no input.
+    In a round, each micro-batch is timed in epochs that last long enough, in epochs of the fewest
+    steps, and, if a pipeline makes the input, in epochs on one repeated batch, whose steps do not
+    wait for input.
 
     Args:
         trials: The trials of the model, whose epochs are timed.
@@ -238,7 +246,7 @@ def in_turn(
 
 
 def _start(long, short, steps, least):
-    """Returns the seconds that an epoch takes beside its steps, from epochs of two lengths.
+    """Returns the seconds that an epoch takes besides its steps, from epochs of two lengths.
 
     Args:
         long: Seconds of epochs of `steps` steps.
@@ -255,12 +263,14 @@ def _start(long, short, steps, least):
 def seconds_of_update(
     trials: Trials, feed: Feed, size: int, tell: Tell = lambda timings: None
 ) -> float:
-    """Returns the mean seconds of the k calls of an update, on one batch again and again.
+    """Returns the seconds of a micro-batch, as the mean over the k micro-batches of an update.
+
+    If a pipeline makes the input, one batch is repeated.
 
     Args:
-        trials: The trials of the model, which make an update in k calls.
+        trials: The trials of the model, whose updates have k = `trials.calls` micro-batches.
         feed: The input of `fit`.
-        size: Examples of a call.
+        size: Examples of a micro-batch.
         tell: Is called with 1 after each round. Defaults to a function that does nothing.
     """
     lasting_size = lasting(trials, feed, size, trials.calls)
@@ -271,16 +281,16 @@ def seconds_of_update(
 def of_evaluation(
     trials: Trials, feed: Feed, held_out: Feed, size: int, least: int = 1
 ) -> tuple[float, float]:
-    """Times the evaluation in an epoch of `fit`, and the compilation before the first one.
+    """Times the evaluation at the end of an epoch of `fit`, and its compilation.
 
     The seconds are those by which an epoch of the fewest steps is longer with an evaluation. They
-    leave out what `fit` does once for all evaluations, and include what begins each of them.
+    do not include what `fit` does once for all evaluations, but what it does at the start of each.
 
     Args:
         trials: The trials of the model, whose epochs are timed.
         feed: The input of `fit`.
         held_out: The input of its evaluation.
-        size: Examples of a call.
+        size: Examples of a batch.
         least: The fewest steps of an epoch. Defaults to 1.
 
     Returns:

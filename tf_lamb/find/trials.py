@@ -17,14 +17,14 @@ from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variabl
 from tf_lamb.find.checks import scaled_as
 from tf_lamb.find.data import WHOLE, Examples
 
-AVERAGED = 16  # batches that the running averages of batch normalization are estimated from
-# Attributes that `fit` sets in a model.
-# seam: Keras 3.15.1, the latter two. They hold the state of a step on JAX, which Keras would write
-# back to the variables after a step that was interrupted.
+AVERAGED = 16  # micro-batches from which running averages of batch normalization are estimated
+# Attributes that `fit` sets in a model, and that are as before after a search.
+# seam: Keras 3.15.1, the last two. On JAX they hold the values of all variables during a step. If a
+# step is interrupted and they are left, Keras assigns these values to the variables later.
 SET_BY_FIT = ("history", "stop_training", "_jax_state", "_jax_state_synced")
-HUGE = 2.0**100  # added to it, the statistics of a batch vanish in rounding
+HUGE = 2.0**100  # so large that rounding drops the statistics of a batch that are added to it
 STEPS = ("train_step", "test_step")  # methods of a model
-# The end of an error for a loss that no training moves.
+# The end of an error for a loss that training does not change.
 NO_TEST_STEP = (
     "as where a model has a train_step of its own and no test_step, which evaluate needs for its "
     "loss: give the model a test_step that returns it."
@@ -32,24 +32,25 @@ NO_TEST_STEP = (
 
 
 class Trials:
-    """A model to be trained again and again from the weights that it has now.
+    """Trains a model again and again from the weights that it has now.
 
-    It is a context manager. On leaving it, also by an error, weights, averages, seeds and metrics
-    are as they were. The optimizer is that of `compile`, which was never touched.
+    It is a context manager. On leaving it, also by an error, the model's weights, running averages,
+    seeds and metrics are as they were. The model then has the optimizer of `compile` again, which
+    no run has used.
 
     Args:
         model: A compiled model.
-        data: The examples to train on and to judge by.
+        data: The examples to train on and those held out.
         batch_size: Examples of an update.
-        micro_batch_size: Examples of a call. Defaults to None: the batch.
+        micro_batch_size: Examples of a micro-batch. Defaults to None: the batch.
         seed: Seed of the order of the data. Defaults to 0.
-        averaged: Batches that the running averages of batch normalization are estimated from.
-            Defaults to 16.
+        averaged: Micro-batches, rounded up to whole updates, from which the running averages of
+            batch normalization are estimated. Defaults to 16.
 
     Attributes:
         calls: Calls of `train_on_batch` in an update, one for each micro-batch.
-        tell: Is called with the number of examples of each step, for a progress bar. By default it
-            does nothing.
+        tell: A function that is called with the number of examples of each step, for a progress
+            bar. By default it does nothing.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Trials:
         ]
         self._user_values = self._start_values = Snapshot(snapshot.variables, values)
         self._is_trained = False  # whether a step has gone through the optimizer that is tried
-        # Name -> [optimizer, compiled training step, its variables before any step].
+        # Name -> [optimizer, compiled training step, snapshot of its variables before any step].
         self._optimizers: dict[str, list] = {}
         self._empty_slots = Snapshot([])
         self._averages = RunningAverages(model)
@@ -118,11 +119,11 @@ class Trials:
         if name not in self._optimizers:
             optimizer = make()
             config = optimizer.get_config()
-            if config.get("on_nonfinite") == "raise":  # a lost run must not end the search
+            if config.get("on_nonfinite") == "raise":  # an error would end the whole search
                 policy = "skip" if config.get("on_spike") else "propagate"
                 optimizer = type(optimizer).from_config({**config, "on_nonfinite": policy})
             optimizer = scaled_as(self._compiled_state[0], optimizer)
-            self._start_values.put_back()  # a slot may begin with the weights
+            self._start_values.put_back()  # a slot may begin as a copy of the weights
             optimizer.build(self.model.trainable_variables)
             self._optimizers[name] = [optimizer, None, Snapshot(variables_of(optimizer))]
         for entry in self._optimizers.values():
@@ -236,13 +237,13 @@ class Trials:
         return math.fsum(losses) / len(losses)
 
     def look(self) -> tuple[float, ...]:
-        """Returns the losses of `judge` within a run, which then goes on as without this call."""
+        """Returns the losses of `judge` during a run, with no effect on the rest of the run."""
         with self._aside(1):
             return self.judge()
 
     @contextlib.contextmanager
     def _aside(self, order):
-        """Reads batches in another order within the context, and restores all state afterwards.
+        """Reads batches in another order within the context, and restores all variables afterwards.
 
         Args:
             order: Is added to the seed of the order of the data.
@@ -283,8 +284,8 @@ class Trials:
             _loss("fit", logs)  # waits for the device
             times.append(clock())
 
-        # seam: Keras 3.15.1 on JAX. Where averages have replaced the weights at the end of a
-        # `fit`, both are one buffer, which the next one cannot donate twice.
+        # seam: Keras 3.15.1 on JAX. Where `use_ema` has replaced the weights by their averages at
+        # the end of a `fit`, both are one buffer, which the next `fit` cannot donate twice.
         Snapshot(self.model.trainable_variables).put_back()
         options = {
             "callbacks": [host.callbacks.LambdaCallback(on_epoch_end=end)],
@@ -300,7 +301,7 @@ class Trials:
         return [end - begin for begin, end in itertools.pairwise(times)]
 
     def _evaluate_first(self):
-        """Evaluates a block, which makes weights and metrics; raises if there is no loss."""
+        """Evaluates a block, so that weights and metrics are built; raises if there is no loss."""
         self._check_calls()
         try:
             self._call(self.model.test_on_batch, self.data.blocks[0])
@@ -436,13 +437,13 @@ class RunningAverages:
 
         a <- s a + (1 - s) x
 
-    This is an update of an average a by the statistic x of its batch. A layer may be called several
-    times in an update, or in groups, so s is measured and not taken from the layer's momentum: from
-    a = 2^100, in which x vanishes by rounding, one update gives 2^100 s. From a = 0, n updates give
-    (1 - s^n) times the mean of x.
+    This is an update of a running average a by the statistic x of its batch, in which the share s
+    of a is kept. A layer may be called several times in an update, or in groups, so s is measured
+    and not taken from the layer's momentum: from a = 2^100, in which x vanishes by rounding, one
+    update gives 2^100 s. From a = 0, n updates give (1 - s^n) times the mean of x.
 
     Args:
-        model: The model whose layers are meant.
+        model: The model, whose layers of batch normalization are used.
     """
 
     def __init__(self, model: Any):
