@@ -1,9 +1,9 @@
-"""Rewrites a script of another LAMB, LARS or Muon for this package.
+"""Rewrites a script that uses another package's LAMB, LARS or Muon, so that it uses tf_lamb's.
 
     python -m tf_lamb.adopt train.py                # shows what would change, and writes nothing
     python -m tf_lamb.adopt train.py --write
-    python -m tf_lamb.adopt train.py --same_steps   # with the arguments that keep the old steps
+    python -m tf_lamb.adopt train.py --same_steps   # adds arguments that keep the old updates
 
-It needs `pip install ".[adopt]"`, and no framework. In Python it is
+The command needs `pip install ".[adopt]"`, and no framework. In Python, call
 `tf_lamb.adopt.script.adopt`.
 """

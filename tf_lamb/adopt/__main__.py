@@ -1,4 +1,4 @@
-"""The command `python -m tf_lamb.adopt SCRIPT.py`."""
+"""Runs the command `python -m tf_lamb.adopt SCRIPT.py`, which rewrites scripts for tf_lamb."""
 
 import argparse
 import difflib
@@ -15,13 +15,13 @@ _ADVICE_BY_SUFFIX = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Shows the rewritten script as a diff, with notes; writes it on demand.
+    """Shows each rewritten script as a diff, with notes, and writes it if `--write` is passed.
 
     Args:
         arguments: The command line. Defaults to that of the process.
 
     Returns:
-        The exit status: 1 if a script cannot be read, else 0.
+        The exit status: 1 if a file cannot be read or is no Python script, else 0.
     """
     parser = argparse.ArgumentParser(
         prog="python -m tf_lamb.adopt",
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = 1
             continue
         try:
-            before = pathlib.Path(name).read_bytes().decode()  # with its ends of lines
+            before = pathlib.Path(name).read_bytes().decode()  # as bytes, which keeps its line ends
             adopted = adopt(before, same_steps=options.same_steps)
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
             print(f"{name}: {error}", file=sys.stderr)

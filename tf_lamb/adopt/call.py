@@ -1,6 +1,6 @@
-"""Translates the arguments of one optimizer's call, and notes what ours computes otherwise.
+"""Translates the arguments of one optimizer's call, and notes what ours computes differently.
 
-Texts and comments here call the other package "there", and this package "here".
+Messages and comments here call the other package "there", and this package "here".
 """
 
 import ast
@@ -16,7 +16,7 @@ from tf_lamb.core import rules
 
 _LEGACY_ARGUMENTS = ("lr", "decay", "weight_decay_rate", "clipnorm", "clipvalue", "global_clipnorm")
 _LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
-# Argument of ours -> how the steps differ where its value differs from that of the other package.
+# Argument of our class -> how the updates differ where its value is not that of the other package.
 _MEANINGS = {
     "weight_decay_mode": "weight decay is outside of the trust ratio there, and inside here",
     "exclude_from_layer_adaptation": (
@@ -27,11 +27,11 @@ _MEANINGS = {
 
 
 class Translated(NamedTuple):
-    """Holds the arguments of a call for our class.
+    """Holds the arguments of the rewritten call, which is one of our class.
 
     Attributes:
-        unchanged: The arguments of the call that stay as they are.
-        new: Argument of ours -> its value, as code.
+        unchanged: The arguments of the old call that stay as they are.
+        new: Argument of our class -> its value, as code.
         notes: What changes, a sentence each.
         obstacles: Why the call cannot be rewritten, a sentence each; empty if it can be.
     """
@@ -63,10 +63,12 @@ def translated(
     Args:
         source: The optimizer that is called.
         code_by_name: Name of each argument of the call -> the code of its value.
-        script: The whole script, which some warnings depend on.
+        script: The whole script as text, on which some notes depend.
         keras: How the script names Keras, such as "tf.keras"; None if it does not.
-        same_steps: Whether to add arguments with which ours takes the same steps as `source`.
-        is_whole: Whether these are all arguments: False if `**` passes others. Defaults to True.
+        same_steps: Whether to add the arguments with which our optimizer makes the same updates as
+            `source`.
+        is_whole: Whether `code_by_name` has all arguments: False if `**` passes others. Defaults to
+            True.
 
     Returns:
         The translation.
@@ -112,7 +114,13 @@ def translated(
 def _why_unreadable(source, values, keras):
     """Returns why the arguments cannot be translated, a sentence each; () if they can be.
 
-    The optimizer does not have them, or their values are known only when the script runs.
+    The reasons are that the optimizer does not have an argument, or that a value is known only when
+    the script runs.
+
+    Args:
+        source: The optimizer that is called.
+        values: The arguments of the call, by name.
+        keras: How the script names Keras; None if it does not.
     """
     sentences = []
     accepted = (*source.defaults, *(() if source.is_of_keras else _LEGACY_ARGUMENTS))
@@ -136,10 +144,10 @@ def _why_unreadable(source, values, keras):
 
 
 def _remove_without_counterpart(source, values) -> list[str]:
-    """Removes arguments from `values` that no argument of ours stands for.
+    """Removes the arguments from `values` that our class has no counterpart for.
 
-    They are an empty exclusion list, which means None there, and the decay of Keras's Muon for the
-    variables that Adam updates.
+    These are an empty `exclude_from_layer_adaptation`, which the other package takes as None, and
+    the `adam_weight_decay` of Keras's Muon, which decays the variables that Adam updates.
 
     Returns:
         Notes on what the removal changes, a sentence each.
@@ -177,7 +185,12 @@ def _why_untranslatable(replacement):
 
 
 def _replacement_sentence(words, new):
-    """Returns the sentence that says which of the call's arguments became which of ours."""
+    """Returns the sentence that says which arguments of the call became which of our class.
+
+    Args:
+        words: The arguments that are replaced, by their names in the call.
+        new: Argument of our class -> its value, as code.
+    """
     subject, has_one = " and ".join(words), len(words) == 1
     if not new:
         return f"{subject} {'is' if has_one else 'are'} left out."
@@ -186,17 +199,24 @@ def _replacement_sentence(words, new):
 
 
 def _differing_values(source, values, our_arguments, script):
-    """Returns the arguments in which the new call steps otherwise than the old one.
+    """Returns the arguments of our class with which the new call makes other updates than before.
+
+    Args:
+        source: The optimizer that was called.
+        values: The arguments of the old call, by name.
+        our_arguments: The arguments of the new call, by name.
+        script: The whole script as text.
 
     Returns:
-        Argument of ours -> (value with which it steps as before, value in the new call).
+        Argument of our class -> (value with which the updates stay the same, value in the new
+        call).
     """
     parameters = inspect.signature(source.cls).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
     form_class = rules.OURS[source.peer.family].hyper.get("form")
     peer_config = {**source.defaults, **values}
     peer_values, our_values = source.peer.arguments(peer_config), {**defaults, **our_arguments}
-    if type(our_values.get("form")) is Code:  # of a value that is known when the script runs
+    if type(our_values.get("form")) is Code:  # known only when the script runs
         peer_values.pop("form", None)
         our_values.pop("form")
     elif form_class:
@@ -205,7 +225,7 @@ def _differing_values(source, values, our_arguments, script):
         peer_values, our_values, defaults, unsaid=_LISTS[1:] if form_class else ()
     )
     if not peer_values.get("weight_decay") and not our_values.get("weight_decay"):
-        # Decay alone tells these forms apart.
+        # Without weight decay these forms compute the same.
         changed.pop("weight_decay_mode", None)
         if source.peer.family == "LARS" and peer_values.get("form", {}).get("momentum") == "inside":
             changed.pop("form", None)
@@ -225,7 +245,7 @@ def _entries_unlike(form, other_form):
 
 
 def _difference_sentence(name, peer_value, our_value):
-    """Returns the sentence on an argument whose value differs, and on the value that keeps it."""
+    """Returns the sentence on an argument that differs, and on the value that keeps the updates."""
     meaning = _MEANINGS.get(
         name, f"{name} is {shown(peer_value)} there, and {shown(our_value)} here"
     )

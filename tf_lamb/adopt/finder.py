@@ -29,7 +29,7 @@ class Finder(cst.CSTVisitor):
         super().__init__()
         self._script = script
         self._visited: set[cst.Dict] = set()  # the dicts of configs that were rewritten or left
-        self._adopted_types: set[str] = set()  # the types of configs that are ours now
+        self._adopted_types: set[str] = set()  # types, such as "lamb", of rewritten configs
         self._settings_of_type: list[tuple[str, cst.Attribute]] = []  # `config.optimizer.lamb`
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
@@ -53,7 +53,7 @@ class Finder(cst.CSTVisitor):
             self._settings_of_type.append((name, node))
 
     def leave_Module(self, original_node: cst.Module) -> None:
-        """Notes lines that still set or read what a config has under its old type."""
+        """Notes lines that still use a config's attribute for its old type, as `config.lamb`."""
         lines = set()
         for kind, node in self._settings_of_type:
             line, owner = self._script.positions[node].start.line, self._script.text(node.value)
@@ -76,7 +76,7 @@ class Finder(cst.CSTVisitor):
         if script.name_of(node) in OF_NAME and node not in script.referring:
             parent = script.parents[node]
             if isinstance(parent, cst.Call) and parent.func is node:
-                return  # it has its note
+                return  # `_rewrite_call` notes it
             if isinstance(parent, cst.Attribute) and parent.attr is node:
                 return
             text = f"{script.text(node)} is named without a call, and left as it is"
@@ -182,7 +182,7 @@ class Finder(cst.CSTVisitor):
         Args:
             node: The dict.
             kind: The optimizer that it names, "lamb" or "lars".
-            entries: The entries of the dict, by key.
+            entries: Key of the dict -> the node of this key and its value.
         """
         settings = entries.get(kind)
         pairs: _Pairs = {} if settings is None else None

@@ -44,7 +44,7 @@ def new_arguments(
 
     Args:
         node: The old call.
-        names: The names of its arguments by position.
+        names: The names of the arguments that may be passed by position, in order.
         code_by_name: Name of each of its arguments -> the code of its value.
         translation: The arguments of the new call.
     """
@@ -107,7 +107,7 @@ def new_entries(node: cst.Dict, translation: Translated) -> cst.Dict:
 
 
 def _with_last_comma(items: list, laid_out: list, old: Sequence) -> list:
-    """Returns items of which the last has a comma only where that of the old script had one.
+    """Returns the items, with a comma after the last one only if the old script had it there.
 
     Args:
         items: The arguments of the new call, or the entries of the new dict.
@@ -123,7 +123,7 @@ def _with_last_comma(items: list, laid_out: list, old: Sequence) -> list:
 
 
 def entries_of(node: cst.Dict) -> dict[str, cst.DictElement]:
-    """Returns the entries of a dict by their keys, without those of no literal string."""
+    """Returns the entries of a dict by key, without those whose key is no literal string."""
     return {
         str(element.key.evaluated_value): element
         for element in node.elements

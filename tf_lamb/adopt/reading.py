@@ -19,10 +19,11 @@ from libcst.metadata import (
 
 from tf_lamb.adopt.sources import OF_NAME
 
-# What may be removed from a script once nothing refers to it: imports of optimizers alone.
+# Only imports of these optimizers and modules are removed, once nothing in the script refers to
+# them.
 _OPTIMIZERS = ("tensorflow_addons", "official.modeling", *OF_NAME)
 
-# The module of our class -> the Keras that it is of.
+# The module that the new code takes our class from -> the Keras that this class is for.
 KERAS_OF = {
     "tf_lamb": "tensorflow.keras", "tf_lamb.keras": "keras", "tf_lamb.tf_keras": "tf_keras",
 }  # fmt: skip
@@ -35,7 +36,7 @@ class Note:
     Attributes:
         line: The line, from 1.
         text: What was rewritten, or why it was left.
-        details: What our optimizer computes otherwise, a sentence each.
+        details: What our optimizer computes differently, a sentence each.
         is_left: Whether the place stays as it is.
     """
 
@@ -54,16 +55,16 @@ class Script:
     Args:
         wrapper: The parsed script.
         code: The script as text.
-        same_steps: Whether to add arguments with which our optimizers take the same steps.
+        same_steps: Whether to add arguments with which our optimizers make the same updates.
 
     Attributes:
         replacements: Node -> a function that takes this node, after its children were rewritten,
             and returns the node that replaces it.
         referring: The nodes that refer to another package's optimizer and are replaced.
-        needing_import: The nodes of which the new code has `tf_lamb`: those of `referring`, and the
-            Model Garden configs.
+        needing_import: The nodes whose new code needs `import tf_lamb`: those of `referring`, and
+            the Model Garden configs.
         notes: What became of each place.
-        needs_garden: Whether our names are to be registered in the Model Garden.
+        needs_garden: Whether the script has to register our optimizers in the Model Garden.
     """
 
     def __init__(self, wrapper: MetadataWrapper, code: str, same_steps: bool):
@@ -84,7 +85,7 @@ class Script:
         qualified = self.qualified_names.get(node, ())
         qualified = (
             qualified() if callable(qualified) else qualified
-        )  # some are looked up when asked for
+        )  # libcst looks some up only on request
         names = {
             candidate.name
             for candidate in qualified
@@ -102,7 +103,7 @@ class Script:
         Args:
             node: The node, whose first line the note names.
             text: What was rewritten, or why it was left.
-            details: What our optimizer computes otherwise, a sentence each. Defaults to ().
+            details: What our optimizer computes differently, a sentence each. Defaults to ().
             is_left: Whether the node stays as it is. Defaults to False.
         """
         self.notes.append(Note(self.positions[node].start.line, text, tuple(details), is_left))
@@ -127,7 +128,7 @@ class Script:
         ]
 
     def is_unused(self, alias: cst.ImportAlias) -> bool:
-        """Returns whether no code uses an import of optimizers once the script is rewritten."""
+        """Returns whether the rewritten script no longer uses an import of optimizers."""
         assignments = [
             assignment
             for assignment in self._assignments
@@ -177,7 +178,7 @@ class Script:
 
     @functools.cached_property
     def keras_names(self) -> dict[str, str]:
-        """The Kerases that the script uses -> how it calls each, such as "tf.keras"."""
+        """Full name of each Keras that the script uses -> its name there, such as "tf.keras"."""
         code_by_keras: dict[str, str] = {}
         for node in matchers.findall(self.module, matchers.Attribute() | matchers.Name()):
             if (name := self.name_of(node)) in ("keras", "tf_keras", "tensorflow.keras"):
@@ -227,12 +228,12 @@ class Script:
 
 
 def is_import(statement) -> bool:
-    """Returns whether a statement imports names, and not all of a module."""
+    """Returns whether a statement imports names, and is not `from module import *`."""
     return isinstance(statement, (cst.Import, cst.ImportFrom)) and bool(aliases_of(statement))
 
 
 def _is_of_future(line) -> bool:
-    """Returns whether a line imports from `__future__`, behind which everything else stands."""
+    """Returns whether a line imports from `__future__`, which has to come before other code."""
     return isinstance(line, cst.SimpleStatementLine) and any(
         isinstance(statement, cst.ImportFrom)
         and statement.module is not None

@@ -40,18 +40,18 @@ class Adopted:
 
 
 def adopt(code: str, same_steps: bool = False) -> Adopted:
-    """Rewrites a script of another package's LAMB, LARS or Muon for this one.
+    """Rewrites a script that uses another package's LAMB, LARS or Muon, so that it uses ours.
 
     Args:
         code: The script.
-        same_steps: Whether to write the arguments with which the steps stay those of before.
-            Defaults to False: arguments have this package's defaults, and notes say what changes.
+        same_steps: Whether to add the arguments with which the updates stay the same. Defaults to
+            False: arguments have this package's defaults, and notes say what changes.
 
     Returns:
         The new script, with notes.
 
     Raises:
-        SyntaxError: if the script is no Python.
+        SyntaxError: if the script is not valid Python.
 
     Example:
         >>> from tf_lamb.adopt.script import adopt

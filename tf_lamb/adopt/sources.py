@@ -9,7 +9,7 @@ from tf_lamb.api.optimizers.lamb import LAMB
 from tf_lamb.api.optimizers.lars import LARS
 from tf_lamb.api.optimizers.muon import Muon
 
-CLASSES = {"LAMB": LAMB, "LARS": LARS, "Muon": Muon}  # those that continue a peer, by name
+CLASSES = {"LAMB": LAMB, "LARS": LARS, "Muon": Muon}  # ours, which replace those of other packages
 
 _ADAM = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999}
 _LISTS = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
@@ -25,12 +25,12 @@ class Source:
     """Describes an optimizer of another package: how a script imports it, and with which arguments.
 
     Attributes:
-        peer: The names of its slots and arguments here, which `migrate` uses, too.
+        peer: Our names for its slots and arguments, which `migrate` uses, too.
         names: Where a script may import it from.
         defaults: Its arguments with their defaults, in the order of its constructor.
-        warnings: Text -> a sentence on what differs beside the arguments. The note of a call has it
-            if the text is in the names of the call's arguments or, for optimizers of Keras, in the
-            script; "" stands for every call.
+        warnings: Text -> a sentence on what differs besides the arguments. A call gets this note if
+            the text is in the names of its arguments or, for optimizers of Keras, in the script; ""
+            stands for every call.
     """
 
     peer: peers.Peer
@@ -40,7 +40,7 @@ class Source:
 
     @property
     def cls(self) -> type:
-        """The class that replaces it: that of `tf_lamb.api`, which needs no framework."""
+        """The framework-independent base class in `tf_lamb.api` of the class that replaces it."""
         return CLASSES[self.peer.family]
 
     @property
