@@ -1,1 +1,1 @@
-"""The experiments of this package, and the optimizers, schedules and recipes in their settings."""
+"""Defines this package's experiments, and the settings of their optimizers and schedules."""

@@ -1,12 +1,13 @@
-"""The curve of a learning rate over the steps, taken to another peak and another length.
+"""Rescales the learning rate of an experiment to another peak and another number of steps.
 
-The whole curve is multiplied by one factor and stretched over the new number of steps; warmup has a
-length of its own.
+All rates of the schedule are multiplied by one factor, and the steps of the decay are stretched to
+the new length of the run. The new length of warmup is passed separately.
 
-Model Garden's own warmups lead to the rate that the decay has when they end, because both count
-from step 0: with `polynomial` over 400 steps, to 9/10 of its first rate after 40. The factor then
-applies to the rate at the end of warmup. The curve follows the number of steps and the length of
-warmup in `--params_override`.
+Model Garden's own warmups end at the rate that the decay has by then, because warmup and decay both
+count from step 0. A linear `polynomial` decay over 400 steps, for example, has 9/10 of its first
+rate after a warmup of 40 steps. The rates are then scaled so that the rate at the end of warmup is
+the new peak. If `--params_override` sets the number of steps or the length of warmup, the schedule
+is computed for those.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ RATES = {
     "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",
     "start", "warmup_learning_rate",
 }  # fmt: skip
-# The settings of a schedule that are steps. They count from the step `offset`, if there is one.
+# The settings of a schedule that are steps, counted from the step `offset` if that is set.
 _STEPS = {"steps", "decay_steps", "boundaries"}
 # The schedules of Model Garden whose rates can be scaled.
 _SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
@@ -40,21 +41,29 @@ def stretched(
     has_end: bool = True,
     new_offset: int | None = None,
 ) -> dict:
-    """Returns the settings of a schedule that are steps, stretched to the same shares of the run.
+    """Returns the settings of a schedule that are steps, for a run of another length.
+
+    Each step keeps its share of the run.
 
     Args:
         schedule: The settings of the schedule.
         stretch: The new number of steps of the run, divided by the old one.
         old_warmup: The steps of the old warmup, if the schedule counts from its end. Defaults to 0.
         new_warmup: The steps of the new warmup, if the schedule counts from its end. Defaults to 0.
-        has_end: Whether the steps are where a decay ends, rather than a period. Defaults to True.
-        new_offset: The new offset. Defaults to None: the old one, stretched.
+        has_end: Whether the steps are positions, at which the rate changes or stops changing. False
+            for a period, such as the `decay_steps` of an exponential decay. Defaults to True.
+        new_offset: The new offset. Defaults to None: the old one, stretched, and shortened where
+            the new warmup would reach beyond the beginning of the decay.
+
+    Returns:
+        The changed settings, name -> value.
     """
     old_offset = getattr(schedule, "offset", 0) or 0
     old_begin = old_warmup + old_offset
     if new_offset is None:
         # A decay that would begin within the new warmup begins where that warmup ends. A shorter
-        # warmup does not lengthen the offset, because a rate before its offset is above the first.
+        # warmup does not lengthen the offset, because before its offset a decay is above its first
+        # rate.
         new_offset = min(
             max(nearest(old_begin * stretch) - new_warmup, 0), nearest(old_offset * stretch)
         )
@@ -66,7 +75,10 @@ def stretched(
 
 
 def _each(schedule, names: set[str], change) -> dict:
-    """Applies a function to the settings with these names, and to each entry of a list."""
+    """Returns the settings with these names that are not 0 or None, changed by a function.
+
+    In a list, the function changes every entry.
+    """
     return {
         name: [*map(change, value)] if isinstance(value, list) else change(value)
         for name, value in schedule.as_dict().items()
@@ -79,10 +91,10 @@ def largest(path: str, rate) -> float:
 
     Args:
         path: The place of the schedule in `optimizer_config`, for the message.
-        rate: The choice of a schedule: its type and its settings.
+        rate: The config of the schedule: its `type`, and the settings of that type.
 
     Raises:
-        ValueError: if the schedule cannot be scaled.
+        ValueError: if a schedule of this type cannot be scaled, or none of its settings is a rate.
     """
     if rate.type not in _SCALABLE and not str(rate.type).startswith("tf_lamb_"):
         raise ValueError(
@@ -102,10 +114,10 @@ def largest(path: str, rate) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A learning rate over the steps, with the warmup that leads to it.
+    """Holds the schedule of an experiment's learning rate, and the warmup before it.
 
     Attributes:
-        rate: The choice of a learning rate: its type and its settings.
+        rate: The config of the learning rate: its `type`, and the settings of that type.
         warmup_kind: The type of the warmup; None without one.
         warmup: The settings of the warmup.
         override: The settings of the learning rate in `--params_override`, which stay as they are.
@@ -133,7 +145,7 @@ class Curve:
 
     @property
     def warmup_ends_on_decay(self) -> bool:
-        """Whether warmup rises to the rate of the decay at its end, as Model Garden's own does."""
+        """Whether warmup rises to the rate that the decay has by then, as Model Garden's own do."""
         return self.warmup is not None and self.warmup_kind != "tf_lamb"
 
     @property
@@ -149,7 +161,7 @@ class Curve:
         return decays.peak(self.rate.type, settings, self.warmup_steps) or largest_rate
 
     def rate_to(self, peak: float, stretch: Fraction, warmup_steps: int) -> dict:
-        """Returns the changes in the settings of the learning rate that take it to a new peak.
+        """Returns the changed settings of the learning rate, for a new peak and number of steps.
 
         Args:
             peak: The new rate where warmup ends.

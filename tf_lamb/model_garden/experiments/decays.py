@@ -1,7 +1,7 @@
-"""The learning rate of a decay at a step, from its settings alone.
+"""Computes the learning rate of a decay at a step from its settings, with NumPy.
 
-Learning rates are computed without TensorFlow, because a multi-worker strategy must be the first to
-touch a device.
+TensorFlow computes nothing here, because it would initialize the devices, and a multi-worker
+strategy has to be made before that.
 """
 
 import math
@@ -11,14 +11,14 @@ from tf_lamb.core import schedules
 
 
 def _decay(kind: str, settings: dict) -> Any:
-    """Returns the core's schedule for the settings of a decay, ours or Model Garden's own.
+    """Returns the schedule of `tf_lamb.core` that equals a decay, ours or Model Garden's own.
 
-    Returns None for a constant rate, a decay that rises again, and settings that are invalid. An
-    exponential with a factor above 1 counts as constant.
+    Returns None for a constant rate, a rate that rises later, and settings that are invalid. An
+    exponential decay with a factor above 1 is treated as constant.
     """
     first: Any = settings.get("initial_learning_rate")
     try:
-        if kind == "stepwise":  # in that of Keras, the rate falls one step after the boundary
+        if kind == "stepwise":  # Keras's still has the earlier rate at the boundary itself
             boundaries = tuple(step + 1 for step in settings["boundaries"])
             return schedules._MultiStep(boundaries, settings["values"])
         if kind == "tf_lamb_multi_step":
@@ -32,17 +32,19 @@ def _decay(kind: str, settings: dict) -> Any:
         end = (
             first * (settings["alpha"] or 0.0) if is_stock_cosine else settings["end_learning_rate"]
         )
-        if first < end or settings.get("cycle"):  # the rate rises again
+        if first < end or settings.get("cycle"):  # the rate rises
             return None
         if kind.endswith("cosine"):
             return schedules._Cosine(first, length, end)
         return schedules._Polynomial(first, length, end, settings["power"])
-    except (KeyError, TypeError, ValueError):  # a constant rate, or settings that the checks refuse
+    except (KeyError, TypeError, ValueError):  # a constant rate, or invalid settings
         return None
 
 
 def peak(kind: str, settings: dict, step: int) -> float | None:
-    """Returns the largest rate of a decay from a step on; None if it is unknown, or rises again.
+    """Returns the largest learning rate of a decay from a step on.
+
+    Returns None for the decays for which `_decay` returns None.
 
     Args:
         kind: The type of the decay.
@@ -60,18 +62,19 @@ def peak(kind: str, settings: dict, step: int) -> float | None:
 
 
 def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
-    """Returns the changes in the settings of a decay that give it a rate at a step.
+    """Returns the changes in the settings of a decay that make its largest rate `rate`.
 
-    The end rate of the decay stays. Returns {} if the decay is unknown, or has that rate already.
+    That is the largest rate from a step on, as `peak` computes it. The rate at the end of the decay
+    stays. Returns {} if `peak` returns None, or is equal to `rate` already.
 
     Args:
         kind: The type of the decay.
         settings: Its settings.
         step: The step at which warmup ends, counted from the beginning of training.
-        rate: The largest rate from that step on.
+        rate: The largest rate that the decay shall have from that step on.
 
     Raises:
-        ValueError: if the decay has fallen too far by that step.
+        ValueError: if by that step a stepwise decay has fallen, or another decay has ended.
     """
     old_peak, decay = peak(kind, settings, step), _decay(kind, settings)
     if old_peak is None or math.isclose(old_peak, rate, rel_tol=1e-9):
@@ -89,11 +92,11 @@ def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
 
 
 def cut_short(tuned, params) -> str | None:
-    """Returns a warning that a run ends before its decay does; None if it does not.
+    """Returns a warning if a run ends before its learning rate has decayed, else None.
 
     Args:
-        tuned: The experiment whose decay ends with its own steps.
-        params: The same experiment with other steps.
+        tuned: The experiment without `--params_override`. Its decay fits its number of steps.
+        params: The experiment with `--params_override`, which sets another number of steps.
     """
     steps, old_steps = params.trainer.train_steps, tuned.trainer.train_steps
     if _counts_otherwise(params) or not isinstance(steps, int) or steps < 1:
@@ -110,7 +113,7 @@ def cut_short(tuned, params) -> str | None:
 
 
 def _counts_otherwise(params) -> bool:
-    """Returns whether the schedule counts other steps than the run, as with AdaScale."""
+    """Returns whether AdaScale is on, whose schedule counts steps of the base batch."""
     adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
     return getattr(adascale, "scale", None) is not None
 

@@ -19,7 +19,7 @@ def _trained_by(recipe: recipes.Recipe, stock: str):
 
 
 def _bert(recipe: recipes.Recipe):
-    """Returns `bert/pretraining` by a recipe, with our task."""
+    """Returns `bert/pretraining` with the settings of a recipe, and with our task."""
     experiment = _trained_by(recipe, "bert/pretraining")
     experiment.task = MaskedLMConfig(experiment.task.as_dict())
     experiment.task.scale_loss = True  # as_dict() copied the stock default, False
@@ -27,7 +27,7 @@ def _bert(recipe: recipes.Recipe):
 
 
 def _resnet(recipe: recipes.Recipe):
-    """Returns `resnet_imagenet` by a recipe, with our task."""
+    """Returns `resnet_imagenet` with the settings of a recipe, and with our task."""
     experiment = _trained_by(recipe, "resnet_imagenet")
     experiment.task = ImageClassificationConfig(experiment.task.as_dict())
     experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays the weights
@@ -42,9 +42,10 @@ def lamb_bert_pretraining():
 
 @exp_factory.register_config_factory("lamb/bert_pretraining_phase2")
 def lamb_bert_pretraining_phase2():
-    """Returns `bert/pretraining` as the second stage of mixed-batch BERT: 32,768 at 512 tokens.
+    """Returns `bert/pretraining` as the second stage of mixed-batch BERT.
 
-    Name the first stage's folder in `task.init_checkpoint`.
+    Its batch is 32,768 sequences of 512 tokens. Set `task.init_checkpoint` to the folder of the
+    first stage.
     """
     return _bert(recipes.published("bert_mixed_batch").stages[1])
 
@@ -57,5 +58,5 @@ def lamb_resnet_imagenet():
 
 @exp_factory.register_config_factory("lars/resnet_imagenet")
 def lars_resnet_imagenet():
-    """Returns `resnet_imagenet` with LARS by LEGW, at the smallest reproduced batch: 512."""
+    """Returns `resnet_imagenet` with LARS and the LEGW recipe, at its baseline's batch: 512."""
     return _resnet(recipes.published("legw_resnet50_lars", 512))

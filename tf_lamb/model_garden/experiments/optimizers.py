@@ -1,4 +1,4 @@
-"""The optimizers in Model Garden: a key for each, and its arguments as settings."""
+"""Registers our optimizers in Model Garden, each under a key, with its arguments as settings."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ class _InOrder(base_config.Config):
     """A dict that keeps its order, because the first matching pattern counts."""
 
     def _override(self, override_dict, is_strict=True):
-        # seam: tf-models-official 2.20.0, which sorts the keys.
+        # seam: tf-models-official 2.20.0, which sorts the keys. Here it gets one key at a time.
         for pair in override_dict.items():
             super()._override(dict([pair]), is_strict)
 
@@ -32,17 +32,18 @@ _MeasureNoise = settings_of(tf_lamb.tf_keras.MeasureNoise, "inner", "name", enab
 
 @dataclasses.dataclass
 class _Config(optimizer_config.BaseOptimizerConfig):
-    """Holds the settings of every optimizer besides its arguments.
+    """Holds the settings that every optimizer has in addition to its arguments.
 
-    `learning_rate` is not an argument here: it comes from `optimizer_config.learning_rate`.
+    The argument `learning_rate` is no setting: it comes from `optimizer_config.learning_rate`.
 
     Attributes:
-        weight_decay_schedule: The schedule that `weight_decay` follows in place of a number. It is
-            a choice, like `optimizer_config.learning_rate`. Without a type it is off.
+        weight_decay_schedule: The schedule that `weight_decay` follows in place of a number: a
+            `type` and its settings, as in `optimizer_config.learning_rate`. Off without a type.
         adascale: The arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, and
-            `base_steps`: the steps that the base batch took, at which training ends if
-            `train_steps` does not end it before. With `base_steps=None`, `train_steps` alone ends
-            it. Without a scale AdaScale is off.
+            `base_steps`, the number of steps of training with the base batch. AdaScale is off
+            without a `scale`. Training ends when AdaScale has counted `base_steps` steps of the
+            base batch, or at `train_steps` if that comes first. With `base_steps=None`, training
+            ends at `train_steps`.
         measure_noise: The arguments of `tf_lamb.tf_keras.MeasureNoise`, off unless `enabled`.
         trust_ratios_every: Steps from one reading of the trust ratios to the next. Defaults to
             None: no readings.
@@ -73,7 +74,7 @@ OPTIMIZERS = {f"tf_{name.lower()}": getattr(tf_lamb.tf_keras, name) for name in 
 
 
 def _settings_class(cls):
-    """Returns the arguments of an optimizer as settings.
+    """Makes the class of settings from the arguments of an optimizer class.
 
     `loss_scale_factor` is left out, because only Keras 3 has it.
     """
@@ -88,7 +89,9 @@ def build(
     cls, learning_rate=0.001, adascale=None, measure_noise=None, trust_ratios_every=None,
     divergence_report=False, weight_decay_schedule=None, **arguments,
 ):  # fmt: skip
-    """Makes an optimizer of ours, with its wrapper; the runner applies the other settings.
+    """Makes an optimizer of this package from its settings, in a wrapper if they turn one on.
+
+    The runner applies the settings that act outside of the optimizer, such as `base_steps`.
 
     Args:
         cls: The class of the optimizer.
@@ -98,15 +101,16 @@ def build(
         trust_ratios_every: Steps between two readings of the trust ratios. Defaults to None: none.
         divergence_report: Whether the optimizer observes its trust ratios, if it has them, for the
             report. Defaults to False.
-        weight_decay_schedule: The choice of a schedule of weight decay. Defaults to None.
+        weight_decay_schedule: The `type` of the schedule of weight decay, and the settings of that
+            type. Defaults to None: weight decay is a number.
         **arguments: The arguments of the class.
 
     Returns:
-        The optimizer: inside `AdaScale` if it has a scale, else inside `MeasureNoise` if enabled.
+        The optimizer: inside `AdaScale` if that has a scale, else inside `MeasureNoise` if enabled.
 
     Raises:
-        ValueError: if `use_ema` keeps averages that Model Garden never uses, or the weight decay
-            cannot follow the schedule.
+        ValueError: if `use_ema` would keep moving averages of the weights that Model Garden never
+            uses, or the weight decay cannot follow the schedule.
     """
     if arguments.get("use_ema") and not arguments.get("ema_overwrite_frequency"):
         decay = arguments.get("ema_momentum", 0.99)
@@ -133,7 +137,10 @@ def build(
 
 
 def _decay_schedule(choice: dict, weight_decay, learning_rate):
-    """Returns the schedule that weight decay follows in place of a number."""
+    """Returns the schedule of weight decay.
+
+    Raises `ValueError` if weight decay is also a number, or if the type is no schedule.
+    """
     if weight_decay:
         raise ValueError(
             f"weight_decay_schedule.type={choice['type']} takes the place of weight_decay, which "
@@ -147,16 +154,20 @@ def _decay_schedule(choice: dict, weight_decay, learning_rate):
     schedule = optimizer_factory.LR_CLS[kind](**choice[kind])
     if isinstance(learning_rate, schedules.Stages):  # made by `warmup.tf_lamb.begin_step`
         schedule = schedules.Stages(learning_rate.lengths, (0.0, schedule))
-    # A check before training makes the optimizer in a graph, where no decay can be read.
+    # The checks before training make the optimizer in a graph, where a schedule has no value that
+    # can be read.
     return schedule if tf.executing_eagerly() else 0.0
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
-    """Model Garden's averages of the weights, which micro-batches and skipped steps do not move."""
+    """Model Garden's moving averages of the weights, updated only when the weights are.
+
+    Calls that only add up a micro-batch, and skipped steps, leave the averages as they are.
+    """
 
     @property
     def learning_rate(self):
-        """The learning rate of the inner optimizer, of either generation.
+        """The learning rate of the inner optimizer, legacy or new-style.
 
         The base class knows legacy optimizers only.
         """
@@ -167,7 +178,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
         self._optimizer.learning_rate = learning_rate
 
     def apply_gradients(self, grads_and_vars, name=None):
-        """See base class; averages only if the step count has risen.
+        """Applies gradients, and updates the averages if `iterations` has risen; see base class.
 
         Args:
             grads_and_vars: Pairs of a gradient and a variable.
@@ -193,7 +204,7 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 
 
 def register_optimizers() -> None:
-    """Registers each of our optimizers under its key, in every experiment, and our averages."""
+    """Registers our optimizers under their keys, in every experiment, and our moving averages."""
     seams.use_averages(ExponentialMovingAverage)
     constructors = {key: functools.partial(build, cls) for key, cls in OPTIMIZERS.items()}
     seams.add_optimizers(constructors, SETTINGS)

@@ -1,7 +1,7 @@
-"""Parsing of flags to an experiment, with one sentence for each mistake.
+"""Parses the flags to an experiment, and reports each mistake in one sentence.
 
-The flags are parsed once, and Model Garden's main receives the result. Its own parser would name
-the class that lacks a misspelt key, and the line of its own code that opened a missing file.
+The flags are parsed once, and Model Garden's main receives the result. Model Garden's own parser
+would answer a misspelt key with the name of a config class, and a missing file with a traceback.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ def parse(
 ) -> tuple[config_definitions.ExperimentConfig, str]:
     """Parses the flags to an experiment.
 
-    `--params_override` wins over files and recipes, and a recipe follows it. A flag that
-    contradicts it is refused.
+    `--params_override` wins over config files and recipes, and a recipe takes its settings into
+    account. A flag that contradicts `--params_override` is an error.
 
     Args:
         flags: The flags.
         override: The settings to use in place of `--params_override`. Defaults to None.
-        begun: The experiment to use in place of the one that flags and files name. Defaults to
-            None.
+        begun: The experiment to use in place of the one in `--experiment` and `--config_file`.
+            Defaults to None.
         replicas: The number of replicas of the run, if its settings do not say it. Defaults to
             None.
 
     Returns:
-        The experiment, and the arithmetic of its batch to print.
+        The experiment, and the text to print: the arithmetic of its batch, and warnings.
 
     Raises:
         UserError: if a flag, a file or a setting is wrong.
@@ -119,15 +119,15 @@ def _types(settings: dict) -> dict:
 
 
 def accumulated(params, most: int, replicas: int):
-    """Returns an experiment with the micro-batches of `--per_replica_batch_size`.
+    """Returns an experiment with the micro-batches that `--per_replica_batch_size` asks for.
 
     Args:
         params: The experiment, as `parse` returns it.
         most: The largest number of examples that a replica holds at once.
-        replicas: The number of replicas of the run, which a TPU tells only once it runs.
+        replicas: The number of replicas of the run. On a TPU it is known once the strategy is made.
 
     Returns:
-        The experiment, and the arithmetic to print.
+        The experiment, and the line of arithmetic to print.
 
     Raises:
         UserError: if the batch cannot be split over these replicas.
@@ -139,7 +139,10 @@ def accumulated(params, most: int, replicas: int):
 
 
 def _accumulate(params, most: int, replicas: int | None, override: dict | None = None) -> str:
-    """Sets the micro-batches of at most `most` examples on a replica; returns the arithmetic."""
+    """Sets the number of micro-batches, of at most `most` examples on a replica.
+
+    Returns the line to print. If the number of replicas is not known yet, sets nothing.
+    """
     flag = f"--per_replica_batch_size={most}"
     kind = params.trainer.optimizer_config.optimizer.type
     if kind not in OPTIMIZERS:
@@ -200,7 +203,7 @@ def own(flags) -> dict:
     """Returns the settings of `--params_override`; raises `UserError` if it cannot be read."""
     if not (text := flags.params_override):
         return {}
-    # Text that is not in this form is JSON, YAML or the name of a file.
+    # Text that is not of the form a.b=1,c=2 is JSON, YAML or the name of a file.
     with contextlib.suppress(ValueError):
         text = params_dict.nested_csv_str_to_json_str(text)
     if tf.io.gfile.exists(text):
@@ -254,7 +257,10 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
 
 
 def _in_our_words(config, key: str, value, path: str) -> str:
-    """Returns a sentence with the settings that replace one of another package; "" if none do."""
+    """Returns a sentence that translates an argument of another package to our settings.
+
+    Returns "" if there is no translation.
+    """
     for kind, cls in OPTIMIZERS.items():
         if not (isinstance(config, SETTINGS[kind]) and words.is_known(key)):
             continue

@@ -70,14 +70,14 @@ def _plain(fields: dict) -> dict:
 
 
 def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
-    """Returns `steps_per_loop` and the intervals of a run of another length.
+    """Returns `steps_per_loop` and the intervals of a trainer for a run of another length.
 
-    They are the same shares of training, and the intervals are multiples of the loop.
+    They keep their shares of training. The intervals are multiples of `steps_per_loop`.
 
     Args:
-        trainer: The trainer config with its `train_steps`, loop and intervals.
+        trainer: The trainer config with its `train_steps`, `steps_per_loop` and intervals.
         train_steps: The steps of the new run.
-        loop: Its `steps_per_loop`. Defaults to None: the same share of training.
+        loop: The new `steps_per_loop`. Defaults to None: the same share of training.
     """
     share = train_steps / trainer.train_steps
     loop_steps = loop or max(round(trainer.steps_per_loop * share), 1)
@@ -117,7 +117,10 @@ def published(name: str, batch_size: int, params, own: dict | None = None) -> tu
 
 
 def _at(name: str, batch_size: int) -> recipes.Recipe:
-    """Returns a published recipe at a batch; raises `ValueError` if no stage has that batch."""
+    """Returns the published recipe for a batch size, or the stage of it that has this batch.
+
+    Raises `ValueError` if there is none for this batch size.
+    """
     if name not in IN_STAGES:
         return recipes.published(name, batch_size)
     batches = batches_of_stages(name)
@@ -135,7 +138,7 @@ def batches_of_stages(name: str | None) -> list[int]:
 
 
 def decay_schedule(optimizer) -> Any:
-    """Returns the config of the schedule that weight decay follows; None if it follows none."""
+    """Returns the `weight_decay_schedule` in an optimizer's settings; None if it is off."""
     schedule = getattr(optimizer, "weight_decay_schedule", None)
     return schedule if schedule is not None and schedule.type else None
 
@@ -158,10 +161,10 @@ def model_of(params) -> str:
 
 
 def grown(params, largest_batch: int, title: str, examples=None) -> tuple[str, list[dict]]:
-    """Lets the batch of an experiment grow by `recipes.growing`.
+    """Splits an experiment into stages with growing batches, by `tf_lamb.recipes.growing`.
 
-    Intervals keep their number of examples, averages of the weights begin at the same example, and
-    data that resume in order continue from stage to stage.
+    Intervals keep their number of examples, moving averages of the weights begin at the same
+    example, and with `resume_in_order` each stage continues with the next example.
 
     Args:
         params: The experiment.
@@ -238,13 +241,16 @@ def recipe_of(params, title: str) -> recipes.Recipe:
 
 
 def _falling(decay, warming) -> dict[str, Any] | None:
-    """Returns a learning rate and its warmup as fields of a recipe; None if no recipe has them."""
+    """Converts the configs of a decay and its warmup to fields of a `Recipe`.
+
+    Returns None if a `Recipe` has no fields for such a learning rate.
+    """
     fields = _decay(decay.type, decay.get())
     return fields and _warmed(fields, warming.type, warming.get())
 
 
 def _decay(kind, rate) -> dict[str, Any] | None:
-    """Returns a learning rate without warmup as fields of a recipe; None if no recipe has it."""
+    """Converts the config of a decay to fields of a `Recipe`; returns None as `_falling` does."""
     if any(getattr(rate, key, 0) for key in ("offset", "cycle")):
         return None
     lengths = {"polynomial": "decay_steps", "tf_lamb_polynomial": "steps"}
@@ -257,7 +263,9 @@ def _decay(kind, rate) -> dict[str, Any] | None:
         }
     if kind == "tf_lamb_multi_step":
         rates, boundaries = rate.learning_rates, [math.ceil(step) for step in rate.boundaries]
-    elif kind == "stepwise":  # in that of Keras, the step at a boundary still has the earlier rate
+    elif kind == "stepwise":
+        # Keras's stepwise still has the earlier rate at the boundary itself, so the new rate begins
+        # one step later.
         rates, boundaries = rate.values, [step + 1 for step in rate.boundaries]
     else:
         return None
@@ -273,7 +281,7 @@ def _decay(kind, rate) -> dict[str, Any] | None:
 
 
 def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
-    """Adds a warmup to the fields of a recipe; returns None if no recipe has such a warmup."""
+    """Adds the config of a warmup to the fields of a `Recipe`; returns None as `_falling` does."""
     if kind is None:
         return decay | {"warmup_steps": 0}
     boundaries = decay.get("boundaries")
@@ -284,8 +292,8 @@ def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
             "warmup_steps": warmup.steps, "initial_learning_rate": warmup.start,
             "handover": warmup.handover,
         }  # fmt: skip
-    # Model Garden's warmup leads to the rate that the decay has when it ends, and the steps of the
-    # decay count from 0.
+    # Model Garden's warmup ends at the rate that the decay has by then, because the decay counts
+    # its steps from step 0 of training.
     if kind != "linear" or warmup.warmup_steps >= (boundaries or [decay.get("decay_steps")])[0]:
         return None
     fields = decay | {
@@ -301,7 +309,7 @@ def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
 
 
 def _settings_of_stage(params, staged, stage, seen: int) -> dict:
-    """Returns a stage of a recipe, which begins after `seen` examples, as settings."""
+    """Returns the settings of a stage of a recipe, which begins after `seen` examples."""
     config = learning_rate(stage.schedule(schedules))
     if not stage.warmup_steps:  # the warmup setting also says where the schedule begins
         config["warmup"] = {"type": "tf_lamb", "tf_lamb": {"steps": 0}}
@@ -321,7 +329,7 @@ def _settings_of_stage(params, staged, stage, seen: int) -> dict:
 
 
 def _updates(staged, examples: int) -> int:
-    """Returns the number of updates, from the first stage on, that see so many examples."""
+    """Returns the number of updates, from the first stage on, after which `examples` were seen."""
     updates = 0
     for stage in staged:
         if examples <= stage.examples_seen:

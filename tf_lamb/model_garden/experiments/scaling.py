@@ -1,8 +1,9 @@
-"""The settings of an experiment at another batch, for `--global_batch_size` and `--recipe`.
+"""Computes an experiment's settings at another batch, for `--global_batch_size` and `--recipe`.
 
-A published recipe has all settings of its own. A rule takes the experiment, as it was tuned, to
-another batch: first the target, which is the number of steps, the warmup and the peak learning
-rate of the new run; then the settings that lead to it; then the arithmetic to print.
+A published recipe contains all of these settings. A rule, such as LEGW, rescales the settings of
+the tuned experiment in three steps. It computes the target, which is the number of steps, the
+warmup and the peak learning rate of the new run; then the settings that give this target; then the
+arithmetic to print.
 """
 
 import dataclasses
@@ -59,7 +60,10 @@ def fill_in(name: str, batch_size: int, params, override: dict | None = None) ->
 
 
 def _published(name, batch_size, params, override) -> tuple[str, dict]:
-    """Returns the text and the settings of a published recipe, which has its number of steps."""
+    """Returns the text and the settings of a published recipe.
+
+    Raises `ValueError` if `--params_override` sets another number of steps than the recipe.
+    """
     text, settings = published(name, batch_size, params, override)
     train_steps = settings["trainer"]["train_steps"]
     override_steps = at(override, "trainer.train_steps")
@@ -72,7 +76,7 @@ def _published(name, batch_size, params, override) -> tuple[str, dict]:
 
 
 def _stretch(batch_size, params, override) -> Fraction:
-    """Returns the new number of steps of a run, divided by the old one, before it is rounded."""
+    """Returns the ratio of the new number of steps of a run, not yet rounded, to the old one."""
     if (override_steps := at(override, "trainer.train_steps")) is not None:
         train_steps = checks.integer("trainer.train_steps", override_steps)
         return Fraction(train_steps, params.trainer.train_steps)
@@ -81,7 +85,7 @@ def _stretch(batch_size, params, override) -> Fraction:
 
 
 def _other_steps(config, stretch: Fraction) -> Iterator[tuple[str, Any]]:
-    """Yields path and new value of the other settings that count steps, besides the rate's."""
+    """Yields path and new value of the settings in steps that are not of the learning rate."""
     optimizer, path = config.optimizer.get(), f"optimizer.{config.optimizer.type}"
     adascale = getattr(optimizer, "adascale", None)
     if adascale is not None and (base_steps := adascale.base_steps):
@@ -93,19 +97,19 @@ def _other_steps(config, stretch: Fraction) -> Iterator[tuple[str, Any]]:
         yield "ema.start_step", nearest(start_step * stretch)
 
 
-# -- a rule: from the baseline to the target, and what leads there --------------------------------
+# -- a rule: the baseline, the target, and the settings that give the target ----------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """What a rule of `--recipe` reads from an experiment, as it was tuned.
+    """Holds what a rule of `--recipe` reads from the tuned experiment.
 
     Attributes:
-        batch_size: Its batch, in examples.
-        train_steps: Its number of steps.
-        curve: Its learning rate over the steps.
-        hyperparameters: The settings of the optimizer that the rule moves, name in the recipe ->
-            value; none but for `transfer`.
+        batch_size: The batch, in examples.
+        train_steps: The number of steps.
+        curve: The learning rate over the steps.
+        hyperparameters: The settings of the optimizer that `transfer` changes, as field of `Recipe`
+            -> value. Empty for the other rules.
     """
 
     batch_size: int
@@ -116,17 +120,18 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The run at another batch.
+    """Holds what a rule computes for the run at another batch.
 
     Attributes:
         rule: The name of the rule, such as "legw".
         batch_size: The batch, in examples.
-        stretch: The number of steps, divided by that of the baseline, before it is rounded.
+        stretch: The ratio of the number of steps, not yet rounded, to that of the baseline.
         train_steps: The number of steps.
-        has_own_steps: Whether `--params_override` has set that number.
-        rule_warmup: The steps of warmup by the rule.
-        warmup_steps: The steps of warmup: those of `--params_override`, or else by the rule.
-        recipe: The rule's recipe, with the new values of `Baseline.hyperparameters`.
+        has_own_steps: Whether `--params_override` has set `train_steps`.
+        rule_warmup: The steps of warmup that the rule computes.
+        warmup_steps: The steps of warmup in `--params_override`, or else `rule_warmup`.
+        recipe: The recipe that the rule makes, with the new peak learning rate and the new values
+            of `Baseline.hyperparameters`.
     """
 
     rule: str
@@ -145,7 +150,7 @@ class Target:
 
 
 def _baseline(rule, params, override) -> Baseline:
-    """Returns what a rule takes of an experiment."""
+    """Returns what a rule reads from an experiment."""
     config = params.trainer.optimizer_config
     warmup_kind, warmup = config.warmup.type, config.warmup.get()
     # `transfer` adds a warmup at a larger batch. An experiment without one gets a warmup of 0 steps
@@ -164,7 +169,10 @@ def _baseline(rule, params, override) -> Baseline:
 
 
 def _target(rule, batch_size, baseline: Baseline, stretch: Fraction, override) -> Target:
-    """Returns the run at another batch; raises `ValueError` where it is not possible."""
+    """Returns what a rule computes for another batch.
+
+    Raises `ValueError` if there would be no step, or if warmup is longer than training.
+    """
     exact_steps = baseline.train_steps * stretch
     if not (train_steps := nearest(exact_steps)):
         raise ValueError(
@@ -195,7 +203,7 @@ def _target(rule, batch_size, baseline: Baseline, stretch: Fraction, override) -
 
 
 def _recipe(rule, batch_size, baseline: Baseline, train_steps: int) -> recipes.Recipe:
-    """Returns the recipe of a rule for another batch, over so many steps."""
+    """Returns the recipe that a rule makes for another batch and a number of steps."""
     base, curve = baseline.batch_size, baseline.curve
     examples = train_steps * batch_size
     if rule == TRANSFER:  # which itself cuts a warmup to a share of training
@@ -209,14 +217,15 @@ def _recipe(rule, batch_size, baseline: Baseline, train_steps: int) -> recipes.R
             warmup_epochs=share,
             **baseline.hyperparameters,
         )
-    # The run is made long enough for its warmup: the factors of a rule do not depend on length.
+    # `scale` refuses a warmup that is longer than training, so it gets a run that is long enough.
+    # The factors of a rule do not depend on the length of the run.
     long_enough = examples + curve.warmup_steps * max(base, batch_size)
     share = curve.warmup_steps * base / long_enough
     return recipes.scale(batch_size, base, curve.peak, share, long_enough, epochs=1, rule=rule)
 
 
 def _hyperparameters(config) -> dict[str, Any]:
-    """Returns the settings of the optimizer that `transfer` moves, without those it lacks."""
+    """Returns the settings that `transfer` changes, without those that the optimizer lacks."""
     optimizer = config.optimizer.get()
     settings = optimizer.as_dict()
     # Model Garden's optimizers call it weight_decay_rate.
@@ -233,7 +242,7 @@ def _hyperparameters(config) -> dict[str, Any]:
 
 
 def _settings(config, baseline: Baseline, target: Target) -> dict:
-    """Returns the settings of an experiment that take it to the target."""
+    """Returns the settings with the target's batch, number of steps, learning rate and warmup."""
     curve, peak = baseline.curve, target.peak
     rate = curve.rate_to(peak, target.stretch, target.warmup_steps)
     changes = {
@@ -267,7 +276,7 @@ def _moved(config, old: dict[str, Any], recipe) -> dict:
 
 
 def _explanation(baseline: Baseline, target: Target, settings: dict) -> str:
-    """Returns the arithmetic from a baseline to a target, with what its settings begin with."""
+    """Returns the text to print: the arithmetic from a baseline to a target."""
     # The recipe counts in epochs, which are unknown here: `_recipe` passes one epoch.
     in_epochs = "steps ", "training ", "warmup "
     lines = [
@@ -283,7 +292,7 @@ def _explanation(baseline: Baseline, target: Target, settings: dict) -> str:
 
 
 def _text_of_start(curve: Curve, target: Target, settings: dict) -> Iterator[str]:
-    """Yields a line on the rate with which the curve begins, where that is not its peak."""
+    """Yields a line on `initial_learning_rate`, if that is a setting and was not the peak."""
     name = "initial_learning_rate"
     path = f"trainer.optimizer_config.learning_rate.{curve.rate.type}.{name}"
     old_rate, new_rate = curve.rate.get().as_dict().get(name), at(settings, path)

@@ -1,4 +1,4 @@
-"""The learning rates in Model Garden: a key and a class of settings for each of our schedules.
+"""Registers our schedules in Model Garden, each under a key, with its arguments as settings.
 
     learning_rate: {type: tf_lamb_polynomial, tf_lamb_polynomial: {...}}
     warmup:        {type: tf_lamb, tf_lamb: {steps: 3125, handover: drop}}
@@ -8,8 +8,8 @@ arguments of the schedule, which documents them. A YAML that leaves out a number
 is refused before training.
 
 The warmup has one more setting: `begin_step`, the optimizer's step at which the schedule begins. It
-is 0, unless the optimizer comes with the steps of an earlier stage (`task.init_optimizer`). In that
-case there need be no warmup (`steps: 0`).
+is 0, unless the optimizer is restored with the step count of an earlier stage
+(`task.init_optimizer`). `steps` may then be 0, so that the schedule has no warmup.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[bas
     """Makes a class of settings from the arguments of a class.
 
     Args:
-        cls: The class whose arguments become settings. The default of an argument without a default
-            is None.
+        cls: The class whose arguments become settings. A setting is None by default if the argument
+            has no default.
         *without: Arguments to leave out.
         base: The base class of the settings.
         **more: More settings, with their defaults.
@@ -49,7 +49,7 @@ def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[bas
 
 
 def warmup(after, steps, begin_step=0, **arguments):
-    """Makes our warmup in front of a schedule.
+    """Returns a schedule with our warmup in front of it; before `begin_step` its rate is 0.
 
     Args:
         after: The schedule that follows, or a number, which is a constant rate.
@@ -81,13 +81,13 @@ def register_schedules() -> None:
 
 
 class Steered(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Base class of a rate that an action changes between loops.
+    """Base class of a learning rate that an Orbit action changes between two loops of steps.
 
     `seams.add_learning_rates` registers a subclass.
 
     Attributes:
-        is_watched: Whether the action runs. The action sets it; without the action the rate would
-            go on rising. Defaults to False.
+        is_watched: Whether the action exists, which sets this attribute. Without the action the
+            rate would go on rising. Defaults to False.
     """
 
     is_watched = False
@@ -128,8 +128,9 @@ def is_steered(kind) -> bool:
 
 def steered_rate(optimizer) -> Steered | None:
     """Returns the rate of an optimizer if it is a `Steered` one, else None; looks into wrappers."""
-    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. Averaging wraps the optimizer in
-    # `_optimizer`, and the two generations of optimizers keep the rate in different attributes.
+    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. The wrapper that averages the weights has
+    # its optimizer in `_optimizer`. Legacy and new-style optimizers keep the rate in different
+    # attributes.
     optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))
     rate = getattr(optimizer, "_learning_rate", None)
     rate = optimizer.learning_rate if rate is None else rate
@@ -137,12 +138,13 @@ def steered_rate(optimizer) -> Steered | None:
 
 
 def jump(before: dict, config, step: float) -> str | None:
-    """Returns a line on the learning rate if it jumps where a run resumes, or None.
+    """Returns a message if the learning rate jumps where a run resumes, else None.
 
     Args:
-        before: The settings in params.yaml, from before the run stopped.
-        config: The `optimizer_config` of the run now.
-        step: The optimizer step at which the run resumes.
+        before: The settings in params.yaml, which the run had before it stopped.
+        config: The `optimizer_config` with which the run resumes.
+        step: The step of the schedule at which the run resumes: the optimizer's step, or with
+            AdaScale the step of the base batch.
     """
     old_parts = {part: yamls.at(before, f"trainer.optimizer_config.{part}") for part in _PARTS}
     changes = [line for part in _PARTS for line in _changes(part, old_parts[part], config)]
@@ -166,7 +168,7 @@ _PARTS = "learning_rate", "warmup"
 
 
 def _changes(part, before, config) -> list[str]:
-    """Returns a line for each setting of a part that changed, with its old and its new value."""
+    """Returns a clause on each changed setting of a part of `_PARTS`: its old and new value."""
     new_settings = getattr(config, part).as_dict()
     used = {
         key: value
