@@ -1,9 +1,9 @@
-"""The checkpoint that a run goes on from: the last complete one of its folder.
+"""Finds, checks and restores the checkpoint from which a run resumes: the last complete one.
 
-TensorFlow writes a checkpoint beside the others, and then writes its name into the folder's file
-`checkpoint`. A run that is killed in between goes on from the checkpoint before. Still, a disk or a
-person may damage that file or the checkpoint that it names. TensorFlow alone would then begin anew,
-and overwrite what is there.
+TensorFlow writes a new checkpoint beside the older ones, and then writes its name into the file
+`checkpoint` of the folder. A run that is killed in between resumes from the previous checkpoint.
+Still, a disk or a person may damage that file or the checkpoint that it names. TensorFlow alone
+would then start at step 0, and overwrite what is there.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ def atomic_write(path: str):
         path: the file.
 
     Yields:
-        The path of a temporary file to write to. It then replaces the file; after an error it is
-        removed.
+        The path of a temporary file to write to, which then replaces the file. After an error the
+        temporary file is removed.
 
     Raises:
         UserError: if TensorFlow cannot write the file.
     """
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # unique, because every worker has its own
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # unique: several workers may write the file
     try:
         yield temporary
         tf.io.gfile.rename(temporary, path, overwrite=True)
@@ -94,38 +94,41 @@ def latest(folder: str) -> str | None:
 
 
 def readable(folder: str) -> str | None:
-    """Returns the path of a checkpoint whose index can be read; None if there is none.
+    """Returns the path of the first checkpoint of a folder whose index can be read, or None.
 
-    It is the one that the folder names, or else the newest.
+    The checkpoint that the file `checkpoint` names comes first, then the others, newest first.
     """
     return next((checkpoint for checkpoint in _candidates(folder) if _reader(checkpoint)), None)
 
 
 def reader(folder: str):
-    """Returns the reader of the checkpoint that `readable` names; None if there is none."""
+    """Returns TensorFlow's reader of the checkpoint that `readable` finds; None without one."""
     return next(filter(None, map(_reader, _candidates(folder))), None)
 
 
 def steps_done(folder: str) -> int:
-    """Returns the step of the checkpoint that `readable` names; 0 without one.
+    """Returns the `global_step` of the checkpoint that `readable` finds; 0 without one.
 
-    After `repair`, that is where a run in this folder goes on.
+    After `repair`, a run in this folder resumes at that step.
     """
     return _count(folder, "global_step")
 
 
 def updates_done(folder: str) -> int:
-    """Returns the optimizer steps of that checkpoint, without skipped ones; 0 without one."""
-    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # wrappers put it deeper
+    """Returns the optimizer's `iterations` in the checkpoint that `readable` finds, or 0.
+
+    They do not count skipped steps.
+    """
+    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # each wrapper adds a level
 
 
 def _count(folder, name) -> int:
-    """Returns the value of the first variable whose name matches a pattern; 0 without one."""
+    """Returns the value of the checkpoint's first variable whose name matches; 0 without one."""
     checkpoint, name = reader(folder), re.compile(rf"{name}/\.ATTRIBUTES/VARIABLE_VALUE")
     paths = filter(name.fullmatch, checkpoint.get_variable_to_shape_map() if checkpoint else ())
     try:
         return next((int(checkpoint.get_tensor(path)) for path in paths), 0)
-    except UNREADABLE:  # `last_whole` reports it
+    except UNREADABLE:  # `last_whole` reports the damage
         return 0
 
 
@@ -138,7 +141,7 @@ def _reader(checkpoint):
 
 
 def is_begun(folder: str) -> bool:
-    """Returns whether the folder holds a checkpoint, even a broken one."""
+    """Returns whether the folder has a checkpoint, even a broken one, or the file `checkpoint`."""
     return bool(_newest_first(folder)) or _is_named(folder)
 
 
@@ -154,19 +157,20 @@ def why_broken(checkpoint: str) -> str | None:
 
 
 def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
-    """Compares the variables of a checkpoint with those of a model.
+    """Compares the variables of a checkpoint with those of a model and its run.
 
-    Variables that are not of the model, such as an optimizer's, do not count, and neither do layers
-    that are yet to be built.
+    Other variables, such as the slots of an optimizer, are not compared, and neither are those of
+    layers that are yet to be built.
 
     Args:
         checkpoint: the path of the checkpoint.
         root: the `tf.train.Checkpoint` that would read it.
-        variables: the variables that the checkpoint must have: the model's, and those of the run.
+        variables: the variables that the checkpoint must have: the model's, and those of the run,
+            such as the step.
 
     Returns:
-        The names of the model's variables that the checkpoint lacks, and the names of the variables
-        that it holds beyond the model's.
+        The names of those of `variables` that the checkpoint lacks, and the names of the variables
+        that the checkpoint has and the model lacks.
     """
     view, model_ids = tf.train.CheckpointView(checkpoint), {id(variable) for variable in variables}
     # seam: tensorflow 2.20. Nothing public says by which name a node is saved.
@@ -195,9 +199,10 @@ def lacks(missing: list[str]) -> str:
 
 
 def last_whole(folder: str) -> str | None:
-    """Finds the named checkpoint or else the newest one, if it can be read to its end.
+    """Finds the checkpoint to resume from: the first that can be read to its end.
 
-    Warns if the folder names another one.
+    The checkpoint that the file `checkpoint` names comes first, then the others, newest first.
+    Warns if the result is not the one that the file names.
 
     Returns:
         The path; None if no checkpoint was ever finished.
@@ -214,7 +219,7 @@ def last_whole(folder: str) -> str | None:
                 logging.warning("--model_dir=%s: %s. Going on from %s.", folder, message, name)
             return checkpoint
         reasons.append(reason)
-    if _is_named(folder):  # else none was ever finished
+    if _is_named(folder):  # without that file, no checkpoint was ever finished
         raise UserError(
             f"--model_dir={folder} holds no checkpoint that can be read: {_why(reasons)}. Bring "
             "back a copy, choose another --model_dir, or delete this one to begin anew"
@@ -245,19 +250,20 @@ def repair(folder: str) -> None:
 
 def _candidates(folder: str) -> list[str]:
     """Returns the paths of a folder's checkpoints in the order in which to try them."""
-    # The named one is first, whatever its step: a run may have gone back to it.
+    # The checkpoint that the file names is first, whatever its step: a run may have gone back to an
+    # earlier one.
     latest_path = latest(folder)
     return [*dict.fromkeys([*([latest_path] if latest_path else []), *_newest_first(folder)])]
 
 
 def _name(folder: str, checkpoint: str) -> None:
-    """Names a checkpoint and the older ones in the file `checkpoint`.
+    """Writes the names of a checkpoint and of the older ones into the file `checkpoint`.
 
-    TensorFlow removes an older one in its time only if the file names it.
+    TensorFlow later deletes an older checkpoint (`max_to_keep`) only if the file names it.
     """
     newest = _newest_first(folder)
     oldest_first = newest[newest.index(checkpoint) :][::-1]
-    # seam: tensorflow 2.20. The paths that its public form writes break when the folder moves.
+    # seam: tensorflow 2.20. The paths that the public function writes break if the folder moves.
     tf.__internal__.train.update_checkpoint_state(
         folder,
         checkpoint,
@@ -289,9 +295,10 @@ def _newest_first(folder: str) -> list[str]:
 
 
 class Best(train_utils.BestCheckpointExporter):
-    """Model Garden's exporter, which writes its notes after the checkpoint.
+    """Exports the best checkpoint like its base class, but writes info.json after the checkpoint.
 
-    So a kill between the two breaks neither.
+    The base class writes info.json first. If the process were killed then, info.json would be of a
+    checkpoint that does not exist.
     """
 
     def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
@@ -303,13 +310,13 @@ class Best(train_utils.BestCheckpointExporter):
             checkpoint: the `tf.train.Checkpoint` to export.
             eval_logs: the results of the evaluation, name -> value.
             global_step: the step of the evaluation.
-            write_logs: whether to write the notes too.
+            write_logs: whether to write info.json, too.
 
         Returns:
             Whether the result is the best so far.
 
         Raises:
-            UserError: if the evaluation has no result of the name that chooses the best.
+            UserError: if the results lack `trainer.best_checkpoint_eval_metric`.
         """
         try:
             train_utils.get_leaf_nested_dict(eval_logs, self._metric_name)
@@ -331,20 +338,20 @@ class Best(train_utils.BestCheckpointExporter):
 
     @property
     def best_ckpt_logs_path(self):
-        """The path of the notes; while they are written, a temporary one."""
+        """The path of info.json; while that is written, the path of a temporary file."""
         return self._notes or super().best_ckpt_logs_path
 
 
 class Manager(tf.train.CheckpointManager):
-    """Restores from the chief's folder, wherever it saves, and only a checkpoint of this model.
+    """Restores from the chief's folder in every worker, and only a checkpoint of this model.
 
-    Model Garden gives every worker but the chief a fresh folder, and restores from it as well. The
-    chief would go on from its checkpoint, while the others begin at step 0.
+    Model Garden makes every worker but the chief save to a temporary folder, and also restore from
+    there. The chief would then resume from its checkpoint, while the others start at step 0.
 
     Args:
         *args: as in the base class.
         model_dir: the chief's folder.
-        evaluated: the path of the checkpoint to restore; None for the newest one of `model_dir`.
+        evaluated: the path of the checkpoint to restore; None for the last one of `model_dir`.
         mode: the mode of the run, such as "train" or "eval".
         **kwargs: as in the base class.
     """
@@ -360,11 +367,12 @@ class Manager(tf.train.CheckpointManager):
             The path of the checkpoint, or what the base class returns if there is none.
 
         Raises:
-            UserError: if the checkpoint is not of this model, or lacks the averages to evaluate.
+            UserError: if the checkpoint is not of this model, or lacks the moving averages of the
+                weights that are to be evaluated.
         """
         # seam: tensorflow 2.20. The base class keeps the step of its last checkpoint in
-        # `_last_checkpoint_step`. Workers that disagree on when to save the next one wait for each
-        # other forever.
+        # `_last_checkpoint_step`. It is set in all workers, because workers that disagree on when
+        # to save the next checkpoint wait for each other forever.
         path = self._evaluated or tf.train.latest_checkpoint(self._model_dir)
         self._latest_checkpoint = path
         if path is None:
@@ -385,14 +393,15 @@ class Manager(tf.train.CheckpointManager):
             The path.
 
         Raises:
-            UserError: if the checkpoint is not of this model, or lacks the averages to evaluate.
+            UserError: if the checkpoint is not of this model, or lacks the moving averages of the
+                weights that are to be evaluated.
         """
         checkpoint = self.checkpoint
         variables = [checkpoint.global_step, *checkpoint.model.variables]
-        if "train" in self._mode:  # a wrapper moves the optimizer's other variables
+        if "train" in self._mode:  # the optimizer's other variables have other names in a wrapper
             variables.append(checkpoint.optimizer.iterations)
         missing, surplus = gaps(path, checkpoint, variables)
-        # TensorFlow would silently not restore these, as after a change of settings.
+        # TensorFlow would ignore these without an error. They occur after a change of settings.
         if missing:
             raise _foreign(path, lacks(missing))
         if surplus:
@@ -410,7 +419,10 @@ class Manager(tf.train.CheckpointManager):
         return path
 
     def _check_averages(self, path) -> bool:
-        """Returns whether averages are evaluated; raises without averages, which would be 0."""
+        """Returns whether moving averages of the weights are evaluated.
+
+        Raises `UserError` if the checkpoint has no averages to evaluate: they would be 0.
+        """
         uses_averages = isinstance(self.checkpoint.optimizer, optimization.ExponentialMovingAverage)
         names = [name for name, _ in tf.train.list_variables(path)] if path else []
         # seam: tf-models-official 2.20.0, whose slots of averages have this name.

@@ -1,6 +1,6 @@
-"""Checks what a run in a model_dir may resume from, and locks it against a second run."""
+"""Reads and writes the notes in a model_dir, checks what may run there, and locks the folder."""
 
-import fcntl  # Windows has none, and no Model Garden: there is no tensorflow-text for it
+import fcntl  # not on Windows, where Model Garden cannot be installed for want of tensorflow-text
 import json
 import os
 import re
@@ -15,8 +15,8 @@ from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.folders import checkpoints
 
-# Model Garden saves its params.yaml at every start. These files hold what it does not: the notes of
-# the run, and the step of the last evaluation.
+# Model Garden saves the settings as params.yaml at every start. These files hold what is not in it:
+# the notes of the run (experiment, seed, initial checkpoint), and the step of the last evaluation.
 RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"
 _OPTIMIZER = "trainer.optimizer_config.optimizer.type"
 _LOCK_FILE = "tf_lamb_run.lock"
@@ -70,14 +70,14 @@ def _read(path: str, load) -> dict | None:
 
 
 def read_run(model_dir: str) -> dict:
-    """Returns the last run's notes: experiment, seed, where it began; {} without notes."""
+    """Returns the last run's notes: experiment, seed and initial checkpoint; {} without notes."""
     return _read(os.path.join(model_dir, RUN_FILE), json.loads) or {}
 
 
 def write_run(model_dir: str, experiment: str, seed: int | None, begins=None) -> None:
-    """Notes what this run is, and with which checkpoint it began.
+    """Writes the notes of this run: experiment, seed, and the checkpoint with which it began.
 
-    A run that is resumed keeps the checkpoint of its first note.
+    When a run is resumed, the checkpoint in the notes stays.
 
     Args:
         model_dir: the folder of the run, which is made if need be.
@@ -110,7 +110,7 @@ def write_evaluated(model_dir: str, step: int) -> None:
 
 
 def write_params(params, model_dir: str) -> None:
-    """Writes params.yaml whole.
+    """Writes params.yaml, completely or not at all.
 
     The keys keep their order, because the first of several patterns that match counts.
 
@@ -168,9 +168,10 @@ def is_over(params, model_dir: str, mode: str = "train") -> bool:
 
 
 def _steps_of_adascale(model_dir: str) -> float:
-    """Returns the last checkpoint's steps of the base batch, found by names.
+    """Returns the steps of the base batch that AdaScale has counted in the last checkpoint.
 
-    They are 0 without AdaScale, and if the checkpoint is damaged: `checkpoints.repair` reports it.
+    They are 0 without AdaScale, and if the checkpoint is damaged, which `checkpoints.repair`
+    reports.
     """
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
     reader = checkpoints.reader(model_dir)
@@ -223,7 +224,9 @@ def _why_another(saved: dict | None, params: dict, run: dict, experiment, seed) 
 
 
 def check_followed(model_dir: str) -> None:
-    """Raises if no run has begun in the folder, so that no checkpoint will come.
+    """Checks, for `continuous_eval`, that a training run has begun in the folder.
+
+    Otherwise the evaluation might wait for checkpoints that nobody writes.
 
     Raises:
         UserError: if there is no params.yaml and no checkpoint.
@@ -270,16 +273,18 @@ def _as_evaluated(settings):
 
 
 def check_successor(before, after, keep_moments: bool) -> None:
-    """Raises if an experiment cannot go on from the weights of the one before.
+    """Checks that a stage can continue from the weights of the stage before.
 
     Args:
         before: the experiment of the stage before.
-        after: the experiment of the stage that goes on from it.
-        keep_moments: whether the second stage also takes over the optimizer's state.
+        after: the experiment of the stage that continues from it.
+        keep_moments: whether the second stage also takes over the optimizer's variables, which are
+            its slots and its step count.
 
     Raises:
-        UserError: if the models differ. With `keep_moments` also if the optimizers' states differ,
-            if AdaScale would go on counting, or if the warmup cannot begin at a later step.
+        UserError: if the models differ. With `keep_moments` also if the optimizers have different
+            variables, if AdaScale would continue to count the steps of the stage before, or if the
+            warmup cannot begin at a later step.
     """
     old, new = before.task.model.as_dict(), after.task.model.as_dict()
     if difference := _first_difference(old, new, "task.model"):
@@ -305,21 +310,23 @@ def check_successor(before, after, keep_moments: bool) -> None:
 
 
 def check_handed_over(params, model_dir: str, successor: str) -> None:
-    """Raises if a stage that has begun would miss what the stage before has trained since.
+    """Checks that the stage before is over, and has not trained further since a stage began.
+
+    The stage that has begun would miss the added steps.
 
     Args:
         params: the experiment of the stage before.
         model_dir: the folder of the stage before.
-        successor: the folder of the stage that goes on from it.
+        successor: the folder of the stage that continues from it.
 
     Raises:
-        UserError: if the stage before has gone on, or is not over.
+        UserError: if the stage before has trained further, or is not over.
     """
     if not checkpoints.is_begun(successor):
         return
     latest = checkpoints.readable(model_dir)
     latest = latest and os.path.basename(latest)
-    # Older versions did not note the checkpoint.
+    # Older versions did not write into the notes with which checkpoint a run began.
     start = read_run(successor).get("began_with") or latest
     start = start and os.path.basename(start)
     if start == latest and is_over(params, model_dir):
@@ -339,7 +346,10 @@ def _identity(params: dict) -> dict:
 
 
 def _state(params: dict) -> dict:
-    """Returns the settings on which an optimizer's state depends, path -> value."""
+    """Returns the settings on which an optimizer's variables in a checkpoint depend, path -> value.
+
+    If it only matters whether a setting is on, the value says that.
+    """
     optimizer = f"trainer.optimizer_config.optimizer.{at(params, _OPTIMIZER)}"
 
     def is_set(path):
@@ -350,7 +360,8 @@ def _state(params: dict) -> dict:
     averages, old_slots = "trainer.optimizer_config.ema", f"{optimizer}.slot_dtype"
     return {
         _OPTIMIZER: at(params, _OPTIMIZER),
-        # Each of these wraps the optimizer, and so moves its slots to another place.
+        # Each of the next four wraps the optimizer, whose slots then have other names in a
+        # checkpoint.
         averages: is_set(averages),
         precision: "float16" if at(params, precision) == "float16" else "not float16",
         scale: is_set(scale),

@@ -13,7 +13,7 @@ from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 _BATCH = "task.train_data.global_batch_size"
 # Tag of an accuracy in TensorBoard -> the name of its row in the report, what the model predicts,
-# and the keys of data.json for the commonest such answer and its share of all.
+# and the keys of data.json for the most common answer and for its share of all answers.
 _ACCURACIES = {
     "masked_lm_accuracy": (
         "masked-LM accuracy", "masked token",
@@ -147,7 +147,10 @@ def _shown(batch: int, params) -> str:
 
 
 def _share(params, what: str, answer_key: str, share_key: str) -> str:
-    """Returns how often the commonest answer is right on the validation data; "" if unknown."""
+    """Returns the end of an accuracy's row: the accuracy of always giving the most common answer.
+
+    Returns "" if data.json does not have it.
+    """
     path = at(params, "task.validation_data.input_path")
     facts = model_dirs.read_facts(path) if isinstance(path, str) else {}
     if share_key not in facts:

@@ -16,7 +16,7 @@ from tf_lamb.model_garden.common.console import Console
 
 
 def found(output_dir, files, settings):
-    """Finds the same data, if a command has made them before, and prints that it reuses them.
+    """Returns the facts of a folder that has the same data already, and prints that it reuses them.
 
     Args:
         output_dir: the folder.
@@ -80,7 +80,7 @@ def run(name, write, summary):
     """
     values = {"output_dir": None, **(write.__kwdefaults__ or {})}
     definers = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    for key, default in values.items():  # flags are global: only a command defines them
+    for key, default in values.items():  # flags are global, so they are defined only in a command
         define = definers.get(type(default), flags.DEFINE_string)
         (description,) = re.findall(rf"\n +{key}: (.*?)\n\n? +\w+:", write.__doc__, re.DOTALL)
         define(key, default, " ".join(description.split()))
