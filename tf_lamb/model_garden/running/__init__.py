@@ -1,1 +1,1 @@
-"""Holds the parts of a run: its trainer, its loop, and the actions that read it in training."""
+"""Holds the parts of a run: the trainer, the training loop, and the actions after each loop."""

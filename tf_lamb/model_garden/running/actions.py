@@ -1,8 +1,8 @@
-"""Orbit actions that report on measuring optimizers and trust ratios after each loop of training.
+"""Defines Orbit actions that report divergence, noise scale, AdaScale's gain and trust ratios.
 
-Orbit calls each action with the output of a loop. The action adds its values to that output, and
-Orbit writes them to TensorBoard and to the log. `Runner` makes the actions that an experiment asks
-for; with another runner, pass them as `train_actions`.
+Orbit calls each action with the output of a loop of training steps. The action adds its values to
+that output, and Orbit writes them to TensorBoard and to the log. `Runner` makes the actions that an
+experiment asks for; with another runner, pass them as `train_actions`.
 """
 
 import functools
@@ -65,7 +65,7 @@ class Divergence:
             self._recover(output, report)
         elif report:
             raise report
-        self._skipped = self._optimizer.skipped_steps  # recovery may have restored fewer
+        self._skipped = self._optimizer.skipped_steps  # fewer if recovery restored a checkpoint
 
     def _recover(self, output, report):
         """Calls `recovery`, and raises the report once it has given up."""
@@ -83,10 +83,12 @@ class Divergence:
 
 
 class NoiseScale:
-    """Adds the simple noise scale, in examples; see `tf_lamb.tf_keras.NoiseScale`.
+    """Adds the simple noise scale, in examples, to a loop's output.
+
+    See `tf_lamb.tf_keras.NoiseScale`.
 
     Args:
-        optimizer: the measuring optimizer.
+        optimizer: the `MeasureNoise` or `AdaScale` optimizer.
         batch_size: the global batch size, in examples.
     """
 
@@ -98,14 +100,14 @@ class NoiseScale:
         """Adds `noise_scale` to `output`, a dict of the loop's results."""
         output["noise_scale"] = self._optimizer.noise_scale(self._batch_size)
         averages = self._optimizer.averages()
-        # A run that went back to a checkpoint drops the readings that it took after it.
+        # After a run went back to a checkpoint, the readings after that checkpoint are dropped.
         self._averages = [
             *(reading for reading in self._averages if reading.count < averages.count),
             averages,
         ]
 
     def advice(self) -> str:
-        """Returns a text with the critical batch size, the present one's cost, and a better one."""
+        """Returns text on the critical batch size, the cost of this batch, and a better batch."""
         critical = self._optimizer.noise_scale(self._batch_size)
         precision = noise.precision(self._averages, self._optimizer.smoothing)
         return noise.advice(critical, self._batch_size, precision)
@@ -129,7 +131,7 @@ class AdaScaleProgress:
         output["scaled_learning_rate"] = self._optimizer.scaled_learning_rate
 
     def advice(self) -> str:
-        """Returns the progress of training, in steps of the base batch, as text."""
+        """Returns a line on the steps taken, and how many steps of the base batch those equal."""
         base_steps, steps = self._optimizer.base_steps, step_of(self._optimizer)
         target = f" of {self._steps:,}" if self._steps else ""
         return f"AdaScale: {steps:,} steps were worth {base_steps:,.0f}{target} of the base batch."
@@ -175,7 +177,7 @@ class TrustRatios:
             self._due = step + self._every
 
     def close(self):
-        """Reads the last step, closes the files, and logs the table, outliers first."""
+        """Reads the ratios of the last step, closes the files, and logs the table of variables."""
         self.history.read()
         self.history.close()
         logging.info("%s", self.history.table())

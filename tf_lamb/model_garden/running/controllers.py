@@ -1,4 +1,4 @@
-"""Orbit's controller, which can end training before its last step and misses no evaluation."""
+"""Extends Orbit's controller: AdaScale can end training early, and no evaluation is missed."""
 
 import contextlib
 import os
@@ -15,14 +15,15 @@ from tf_lamb.model_garden.running import actions
 
 
 def let_recovery_go_first(controller):
-    """Hands Model Garden's recovery to our `Divergence` action, which would end the run before it.
+    """Makes our `Divergence` action call Model Garden's recovery action before it ends the run.
 
+    Otherwise Orbit would call `Divergence` first, which would end a run that recovery can save.
     Does nothing unless the controller's `train_actions` have both.
     """
     reports = [
         action for action in controller.train_actions if isinstance(action, actions.Divergence)
     ]
-    # seam: tf-models-official 2.20.0, which puts its recovery behind all other actions.
+    # seam: tf-models-official 2.20.0, which puts its recovery action behind ours.
     recoveries = [
         action
         for action in controller.train_actions
@@ -39,21 +40,22 @@ _PAUSE = 1.0  # seconds between two searches for a new checkpoint
 
 
 class _Spent(Exception):
-    """Leaves Orbit's loop, which can end only after a given number of steps."""
+    """Is raised to leave Orbit's training loop, which otherwise ends only at a given step."""
 
 
 class Controller(orbit.Controller):
-    """Orbit's controller, which also ends where an `AdaScaleProgress` action says so.
+    """Orbit's controller, which also ends training where an `AdaScaleProgress` action says so.
 
     An evaluation is due at each multiple of its interval and at the end of training, wherever the
-    run was resumed. An evaluation that a kill prevented is made when the run is resumed.
+    run was resumed. An evaluation that is missing because the process was killed is made when the
+    run is resumed.
 
     Attributes:
-        model_dir: the folder that remembers the step of the last evaluation; None remembers
-            nothing.
-        writes: whether this process writes into that folder.
-        is_over: returns whether the folder's last checkpoint is that of the end of training; None
-            if this is not known.
+        model_dir: the folder with the file that holds the step of the last evaluation; None for no
+            file.
+        writes: whether this process writes that file.
+        is_over: a function that returns whether the folder's last checkpoint is that of the end of
+            training; None if this is not known.
     """
 
     model_dir: str | None = None
@@ -69,7 +71,7 @@ class Controller(orbit.Controller):
 
     def _train_n_steps(self, num_steps):
         """Runs a loop of steps; raises `_Spent` if AdaScale's steps are spent."""
-        # seam: orbit of tf-models-official 2.20.0.
+        # seam: orbit of tf-models-official 2.20.0. Its `train` calls this method for each loop.
         if self._is_spent():
             raise _Spent
         super()._train_n_steps(num_steps)
@@ -118,7 +120,7 @@ class Controller(orbit.Controller):
         return output
 
     def evaluate_continuously(self, steps=-1, timeout=None, timeout_fn=None):
-        """Evaluates each new checkpoint until that of the end of training; see base class.
+        """Evaluates each new checkpoint, up to that of the end of training; see base class.
 
         Args:
             steps: the number of steps of an evaluation; -1 takes all data.
@@ -160,9 +162,9 @@ class Controller(orbit.Controller):
                 )
 
     def _last_evaluated(self):
-        """Returns the step of the last evaluation; 0, which is never evaluated, for none."""
+        """Returns the step of the last evaluation; 0 without one, as step 0 is never evaluated."""
         step = model_dirs.read_evaluated(self.model_dir) if self.model_dir else 0
-        if step > self.global_step.numpy():  # the run lost those weights
+        if step > self.global_step.numpy():  # the weights of that step were lost
             self._remember(step := 0)
         return step
 
@@ -174,7 +176,7 @@ class Controller(orbit.Controller):
     def restore_checkpoint(self, checkpoint_path=None):
         """Restores the newest checkpoint, or the one at `checkpoint_path`.
 
-        The base class would not check a checkpoint that is named.
+        With a path, the base class would leave out the checks of `checkpoints.Manager.restore`.
         """
         if checkpoint_path is None:
             return super().restore_checkpoint()
@@ -196,7 +198,7 @@ class Controller(orbit.Controller):
         with self._saving():
             super()._sync_on_async_checkpointing()
             # seam: tensorflow 2.20. It reports a failed write of its thread when the next
-            # checkpoint is due, so it would never report that of the last one.
+            # checkpoint is due, so it would never report a failed write of the last checkpoint.
             saver = getattr(self.checkpoint_manager, "checkpoint", None)
             if thread := getattr(saver, "_async_checkpointer_impl", None):
                 thread._check_async_thread_error()

@@ -1,4 +1,9 @@
-"""A run in six steps: check, meet, take the folder, begin, have Model Garden train, end."""
+"""Runs an experiment in six steps.
+
+The steps are: check the settings; make the strategy, and wait until all workers have compared their
+settings; lock the folder; repair the folder and write the notes of the run; have Model Garden's
+main train or evaluate; print the report.
+"""
 
 import dataclasses
 import importlib.metadata
@@ -24,15 +29,16 @@ from tf_lamb.model_garden.running import runner, workers
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """What one command does in a run, and what this process does in it.
+    """Holds the experiment and flags of one command, and the role of this process in its cluster.
 
     Attributes:
         params: The experiment, as Model Garden's `ExperimentConfig`.
         args: The parsed flags; `args.model_dir` is replaced where an evaluation cannot write there.
-        seed: The seed of the run, the same in all its sessions; None without one.
-        checkpoint: The path of the checkpoint to evaluate; None in training, and for
-            `task.init_checkpoint`.
-        is_chief: Whether this process is the one of its cluster that prints and writes files.
+        seed: The random seed of the run, the same whenever it is resumed; None without one.
+        checkpoint: The path of the checkpoint that mode `eval` evaluates; None in other modes, and
+            if that evaluates `task.init_checkpoint`.
+        is_chief: Whether this process prints, locks the folder and logs. Every worker repairs the
+            folder and writes the notes of the run.
         workers: The number of processes that train one model together.
         strategy: The strategy of a TPU or of several workers; None if Model Garden's main makes it.
     """
@@ -54,8 +60,8 @@ class Session:
 def run(console, params, args) -> None:
     """Trains and evaluates an experiment as the flags say.
 
-    The steps run in this order: nothing is written before the third step, and nothing is trained
-    before the fifth.
+    Nothing is written before `_take_folder`, and nothing is trained before
+    `_have_model_garden_train`.
 
     Args:
         console: the `Console` of the command.
@@ -75,7 +81,7 @@ def run(console, params, args) -> None:
 
 
 def _meet(params, args) -> Session:
-    """Returns the session once all workers have met, with the strategy that they share."""
+    """Makes the session and its strategy; several workers wait until all have compared settings."""
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
     checkpoint = _evaluated(params, args.model_dir) if args.mode == "eval" else None
@@ -92,9 +98,9 @@ def _meet(params, args) -> Session:
 
 
 def _dealt_out(session: Session, strategy):
-    """Returns the experiment with its micro-batches, computed from the strategy's replicas.
+    """Returns the experiment; on a TPU, with the micro-batches of `--per_replica_batch_size`.
 
-    Only needed on a TPU, whose number of replicas the settings do not say.
+    Elsewhere they were computed from the settings, which do not say how many replicas a TPU has.
     """
     if batches.replicas(session.params) is not None or not session.trains:
         return session.params
@@ -110,8 +116,8 @@ def _dealt_out(session: Session, strategy):
 def _take_folder(console, session: Session) -> None:
     """Checks that the folder can be written, locks it, and writes the log into it.
 
-    Only the chief locks and logs; other workers keep their stderr. An evaluation may read a folder
-    that somebody else owns: its files then go to a temporary folder.
+    Only the chief locks and logs; the log of other workers goes to their stderr. If an evaluation
+    cannot write to the folder, as when somebody else owns it, its files go to a temporary folder.
     """
     args = session.args
     if not checkpoints.is_writable(args.model_dir):
@@ -129,7 +135,7 @@ def _take_folder(console, session: Session) -> None:
 
 
 def _begin(console, session: Session) -> bool:
-    """Repairs the folder and notes what this run is; returns False where training is over."""
+    """Repairs the folder and writes the notes of the run; returns False if training is over."""
     params, args = session.params, session.args
     checkpoints.repair(args.model_dir)
     evaluates_once = args.mode in ("train", "train_and_eval")  # other modes evaluate each time
@@ -148,7 +154,7 @@ def _begin(console, session: Session) -> bool:
 
 
 def _have_model_garden_train(console, session: Session) -> None:
-    """Calls Model Garden's main, which makes the strategy, the task and the trainer."""
+    """Calls Model Garden's main, which makes the task and the trainer, and trains or evaluates."""
     params, args, shown_on = session.params, session.args, console if session.is_chief else None
     timeout = params.trainer.continuous_eval_timeout
     if session.seed is not None:
@@ -181,7 +187,10 @@ def _end(session: Session) -> None:
 
 
 def _evaluated(params, model_dir: str) -> str | None:
-    """Returns the checkpoint to evaluate, None for `task.init_checkpoint`; raises without both."""
+    """Returns the path of the checkpoint to evaluate; None to evaluate `task.init_checkpoint`.
+
+    Raises `UserError` if there is neither.
+    """
     checkpoint = checkpoints.last_whole(model_dir)
     if checkpoint is None and not params.task.init_checkpoint:
         raise UserError(
@@ -228,9 +237,10 @@ def _settings_to_share(session: Session) -> dict[str, str]:
 
 
 def _joined(session: Session) -> tf.distribute.Strategy | None:
-    """Returns the strategy of a TPU or of several workers; None if Model Garden's main makes it.
+    """Makes the strategy of a TPU or of several workers; None if Model Garden's main makes it.
 
-    Raises `UserError` in all workers if their settings differ.
+    Several workers then compare their settings. The function returns once all have done so, and
+    raises `UserError` in all of them if the settings differ.
     """
     runtime = session.params.runtime
     if str(runtime.distribution_strategy).lower() == "tpu":
@@ -251,7 +261,7 @@ def _joined(session: Session) -> tf.distribute.Strategy | None:
 
 
 def _of_tpu(runtime) -> tf.distribute.Strategy:
-    """Makes the strategy of a TPU; raises `UserError`, before anything is written, without one."""
+    """Makes the strategy of a TPU; raises `UserError` if TensorFlow cannot reach the TPU."""
     try:
         return distribute_utils.get_distribution_strategy(
             distribution_strategy=runtime.distribution_strategy,
@@ -259,7 +269,7 @@ def _of_tpu(runtime) -> tf.distribute.Strategy:
             tpu_address=runtime.tpu,
             **runtime.model_parallelism(),
         )
-    # The errors are also of other libraries: HTTP, Google's clients, a missing driver.
+    # Other libraries raise errors here, too: HTTP, Google's clients, a missing driver.
     except Exception as error:
         flag = "" if runtime.tpu is None else f"--tpu={runtime.tpu}: "
         why = reason(error) or type(error).__name__

@@ -1,9 +1,9 @@
-"""Model Garden's trainer and runner, with what our experiments need around their training.
+"""Extends Model Garden's trainer and runner for the optimizers of this package.
 
-With `gradient_accumulation_steps: N` an optimizer makes an update at every N-th call. This trainer
-calls it N times in a step, with an N-th of the batch each time. So steps, intervals and the
-learning rate count updates, and `task.train_data.global_batch_size` is the batch of an update, on a
-pod and on one device alike.
+With `gradient_accumulation_steps: N` an optimizer makes an update at every N-th call of
+`apply_gradients`. A step of this trainer makes N such calls, each with an N-th of the batch. So
+steps, intervals and the learning rate count updates, and `task.train_data.global_batch_size` is the
+batch of an update, on a pod and on one device alike.
 
 A step whose gradients are not finite is skipped, also in float16. `global_step` counts it; the
 optimizer's `iterations`, which the learning rate follows, does not.
@@ -56,7 +56,8 @@ class Trainer(base_trainer.Trainer):
     """Model Garden's trainer, which calls the task's step once for each micro-batch.
 
     Attributes:
-        has_our_runner: whether a `Runner` acts on the settings of the optimizer beside its steps.
+        has_our_runner: whether a `Runner` makes the Orbit actions that the settings of the
+            optimizer ask for, such as `trust_ratios_every`.
     """
 
     has_our_runner = False
@@ -65,7 +66,8 @@ class Trainer(base_trainer.Trainer):
         self._micro_batches = batches.micro_batches(config)
         _check_build(config, model, optimizer)
         super().__init__(config, task, model, optimizer, *args, **kwargs)
-        # With the model's layout, checkpoints match layers by their places, and not by their order.
+        # An optimizer that knows its model saves the place of each variable in it, so that
+        # checkpoints match layers by their places, and not by their order.
         layout.note_model(optimizer, model)
         if (measuring_optimizer := measuring(optimizer)) is not None:
             try:  # here its errors stop the run before any step
@@ -104,7 +106,7 @@ class Trainer(base_trainer.Trainer):
         return super().distribute_dataset(dataset_or_fn, data, *args, **kwargs)
 
     def initialize(self):
-        """Restores `task.init_checkpoint`, with `init_optimizer` also the optimizer of that stage.
+        """Restores the weights of `task.init_checkpoint`; with `init_optimizer`, its optimizer too.
 
         Raises:
             UserError: if the checkpoint does not fit this model.
@@ -114,7 +116,8 @@ class Trainer(base_trainer.Trainer):
             super().initialize()
             if getattr(config, "init_optimizer", False):
                 path = model_dirs.checkpoint_in(config.init_checkpoint)
-                # The model is read too: averages and Model Garden's slots are found by weights.
+                # The model is read too, because TensorFlow finds averages of the weights, and slots
+                # of Model Garden's optimizers, by way of the weights.
                 checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
                 checkpoint.read(path).expect_partial().assert_existing_objects_matched()
         except ValueError as error:
@@ -128,7 +131,7 @@ class Trainer(base_trainer.Trainer):
         return super().eval_begin()
 
     def eval_reduce(self, state=None, step_outputs=None):
-        """Counts a batch; see base class, which is called after each one.
+        """Counts a batch; see base class. Orbit calls this after each batch.
 
         Args:
             state: as in the base class.
@@ -144,9 +147,10 @@ class Trainer(base_trainer.Trainer):
         """Returns the results of an evaluation; see base class.
 
         Raises:
-            UserError: if there was no batch, and so are no results.
+            UserError: if there was no batch, so that there are no results.
         """
-        # TensorFlow's own loop calls no `eval_reduce`, and has its own error for no batch.
+        # With `eval_tf_while_loop`, no `eval_reduce` is called, and TensorFlow raises an error of
+        # its own if there is no batch.
         if not self._batches and not self.config.trainer.eval_tf_while_loop:
             raise UserError(data_checks.no_batch(self.config.task.validation_data))
         return super().eval_end(aggregated_logs)
@@ -193,7 +197,7 @@ class Trainer(base_trainer.Trainer):
             return [i + 1]
 
         tf.while_loop(lambda i: i < self._micro_batches, micro_step, [0], parallel_iterations=1)
-        self.global_step.assign(steps_before + 1)  # the micro-batches counted N
+        self.global_step.assign(steps_before + 1)  # the base class added 1 for each micro-batch
 
 
 def _seen_to_by_a_runner(config):
@@ -215,10 +219,10 @@ class Runner(train_lib.OrbitExperimentRunner):
     Attributes:
         console: the `Console` that shows the progress; None shows nothing.
         writes_params: whether the runner writes params.yaml. Otherwise Model Garden's main does,
-            before the optimizer can refuse the model.
-        evaluated: the path of the checkpoint that mode `eval` evaluates; None for the one that the
-            folder names.
-        before: the params.yaml that the run in this folder had so far, as a dict; None without one.
+            before the optimizer is built, which may fail.
+        evaluated: the path of the checkpoint that mode `eval` evaluates; None for the last one of
+            the folder.
+        before: the params.yaml of the folder before this command, as a dict; None without one.
     """
 
     console = None
@@ -244,7 +248,7 @@ class Runner(train_lib.OrbitExperimentRunner):
             ) from error
 
     def _build_trainer(self, *args, **kwargs):
-        """Makes the trainer, and writes params.yaml if that is the runner's part."""
+        """Makes the trainer; writes params.yaml if `writes_params` is set and the run trains."""
         try:
             trainer = super()._build_trainer(*args, **kwargs)
         except UserError as error:
@@ -256,11 +260,11 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     def _maybe_build_checkpoint_manager(self):
         """Makes the `checkpoints.Manager` of this process."""
-        # All workers have to save, because saving sums values over them; only the chief's
-        # checkpoint is kept.
+        # All workers have to save, because saving sums values over the workers. Only the checkpoint
+        # of the chief is kept.
         is_chief = self.strategy.extended.should_checkpoint
         folder = self.model_dir if is_chief else tempfile.mkdtemp()
-        if self._mode == "eval":  # it saves nothing, and ignores what the folder names
+        if self._mode == "eval":  # it saves nothing, and ignores the folder's file `checkpoint`
             folder = os.path.join(self.model_dir, "none")
         return checkpoints.Manager(
             self.trainer.checkpoint,
@@ -276,7 +280,7 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     def _build_controller(self, trainer, *args, train_actions=None, eval_actions=None, **kwargs):
         """Makes our controller, with the actions of the optimizer and the progress bar."""
-        # seam: tf-models-official 2.20.0. `official.nlp.train` hands neither of them on.
+        # seam: tf-models-official 2.20.0. `official.nlp.train` passes neither kind of actions.
         train_actions = [
             *(train_actions or []),
             *(self._actions(trainer.optimizer) if trainer else []),
@@ -353,16 +357,16 @@ class Runner(train_lib.OrbitExperimentRunner):
 
 
 def install(params=None, shown_on=None, evaluated=None, strategy=None, before=None) -> None:
-    """Makes every run of this process use this runner, and write its params.yaml whole.
+    """Makes Model Garden use this runner, and write params.yaml completely or not at all.
 
     Args:
         params: the experiment that Model Garden's main trains; None for the one that it parses
             itself.
         shown_on: the `Console` that shows the progress, instead of Orbit's own lines.
-        evaluated: the path of the checkpoint to evaluate; None for the one that the folder names.
+        evaluated: the path of the checkpoint to evaluate; None for the last one of the folder.
         strategy: the strategy of several workers or of a TPU; None for the one that Model Garden's
             main makes.
-        before: the params.yaml that the run in this folder had so far, as a dict; None without one.
+        before: the params.yaml of the folder before this command, as a dict; None without one.
     """
     Runner.console, Runner.evaluated, Runner.before = shown_on, evaluated, before
     Runner.writes_params = params is not None

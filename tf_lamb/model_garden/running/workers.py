@@ -1,4 +1,4 @@
-"""Has the workers of a cluster begin with the same settings and end with the same folder."""
+"""Makes workers of a cluster start with equal settings, and end once all see the same folder."""
 
 import contextlib
 import json
@@ -15,11 +15,12 @@ from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
 # Seconds that a run waits for a worker that has joined to publish its settings.
 PATIENCE_AT_START = 300
-# Seconds of each of three waits at the end: for what the chief says, the folder, and the others.
+# Seconds of each of three waits at the end: for the state that the chief publishes, for the folder
+# to show that state, and for the other workers.
 PATIENCE = 1800
 PAUSE = 0.2  # seconds between two checks of the folder
-# The keys of the coordination service under which workers publish their settings, and the chief
-# what it left.
+# The keys of the coordination service under which the workers publish their settings, and the chief
+# the last checkpoint and evaluation that it has left in the folder.
 _SETTINGS, _LEFT = "tf_lamb/settings", "tf_lamb/left"
 
 
@@ -46,7 +47,8 @@ def check_same_settings(workers: list[str], worker: str, settings: dict[str, str
             }
             store.set_config_key_value(_SETTINGS, json.dumps(differences(texts)))
         difference = json.loads(store.get_config_key_value(_SETTINGS, 2 * milliseconds))
-        # Where settings differ, the first worker ends behind the barrier.
+        # If settings differ, the first worker ends right after the barrier, and the store with it,
+        # perhaps before the other workers have left the barrier.
         with _chief_may_have_ended(bool(difference)):
             store.wait_at_barrier(_SETTINGS, milliseconds)
     except tf.errors.DeadlineExceededError as error:
@@ -74,8 +76,8 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
         model_dir: the folder of the run.
 
     Raises:
-        UserError: if the chief ends before it says what it has left, or if that is not visible here
-            within `PATIENCE` seconds.
+        UserError: if the chief ends before it publishes what it has left in the folder, or if that
+            is not visible here within `PATIENCE` seconds.
     """
     store, milliseconds = _store(), 1000 * PATIENCE
     try:
@@ -83,7 +85,8 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
             store.set_config_key_value(_LEFT, json.dumps(_seen(model_dir)))
         chief_state = json.loads(store.get_config_key_value(_LEFT, milliseconds))
         _wait_to_see(chief_state, model_dir)
-        # The chief ends behind the barrier; what it left is seen.
+        # The chief ends right after the barrier, perhaps before the other workers have left it.
+        # That is no error for them, because they see the folder as the chief has left it.
         with _chief_may_have_ended(not is_chief):
             store.wait_at_barrier(_LEFT, milliseconds)
     except tf.errors.OpError as error:
@@ -102,7 +105,7 @@ def _store():
 
 @contextlib.contextmanager
 def _chief_may_have_ended(expected: bool) -> Iterator[None]:
-    """Forgives, where `expected`, that the chief has ended before all were seen at the barrier."""
+    """Ignores, if `expected`, the error of a barrier whose chief has already ended."""
     try:
         yield
     except tf.errors.UnavailableError:
