@@ -138,17 +138,23 @@ def _check_rate(optimizer, method):
 
 
 def check_convergence(method, matrices, momentum):
-    """Checks that the workers of DecentLaM come together with this momentum.
+    """Checks that the workers come together.
 
     Args:
-        method: The method of `Decentralized`; methods other than "decentlam" always pass.
+        method: The method of `Decentralized`.
         matrices: The mixing matrices, which take turns.
-        momentum: The momentum, in [0, 1).
+        momentum: The momentum, in [0, 1). It matters to "decentlam" alone.
 
     Raises:
-        ValueError: If the workers drift apart, or if it is not known whether they do.
+        ValueError: If the workers drift apart, stay apart, or if it is not known whether they do.
     """
     if method != "decentlam":
+        if not rules.averages(matrices):
+            raise ValueError(
+                f"{method!r} never brings these {len(matrices[0])} workers together, because with "
+                "this topology they pass their differences on in a circle. Use (W + I)/2, in which "
+                "each worker also keeps a part of its own weights."
+            )
         return
     growth = rules.growth(matrices, momentum)
     symmetric = "a symmetric topology ('ring', 'symmetric_exponential', 'grid', 'full')"

@@ -30,7 +30,9 @@ and velocity v of all workers, is
 For an eigenvalue of W this is a 2 x 2 matrix. If the eigenvalue is real, as for every symmetric W,
 differences shrink whatever b < 1 is. If it is complex, or if matrices take turns, they may grow: at
 b = 0.9 they grow for `one_sided_ring` from three workers on, and for `exponential` and
-`one_peer_exponential` from four on. The other methods only ever shrink differences.
+`one_peer_exponential` from four on. The differences of the other methods shrink whatever W is, if
+it makes workers equal by itself (`averages`). Two workers who only swap their weights stay as far
+apart as they are.
 """
 
 import cmath
@@ -299,23 +301,45 @@ TOPOLOGIES: dict[str, Callable[[int], tuple[Matrix, ...]]] = {
 _MOMENTA = [i / 100 for i in range(99, 0, -1)]
 
 
+def averages(matrices: Sequence[Matrix]) -> bool:
+    """Returns whether mixing alone makes all workers equal, in the long run.
+
+    It does if, after enough turns, each worker has heard of everyone. If (n - 1)^2 + 1 turns of n
+    workers do not suffice, no number of them does.
+
+    Args:
+        matrices: The mixing matrices, which take turns.
+    """
+    import numpy as np
+
+    has_heard = np.eye(workers := len(matrices[0]), dtype=bool)  # worker i of worker j
+    for matrix in matrices:
+        has_heard = (np.array(matrix) > 0) @ has_heard
+    for _ in range(2 * workers.bit_length()):
+        has_heard = has_heard @ has_heard  # after twice as many turns
+    return bool(has_heard.all())
+
+
 def growth(matrices: Sequence[Matrix], momentum: float) -> float | None:
-    """Returns the factor by which the workers' differences grow per step, in the long run.
+    """Returns the factor by which DecentLaM's differences grow per step, in the long run.
 
     Args:
         matrices: The mixing matrices, which take turns.
         momentum: The momentum of DecentLaM, in [0, 1).
 
     Returns:
-        A number, below 1 if the differences vanish. None if computing it takes an eigenvalue
-        solver: for matrices that are neither all circulant, nor a single symmetric one.
+        A number, below 1 if the differences vanish. None for matrices that are neither all
+        circulant, nor a single symmetric one.
     """
     modes = _modes(matrices)
     return None if modes is None else _growth(modes, momentum)
 
 
 def largest_momentum(matrices: Sequence[Matrix]) -> float:
-    """Returns the largest momentum, in hundredths, at which the workers come together; or 0."""
+    """Returns the largest momentum, in hundredths, at which DecentLaM's workers come together.
+
+    Returns 0 if there is none, or if `growth` does not know.
+    """
     modes = _modes(matrices)
     return 0.0 if modes is None else next((b for b in _MOMENTA if _growth(modes, b) < 1), 0.0)
 
@@ -327,15 +351,17 @@ def _modes(matrices):
     Circulant matrices commute, so they have all eigenvectors in common.
 
     Returns:
-        For each mode, its eigenvalue of every matrix; None where only an eigenvalue solver would
-        find them.
+        For each mode, its eigenvalue of every matrix; None for matrices that are neither all
+        circulant, nor a single symmetric one.
     """
     if all(map(_is_circulant, matrices)):
         workers = len(matrices[0])
         return [tuple(_eigenvalue(matrix, k) for matrix in matrices) for k in range(1, workers)]
     if len(matrices) == 1 and _is_symmetric(matrices[0]):
-        # Whether differences shrink is the same for every real eigenvalue.
-        return [(0.0,)]
+        import numpy as np
+
+        # They ascend; the last is 1, that of equal workers.
+        return [(value,) for value in np.linalg.eigvalsh(matrices[0])[:-1].tolist()]
     return None
 
 

@@ -31,6 +31,8 @@ def distributed():
     return compiled()
 
 
+# The ring without a worker's own weight: those of even and of odd number change places.
+NEIGHBOURS = (np.roll(np.eye(8), 1, axis=1) + np.roll(np.eye(8), -1, axis=1)) / 2
 BAD = {
     "distribution": (distributed, {}, "under DataParallel.*set_distribution\\(None\\)"),
     "method": (compiled, {"method": "adam"}, "method must be one of 'decentlam', 'dmsgd'"),
@@ -47,6 +49,15 @@ BAD = {
     "islands": (
         compiled, {"topology": np.kron(np.eye(2), np.full((4, 4), 0.25))},
         "leaves worker 4 without a way from worker 0, so that they never agree",
+    ),
+    "circle": (
+        lambda: compiled(momentum=0.0),
+        {"method": "dsgd", "topology": np.roll(np.eye(8), 1, axis=1)},
+        r"'dsgd' never brings these 8 workers together.*Use \(W \+ I\)/2",
+    ),
+    "neighbours alone": (
+        compiled, {"method": "dmsgd", "topology": NEIGHBOURS},
+        r"'dmsgd' never brings these 8 workers together.*Use \(W \+ I\)/2",
     ),
     "not compiled": (dense, {}, "is not compiled. First model.compile"),
     "train_step": (lambda: compiled(Custom([keras.layers.Dense(3)])), {}, "Custom has a train_st"),
@@ -74,6 +85,12 @@ def test_what_cannot_train_is_one_error(case):
             Decentralized(make(), **options)
     finally:
         keras.distribution.set_distribution(None)
+
+
+@on_jax
+def test_decentlam_takes_a_ring_without_weights_of_ones_own():
+    """Its momentum brings them together; `test_topologies.py` has the eigenvalues."""
+    fit(Decentralized(compiled(), topology=NEIGHBOURS), 1)
 
 
 @on_jax
