@@ -51,7 +51,7 @@ def test_the_output_of_a_loop_shows_norms_and_spikes():
 class Run:
     """One variable, its checkpoint, and the actions in the order in which they are called."""
 
-    def __init__(self, folder, trials):
+    def __init__(self, folder, trials, before=None):
         self.v, self.optimizer = tf.Variable([1.0, 2.0]), LAMB(0.1, jit_compile=False)
         self.optimizer.build([self.v])
         checkpoint = tf.train.Checkpoint(v=self.v, optimizer=self.optimizer)
@@ -62,8 +62,7 @@ class Run:
         recovery = orbit.actions.ConditionalAction(
             condition, core_actions.RecoveryAction(self.manager)
         )
-        self.divergence = Divergence(self.optimizer)
-        self.train_actions = (self.divergence, recovery)
+        self.train_actions = (before or Divergence(self.optimizer), recovery)
         controllers.let_recovery_go_first(self)
         self.manager.save()
 
@@ -95,6 +94,14 @@ def test_what_no_loss_shows_is_a_trial_too(tmp_path):
     one.v.assign([NAN, 1.0])
     with pytest.raises(FloatingPointError, match="are not finite"):
         one.loop(1.0, 0.5, steps=1)
+
+
+def test_without_a_report_too_recovery_goes_first(tmp_path):
+    seen = []
+    one = Run(str(tmp_path), trials=1, before=lambda output: seen.append(one.v.numpy().tolist()))
+    one.v.assign([NAN, 1.0])
+    one.loop(1.0, NAN, steps=1)
+    assert seen == [[1.0, 2.0]]
 
 
 def test_weights_come_back(tmp_path):

@@ -169,7 +169,8 @@ class AutoWarmup:
             FloatingPointError: If no loss since the last decision is finite.
         """
         previous_step, self._step = self._step, step_of(self._optimizer)
-        if self._step < previous_step:  # Model Garden's recovery restored a checkpoint
+        # Model Garden's recovery restored a checkpoint, which may be that of the loop before.
+        if self._step <= previous_step:
             self.warmup.restore(self.warmup.state(), self._step)
             return self._aim()
         if not self.warmup.is_rising(previous_step):

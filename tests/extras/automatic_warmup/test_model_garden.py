@@ -121,6 +121,24 @@ def test_a_loop_in_which_nobody_watches_the_loss_is_refused(records, eager):
     assert trainer.global_step.numpy() == 0
 
 
+@pytest.mark.parametrize("back_at", [4, 2])
+def test_a_loop_that_recovery_took_back_is_as_if_it_never_was(records, eager, tmp_path, back_at):
+    """The last loop has a checkpoint, or the one before."""
+    trainer = trainer_of(params_of(records, decide_every=100), mirrored(1))
+
+    def watch(loops):
+        trainer.optimizer.iterations.assign(0)
+        action = AutoWarmup(trainer.optimizer, str(tmp_path))
+        action.resume()
+        for step, loss in loops:
+            trainer.optimizer.iterations.assign(step)
+            action({"training_loss": loss})
+        return action.warmup.state()
+
+    before, after = [(2, 1.0), (4, 0.9)][: back_at // 2], [(back_at + 2, 0.8)]
+    assert watch([(2, 1.0), (4, 0.9), (back_at, 1e9), *after]) == watch([*before, *after])
+
+
 @pytest.mark.slow
 def test_replicas_share_the_rate_and_the_loss(records, eager):
     seen = {}

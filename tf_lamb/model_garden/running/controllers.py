@@ -15,10 +15,10 @@ from tf_lamb.model_garden.running import actions
 
 
 def let_recovery_go_first(controller):
-    """Makes our `Divergence` action call Model Garden's recovery action before it ends the run.
+    """Makes Model Garden's recovery action run before the actions that read a loop's results.
 
-    Otherwise Orbit would call `Divergence` first, which would end a run that recovery can save.
-    Does nothing unless the controller's `train_actions` have both.
+    Orbit would call it last, after `Divergence`, which would end a run that recovery can save. So
+    `Divergence` calls it. Without a `Divergence` it becomes the first of `train_actions`.
     """
     reports = [
         action for action in controller.train_actions if isinstance(action, actions.Divergence)
@@ -29,11 +29,11 @@ def let_recovery_go_first(controller):
         for action in controller.train_actions
         if isinstance(getattr(action, "condition", None), core_actions.RecoveryCondition)
     ]
-    if reports and recoveries:
-        reports[0].recovery = recoveries[0]
-        controller.train_actions = [
-            action for action in controller.train_actions if action is not recoveries[0]
-        ]
+    if recoveries:
+        others = [action for action in controller.train_actions if action is not recoveries[0]]
+        if reports:
+            reports[0].recovery = recoveries[0]
+        controller.train_actions = others if reports else [recoveries[0], *others]
 
 
 _PAUSE = 1.0  # seconds between two searches for a new checkpoint
