@@ -101,22 +101,23 @@ def check_image(name: str, x) -> None:
         )
 
 
-def check_unfrozen(line, trainable) -> None:
-    """Checks that the model trains as many variables as it keeps copies of.
+def check_unfrozen(copied, trainable) -> None:
+    """Checks that the model trains the variables that it keeps copies of.
 
     Args:
-        line: The copies of the parameters of the last tau steps, a list of variables for each step.
+        copied: The identities of the variables that it keeps copies of.
         trainable: The variables that the model trains.
 
     Raises:
-        ValueError: If the numbers differ: layers were frozen or unfrozen after construction.
+        ValueError: If they are others: layers were frozen or unfrozen after construction.
     """
-    for copies in line:
-        if len(copies) != len(trainable):
-            raise ValueError(
-                f"The model trains {len(trainable)} variables, but {len(copies)} when "
-                "ConcurrentAdversarial was made, which keeps copies of them. Freeze layers first."
-            )
+    if copied != tuple(map(id, trainable)):
+        paths = [v.path for v in trainable if id(v) not in copied]
+        others = f", {paths[0]} among them" if paths else ""
+        raise ValueError(
+            f"The model trains {len(trainable)} variables{others}, but ConcurrentAdversarial keeps "
+            f"copies of the {len(copied)} that were trained when it was made. Freeze layers first."
+        )
 
 
 def check_pixels(lowest: float, highest: float, bounds) -> None:

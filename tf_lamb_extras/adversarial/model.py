@@ -98,6 +98,8 @@ class ConcurrentAdversarial(AdversarialStep):
         self._arguments = arguments
         self.model = split(model)
         self._line = [self._copies(age) for age in range(tau, 0, -1)]
+        # As an attribute, a variable would be a weight of this model a second time.
+        self._copied = tuple(map(id, self.model.trainable_variables))
         self._steps_done = self.add_weight(
             shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps_done"
         )

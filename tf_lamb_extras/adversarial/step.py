@@ -24,6 +24,7 @@ class AdversarialStep(keras.Model):
 
         _arguments       the constructor's arguments by name, with those of the attack
         _line            copies of the parameters of the last tau steps, oldest first
+        _copied          the identities of the parameters, in the order of the copies
         _random_state    the state of the random generator that draws the starts of attacks
         _steps_done      a counter of steps
     """
@@ -55,7 +56,8 @@ class AdversarialStep(keras.Model):
         Raises:
             ValueError: If layers were frozen or unfrozen since construction.
         """
-        checks.check_unfrozen(self._line, self.trainable_variables)
+        if self._line:
+            checks.check_unfrozen(self._copied, self.trainable_variables)
         if int(ops.convert_to_numpy(self._steps_done)) == 0:
             # Weights may have been loaded after the copies were made.
             for copies in self._line:

@@ -324,6 +324,25 @@ def test_layers_that_are_frozen_after_the_copies_were_made_are_refused():
         training.fit(np.zeros((4, 4, 4, 1)), np.zeros((4, 2)), verbose=0)
 
 
+@pytest.mark.parametrize("tau", [0, 1])
+def test_copies_of_one_layer_are_no_copies_of_another_of_its_shape(tau):
+    """Without copies, every layer may be frozen at any time."""
+    layers = [keras.layers.Flatten(), *(keras.layers.Dense(2, name=name) for name in ("a", "b"))]
+    model = keras.Sequential([keras.Input((1, 2, 1)), *layers], name="m")
+    model.get_layer("b").trainable = False
+    training = ConcurrentAdversarial(model, input_range=(0, 1), tau=tau)
+    data = image(np.linspace(0, 1, 8)), np.zeros((4, 2))
+    training.compile("sgd", "mse")
+    training.fit(*data, verbose=0)
+    model.get_layer("a").trainable, model.get_layer("b").trainable = False, True
+    training.compile("sgd", "mse")
+    if tau:
+        with pytest.raises(ValueError, match="trains 2 variables, m/b/kernel among them, but Conc"):
+            training.fit(*data, verbose=0)
+    else:
+        training.fit(*data, verbose=0)
+
+
 def test_the_example_runs():
     run_example(ConcurrentAdversarial, least=6)
 
