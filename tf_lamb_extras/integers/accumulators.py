@@ -7,6 +7,7 @@ import dataclasses
 import math
 from typing import Any
 
+from tf_lamb.core.checks import number
 from tf_lamb_extras.integers import arithmetic
 from tf_lamb_extras.integers.activation import QuantizedReLU
 
@@ -216,7 +217,8 @@ def given(name, value, bias) -> Accumulator:
         bias: The bias of each channel.
 
     Raises:
-        TypeError: If the value is not three entries, or the range is not whole numbers.
+        TypeError: If the value is not three entries, the step is not a number, or the range is not
+            whole numbers.
         ValueError: If the step is not above 0, or the range is invalid.
     """
     if not isinstance(value, (list, tuple)) or len(value) != 3:
@@ -225,9 +227,7 @@ def given(name, value, bias) -> Accumulator:
             f"not {value!r}."
         )
     step, low, high = value
-    is_number = isinstance(step, (int, float)) and not isinstance(step, bool)
-    if not is_number or not 0 < step < math.inf:
-        raise ValueError(f"accumulators[{name!r}]: the step must be above 0, not {step!r}.")
+    step = number(f"The step of accumulators[{name!r}]", step, "(0, inf)")
     low, high = arithmetic.check_range(low, high, f"accumulators[{name!r}]")
     channels = len(bias)
-    return Accumulator(float(step), (low,) * channels, (high,) * channels, bias, None)
+    return Accumulator(step, (low,) * channels, (high,) * channels, bias, None)

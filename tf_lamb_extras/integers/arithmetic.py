@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from tf_lamb.core.checks import real
+
 _INT32 = 2**31  # the first whole number above the range of int32
 _MOST_BITS = 16  # of an activation: 65,535 thresholds per channel
 
@@ -272,12 +274,15 @@ def check_scale(name: str, scale) -> float:
     Raises:
         ValueError: If it is not a power of two, which alone multiplies floats without rounding.
     """
-    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if not is_number or not 0 < scale < math.inf or math.frexp(scale)[0] != 0.5:
+    try:
+        number = real(scale)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < math.inf or math.frexp(number)[0] != 0.5:
         raise ValueError(
             f"{name} must be a power of two, which rounds no float, not {scale!r}. Try {name}=0.25."
         )
-    return float(scale)
+    return number
 
 
 def check_range(low, high, name: str) -> tuple[int, int]:

@@ -166,3 +166,8 @@ def test_an_overflow_names_the_range_that_would_do(k):
 def test_a_scale_rounds_nothing(scale):
     refused(ValueError, f"power of two, which rounds no float, not {scale!r}",
             arithmetic.check_scale, "scale", scale)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, fractions.Fraction])
+def test_a_scale_may_be_any_kind_of_number(kind):
+    assert arithmetic.check_scale("scale", kind(2)) == 2.0

@@ -1,5 +1,6 @@
 """Models whose batch normalizations become integers: every output as it was, in both Kerases."""
 
+import fractions
 import functools
 import os
 
@@ -276,6 +277,14 @@ def test_a_range_given_by_hand_leaves_the_bias_in_b(frontend):
     assert found.b[0] != found.b[1] and found.high == (18, 18)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.int64, fractions.Fraction])
+@every_frontend
+def test_a_step_given_by_hand_may_be_any_kind_of_number(frontend, kind):
+    model = small(frontend)
+    given = [fixed_point(model, accumulators={"norm": (step, 0, 18)}) for step in (2.0, kind(2))]
+    assert given[0] == given[1]
+
+
 # What is refused.
 
 
@@ -322,6 +331,14 @@ def test_what_cannot_be_in_integers(frontend):
     refused(ValueError, "sum: the kernel is on no grid", with_range, small(frontend, kernel=uneven))
     wide = small(frontend, kernel=np.full((2, 2), 2.0**14 + 1))
     refused(ValueError, "norm, channel 0: int32 would overflow", fixed_point, wide, (0, 60_000))
+
+
+@pytest.mark.parametrize("step", [0, -1.0, float("nan"), float("inf"), np.float32(0), "1", True])
+@every_frontend
+def test_a_step_that_is_none(frontend, step):
+    text = "The step of accumulators['norm'] must be a number in (0, inf)"
+    refused((TypeError, ValueError), text, fixed_point, small(frontend),
+            accumulators={"norm": (step, 0, 18)})  # fmt: skip
 
 
 @every_frontend
