@@ -42,6 +42,12 @@ class AutoWarmup(Callback):
     one copy of weights and state in the host's memory. `iterations` is restored with them. A
     `StopOnDivergence` beside it waits until the warmup has ended.
 
+    The losses come from Keras's mean over the examples of the epoch so far. Keras does not say how
+    many these are, so the callback takes all batches of an epoch for equally large. If the last of
+    n has r times the examples of the others, its loss is recorded nearer to the mean m of the
+    others than it is: m + (loss - m) n r/(n - 1 + r). Leave out such a batch if an epoch has few
+    steps.
+
     Needs scikit-learn. `plot()` draws the loss, the Gaussian process, and the rate.
 
     Args:
@@ -314,6 +320,8 @@ class AutoWarmup(Callback):
 
 def _of_steps(means):
     """Yields pairs of step and loss, computed from the mean losses of all steps so far.
+
+    The means are over examples. A loss is that of its step if all batches are equally large.
 
     The means are float32. Behind a loss of 1e8, a loss of 2 is lost in their rounding. The rounding
     error then takes its place, so that it does not count as the lowest loss.

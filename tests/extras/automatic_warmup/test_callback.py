@@ -126,6 +126,20 @@ def test_what_it_reads_of_a_call_of_several_steps_is_their_mean(frontend, digits
 
 
 @every_frontend
+def test_the_loss_of_a_smaller_last_batch_is_drawn_to_the_mean(frontend, judged):
+    """As the docstring has it: Keras weighs a batch by its examples, and tells nobody of them."""
+    judged(lambda losses: 0.0)
+    host, _ = FRONTENDS[frontend]
+    model = host.Sequential([host.layers.Input((1,)), host.layers.Dense(1)])
+    model.compile(host.optimizers.SGD(1e-9), "mse")
+    y = np.sqrt(np.repeat([1.0, 2.0, 3.0], [32, 32, 8]))[:, None]  # an input of 0 predicts 0
+    train(model, (0 * y, y), 2, warmup := auto_warmup(frontend, 1e-9, 1e-8), batch_size=32)
+    n, r = 3, 8 / 32
+    last = 1.5 + (3.0 - 1.5) * n * r / (n - 1 + r)
+    assert [loss for _, loss in warmup.warmup.points] == pytest.approx([1.0, 2.0, last], rel=1e-5)
+
+
+@every_frontend
 def test_it_goes_back_from_a_lost_epoch_beside_a_divergence_report(frontend, judged):
     """Which waits: it would end the run in that epoch, and does so in a run without a warmup."""
     judged(lambda losses: 0.0)
