@@ -5,16 +5,13 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# The bytes of one element of each dtype.
-_SIZES = {
-    "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4,
-    "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16,
-}  # fmt: skip
-# Parts of XLA's notation: an array's dtype, lengths and layout; the head of a computation; an
-# instruction's name, result, operation and all that follows; names, calls, branches and trips.
+# Parts of XLA's notation: an array's dtype, lengths and layout; the bits in a dtype's name; the
+# head of a computation; whether an instruction is its computation's root, the instruction's name,
+# result, operation and all that follows; names, calls, branches and trips.
 _ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^}]*)\})?")
+_BITS = re.compile(r"[a-z]+(\d+)")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"(?:true|false)_computation=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
@@ -87,23 +84,28 @@ class Text:
 
     def __init__(self, text: str):
         self._computations: dict[str, dict] = {}
-        current, self._entry = None, ""
+        self._roots: dict[str, str] = {}
+        computation, current, self._entry = "", {}, ""
         for line in text.splitlines():
             if header := _COMPUTATION.match(line):
-                current = self._computations.setdefault(header[2], {})
-                self._entry = header[2] if header[1] else self._entry
-            elif current is not None and (match := _INSTRUCTION.match(_plain(line))):
-                name, result, operation, tail = match.groups()
+                computation = header[2]
+                current = self._computations[computation] = {}
+                self._entry = computation if header[1] else self._entry
+            elif computation and (match := _INSTRUCTION.match(_plain(line))):
+                is_root, name, result, operation, tail = match.groups()
                 end = _closing(tail)
                 operands = _NAME.findall(tail[:end])
                 current[name] = (result, operation, operands, tail[end:], tail[:end])
+                if is_root:
+                    self._roots[computation] = name
 
     def bytes_moved(self, computation: str | None = None) -> float:
         """Returns the bytes that a computation's instructions read from HBM and write to it.
 
         An instruction reads its operands and writes its results. Data in another memory, which the
-        layout marks by S(1), costs nothing. The dearest of several branches counts. A loop counts
-        as often as it is known to run.
+        layout marks by S(1), costs nothing. An instruction that takes or replaces a slice moves no
+        more than the slice. The dearest of several branches counts. A loop counts as often as it is
+        known to run.
 
         Args:
             computation: The name of the computation. Defaults to None: the program's entry.
@@ -125,29 +127,45 @@ class Text:
         match = _CALLED.search(attributes)
         called = match[1] if match else ""
         if operation in ("while", "call"):
-            trips = _TRIPS.search(attributes)
-            return self.bytes_moved(called) * (int(trips[1]) if trips else 1)
+            return self.bytes_moved(called) * _trips(attributes)
+        shapes = [instructions.get(operand, ("",))[0] for operand in operands]
         if operation == "copy-start":  # its results are the copy, the source and a context
-            return _size(_arrays(result)[0]) + _size(instructions[operands[0]][0])
+            return _size(_arrays(result)[0]) + _size(shapes[0])
         if operation == "async-start":
             return self.bytes_moved(called)
         if operation == "slice-start":  # its results are the source, the slice and a context
             result = _arrays(result)[1]
         if operation in _PARTIAL or operation == "slice-start":
-            return _size(result, anywhere=True) + _size(result)
-        if operation == "dynamic-update-slice":
-            return 2 * _size(instructions[operands[1]][0])
-        inner = self._computations[called] if called and operation == "fusion" else {}
-        parameters = {
-            int(instruction[4]): label
-            for label, instruction in inner.items()
-            if instruction[1] == "parameter"
-        }
-        moved = _size(result)
-        for position, operand in enumerate(operands):
-            if operand in instructions:
-                operand_size = _size(instructions[operand][0])
-                moved += min(operand_size, _read(inner, parameters.get(position), operand_size))
+            return _part(result, shapes[0]) + _size(result)
+        if operation == "dynamic-update-slice":  # it writes into its first operand
+            return _size(shapes[1]) + _part(shapes[1], shapes[0])
+        if operation == "fusion":
+            return self._fused(called, result, shapes)
+        return _size(result) + sum(map(_size, shapes))
+
+    def _fused(self, computation, result, shapes):
+        """Returns the bytes that a fusion reads from HBM and writes to it.
+
+        Of an operand from which it only takes slices, it reads these alone. If it only replaces a
+        slice of an operand, and the outcome is one of its results, it writes that slice alone.
+
+        Args:
+            computation: The name of the fusion's computation.
+            result: The shape of its result.
+            shapes: The shapes of its operands.
+        """
+        inner, root = self._computations[computation], self._roots[computation]
+        arrays = _arrays(result)
+        outputs = inner[root][2] if inner[root][1] == "tuple" else [root] * len(arrays)
+        replacing = {label for label in outputs if _is_replacement(inner, label)}
+        moved = 0
+        for label, array in zip(outputs, arrays, strict=True):
+            written = inner[inner[label][2][1]][0] if label in replacing else array
+            moved += _part(written, array)
+        for label, (_, operation, _, _, inside) in inner.items():
+            if operation == "parameter":
+                operand = shapes[int(inside)]
+                moved += min(_size(operand), _read(inner, label, replacing, _size(operand)))
         return moved
 
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -197,6 +215,12 @@ class Text:
                     yield from (name.strip(" %") for name in joined.split(",") if name.strip())
 
 
+def _trips(attributes: str) -> int:
+    """Returns how often an instruction is known to run what it calls: once, unless it is a loop."""
+    trips = _TRIPS.search(attributes)
+    return int(trips[1]) if trips else 1
+
+
 # XLA writes groups of replicas as lists, as their shape, or as axes of a mesh.
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _SHAPED = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
@@ -236,18 +260,51 @@ def _arrays(shape: str) -> list[str]:
 
 
 def _size(shape: str, anywhere=False) -> int:
-    """Returns the bytes of a shape's arrays in HBM, or in any memory."""
-    arrays = (array for array in _ARRAY.findall(shape) if array[0] in _SIZES)
-    return sum(
-        _SIZES[dtype] * math.prod(int(length) for length in lengths.split(",") if length)
-        for dtype, lengths, layout in arrays
-        if anywhere or "S(" not in layout
-    )
+    """Returns the bytes of a shape's arrays in HBM, or in any memory.
+
+    The name of every dtype of numbers has its bits, and pred is stored as a byte. Tokens and opaque
+    values hold nothing.
+    """
+    total = 0
+    for dtype, lengths, layout in _ARRAY.findall(shape):
+        if anywhere or "S(" not in layout:
+            bits = _BITS.match("u8" if dtype == "pred" else dtype)
+            count = math.prod(int(length) for length in lengths.split(",") if length)
+            total += math.ceil(count * int(bits[1]) / 8) if bits else 0
+    return total
 
 
-def _read(inner, parameter, whole):
-    """Returns the bytes of an operand that a fusion reads: fewer if it only takes slices."""
-    users = [user for user in inner.values() if parameter in user[2]] if parameter else []
-    if not users or any(user[1] not in _PARTIAL or user[2][0] != parameter for user in users):
+def _part(part: str, whole: str) -> int:
+    """Returns the bytes of a part of an array in HBM; 0 if the array is in another memory."""
+    return 0 if "S(" in whole else _size(part, anywhere=True)
+
+
+def _is_replacement(inner, label):
+    """Returns whether a result of a fusion is an operand of it with another slice.
+
+    Another instruction that reads this result would need all of it.
+    """
+    _, operation, operands, _, _ = inner[label]
+    uses = sum(user[2].count(label) for user in inner.values())
+    is_update = operation == "dynamic-update-slice" and uses <= 1
+    return is_update and inner[operands[0]][1] == "parameter"
+
+
+def _read(inner, parameter, replacing, whole):
+    """Returns the bytes of an operand that a fusion reads: fewer if it only needs slices.
+
+    Args:
+        inner: The instructions of the fusion.
+        parameter: The operand's name in the fusion.
+        replacing: The names of the instructions whose outcome is the operand with another slice.
+        whole: The bytes of the whole operand.
+    """
+    users = {label: user for label, user in inner.items() if parameter in user[2]}
+    if not users:
         return whole
-    return sum(_size(user[0], anywhere=True) for user in users)
+    read = 0
+    for label, (result, operation, operands, _, _) in users.items():
+        if parameter in operands[1:] or not (operation in _PARTIAL or label in replacing):
+            return whole
+        read += 0 if label in replacing else _size(result, anywhere=True)
+    return read
