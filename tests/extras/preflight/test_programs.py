@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_lamb_extras.preflight.tpu.programs import Text
+from tf_lamb_extras.preflight.tpu.programs import Exchange, Text
 
 pytestmark = pytest.mark.once
 
@@ -142,3 +142,49 @@ def test_slices_count_as_xla_counts_them(name):
 def test_a_number_has_the_bytes_of_its_dtype(dtype, size):
     assert entry(f"%p = {vector(1000, dtype=dtype)} parameter(0)", "%n = f32[] negate(%p)"
                  ).bytes_moved() == size + 4  # fmt: skip
+
+
+A, B = vector(1024), vector(4096)
+COLLECTIVES = {
+    "all-reduce": (A, 4096),
+    "all-reduce-start": (A, 4096),
+    "all-gather": (B, 4 * 4096),
+    "all-gather-start": (f"({A}, {B})", 4 * 4096),
+    "collective-permute": (A, 4096),
+    "collective-permute-start": (f"({A}, {A}, u32[]{{:S(2)}}, u32[]{{:S(2)}})", 4096),
+    "all-to-all": (A, 4096),
+}
+
+
+@pytest.mark.parametrize("operation", COLLECTIVES)
+def test_a_collective_has_the_bytes_of_its_array_once(operation):
+    result, size = COLLECTIVES[operation]
+    program = entry(f"%p = {A} parameter(0)", f"%c = {result} {operation}(%p), channel_id=1")
+    kind = operation.removesuffix("-start")
+    assert program.exchanges() == (Exchange(kind, None, False, 1, size),)
+
+
+@pytest.mark.parametrize(
+    ("known", "times"), [('{"known_trip_count":{"n":"5"}}', 5), ("{}", 1)], ids=["known", "unknown"]
+)
+def test_a_loop_counts_as_often_as_it_is_known_to_run(known, times):
+    """Its exchanges and its bytes, here in a branch inside it."""
+    before = f"""%branch (p: f32[1024]) -> f32[1024] {{
+  %p = {A} parameter(0)
+  ROOT %c = {A} all-reduce(%p), to_apply=%add
+}}
+
+%other (p: f32[1024]) -> f32[1024] {{
+  ROOT %p = {A} parameter(0)
+}}
+
+%body (p: f32[1024]) -> f32[1024] {{
+  %p = {A} parameter(0)
+  %n = {A} negate(%p)
+  ROOT %r = {A} conditional(%i, %n, %n), branch_computations={{%branch, %other}}
+}}
+"""
+    loop = f"%w = {A} while(%p), condition=%less, body=%body, backend_config={known}"
+    program = entry(f"%p = {A} parameter(0)", loop, before=before)
+    assert program.exchanges() == (Exchange("all-reduce", None, True, times, times * 4096),)
+    assert program.bytes_moved() == times * 4 * 4096

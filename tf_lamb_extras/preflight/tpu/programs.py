@@ -1,5 +1,6 @@
 """Reads compiled programs of XLA: the bytes that they move, and their collectives."""
 
+import collections
 import math
 import re
 from collections.abc import Iterable
@@ -37,7 +38,7 @@ class Exchange(NamedTuple):
         kind: The kind, such as all-reduce.
         group: The number of replicas that take part; None for all of them.
         in_branch: Whether the collectives run only in a branch.
-        count: The number of collectives.
+        count: The number of collectives. One in a loop counts as often as it is known to run.
         size: The bytes of their whole arrays, together.
     """
 
@@ -169,13 +170,18 @@ class Text:
         return moved
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Returns the collectives of the program; those that are alike are one entry."""
+        """Returns the collectives of the program; those that are alike are one entry.
+
+        As in `bytes_moved`, a loop counts as often as it is known to run; unlike there, every
+        branch counts.
+        """
         totals: dict[tuple, tuple] = {}
-        branches = self._in_branches()
+        branches, runs = self._in_branches(), self._runs()
         for kind, size, attributes, computation in self._exchanges():
             key = kind, _group(attributes), computation in branches
             count, total = totals.get(key, (0, 0))
-            totals[key] = count + 1, total + size
+            times = runs.get(computation, 1)  # it is part of the program, whatever calls it
+            totals[key] = count + times, total + times * size
         return tuple(Exchange(*key, *sums) for key, sums in totals.items())
 
     def _exchanges(self):
@@ -193,26 +199,50 @@ class Text:
                     size = _size(result, anywhere=True)
                     if operation == "all-gather-start":  # its results are the parts and the whole
                         size -= total
+                    elif operation == "collective-permute-start":  # what it sends, too, and flags
+                        size = total
                     kind = "reduce-scatter" if scattered else kind
                     yield kind, total if kind == "reduce-scatter" else size, attributes, computation
 
+    def _runs(self) -> collections.Counter[str]:
+        """Returns how often each computation runs, as far as the turns of loops are known."""
+        runs: collections.Counter[str] = collections.Counter()
+        pending = [(self._entry, 1)]
+        while pending:
+            name, times = pending.pop()
+            runs[name] += times
+            for _, operation, _, attributes, _ in self._computations.get(name, {}).values():
+                if not operation.endswith(("-update", "-done")):  # the start has run the calls
+                    called = [*_called(_CALLED, attributes), *_called(_BRANCHES, attributes)]
+                    pending += [(each, times * _trips(attributes)) for each in called]
+        return runs
+
     def _in_branches(self) -> set[str]:
         """Returns the computations that run only in a branch."""
-        reached, pending = set(), list(self._called(_BRANCHES, self._computations))
+        reached, pending = set(), list(self._all_called(_BRANCHES, self._computations))
         while pending:
             name = pending.pop()
             if name not in reached:
                 reached.add(name)
-                pending += [*self._called(_BRANCHES, [name]), *self._called(_CALLED, [name])]
+                pending += [
+                    *self._all_called(_BRANCHES, [name]), *self._all_called(_CALLED, [name])
+                ]  # fmt: skip
         return reached
 
-    def _called(self, pattern, computations):
+    def _all_called(self, pattern, computations):
         """Yields the names of the computations that these computations call, by this pattern."""
         for computation in computations:
             for instruction in self._computations.get(computation, {}).values():
-                for names in pattern.findall(instruction[3]):
-                    joined = names if isinstance(names, str) else ",".join(names)
-                    yield from (name.strip(" %") for name in joined.split(",") if name.strip())
+                yield from _called(pattern, instruction[3])
+
+
+def _called(pattern, attributes: str) -> list[str]:
+    """Returns the names of the computations that an instruction calls, by this pattern."""
+    labels = []
+    for names in pattern.findall(attributes):
+        joined = names if isinstance(names, str) else ",".join(names)
+        labels += [name.strip(" %") for name in joined.split(",") if name.strip()]
+    return labels
 
 
 def _trips(attributes: str) -> int:
