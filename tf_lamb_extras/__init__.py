@@ -1,7 +1,7 @@
-"""Holds the extras beside the large-batch optimizers of `tf_lamb`, each complete in one folder.
+"""Holds the extras of `tf_lamb`: training methods and tools, each complete in one folder.
 
-The extras import `tf_lamb`, which imports none of them. An extra loads its public names at their
-first use, so that importing it loads no framework.
+The extras import `tf_lamb`, which imports none of them. An extra imports the modules of its public
+names at their first use, so that importing the extra loads no framework.
 """
 
 import importlib
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tf_lamb.api.frontends import keras_of_tensorflow
 
-# A function that returns the file of the Keras that `tf.keras` names: "keras" or "tf_keras".
+# A value for `lazily`: the file for the Keras that `tf.keras` is, "keras" or "tf_keras".
 OF_BOTH = keras_of_tensorflow
 
 
@@ -18,8 +18,8 @@ def lazily(extra: str, **files: str | Callable[[], str]) -> Callable:
 
     Args:
         extra: The extra's module name, such as "tf_lamb_extras.integers".
-        files: The public names. A value is the file in the extra's folder that has the name, or a
-            function that returns this file. The result raises AttributeError for any other name.
+        files: Public name -> the module in the extra's folder that defines it, such as "model", or
+            a function that returns this. The result raises AttributeError for any other name.
     """
 
     def __getattr__(name: str):

@@ -1,4 +1,4 @@
-"""Trains on adversarial examples of older weights (ConAdv), in Keras 3 and in Model Garden."""
+"""Trains on adversarial examples for older weights (ConAdv), in Keras 3 and in Model Garden."""
 
 from typing import TYPE_CHECKING
 

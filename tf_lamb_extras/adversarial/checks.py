@@ -19,14 +19,14 @@ def check_backend() -> None:
 
 
 def input_range(value) -> tuple[float, float]:
-    """Returns the lowest and the highest value of a pixel as two numbers.
+    """Returns the argument `input_range`, the lowest and the highest pixel value, as two floats.
 
     Args:
-        value: The argument `input_range`, a sequence of two real numbers.
+        value: The argument, a sequence of two real numbers.
 
     Raises:
-        TypeError: If it is not two numbers.
-        ValueError: If they are not finite, or not in ascending order.
+        TypeError: If the value is not two numbers.
+        ValueError: If the numbers are not finite, or not in ascending order.
     """
     try:
         low, high = map(real, value)
@@ -40,7 +40,7 @@ def input_range(value) -> tuple[float, float]:
 
 
 def distance(name: str, value, default: float, width: float) -> float:
-    """Returns a distance in the units of the images, or its default if it is None.
+    """Returns `epsilon` or `step_size`, in the units of the images, or its default if it is None.
 
     Args:
         name: The name of the argument, for the error.
@@ -67,9 +67,9 @@ def check_model(candidate) -> None:
     """Checks that the argument is a built image model with one input.
 
     Raises:
-        TypeError: If it is not a `keras.Model`.
-        ValueError: If it has no trainable weights yet, several inputs, or an input without four
-            axes.
+        TypeError: If the argument is not a `keras.Model`.
+        ValueError: If the model has no trainable weights yet, several inputs, or an input without
+            four axes.
     """
     if not isinstance(candidate, keras.Model):
         raise TypeError(f"model must be a keras.Model, not {candidate!r:.80}.")
@@ -102,14 +102,14 @@ def check_image(name: str, x) -> None:
 
 
 def check_unfrozen(copied, trainable) -> None:
-    """Checks that the model trains the variables that it keeps copies of.
+    """Checks that the model still trains the variables of which it keeps copies.
 
     Args:
-        copied: The identities of the variables that it keeps copies of.
+        copied: The `id`s of the variables of which it keeps copies, in the order of the copies.
         trainable: The variables that the model trains.
 
     Raises:
-        ValueError: If they are others: layers were frozen or unfrozen after construction.
+        ValueError: If the two differ, because layers were frozen or unfrozen after construction.
     """
     if copied != tuple(map(id, trainable)):
         paths = [v.path for v in trainable if id(v) not in copied]
@@ -121,7 +121,7 @@ def check_unfrozen(copied, trainable) -> None:
 
 
 def check_pixels(lowest: float, highest: float, bounds) -> None:
-    """Checks that pixels of some images lie in the input range, and that they fill part of it.
+    """Checks that the pixels of some images lie in the input range, and are not all nearly equal.
 
     The attack moves every pixel that lies outside to the nearest bound. The check warns if a pixel
     is outside by more than 1 % of the range's width, or if the pixels span less than 2 % of it.
@@ -152,7 +152,7 @@ def check_pixels(lowest: float, highest: float, bounds) -> None:
 
 
 def check_labels(y) -> None:
-    """Raises ValueError if there are no labels, without which the attack has no loss to raise."""
+    """Raises ValueError if there are no labels, without which there is no loss to increase."""
     if y is None:
         raise ValueError(
             "ConcurrentAdversarial needs labels, whose loss the attack raises: fit(x, y)."

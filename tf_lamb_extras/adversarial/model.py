@@ -19,10 +19,12 @@ class ConcurrentAdversarial(AdversarialStep):
         delta_t = argmax over |d| <= epsilon of L(theta_{t-tau}; x_t + d, y_t)
         loss_t  = (1 - alpha) L(theta_t; x_t, y_t) + alpha L(theta_t; x_t + delta_t, y_t)
 
-    Steps of the sign of the gradient, in training mode, approximate the argmax. The attack reads
-    parameters that are tau steps old. Therefore it does not wait for the previous update. The last
-    tau parameters are weights of this model, and are saved with it. `compile`, `fit`, `evaluate`
-    and `predict` work as for any model; metrics use the clean images.
+    theta_t are the parameters at step t, x_t and y_t the images and labels of its batch, and L is
+    the loss. The argmax is approximated by steps along the sign of the gradient, with the model in
+    training mode. The attack reads parameters that are tau steps old. Therefore it does not wait
+    for the previous update. The parameters of the last tau steps are weights of this model, and are
+    saved with it. `compile`, `fit`, `evaluate` and `predict` work as for any model; metrics use the
+    clean images.
 
     Each `BatchNormalization` of the model becomes a `SplitBatchNormalization`, in place. Clean
     images and evaluation use its main set, adversarial images its auxiliary set.
@@ -33,22 +35,25 @@ class ConcurrentAdversarial(AdversarialStep):
             9/255 of the input range (the authors' code).
         input_range: The lowest and the highest value of a pixel in the model's input, such as
             (0, 255) or (-1, 1).
-        step_size: Size of one step, in the same units. Defaults to None: epsilon (the authors'
-            code).
+        step_size: Size of one step of the attack, in the same units. Defaults to None: epsilon (the
+            authors' code).
         steps: Steps per attack. Defaults to 1 (the authors' code).
-        tau: Age of the attack's parameters in steps; each batch is a step and needs a copy of the
-            parameters. 0 is the sequential form. Defaults to 1 (the paper).
+        tau: Age of the parameters that the attack reads, in batches. The model keeps tau copies of
+            its parameters. With 0 the attack reads the current parameters, and has to wait for
+            them. Defaults to 1 (the paper).
         alpha: Weight of the adversarial loss, in [0, 1]. Defaults to 0.5 (the paper).
         clean_start: Fraction of images for which the attack starts at the image; for the others it
-            starts at a random point of the ball. Defaults to 0.2 (the authors' code).
+            starts at a random point within epsilon of the image. Defaults to 0.2 (the authors'
+            code).
         seed: Seed of the random starts. Defaults to None.
         name: Name of the model. Defaults to "concurrent_adversarial".
 
     Raises:
         ValueError, TypeError: at construction, for an argument out of its range, a model without
             an image input or weights, or with a batch normalization that cannot be split; from
-            `fit`, for images far outside the input range, if it can read some before training;
-            when a step is traced, for data without labels.
+            `fit`, for images far outside the input range, if it can read some before training, and
+            if layers were frozen or unfrozen after construction; when a step is traced, for data
+            without labels.
 
     Example:
 
@@ -98,7 +103,7 @@ class ConcurrentAdversarial(AdversarialStep):
         self._arguments = arguments
         self.model = split(model)
         self._line = [self._copies(age) for age in range(tau, 0, -1)]
-        # As an attribute, a variable would be a weight of this model a second time.
+        # The ids, because Keras would count variables in an attribute as weights a second time.
         self._copied = tuple(map(id, self.model.trainable_variables))
         self._steps_done = self.add_weight(
             shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps_done"
@@ -128,7 +133,7 @@ class ConcurrentAdversarial(AdversarialStep):
     def load_own_variables(self, store):
         """Loads the model's own variables, as in Keras.
 
-        A file of an earlier version has no random state. The present random state then stays.
+        A file of an earlier version has no random state. The model then keeps its present one.
         """
         variables = self._trainable_variables + self._non_trainable_variables  # seam: Keras 3.15.1
         if len(store.keys()) == len(variables) - 1:
@@ -162,7 +167,7 @@ class ConcurrentAdversarial(AdversarialStep):
 
 
 def split(model):
-    """Returns the model with its batch normalizations split, for clean and adversarial images."""
+    """Splits a model's batch normalizations for clean and adversarial images; returns the model."""
     layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `api/batch_norm.py`
     norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
     checks.check_normalization(norms)

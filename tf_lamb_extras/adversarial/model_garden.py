@@ -1,4 +1,4 @@
-"""Trains Model Garden's image classification on adversarial examples, too (ConAdv).
+"""Trains Model Garden's image classification on clean and adversarial images (ConAdv).
 
 Importing this module registers the task and the experiment `lars/resnet_imagenet_conadv`. A command
 imports it with `--gin_params='import tf_lamb_extras.adversarial.model_garden'`.
@@ -23,7 +23,7 @@ from tf_lamb_extras.adversarial import normalization, rules
 from tf_lamb_extras.adversarial.normalization import BY_AUXILIARY, Flag
 from tf_lamb_extras.adversarial.tf_keras import SplitBatchNormalization
 
-# Is up while a batch consists of clean images followed by their adversarial images.
+# Is True while a batch consists of clean images followed by their adversarial images.
 _DOUBLED = Flag("doubled")
 
 
@@ -51,7 +51,7 @@ class AdversarialConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class ConcurrentAdversarialConfig(tasks.ImageClassificationConfig):
-    """Holds our image classification config, with the attack.
+    """Holds the settings of `ImageClassificationConfig`, and those of the attack.
 
     Attributes:
         adversarial: The settings of the attack.
@@ -60,20 +60,20 @@ class ConcurrentAdversarialConfig(tasks.ImageClassificationConfig):
     adversarial: AdversarialConfig = dataclasses.field(default_factory=AdversarialConfig)
 
     def check_experiment(self, params) -> None:
-        """Raises an error if this attack does not work with the experiment's other settings."""
+        """Raises UserError if a setting is invalid, or excludes the attack."""
         _check(params)
 
 
 @exp_factory.register_config_factory("lars/resnet_imagenet_conadv")
 def lars_resnet_imagenet_conadv():
-    """Returns the experiment `lars/resnet_imagenet`, trained on adversarial examples, too."""
+    """Returns the experiment `lars/resnet_imagenet`, with training on adversarial examples."""
     experiment = experiments.lars_resnet_imagenet()
     experiment.task = ConcurrentAdversarialConfig(experiment.task.as_dict())
     return experiment
 
 
 def _check(params):
-    """Raises UserError for a setting out of its range, or one that the attack cannot work with."""
+    """Raises UserError for a setting of the attack out of its range, or one that excludes it."""
     task, attack = params.task, params.task.adversarial
     pixels, share = "(0, 255]", "[0, 1]"
     intervals = {"epsilon": pixels, "step_size": pixels, "alpha": share, "clean_start": share}
@@ -107,18 +107,18 @@ def _check(params):
 
 @task_factory.register_task_cls(ConcurrentAdversarialConfig)
 class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
-    """Trains as our image classification task, but on each batch and its adversarial examples.
+    """Trains as `ImageClassificationTask`, but on each batch and its adversarial examples.
 
     `model.stale.model` is a second model, whose variables hold the parameters of tau steps ago.
     `model.stale.line` holds the parameters of the steps in between. Both are saved with the model.
     """
 
     def build_model(self):
-        """Builds the model with split statistics, and the stale parameters; see base class."""
+        """Builds the model with split batch normalizations, and the stale parameters."""
         model = self._build_split()
         if tau := self.task_config.adversarial.tau:
-            # The stale model is inside a `Checkpoint`: the optimizer would train the variables of a
-            # model that is itself an attribute.
+            # The `Checkpoint` hides the stale model: if that were itself an attribute of the model,
+            # the optimizer would train its variables.
             model.stale = tf.train.Checkpoint(
                 model=self._build_split(),
                 line=[_copies(model.trainable_variables) for _ in range(tau - 1)],
@@ -171,7 +171,7 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
             )
 
     def adversarial(self, model, features, labels, optimizer):
-        """Returns the adversarial images of the next step.
+        """Returns the adversarial images of a batch, as the next step uses them.
 
         With tau above 0, they do not depend on the model's current weights.
 
@@ -215,9 +215,10 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         )  # fmt: skip
 
     def _seed(self, optimizer):
-        """Returns the seed of this step, on this replica.
+        """Returns the seed of the attack's random starts in this step, on this replica.
 
-        It depends only on what every checkpoint holds, so that a resumed run repeats no seed.
+        Apart from settings and the replica, the seed depends only on counters that every checkpoint
+        holds, so that a resumed run repeats no seed.
         """
         context = tf.distribute.get_replica_context()  # None outside of `strategy.run`
         replica = context.replica_id_in_sync_group if context else 0
@@ -228,13 +229,14 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         return seed
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
-        """Returns the loss, for a doubled batch the weighted sum of the losses of its halves.
+        """Returns the loss of a batch.
+
+        If adversarial images follow the clean ones, it is the weighted sum of the losses of both.
 
         Args:
             labels: The labels of the batch.
             model_outputs: The outputs of the model for the batch.
-            aux_losses: Regularization losses, which the loss of each half contains. Defaults to
-                None.
+            aux_losses: Regularization losses, which both of these losses contain. Defaults to None.
         """
         build = super().build_losses
         if not _DOUBLED:
@@ -244,7 +246,7 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         return rules.weighted(clean, adversarial, self.task_config.adversarial.alpha)
 
     def process_metrics(self, metrics, labels, model_outputs, **kwargs):
-        """Updates the metrics, for a doubled batch with its clean half.
+        """Updates the metrics, without the adversarial images of a batch.
 
         Args:
             metrics: The metrics to update.
@@ -258,7 +260,7 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
 
 
 def _copies(variables):
-    """Returns untrained copies of variables, which each replica changes alike."""
+    """Returns copies of variables that are not trained, and equal on all replicas."""
     options = {
         "synchronization": tf.VariableSynchronization.ON_READ,
         "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,

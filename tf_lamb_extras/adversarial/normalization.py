@@ -10,9 +10,9 @@ from tf_lamb.core import batch_norm as normalization
 
 
 class Flag:
-    """A flag that is True inside `with flag.up():`, and otherwise False, separately in each thread.
+    """Holds a flag that is True inside `with flag.up():`, and otherwise False.
 
-    TensorFlow runs each replica in a thread of its own.
+    Each thread has its own value, because TensorFlow runs each replica in a thread.
 
     Args:
         name: A name for the context variable.
@@ -34,17 +34,17 @@ class Flag:
             self._is_up.reset(token)
 
 
-# While it is up, split layers that are called, or traced, normalize by their auxiliary set alone.
+# While this is True, split layers normalize a whole batch with their auxiliary set.
 BY_AUXILIARY = Flag("auxiliary_statistics")
 
 
 class SplitBatchNormalization(InParts):
-    """Batch normalization with two sets of weights and statistics, one for each half of a batch.
+    """Normalizes each half of a batch with a set of weights and statistics for this half.
 
     In training, the main set normalizes the first half of a batch, for example clean images. The
     auxiliary set normalizes the second half, for example adversarial images. Evaluation uses the
     main set. Inside `with BY_AUXILIARY.up():` the auxiliary set normalizes the full batch, and no
-    running average moves. A half with non-finite statistics does not change its averages.
+    running average changes. A half with non-finite statistics does not change its averages.
 
     Args:
         kwargs: The arguments of `BatchNormalization`; `synchronized` must be False.
@@ -59,19 +59,19 @@ class SplitBatchNormalization(InParts):
     """
 
     def build(self, input_shape):
-        """Adds the framework's weights, and then the auxiliary ones."""
+        """Adds the weights of Keras's layer, and then the auxiliary ones."""
         super().build(input_shape)
         self._add_auxiliary()
 
     def call(self, inputs, training=None, mask=None):
         """Normalizes the inputs.
 
-        The framework's layer does so in evaluation, unless `BY_AUXILIARY` is up.
+        Outside of training Keras's own layer does so, unless `BY_AUXILIARY` is True.
 
         Args:
             inputs: A batch. In training its first half is clean, its second half adversarial.
             training: Whether to train. Defaults to None: Keras decides.
-            mask: A mask of time steps, which only the framework's layer accepts. Defaults to None.
+            mask: A mask of time steps; must be None in training. Defaults to None.
         """
         if self._trains(training):
             return self._train(inputs, mask)
@@ -83,7 +83,7 @@ class SplitBatchNormalization(InParts):
         return self._xp.cast(y, self.compute_dtype)
 
     def _normalize(self, x, batch):
-        """Normalizes a batch in training, and updates the running averages.
+        """Normalizes a batch in training; updates the averages unless `BY_AUXILIARY` is True.
 
         `batch` is the number of examples, or None if it is unknown when the step is traced.
         """
@@ -107,7 +107,7 @@ class SplitBatchNormalization(InParts):
 
 
 def split(model: Any, cls: type) -> Any:
-    """Replaces every `BatchNormalization` of a model with a split one, in place; variables stay.
+    """Replaces every `BatchNormalization` of a model with a split one, in place; its weights stay.
 
     The auxiliary weights start as copies of the main ones. They come after the model's other
     weights, and before the optimizer's slots. Therefore the model must be built, under the scope of
@@ -115,13 +115,13 @@ def split(model: Any, cls: type) -> Any:
 
     Args:
         model: A built Keras model.
-        cls: The split layer of the model's Keras.
+        cls: The class `SplitBatchNormalization` for the model's Keras.
 
     Returns:
         The same model.
 
     Raises:
-        ValueError: If a batch normalization is not built, or the optimizer is.
+        ValueError: If a batch normalization is not built, or the optimizer is already built.
     """
     layers = found(model, cls)
     unsplit = [layer for layer in layers if type(layer) is not cls]
@@ -155,7 +155,7 @@ def _halves(xp, x, main, auxiliary, **how):
 
 
 def _check_half(name: str, batch: int) -> None:
-    """Raises ValueError if the batch does not divide into two halves."""
+    """Raises ValueError if the number of examples in the batch is odd."""
     if batch % 2:
         raise ValueError(
             f"{name} gives each half of the batch statistics of its own, but it has {batch:,} "

@@ -3,7 +3,9 @@
     delta_t = argmax over |d| <= epsilon of L(theta_{t-tau}; x_t + d, y_t)      by steps of the sign
     loss_t  = (1 - alpha) L(theta_t; x_t, y_t) + alpha L(theta_t; x_t + delta_t, y_t)
 
-The attack does not read theta_t, so that it need not wait for the previous update.
+theta_t are the parameters at step t, x_t and y_t the images and labels of its batch, and L is the
+loss. With tau above 0 the attack does not read theta_t, so that it need not wait for the previous
+update.
 
 The source is Liu et al., arXiv:2106.00221. The released code aims the attack at a random wrong
 class. This attack leads away from the right class, as in the formula. `xp` is a namespace of array
@@ -12,26 +14,28 @@ functions such as `keras.ops`.
 
 
 def start(xp, x, noise, is_clean, epsilon):
-    """Returns the start of an attack: each image itself, or a random point of the ball around it.
+    """Returns the start of an attack: each image itself, or a random point within epsilon of it.
 
     Args:
         xp: A namespace of array functions.
         x: The images.
         noise: Uniform random numbers in [-1, 1), of the shape of x.
         is_clean: Whether the attack starts at the image itself, of shape (batch, 1, 1, ...).
-        epsilon: The radius of the ball, in the units of the images.
+        epsilon: The largest change of a pixel, in the units of the images.
     """
     return xp.where(is_clean, x, x + epsilon * noise)
 
 
 def attack(xp, gradient, x, begin, *, epsilon, step_size, steps, input_range):
-    """Returns the images after the steps of the sign of the gradient, each of them projected.
+    """Returns adversarial images, by steps along the sign of the gradient.
 
-    A gradient of 0 moves nothing.
+    Each step is projected to the points within epsilon of the images and within the input range.
+    A pixel whose gradient is 0 does not move.
 
     Args:
         xp: A namespace of array functions.
-        gradient: A function from images to the gradient of the loss at the stale parameters.
+        gradient: A function from images to the gradient of the loss with respect to them, at the
+            stale parameters.
         x: The images.
         begin: The images at which the attack begins.
         epsilon: The largest change of a pixel, in the units of the images.
@@ -83,9 +87,9 @@ def stale(line, theta):
 
 
 def delayed(line, theta):
-    """Returns the line of the next step: without its oldest parameters, and with the current ones.
+    """Returns `line` for the next step: without its oldest parameters, and with the current ones.
 
-    Before the first step, all parameters in the line are theta_0.
+    Before the first step, all parameters in `line` are theta_0.
 
     Args:
         line: The parameters of the last tau steps, oldest first.

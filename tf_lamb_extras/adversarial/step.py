@@ -1,6 +1,7 @@
 """Takes one step of concurrent adversarial training.
 
-A step makes the adversarial images, remembers the parameters, and trains on both batches.
+A step computes the adversarial images, keeps a copy of the current parameters, and trains on the
+clean and the adversarial images.
 """
 
 from typing import Any
@@ -11,20 +12,20 @@ from keras import ops
 from tf_lamb_extras.adversarial import checks, rules
 from tf_lamb_extras.adversarial.normalization import BY_AUXILIARY, Flag
 
-# The arguments of the model that `rules.attack` takes.
+# The arguments of the model's constructor that are passed on to `rules.attack`.
 _ATTACK = ("epsilon", "step_size", "steps", "input_range")
-# Is up while a batch consists of clean images followed by their adversarial images.
+# Is True while a batch consists of clean images followed by their adversarial images.
 _DOUBLED = Flag("doubled")
 
 
 class AdversarialStep(keras.Model):
-    """A model that trains on each batch and on adversarial examples of it.
+    """Defines the training step of `ConcurrentAdversarial`.
 
     The subclass's constructor sets these attributes, which are read here:
 
         _arguments       the constructor's arguments by name, with those of the attack
         _line            copies of the parameters of the last tau steps, oldest first
-        _copied          the identities of the parameters, in the order of the copies
+        _copied          the `id`s of the parameters, in the order of the copies
         _random_state    the state of the random generator that draws the starts of attacks
         _steps_done      a counter of steps
     """
@@ -48,7 +49,7 @@ class AdversarialStep(keras.Model):
     def make_train_function(self, force=False):
         """Makes the train function, as Keras does; every `fit` calls it before its first step.
 
-        Until the first step it also copies the weights to the line: they may be newly loaded.
+        Before the first step it also sets all copies to the current parameters.
 
         Args:
             force: Whether to make it again if it exists. Defaults to False.
@@ -66,7 +67,7 @@ class AdversarialStep(keras.Model):
         return super().make_train_function(force)
 
     def train_step(self, *arguments):
-        """Trains on the batch and its adversarial one; the arguments are those of Keras's step."""
+        """Trains on a batch and its adversarial images; takes the arguments of Keras's method."""
         if keras.backend.backend() == "jax":
             return self._stateless_train_step(*arguments)
         with _DOUBLED.up():
@@ -87,7 +88,7 @@ class AdversarialStep(keras.Model):
             return super().train_step((trainable, non_trainable, optimizer, metrics), data)
 
     def _double(self, data):
-        """Returns the batch with its adversarial one behind it, and moves the line on."""
+        """Returns the batch followed by its adversarial images; copies the current parameters."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         checks.check_image("the data", x)
         x = ops.cast(x, keras.config.floatx())
@@ -106,10 +107,10 @@ class AdversarialStep(keras.Model):
         return line, [ops.convert_to_tensor(v) for v in self.trainable_variables]
 
     def adversarial(self, x: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Returns the adversarial images of a batch in the next step.
+        """Returns the adversarial images that the next step would use for a batch.
 
         With tau above 0, they do not depend on the current weights. The model must be compiled.
-        A call draws from the model's random state, so that the next step draws others.
+        Each call advances the model's random state, so that the next step has other random starts.
 
         Args:
             x: A batch of images, as `train_on_batch` takes it.
@@ -146,7 +147,10 @@ class AdversarialStep(keras.Model):
         return rules.attack(ops, lambda images: gradient(loss, images), x, begin, **attack)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Returns Keras's loss, for a doubled batch the weighted sum of the losses of its halves.
+        """Returns the loss of a batch.
+
+        If adversarial images follow the clean ones, it is the weighted sum of Keras's losses of
+        both.
 
         Args:
             x: The images. Defaults to None.
@@ -167,7 +171,7 @@ class AdversarialStep(keras.Model):
         return rules.weighted(clean, adversarial, self._arguments["alpha"])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Updates the metrics as Keras does, for a doubled batch with its clean half.
+        """Updates the metrics as Keras does, without the adversarial images of a batch.
 
         Args:
             x: The images.
@@ -184,7 +188,7 @@ class AdversarialStep(keras.Model):
 
 
 class StoredSeeds(keras.random.SeedGenerator):
-    """A random generator of Keras, whose state is a weight of the model.
+    """Generates seeds as Keras's `SeedGenerator`, with a weight of the model as its state.
 
     Args:
         state: The weight.
@@ -194,7 +198,7 @@ class StoredSeeds(keras.random.SeedGenerator):
         self.state = state
 
     def next(self, ordered=True):
-        """Returns the seed of the next draw, and counts it as Keras's generator does.
+        """Returns the seed of the next draw, and advances the state as Keras's generator does.
 
         Args:
             ordered: Ignored, as every draw is ordered. Defaults to True.

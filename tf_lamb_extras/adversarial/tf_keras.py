@@ -12,7 +12,7 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
     call = known(normalization.SplitBatchNormalization)
 
     def _add_like(self, main, name):
-        """Adds a weight that begins as a copy of `main`, with its settings."""
+        """Adds a weight with the value and the settings of another weight, `main`."""
         return self.add_weight(
             name=name,
             shape=main.shape,
@@ -28,6 +28,7 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
 
     def _add_late(self):
         """Adds the auxiliary weights to a layer that is built already."""
-        # Patterns are matched against variable names, which start with the enclosing layers' names.
+        # Users' patterns are matched against variable names. In this scope the names start with
+        # those of the enclosing layers, as the names of the layer's other weights do.
         with tf.name_scope(self.moving_mean.name.rpartition("/")[0] + "/"):
             self._add_auxiliary()
