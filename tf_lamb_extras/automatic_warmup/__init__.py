@@ -1,9 +1,8 @@
 """Finds the peak of the learning rate while it warms up (AutoWU), with a callback.
 
-`AutoWarmup` is a callback of the Keras that `tf.keras` names.
-`tf_lamb_extras.automatic_warmup.keras` and `tf_lamb_extras.automatic_warmup.tf_keras` have the
-callback of one Keras each. `tf_lamb_extras.automatic_warmup.model_garden` registers a learning rate
-for Model Garden.
+`AutoWarmup` is the callback for the Keras that `tf.keras` is. Those for Keras 3 and for tf_keras
+are also in `tf_lamb_extras.automatic_warmup.keras` and `tf_lamb_extras.automatic_warmup.tf_keras`.
+`tf_lamb_extras.automatic_warmup.model_garden` registers a learning rate for Model Garden.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Defines the callback for both Kerases, the copy of the weights that it keeps, and its plot."""
+"""Defines the callback's base class, the copy of the weights that it keeps, and its plot."""
 
 import glob
 import json
@@ -20,18 +20,24 @@ ROUNDING = 2.0**-22
 class AutoWarmup(Callback):
     """Finds the peak of the learning rate while it warms up (AutoWU); a callback.
 
-        warmup    lr = min (max/min)^(step/longest), longest = max_warmup_fraction T
-        test      at the end of an epoch, over all losses so far: P, the probability that an
-                  earlier loss was lower, by a Gaussian process over them
-        switch    when most of `tests` tests give P > confidence for `patience` epochs in a row:
-                  restore the weights and the optimizer's state of the epoch that ended lowest,
-                  and decay from the learning rate at the lowest loss, at most that of its end
-        longest   when the longest warmup ends without it, or an epoch has no finite loss: restore
-                  the same, and decay from half of the learning rate at the end of that epoch
-        decay     peak (1 + cos(pi s/S))/2 to 0 at the last step T
-        watch     when every loss of `patience` decaying epochs is above the middle between the
-                  lowest loss of the warmup and that of its first epoch: restore once more, and
-                  decay from half of the peak
+        warmup    the learning rate rises from min to max as min (max/min)^(step/longest), with
+                  longest = max_warmup_fraction T
+        test      at the end of an epoch, a Gaussian process over the losses so far gives P, the
+                  probability that the loss was lower before than it is now
+        switch    after `patience` epochs in a row in which more than half of the tests give
+                  P > confidence: restore the weights and the optimizer's state from the end of the
+                  lowest epoch, and decay from the learning rate at which the loss was lowest, or
+                  from that at the end of the lowest epoch if this is smaller
+        longest   after the longest warmup without a switch, or an epoch without a finite loss:
+                  restore the same, and decay from half of the learning rate at the end of the
+                  lowest epoch
+        decay     peak (1 + cos(pi s/S))/2 after s of the S steps from the switch to step T
+        watch     after `patience` epochs in a row of the decay in which every loss is above
+                  (F + L)/2: restore the same once more, and halve the peak
+
+    min and max are the first two arguments, and T is the number of all steps. The lowest epoch is
+    that of the warmup with the smallest mean loss over the last quarter of its steps. L is this
+    mean, and F the mean loss of the first epoch.
 
     If the last epoch of the longest warmup is the lowest, the decay starts there, from its rate.
     The callback sets the learning rate before every step, and warns of another callback that sets
@@ -39,28 +45,32 @@ class AutoWarmup(Callback):
     grows by the same factor at every step.
 
     A rate beyond the peak may damage the network for every later rate. Therefore the callback keeps
-    one copy of weights and state in the host's memory. `iterations` is restored with them. A
-    `StopOnDivergence` beside it waits until the warmup has ended.
+    one copy of the weights and the optimizer's state in the memory of the CPU. `iterations` is
+    restored with them. A `StopOnDivergence` beside it waits until the warmup has ended.
 
     The losses come from Keras's mean over the examples of the epoch so far. Keras does not say how
-    many these are, so the callback takes all batches of an epoch for equally large. If the last of
-    n has r times the examples of the others, its loss is recorded nearer to the mean m of the
-    others than it is: m + (loss - m) n r/(n - 1 + r). Leave out such a batch if an epoch has few
-    steps.
+    many these are, so the callback assumes that all batches of an epoch are equally large. If the
+    last of n batches has only r times the examples of the others, whose mean loss is m, then
+    m + (loss - m) n r/(n - 1 + r) is recorded instead of its loss. This is nearer to m. Leave out
+    such a batch if an epoch has few steps.
 
     Needs scikit-learn. `plot()` draws the loss, the Gaussian process, and the rate.
 
     Args:
-        min_learning_rate: Start of the warmup. Defaults to 1e-5 (the authors' value, for AdamP).
-        max_learning_rate: End of the longest warmup. Defaults to 1.0 (also the authors' value).
+        min_learning_rate: Learning rate at the start of the warmup. Defaults to 1e-5 (the authors'
+            value, for AdamP).
+        max_learning_rate: Learning rate at the end of the longest warmup. Defaults to 1.0 (also the
+            authors' value).
         max_warmup_fraction: Longest warmup, as a fraction of all steps. Defaults to 0.5.
         decay: "cosine", the default, or "constant_then_cosine": hold the peak, and fall over the
             last `cooldown_fraction` of all steps.
         cooldown_fraction: See decay. Defaults to 0.2.
         confidence: Threshold of P. Defaults to 0.95.
-        patience: Number of epochs in a row. Defaults to 3.
+        patience: Number of epochs in a row before a switch, and before the peak is halved. Defaults
+            to 3.
         tests: Tests per epoch, on different sets of at most 500 losses. Defaults to 5.
-        total_steps: T. Defaults to None: epochs times steps per epoch of `fit`.
+        total_steps: T, all steps of the training. Defaults to None: epochs times steps per epoch of
+            `fit`.
         state_file: A JSON file, written at the end of every epoch. A `fit` that starts at a later
             epoch resumes from it, and from the weights in the same folder. Defaults to None: such a
             `fit` is refused, unless this object has seen the earlier epochs. Place this callback
@@ -68,8 +78,11 @@ class AutoWarmup(Callback):
         verbose: Whether to print the decisions. Defaults to True.
 
     Attributes:
-        warmup: The observations and decisions, an `AutoWUState` with `points`, `verdicts`, `begin`,
-            `peak` and `found`. None before training begins.
+        warmup: The losses and decisions so far, an `AutoWUState`. It has `points`, pairs
+            (step, loss) of the warmup; `verdicts`, for each epoch of the warmup the step at its end
+            and whether most tests gave P > confidence; `begin` and `peak`, the step and the
+            learning rate at which the decay begins; and `found`, which is False until a switch.
+            None before training begins.
 
     Raises:
         ValueError: For an impossible range, fraction or decay; when training begins, if the number
@@ -118,7 +131,7 @@ class AutoWarmup(Callback):
         gaussian_process.check_installed()
         self._total_steps, self._state_file, self._verbose = total_steps, state_file, verbose
         self._kept = Kept(state_file)
-        # Raises an error for a bad argument now; the number of steps may be known only later.
+        # Checks the arguments now, with any number of steps if theirs is known only in `fit`.
         Settings(total_steps or 10**9, **self._told)
 
     def on_train_begin(self, logs=None):
@@ -183,7 +196,7 @@ class AutoWarmup(Callback):
             ) from error
 
     def _warn_of_others(self):
-        """Warns once if something else has changed the learning rate since it was set last."""
+        """Warns once if something else has changed the learning rate since the callback set it."""
         if self._set is None or self._knows_others:
             return
         rate = float(value_of(self.model.optimizer.learning_rate))
@@ -248,7 +261,7 @@ class AutoWarmup(Callback):
     def _go_back(self, lowest):
         """Restores the weights and the optimizer of step `lowest`.
 
-        Returns a sentence that says so, or "" with a warning if they are not available.
+        Returns a sentence that says so; or, if no copy is available, warns and returns "".
         """
         if (arrays := self._kept.at(lowest, self._copies())) is None:
             warn(
@@ -272,7 +285,7 @@ class AutoWarmup(Callback):
         return [variable.numpy().copy() for variable in self._trained()]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws the loss, the posterior, the switch and the learning rate.
+        """Draws the loss, the Gaussian process, the switch and the learning rate.
 
         Args:
             axes: Two matplotlib `Axes`. Defaults to None: those of a new figure.
@@ -289,7 +302,7 @@ class AutoWarmup(Callback):
     def _state_before(self, epoch):
         """Returns the state of the epochs before this one, from this object or from the state file.
 
-        Raises ValueError if there is none, or if it is of a training with another number of steps.
+        Raises ValueError if there is no state, or if its training had another number of steps.
         """
         path = self._state_file
         if self.warmup is not None:
@@ -319,12 +332,17 @@ class AutoWarmup(Callback):
 
 
 def _of_steps(means):
-    """Yields pairs of step and loss, computed from the mean losses of all steps so far.
+    """Yields pairs (step, loss), computed from the running mean of the losses of an epoch.
 
-    The means are over examples. A loss is that of its step if all batches are equally large.
+    The mean is over examples. A loss is that of its step if all batches are equally large. If Keras
+    reports the mean only after several steps, one pair has their mean loss and their mean step.
 
-    The means are float32. Behind a loss of 1e8, a loss of 2 is lost in their rounding. The rounding
-    error then takes its place, so that it does not count as the lowest loss.
+    The mean is a float32. After a loss of 1e8, a loss of 2 is lost in its rounding. A loss that is
+    smaller than the rounding error is replaced with the latter, so that a value which is mere
+    rounding is not taken for the lowest loss.
+
+    Args:
+        means: Pairs of the number of steps so far in the epoch and their mean loss, in any order.
     """
     counted, total = 0, 0.0
     for count, mean in sorted(means, key=lambda item: item[0]):
@@ -336,9 +354,9 @@ def _of_steps(means):
 
 
 class Kept:
-    """Keeps the state of a model and its optimizer at one step, as arrays.
+    """Holds the variables of a model and its optimizer as they were at one step, as arrays.
 
-    Keeping another step drops the arrays of the earlier one.
+    The arrays of another step take the place of the earlier ones.
 
     Args:
         state_file: The callback's state file. A file beside it, `STATE_FILE.STEP.weights`, also
@@ -377,7 +395,7 @@ class Kept:
 
         Args:
             step: The step.
-            templates: Arrays of the same shapes and dtypes, into which a file may be read.
+            templates: Arrays of the same shapes and dtypes. A file is read into them.
         """
         if self._step == step:
             return self._arrays
@@ -402,7 +420,7 @@ def _read(file, template):
 
 
 def draw(state, axes=None):
-    """Draws the loss, posterior and switch of a warmup, and below them the learning rate.
+    """Draws the loss, Gaussian process and switch of a warmup, and below them its learning rate.
 
     Args:
         state: An `AutoWUState`.

@@ -1,8 +1,8 @@
-"""Decides when the learning rate ends its rise, goes back and decays (AutoWU).
+"""Decides when the learning rate stops rising, and from where it decays (AutoWU).
 
-`Settings` computes the learning rate of a step, before and after the switch. `AutoWUState` is the
-state machine. It takes losses, and decides at the end of an epoch, by the tests of
-`gaussian_process.py`.
+`Settings` computes the learning rate of a step, before and after the switch from rise to decay.
+`AutoWUState` is the state machine. It records losses, and decides at the end of an epoch, by the
+tests of `gaussian_process.py`.
 """
 
 import bisect
@@ -37,11 +37,12 @@ class Settings:
         cooldown_fraction: See decay. Defaults to 0.2.
         confidence: The threshold of the probability that the loss was lower before. Defaults to
             0.95.
-        patience: The number of epochs in a row in which most tests pass it. Defaults to 3.
+        patience: The number of epochs in a row in which most tests are above `confidence` before
+            the learning rate decays. Defaults to 3.
         tests: Tests per epoch, each on another sample of the losses. Defaults to 5.
 
     Raises:
-        TypeError: If a whole number is expected, but not given.
+        TypeError: If `total_steps`, `patience` or `tests` is not a whole number.
         ValueError: If a value is out of its range, or the longest warmup has no step.
     """
 
@@ -82,7 +83,7 @@ class Settings:
 
     @property
     def longest(self) -> int:
-        """The number of steps of the longest warmup, which ends without a minimum."""
+        """The number of steps in which the warmup would raise the rate to its maximum."""
         return int(self.max_warmup_fraction * self.total_steps)
 
     @property
@@ -108,8 +109,8 @@ class Settings:
             warmup(step)                                           step < begin
             peak (1 + cos(pi min(s/S, 1)))/2                       after
 
-        with s = step - d and S = T - d, where d is begin, or with "constant_then_cosine" the later
-        of begin and the start of the cooldown.
+        with s = max(step - d, 0) and S = T - d, where d is begin, or with "constant_then_cosine"
+        the later of begin and `cooldown`, and T is `total_steps`.
 
         Args:
             xp: A namespace of array functions, such as `FLOATS`.
@@ -122,47 +123,58 @@ class Settings:
             decay_begin = xp.maximum(begin, 0.0 * begin + self.cooldown)
         fraction = xp.maximum(step - decay_begin, 0.0 * step) / (self.total_steps - decay_begin)
         fall = 0.5 * (1.0 + xp.cos(math.pi * xp.minimum(fraction, 1.0 + 0.0 * fraction)))
-        # After the longest warmup, its formula could overflow.
+        # Both branches of `where` are computed: late steps could overflow the warmup's formula.
         rise = self.warmup(xp.minimum(step, 0.0 * step + self.longest))
         return xp.where(step < begin, rise, peak * fall)
 
 
-# A function of x in [0, 1], losses y and a number of tests, which returns the tests' outcomes.
+# (steps of the losses, scaled to [0, 1]; losses; number of tests) -> the outcome of each test.
 Judge = Callable[[Sequence[float], Sequence[float], int], Sequence[Any]]
 
 
 class AutoWUState:
-    """Raises the learning rate, switches to the decay, and goes back if the decay loses the gain.
+    """Decides, from the losses, when the warmup ends, and from which learning rate to decay.
 
-    At the end of an epoch of the warmup, all losses so far stand at x_i = i/n:
+    The learning rate rises until the switch, and decays afterwards. At the end of each epoch of the
+    warmup, the steps of all losses so far are scaled to [0, 1], and several tests look at these
+    losses (`gaussian_process.py`). A test gives P, the probability that the loss was lower before
+    than it is now, and x, the point in [0, 1] at which the loss was lowest.
 
-        the verdict    most tests say P > confidence
-        the switch     when the last `patience` verdicts all say so: back to the learning rate at
-                       the loss's minimum, mean of min (now/min)^argmin over the tests, and at
-                       most that at the end of the lowest epoch
+        passed      an epoch in which more than half of the tests have P > confidence
+        switch      after `patience` such epochs in a row: decay from the mean over the tests of
+                    min (now/min)^x, or from the learning rate at the end of the lowest epoch if
+                    this is smaller
+
+    Here min and now are the first and the present learning rate of the warmup. The lowest epoch is
+    that with the smallest mean loss over the last quarter of its steps.
 
     The switch also comes at the end of the longest warmup, and after an epoch without a finite
-    loss. The learning rate then is half of that at the end of the lowest epoch. If the last epoch
-    of the longest warmup is the lowest, the decay starts at its last rate. In the authors' code it
-    always starts so, and nothing watches the decay. With F the mean loss of the first epoch, and L
-    that of the last quarter of the lowest epoch:
+    loss. The decay then begins with half of the learning rate at the end of the lowest epoch. If
+    the last epoch of the longest warmup is the lowest, there is no switch: the decay begins with
+    the last rate.
 
-        the watch      when each loss of the last `patience` epochs is above (F + L)/2, half of the
-                       gain is lost: the rest decays from half of the peak
+        watch       after `patience` epochs in a row of the decay in which each loss is above
+                    (F + L)/2, half of the gain is lost: halve the peak of the decay
+
+    F is the mean loss of the first epoch, and L that of the last quarter of the lowest epoch. At a
+    switch, and when the peak is halved, the caller should restore the weights of the lowest epoch.
+
+    In the authors' code the longest warmup always ends without a switch, and nothing watches the
+    decay.
 
     Attributes:
         points: (step, loss) of every finite loss of the warmup; steps count from 0.
-        verdicts: (step, whether the loss has passed its minimum) of every epoch of the warmup.
+        verdicts: (step at its end, whether it passed) of every epoch of the warmup.
         begin: The step at which the decay begins.
         peak: The learning rate at which the decay begins.
         found: Whether the decay begins with a switch, not at the last rate of the longest warmup.
-        watched: (step, whether each loss was above the middle) of every epoch of the decay.
-        cuts: (step, peak) of every time that the watch has lowered the peak.
+        watched: (step at its end, whether each loss was above (F + L)/2) of every epoch of the
+            decay.
+        cuts: (step, new peak) of every time that the peak was halved.
 
     Args:
         settings: The arguments of AutoWU.
-        judge: A function of x, y and the number of tests, which returns the tests. Defaults to
-            `gaussian_process.tests`.
+        judge: The tests, a function as `Judge` describes it. Defaults to `gaussian_process.tests`.
     """
 
     def __init__(self, settings: Settings, judge: Judge = gaussian_process.tests):
@@ -180,7 +192,7 @@ class AutoWUState:
         return self.settings.value(FLOATS, float(step), self.begin, self.peak_at(step))
 
     def peak_at(self, step: float = math.inf) -> float:
-        """Returns the learning rate at which the decay begins, as known after a number of steps."""
+        """Returns the peak of the decay that is in force at a step; halvings up to it count."""
         cuts = (peak for cut_step, peak in reversed(self.cuts) if cut_step <= step)
         return next(cuts, self.peak)
 
@@ -205,14 +217,14 @@ class AutoWUState:
 
         Args:
             step: The number of steps so far.
-            is_kept: Whether the weights of the lowest epoch are kept. Defaults to True.
+            is_kept: Whether the caller has the weights of the lowest epoch. Defaults to True.
 
         Returns:
-            Whether training goes back to `lowest`.
+            Whether the caller should restore the weights of step `lowest`.
 
         Raises:
-            FloatingPointError: If an epoch of the warmup had no finite loss, and there is nothing
-                to go back to.
+            FloatingPointError: If an epoch of the warmup had no finite loss, and there are no
+                earlier weights to restore.
         """
         last_epoch_end = self.verdicts[-1][0] if self.verdicts else 0
         if self.found or last_epoch_end >= self.begin or self.watched:
@@ -248,10 +260,10 @@ class AutoWUState:
     def _watch(self, step):
         """Ends an epoch of the decay; returns whether it halves the peak."""
         losses, self._losses = self._losses, []
-        # There was no epoch of the decay, or none of the warmup.
+        # The epoch had no step of the decay, or no epoch of the warmup has set the limit.
         if not losses or not self.verdicts:
             return False
-        # A loss that is not a number counts as above the middle.
+        # A loss that is not a number counts as above the limit.
         self.watched.append((step, not any(loss <= self.halfway for loss in losses)))
         since = self.cuts[-1][0] if self.cuts else 0
         if not self.is_lost(since):
@@ -279,7 +291,7 @@ class AutoWUState:
 
     @property
     def lowest(self) -> int:
-        """The step at the end of the epoch with the lowest last quarter, or -1 for none."""
+        """The step at the end of the lowest epoch of the warmup; -1 if no epoch has ended."""
         tails = self._tails()
         return min(tails, key=tails.__getitem__, default=-1)
 
@@ -305,7 +317,7 @@ class AutoWUState:
         }  # fmt: skip
 
     def restore(self, state: dict, step: int) -> None:
-        """Goes back to the state after a number of steps, or as near to it as the dict allows.
+        """Restores the losses and decisions up to a step, as far as the dict has them.
 
         Args:
             state: A result of `state`.

@@ -4,13 +4,15 @@
              s exp(-(x - x')^2 / (2 l^2)), l = 0.2;  e is noise
     test     P = max_i Phi((m_n - m_i) / sqrt(V_ii + V_nn - 2 V_in + 1e-4))
 
-m and V are the posterior's mean and covariance on a grid over [0, 1], of which n is the last point.
-P is the probability that the loss was lower before than it is now. The scale s and the variance of
-e maximize the marginal likelihood of at most 100 losses. The posterior uses at most 500.
+y are the losses, and x their steps, scaled to [0, 1]. m and V are the posterior mean and covariance
+of f on a grid over [0, 1], of which n is the last point. Phi is the distribution function of the
+standard normal distribution. P is the probability that the loss was lower before than it is now.
+The scale s and the variance of e maximize the marginal likelihood of at most 100 losses. The
+posterior uses at most 500.
 
 The sources are Kim et al., arXiv:2107.05855, and the authors' code. Two things differ from their
-code. L-BFGS finds the maximum anew each time, where theirs takes 100 steps of Adam towards it. And
-the mean is not fitted.
+code. Here L-BFGS finds the maximum, while theirs takes 100 steps of Adam towards it. And here the
+mean of f is not fitted.
 """
 
 from typing import NamedTuple
@@ -18,9 +20,9 @@ from typing import NamedTuple
 from tf_lamb.core import messages
 
 LENGTH_SCALE = 0.2  # l, as a fraction of the steps so far
-# Losses that the prior is fitted to, losses that the posterior uses, and points of its grid.
+# The most losses for the fit of the prior, the most for the posterior, and the points of its grid.
 _FITTED, _SEEN, _GRID = 100, 500, 500
-_JITTER = 1e-4  # added to the variance of a difference, in squares of the loss
+_JITTER = 1e-4  # added to the variance of m_n - m_i, in the unit of the loss squared
 
 
 class MinimumTest(NamedTuple):
@@ -39,8 +41,8 @@ class Prior(NamedTuple):
     """Holds the fitted parameters of the prior.
 
     Attributes:
-        scale: s, in squares of the loss.
-        noise: The variance of e, in squares of the loss.
+        scale: s, the variance of f, in the unit of the loss squared.
+        noise: The variance of e, in the same unit.
     """
 
     scale: float
@@ -53,7 +55,7 @@ def check_installed() -> None:
 
 
 def tests(x, y, count: int) -> list[MinimumTest]:
-    """Returns the outcomes of several tests; they are equal for equal losses.
+    """Returns the outcomes of several tests; equal losses give equal outcomes.
 
     Args:
         x: The steps of the losses, scaled to [0, 1].
@@ -115,7 +117,7 @@ def posterior(prior: Prior, x, y, points: int = _GRID) -> tuple:
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
     kernel = ConstantKernel(prior.scale) * RBF(LENGTH_SCALE)
-    # `alpha` is the noise of the losses, and not of f.
+    # `alpha` is the variance of the noise in the losses; the covariance of f does not contain it.
     process = _process(kernel, alpha=prior.noise, optimizer=None).fit(x[:, None], y - y.mean())
     grid = np.linspace(0, 1, points)
     mean, covariance = process.predict(grid[:, None], return_cov=True)
@@ -152,9 +154,9 @@ def _process(kernel, **arguments):
 
 
 def _sample(x, y, max_points: int, seed: int) -> tuple:
-    """Returns x and y, or `max_points` of their points if they have more.
+    """Returns x and y, or a random sample of `max_points` of their points if they have more.
 
-    The points are drawn by the seed, and stay in order.
+    The sample keeps the order of the points. It depends only on the seed and their number.
     """
     import numpy as np
 

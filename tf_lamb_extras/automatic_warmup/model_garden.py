@@ -1,4 +1,4 @@
-"""Registers AutoWarmup for Model Garden: a learning rate, and an action that decides on it.
+"""Registers AutoWarmup for Model Garden: a learning rate, and an action that tells it to decay.
 
     learning_rate:
       type: tf_lamb_auto_warmup
@@ -40,7 +40,7 @@ _CONFIG = "trainer.optimizer_config"
 
 
 class Schedule(schedules.Steered):
-    """The learning rate, whose switch the action moves between two loops.
+    """Computes the learning rate; between two loops the action sets the begin of its decay.
 
     Args:
         decide_every: The number of steps from one decision to the next.
@@ -107,10 +107,10 @@ class Schedule(schedules.Steered):
 
 
 class AutoWarmup:
-    """The action of the trainer, which reads the loss after each loop and decides when it is time.
+    """Records the loss after each loop of the trainer, and decides every `decide_every` steps.
 
-    One process writes the state, and all processes read it. Unlike the callback it neither puts
-    weights back nor watches the decay.
+    It is an action of the trainer. One process writes the state, and all processes read it. Unlike
+    the callback, the action neither restores weights nor watches the decay.
 
     Args:
         optimizer: The trainer's optimizer, whose learning rate is a `Schedule`.
@@ -141,7 +141,7 @@ class AutoWarmup:
         self._aim()
 
     def _aim(self):
-        """Sets the schedule's switch, and the step of the next decision."""
+        """Sets the step and the peak of the schedule's decay, and the step of the next decision."""
         last_decision = self.warmup.verdicts[-1][0] if self.warmup.verdicts else 0
         self._due = last_decision + self._schedule.decide_every
         begin, peak = self._schedule.switch
@@ -160,7 +160,7 @@ class AutoWarmup:
             ) from error
 
     def __call__(self, output):
-        """Takes the mean loss of a loop, and decides if it is time.
+        """Records the mean loss of a loop, and makes a decision if one is due.
 
         Args:
             output: The trainer's output, a dict with "training_loss".
@@ -169,7 +169,7 @@ class AutoWarmup:
             FloatingPointError: If no loss since the last decision is finite.
         """
         previous_step, self._step = self._step, step_of(self._optimizer)
-        # Model Garden's recovery restored a checkpoint, which may be that of the loop before.
+        # Model Garden's recovery restored a checkpoint, perhaps the one from before this loop.
         if self._step <= previous_step:
             self.warmup.restore(self.warmup.state(), self._step)
             return self._aim()
