@@ -1,4 +1,4 @@
-"""Trains with Keras 3 on JAX, where each worker averages with its neighbours alone."""
+"""Trains with Keras 3 on JAX, on devices that average weights with their neighbours only."""
 
 from typing import TYPE_CHECKING
 

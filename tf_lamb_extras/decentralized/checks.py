@@ -9,7 +9,7 @@ from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.decentralized import rules
 
-# Settings of an SGD that none of these methods supports, each with a hint for the error.
+# Argument of Keras's SGD that no method supports -> a hint for the error.
 _FOREIGN = {
     "nesterov": "", "clipnorm": "", "clipvalue": "", "global_clipnorm": "", "use_ema": "",
     "gradient_accumulation_steps": "", "loss_scale_factor": "",
@@ -61,16 +61,16 @@ def devices_of(devices):
 
 
 def own_optimizer(model, method):
-    """Returns a new SGD with the arguments of the model's, for the learning rate and momentum.
+    """Returns a copy of the model's SGD, for its learning rate and momentum.
 
     Args:
         model: A compiled model.
         method: The method of `Decentralized`.
 
     Raises:
-        ValueError: If the model is not compiled or has a `train_step` of its own, or if its
-            optimizer is not an SGD, has a setting that the method lacks, or does not go with the
-            method.
+        ValueError: If the model is not compiled or overrides `train_step`, or if its optimizer is
+            not an SGD, has an argument that no method supports, or has a momentum or learning rate
+            that this method does not allow.
     """
     if not getattr(model, "compiled", False):
         raise ValueError(
@@ -99,7 +99,7 @@ def own_optimizer(model, method):
 
 
 def compiled_optimizer(workers, optimizer, loss):
-    """Returns the optimizer for a call of `compile`: that of the first call.
+    """Returns the optimizer that a call of `compile` sets: that of the first call.
 
     Args:
         workers: The `Decentralized` model.
@@ -120,7 +120,11 @@ def compiled_optimizer(workers, optimizer, loss):
 
 
 def _check_rate(optimizer, method):
-    """Raises ValueError for momentum with "dsgd", none with others, or rate 0 with "decentlam"."""
+    """Raises ValueError for a momentum or learning rate that the method does not allow.
+
+    "dsgd" has to have no momentum, and the other methods some. A learning rate that is no schedule
+    has to be in its range; "decentlam" does not allow 0.
+    """
     if (optimizer.momentum > 0) == (method == "dsgd"):
         raise ValueError(
             f"method={method!r} and momentum={optimizer.momentum!r} do not go together: 'dsgd' is "
@@ -138,7 +142,7 @@ def _check_rate(optimizer, method):
 
 
 def check_convergence(method, matrices, momentum):
-    """Checks that the workers come together.
+    """Checks that the differences between the workers shrink to zero, apart from gradients.
 
     Args:
         method: The method of `Decentralized`.
@@ -146,7 +150,7 @@ def check_convergence(method, matrices, momentum):
         momentum: The momentum, in [0, 1). It matters to "decentlam" alone.
 
     Raises:
-        ValueError: If the workers drift apart, stay apart, or if it is not known whether they do.
+        ValueError: If the differences grow or stay, or if it is not known whether they do.
     """
     if method != "decentlam":
         if not rules.averages(matrices):
@@ -180,7 +184,7 @@ def check_batch(size, workers):
         workers: The number of workers.
 
     Raises:
-        ValueError: If it does not; the error has the nearest sizes.
+        ValueError: If the batch does not divide; the error has the nearest sizes that do.
     """
     share, remainder = divmod(size, workers)
     if remainder:

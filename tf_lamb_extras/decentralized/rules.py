@@ -1,38 +1,39 @@
-"""Defines the rules of decentralized training, its topologies, and whether the workers agree.
+"""Defines the update rules of decentralized training, its topologies, and their convergence.
 
 Each worker averages with its neighbours instead of with everyone. A rule reads the other workers
-only through `mix`. For an array x that every worker j has, `mix` gives worker i the sum
-sum_j w_ij x_j. Nothing else communicates.
+only through `mix`. For an array x of which every worker j has its own x_j, `mix` gives worker i the
+weighted mean sum_j w_ij x_j. Nothing else communicates.
 
 The velocity includes the learning rate, as that of `keras.optimizers.SGD` does: it is the papers' m
-times lr. At a constant rate both forms are the same. A change of the rate multiplies the papers' m
-by the old rate over the new one, and leaves what DecentLaM's velocity holds of the workers'
-differences as it was. If `mix` is the mean of all, the mean of the workers moves as SGD's does,
-whatever the schedule.
+times lr. At a constant rate both forms are the same. After a change of the rate, this form is the
+papers' with m multiplied by the old rate over the new one. DecentLaM's velocity contains
+differences between the workers, and these stay as they were. If `mix` is the mean of all workers,
+the mean of their weights moves as with SGD, for every schedule.
 
-Every mixing matrix W here is doubly stochastic. Its rows sum to 1, so that workers who agree stay
-as they are. Its columns sum to 1, so that mixing does not change the mean of all workers. The
-topologies, with each worker's weights and the workers that have them:
+Every mixing matrix W = (w_ij) here is doubly stochastic. Its rows sum to 1, so that mixing does not
+change equal workers. Its columns sum to 1, so that mixing does not change the mean of all workers.
+The topologies, with the weights w_ij of worker i and the workers j that have them:
 
     ring                    1/3: itself and both neighbours
-    one_sided_ring          1/2: itself and the next
-    exponential             1/(1 + hops): itself and those 1, 2, 4, ... further on
-    symmetric_exponential   likewise, those 1, 4, 16, ... away on either side
-    one_peer_exponential    1/2: itself and, in turn, the one 1, 2, 4, ... further on
-    grid                    Metropolis weights: the neighbours in the most square rectangle
-    full                    1/n: everyone
+    one_sided_ring          1/2: itself and the next worker
+    exponential             equal: itself and the workers i + 1, i + 2, i + 4, ...
+    symmetric_exponential   equal: itself and the workers i + 1, i - 1, i + 4, i - 4, i + 16, ...
+    one_peer_exponential    1/2: itself and, in turn, worker i + 1, i + 2, i + 4, ...
+    grid                    Metropolis weights: itself and its neighbours in a rectangle that is as
+                            square as possible
+    full                    1/n: all n workers
 
-DecentLaM's momentum also acts on the workers' differences. Without gradients its step, in weights x
-and velocity v of all workers, is
+DecentLaM's momentum b also acts on the differences between workers. Without gradients, a step is
 
     x <- W x - b v        v <- (I - W) x + b v
 
-For an eigenvalue of W this is a 2 x 2 matrix. If the eigenvalue is real, as for every symmetric W,
-differences shrink whatever b < 1 is. If it is complex, or if matrices take turns, they may grow: at
+for the weights x and velocities v of all workers. For each eigenvector of W this is a
+multiplication by a 2 x 2 matrix (`_radius`). If the eigenvalue is real, as for every symmetric W,
+differences shrink for every b < 1. If it is complex, or if matrices take turns, they may grow: at
 b = 0.9 they grow for `one_sided_ring` from three workers on, and for `exponential` and
-`one_peer_exponential` from four on. The differences of the other methods shrink whatever W is, if
-it makes workers equal by itself (`averages`). Two workers who only swap their weights stay as far
-apart as they are.
+`one_peer_exponential` from four on. With the other methods differences shrink for every W with
+which mixing alone makes workers equal (`averages`). Two workers who only swap their weights never
+become equal.
 """
 
 import cmath
@@ -85,7 +86,7 @@ def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix, order="adapt_then_co
     Returns:
         The new w and v.
 
-    Source: Yuan et al., arXiv:2104.11981; the orders go by BlueFog's names.
+    Source: Yuan et al., arXiv:2104.11981; the names of the orders are BlueFog's.
     """
     v = momentum * v + lr * decayed(g, decay, w)
     w = mix(w - v) if order == "adapt_then_combine" else mix(w) - v
@@ -93,14 +94,14 @@ def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix, order="adapt_then_co
 
 
 def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
-    """Takes one step of DecentLaM, whose momentum averages what DSGD would have moved w by.
+    """Takes one step of DecentLaM, whose velocity accumulates the steps that DSGD would take.
 
         s  = w - mix(w - lr (g + decay w))
         v <- b v + s
         w <- w - v
 
-    Its fixed point is DSGD's, whatever b is; that of `dmsgd` is DSGD's at lr/(1 - b). If lr is 0,
-    neither w nor v changes.
+    Its fixed point is that of DSGD for every b, while `dmsgd` has the fixed point of DSGD at
+    lr/(1 - b). If lr is 0, neither w nor v changes.
 
     Args:
         xp: A namespace of array functions.
@@ -115,8 +116,8 @@ def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
     Returns:
         The new w and v.
 
-    Source: Yuan et al., arXiv:2104.11981, where s/lr is the gradient, which lr = 0 leaves
-    undefined.
+    Source: Yuan et al., arXiv:2104.11981. It uses s/lr as the gradient, which is undefined at
+    lr = 0.
     """
     s = w - mix(w - lr * decayed(g, decay, w))
     new_v = momentum * v + s
@@ -144,7 +145,7 @@ class Term:
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """Holds one step's mixing matrix as exchanges.
+    """Holds the mixing matrix of one step as exchanges between workers.
 
     Attributes:
         own: The weight of each worker's own array.
@@ -156,7 +157,7 @@ class Mixing:
 
     @classmethod
     def of(cls, matrix: Matrix) -> "Mixing":
-        """Makes the exchanges of a mixing matrix, one for each diagonal with weights."""
+        """Converts a mixing matrix, with an exchange for each cyclic diagonal that is not 0."""
         n = len(matrix)
         terms = []
         for distance in range(1, n):
@@ -168,7 +169,7 @@ class Mixing:
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is the mean of all workers, for which an all-reduce is used instead."""
+        """Whether mixing gives the mean of all workers, for which an all-reduce is used instead."""
         n = len(self.own)
         weights = [*self.own, *(w for term in self.terms for w in term.weights)]
         return len(self.terms) == n - 1 and all(math.isclose(w, 1 / n) for w in weights)
@@ -185,7 +186,7 @@ def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
 
     Raises:
         ValueError: If the name is unknown, or the matrix has another size, is not doubly
-            stochastic, has a negative weight, or leaves a worker without a way from another.
+            stochastic, has a negative weight, or does not connect all workers.
     """
     if isinstance(topology, str):
         if topology not in TOPOLOGIES:
@@ -196,7 +197,7 @@ def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
 
 
 def _given(topology, workers):
-    """Returns the user's matrix as a `Matrix`, checked."""
+    """Checks the user's matrix, and returns it as a `Matrix`; raises ValueError for a bad one."""
     try:
         matrix = tuple(tuple(float(weight) for weight in row) for row in topology)
     except (TypeError, ValueError) as error:
@@ -242,11 +243,11 @@ def _check_weights(matrix):
 
 
 def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:
-    """Returns the matrix of a mean over each worker and those at some offsets, of equal weights.
+    """Returns a matrix by which each worker averages, with equal weights, with some others.
 
     Args:
         workers: The number of workers.
-        offsets: The differences of worker numbers, modulo `workers`.
+        offsets: The numbers of these others minus that of the worker, modulo `workers`.
     """
     hops = {0, *(offset % workers for offset in offsets)}
     return tuple(
@@ -304,15 +305,15 @@ _MOMENTA = [i / 100 for i in range(99, 0, -1)]
 def averages(matrices: Sequence[Matrix]) -> bool:
     """Returns whether mixing alone makes all workers equal, in the long run.
 
-    It does if, after enough turns, each worker has heard of everyone. If (n - 1)^2 + 1 turns of n
-    workers do not suffice, no number of them does.
+    It does if, after enough turns of all matrices, the weights of each worker depend on those of
+    every other. If (n - 1)^2 + 1 turns of n workers do not suffice, no number of turns does.
 
     Args:
         matrices: The mixing matrices, which take turns.
     """
     import numpy as np
 
-    has_heard = np.eye(workers := len(matrices[0]), dtype=bool)  # worker i of worker j
+    has_heard = np.eye(workers := len(matrices[0]), dtype=bool)  # [i, j]: worker i of worker j
     for matrix in matrices:
         has_heard = (np.array(matrix) > 0) @ has_heard
     for _ in range(2 * workers.bit_length()):
@@ -321,7 +322,7 @@ def averages(matrices: Sequence[Matrix]) -> bool:
 
 
 def growth(matrices: Sequence[Matrix], momentum: float) -> float | None:
-    """Returns the factor by which DecentLaM's differences grow per step, in the long run.
+    """Returns the factor per step by which differences grow with DecentLaM, in the long run.
 
     Args:
         matrices: The mixing matrices, which take turns.
@@ -336,9 +337,9 @@ def growth(matrices: Sequence[Matrix], momentum: float) -> float | None:
 
 
 def largest_momentum(matrices: Sequence[Matrix]) -> float:
-    """Returns the largest momentum, in hundredths, at which DecentLaM's workers come together.
+    """Returns the largest multiple of 0.01 that, as momentum of DecentLaM, lets differences shrink.
 
-    Returns 0 if there is none, or if `growth` does not know.
+    Returns 0 if there is none, or if `growth` is None for these matrices.
     """
     modes = _modes(matrices)
     return 0.0 if modes is None else next((b for b in _MOMENTA if _growth(modes, b) < 1), 0.0)
@@ -360,7 +361,7 @@ def _modes(matrices):
     if len(matrices) == 1 and _is_symmetric(matrices[0]):
         import numpy as np
 
-        # They ascend; the last is 1, that of equal workers.
+        # The eigenvalues ascend; the last is 1, that of equal workers.
         return [(value,) for value in np.linalg.eigvalsh(matrices[0])[:-1].tolist()]
     return None
 

@@ -1,4 +1,4 @@
-"""Trains a Keras model decentralized on JAX, by Keras's own `fit` on the weights of many workers.
+"""Trains a Keras model on JAX with many workers, each with its own weights, by Keras's `fit`.
 
 Seams into Keras 3 (3.15.1), all in this file:
     `Trainer._symbolic_build`, `_make_function`, `_update_metrics_variables`: of the JAX backend, as
@@ -21,7 +21,7 @@ from tf_lamb.core.messages import warn
 from tf_lamb_extras.decentralized import checks, rules
 from tf_lamb_extras.decentralized.workers import Consensus, Workers
 
-# The rule of each method.
+# Method -> its update rule.
 _RULES: dict[str, Callable] = {
     "decentlam": rules.decentlam,
     "dmsgd": rules.dmsgd,
@@ -35,8 +35,10 @@ class Decentralized(keras.Model):
 
         x_i <- sum_j w_ij (x_j - lr g_j)        "dsgd"; the others add momentum
 
-    Each device is a worker with its own weights and its own part of every batch: the first of n
-    takes the first n-th. Instead of an all-reduce of the gradients, a step has one exchange with
+    Each device i is a worker with its own weights x_i and its own part of every batch: the first of
+    n workers takes the first n-th. g_j is the gradient of worker j on its part, lr the learning
+    rate, and w_ij the weight with which worker i averages the weights of worker j, 0 unless j is i
+    or a neighbour. Instead of an all-reduce of the gradients, a step has one exchange with
     each neighbour. `fit`, callbacks, metrics and the progress bar are Keras's own. The logs of each
     epoch contain `consensus_distance`: the mean over workers of |x_i - mean x|^2. Evaluation,
     prediction and saving use the mean of all weights. Each worker has its own statistics of batch
@@ -120,12 +122,12 @@ class Decentralized(keras.Model):
         """Compiles as `keras.Model.compile`, with the first call's optimizer and the model's loss.
 
         Args:
-            optimizer: The optimizer of the first call. Defaults to None, which means the same.
-            loss: Must be None, the default.
+            optimizer: None, the default, or the optimizer of the first call, which stays.
+            loss: Must be None, the default: the loss of the wrapped model stays.
             options: Further arguments of `keras.Model.compile`.
 
         Raises:
-            ValueError: If the optimizer or the loss is another one.
+            ValueError: If the optimizer is another one, or a loss is given.
         """
         super().compile(checks.compiled_optimizer(self, optimizer, loss), **options)
 
@@ -166,13 +168,13 @@ class Decentralized(keras.Model):
         print_fn(self._made_plan().table())
 
     def _made_plan(self):
-        """Returns the plan of weight decay, from the paths of the model's variables."""
+        """Returns the plan, which has the weight decay of each variable by its path."""
         trained = self._workers.model.trainable_variables
         paths, shapes = [v.path for v in trained], [v.shape for v in trained]
         return self._plan_for(paths, shapes, excluded_by_identity=[False] * len(paths))
 
     def fit(self, *arguments, callbacks=None, **options):
-        """Trains as `keras.Model.fit`; a batch is that of all workers together.
+        """Trains as `keras.Model.fit`; each batch is divided among the workers.
 
         Args:
             arguments: Positional arguments of `keras.Model.fit`.
@@ -224,14 +226,14 @@ class Decentralized(keras.Model):
     def lower(
         self, x: Any, y: Any = None, sample_weight: Any = None, *, devices: Any = None
     ) -> Any:
-        """Returns the step of `fit` on such a batch, as a `jax.stages.Lowered`; nothing runs.
+        """Lowers the step of `fit` for a batch, to a `jax.stages.Lowered`; runs nothing.
 
         Args:
             x: The inputs of a whole batch: arrays, or other objects with a shape and a dtype.
             y: The targets of the batch, likewise. Defaults to None.
             sample_weight: The weights of the examples, likewise. Defaults to None.
-            devices: The devices to compile for, one per worker. Defaults to those that this trains
-                on.
+            devices: The devices to compile for, one per worker. Defaults to None: those on which
+                this model trains.
 
         Raises:
             ValueError: If there are more or fewer devices than workers.
@@ -249,7 +251,7 @@ class Decentralized(keras.Model):
         return self._jitted(workers).lower(state, data)
 
     def make_train_function(self, force=False):
-        """Compiles the step; arrays of all workers, and the batch, lie split over the devices.
+        """Compiles the step, with the batch and the workers' arrays split over the devices.
 
         Args:
             force: Whether to compile it again if it exists. Defaults to False.

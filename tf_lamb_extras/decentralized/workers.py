@@ -1,7 +1,8 @@
-"""Defines the workers, one per device: the layout of their arrays, and the step that they take.
+"""Defines the workers, one per device: the sharding of their arrays, and the step they take.
 
-An array of all workers has one more axis in front, which is sharded over the devices. A worker's
-program sees its own part of the array, and what `ppermute` brings from the neighbours.
+An array of all workers stacks the arrays of each. Its first axis is that of the workers, and is
+sharded over the devices. A worker's program sees its own part of the array, and what `ppermute`
+brings from the neighbours.
 
 Seam into Keras 3 (3.15.1): `Variable._layout`, the sharding of every value that it is assigned.
 """
@@ -18,11 +19,11 @@ AXIS = "workers"  # the name of the axis of workers in the mesh
 
 
 class Workers:
-    """Holds the arrays and programs of all workers.
+    """Makes the arrays and programs of all workers.
 
     Args:
-        model: The model, of which each worker has weights.
-        rule: The update of one weight, a function of `rules.py`.
+        model: The model, of whose variables each worker has a copy.
+        rule: The update rule of a variable, a function of `rules.py`.
         matrices: The mixing matrices, which take turns.
         devices: The devices, one per worker.
     """
@@ -39,9 +40,12 @@ class Workers:
         self._replicated = jax.NamedSharding(self._mesh, jax.P())
 
     def copies(self):
-        """Returns new variables of all workers: the model's trained ones, and its other ones.
+        """Makes the variables of all workers, one for each variable of the model.
 
-        All workers begin alike, except for their random generators.
+        All workers begin with the model's values, except in states of random generators.
+
+        Returns:
+            A list for the trained variables, and one for the others.
         """
         model = self.model
         seeds = replicas.seed_states(model)
@@ -49,7 +53,11 @@ class Workers:
         return trained, [self._copies(v, id(v) in seeds) for v in model.non_trainable_variables]
 
     def _copies(self, variable, is_seed):
-        """Returns a variable of all workers, from one of the model."""
+        """Makes a variable that holds a copy of one of the model's variables for each worker.
+
+        The copies are split over the devices. They are equal, unless they are the state of a random
+        generator (`is_seed`): then each worker gets a seed of its own.
+        """
         import jax
 
         value = jax.device_get(variable.value)
@@ -70,21 +78,21 @@ class Workers:
 
     @functools.cached_property
     def means(self):
-        """A function from a list of arrays of all workers to their means, on the host.
+        """A function from a list of arrays of all workers to their means, as NumPy arrays.
 
-        For an array of whole numbers, it gives the first worker's part instead.
+        For an array of integers, it gives the first worker's part instead.
         """
         import jax
 
         means = jax.jit(lambda arrays: [_mean(array) for array in arrays])
-        # Keras moves values from the host to the one device on which it evaluates the model.
+        # Keras moves NumPy arrays to the one device on which it evaluates the model.
         return lambda arrays: jax.device_get(means(arrays))
 
     @functools.cached_property
     def consensus_distance(self):
         """A function from a list of arrays of all workers to mean_i |x_i - mean x|^2.
 
-        The distance is over all arrays together.
+        x_i are the parts of worker i in all arrays together.
         """
         import jax
 
@@ -96,7 +104,7 @@ class Workers:
         return distance
 
     def share(self, variables):
-        """Replicates these variables, and every value that they are assigned, on all devices."""
+        """Replicates variables on all devices, and every value that is assigned to them later."""
         for variable in variables:
             variable._layout = self._replicated
             variable.assign(variable.value)
@@ -161,7 +169,7 @@ class Workers:
         import jax
 
         def worker(rate, turn, state, data):
-            """Makes the step of one worker, with its parts of the state and of the data."""
+            """Takes the step of one worker, with its parts of the state and of the data."""
             *worker_state, metrics = state
             weights, non_trainable, slots = jax.tree.map(lambda x: x[0], worker_state)
             (_, (loss, predictions, non_trainable, metrics)), gradients = replicas.gradient(
@@ -189,7 +197,7 @@ class Workers:
 
 
 def _mean(array):
-    """Returns the mean over workers, or the first worker's part of an array of whole numbers."""
+    """Returns the mean over workers; of an array of integers, the first worker's part."""
     return ops.mean(array, axis=0) if keras.backend.is_float_dtype(array.dtype) else array[0]
 
 
