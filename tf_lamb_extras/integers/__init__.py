@@ -1,7 +1,7 @@
 """Computes batch normalization and its activation in integer arithmetic, in both Kerases.
 
-`QuantizedReLU` is a layer of the Keras that `tf.keras` names. `tf_lamb_extras.integers.keras` and
-`tf_lamb_extras.integers.tf_keras` have the layer of one Keras each.
+`QuantizedReLU` is the layer for the Keras that `tf.keras` is. Those for Keras 3 and for tf_keras
+are also in `tf_lamb_extras.integers.keras` and `tf_lamb_extras.integers.tf_keras`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""Finds the inputs of a model's batch normalizations: integers, with their step and range.
+"""Finds the integers that a model's batch normalizations read, with their step and range.
 
-It finds layers by how the model calls them, in functional and `Sequential` models of both Kerases.
+It follows the graph of layers in functional and `Sequential` models, of Keras 3 and tf_keras.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from tf_lamb.core.checks import number
 from tf_lamb_extras.integers import arithmetic
 from tf_lamb_extras.integers.activation import QuantizedReLU
 
-# Layers that return numbers of their input, or zeros, at inference.
+# Layers whose output at inference consists of values of their input, and zeros.
 _PASS = (
     "Cropping1D", "Cropping2D", "Cropping3D", "Dropout", "Flatten", "GlobalMaxPooling1D",
     "GlobalMaxPooling2D", "GlobalMaxPooling3D", "MaxPooling1D", "MaxPooling2D", "MaxPooling3D",
@@ -20,19 +20,20 @@ _PASS = (
 )  # fmt: skip
 # Layers that sum products of inputs and weights.
 _SUM = ("Conv1D", "Conv2D", "Conv3D", "Dense", "DepthwiseConv2D")
-_MOST = 2**15  # a kernel's whole numbers have to be smaller
+_MOST = 2**15  # the integers of a kernel, without their signs, must be below it
 
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """Holds the input of one batch normalization: step x + bias, with a range of x per channel.
+    """Holds the input of one batch normalization: step x + bias, with the range of the integers x.
 
     Attributes:
-        step: The size of one unit of x.
+        step: The factor of x.
         low: The lowest x of each channel.
         high: The highest x of each channel.
         bias: The bias of each channel.
-        kernel_step: The step of the kernel's weights; None if the user gave the range.
+        kernel_step: The power of two of which the kernel's weights are multiples; None if the user
+            gave the step and the range of x.
     """
 
     step: float
@@ -60,14 +61,14 @@ class Call:
 
 
 def calls_of(model, function: str) -> list[Call]:
-    """Returns the calls of a model's layers, in their order.
+    """Returns the calls of a model's layers, each after those that it depends on.
 
     Args:
         model: A functional or `Sequential` model.
         function: The name of the public function, for the error.
 
     Raises:
-        ValueError: If the model does not tell how its layers follow each other.
+        ValueError: If the model has no graph of its layers.
     """
     # seam: Keras 3.15.1, whose Sequential holds a functional model; tf_keras 2.20.1.
     graph = getattr(model, "_functional", None) or model
@@ -88,7 +89,7 @@ def calls_of(model, function: str) -> list[Call]:
 
 
 class Accumulators:
-    """Finds the accumulators of a model's batch normalizations, from the calls of its layers.
+    """Finds the inputs (accumulators) of batch normalizations, from the calls of a model's layers.
 
     Args:
         layers: The module `layers` of the model's Keras.
@@ -131,7 +132,7 @@ class Accumulators:
         kernel = (layer.kernel if kernel is None else kernel).numpy().astype("float64")
         step, multiples = _on_grid(kernel, layer.name)
         channels = call.layer.moving_mean.shape[0]
-        multiples = multiples.reshape(-1, channels)  # also that of a depthwise kernel
+        multiples = multiples.reshape(-1, channels)  # a depthwise kernel's channels are two axes
         positive, negative = (
             [int(total) for total in part.sum(0).tolist()]
             for part in (multiples * (multiples > 0), multiples * (multiples < 0))
@@ -162,7 +163,14 @@ class Accumulators:
         return tuple(layer.bias.numpy().tolist()) if has_bias else (0.0,) * channels
 
     def _grid(self, tensor, name) -> tuple[float, int, int]:
-        """Returns the scale and the range of a tensor's levels, which contains 0 for padding."""
+        """Describes a tensor whose values are integers (levels) times a scale.
+
+        Raises ValueError if they are not, or not known to be.
+
+        Returns:
+            The scale, and the least and the greatest level. The range contains 0, as padding adds
+            zeros.
+        """
         maker = self._makers[tensor]
         layer = maker.layer
         if isinstance(layer, QuantizedReLU):
@@ -200,7 +208,7 @@ def _on_grid(kernel, name):
         if not ((kernel / step) % 1).any():
             return step, kernel / step
         step /= 2
-    # With this step, the weights are whole numbers of eight bits.
+    # Multiples of this step would be whole numbers of eight bits.
     coarser_step = 2.0 ** (math.frexp(largest)[1] - 7)
     raise ValueError(
         f"{name}: the kernel is on no grid: its weights are not whole numbers of 16 bits times a "
@@ -217,8 +225,8 @@ def given(name, value, bias) -> Accumulator:
         bias: The bias of each channel.
 
     Raises:
-        TypeError: If the value is not three entries, the step is not a number, or the range is not
-            whole numbers.
+        TypeError: If the value does not have three elements, the step is not a number, or the range
+            is not two whole numbers.
         ValueError: If the step is not above 0, or the range is invalid.
     """
     if not isinstance(value, (list, tuple)) or len(value) != 3:

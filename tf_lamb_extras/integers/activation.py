@@ -6,18 +6,18 @@ from tf_lamb_extras.integers import arithmetic
 
 
 class QuantizedReLU:
-    """An activation with n bits, trained like a ReLU with an upper limit.
+    """Rounds down to one of 2^n levels; trains like a ReLU with an upper limit.
 
         y = scale clip(floor(x / scale), 0, 2^bits - 1)
         dy/dx = 1 for 0 <= x <= 2^bits scale, and 0 elsewhere        (straight through the floor)
 
-    After a `BatchNormalization` with integers times a step as its input, `fixed_point` converts
-    both layers to integer arithmetic.
+    If the layer before is a `BatchNormalization` whose inputs are integers times a step,
+    `fixed_point` converts both layers to integer arithmetic.
 
     Args:
         bits: n, an integer from 1 to 16.
-        scale: Size of one level, a power of two: no float is then rounded. Defaults to None:
-            4 / 2^bits, an upper limit at four standard deviations.
+        scale: Distance between two levels, a power of two, because multiplying by that rounds no
+            float. Defaults to None: 4 / 2^bits, an upper limit at four standard deviations.
         kwargs: `name`, `dtype` and `trainable`, as every layer has.
 
     Input and output have the same shape.
@@ -40,7 +40,7 @@ class QuantizedReLU:
           Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through)
     """
 
-    if TYPE_CHECKING:  # the subclass of a Keras sets it
+    if TYPE_CHECKING:  # the subclasses for Keras 3 and for tf_keras set it
         _xp: Any
 
     def __init__(self, bits: int, scale: float | None = None, **kwargs: Any):
@@ -51,11 +51,15 @@ class QuantizedReLU:
         self.supports_masking = True
 
     def call(self, inputs):
-        """Computes the levels of the inputs; the gradient ignores the rounding."""
+        """Rounds the inputs down to multiples of `scale` within the range.
+
+        The gradient ignores the rounding.
+        """
         xp, top = self._xp, 2**self.bits
         clipped = xp.clip(inputs, 0.0, top * self.scale)
         levels = self.scale * xp.clip(xp.floor(clipped / self.scale), 0.0, top - 1.0)
-        # Exact, by Sterbenz's lemma: above level 0, `clipped` is between its level and twice that.
+        # The sum is exactly `levels`, by Sterbenz's lemma: above level 0, `clipped` is between
+        # the level and twice the level.
         return clipped + xp.stop_gradient(levels - clipped)
 
     def compute_output_shape(self, input_shape):
@@ -63,5 +67,5 @@ class QuantizedReLU:
         return input_shape
 
     def get_config(self):
-        """Returns the framework's config with the arguments."""
+        """Returns Keras's config of a layer, and the constructor's arguments."""
         return {**super().get_config(), "bits": self.bits, "scale": self.scale}  # type: ignore[misc]

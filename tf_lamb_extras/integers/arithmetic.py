@@ -1,14 +1,15 @@
 """Computes batch normalization and the n-bit activation after it, in integer arithmetic.
 
-At inference the two are `y = clip(floor(k x + b), 0, 2^n - 1)` of a whole number x, the
+At inference the two compute `y = clip(floor(k x + b), 0, 2^n - 1)` from a whole number x, the
 accumulator. `integers` finds integers A, B and d that give the same y at every x of a range:
 
     T_j = the first x with k x + b >= j                    j = 1 ... 2^n - 1, for k > 0
     A T_j + B >= j 2^d   and   A (T_j - 1) + B <= j 2^d - 1    at every T_j inside the range
     y = clip((A x + B) >> d, 0, 2^n - 1)
 
-The claim is that of Lin et al., arXiv:2008.13128: one scale, 2^-d, for A and B. The construction is
-ours, and exact by design: once the thresholds are found, all numbers are whole.
+The claim that such integers exist, with one scale 2^-d for A and B, is that of Lin et al.,
+arXiv:2008.13128. The construction is ours, and exact by design: once the thresholds T_j are found,
+it computes with integers only.
 """
 
 import bisect
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from tf_lamb.core.checks import real
 
-_INT32 = 2**31  # the first whole number above the range of int32
+_INT32 = 2**31  # the smallest integer above the range of int32
 _MOST_BITS = 16  # of an activation: 65,535 thresholds per channel
 
 
@@ -55,7 +56,7 @@ def folded(gamma, beta, mean, variance, *, epsilon, step=1.0, scale=1.0, name="c
 
         (gamma (step x - mean) / sqrt(variance + epsilon) + beta) / scale = k x + b
 
-    It is computed in float64. Steps and scales that are powers of two are not rounded.
+    It is computed in float64. A step or scale that is a power of two causes no rounding.
 
     Args:
         gamma: The scale of the batch normalization.
@@ -83,11 +84,11 @@ def folded(gamma, beta, mean, variance, *, epsilon, step=1.0, scale=1.0, name="c
 
 
 def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
-    """Returns the integers of a channel with the least shift d for which there are any.
+    """Returns the integers A, B and d of a channel, with the least shift d for which they exist.
 
-    A is next to k 2^d, and B is the least possible. They give the same y as `floor(k * x + b)`,
-    computed in the arithmetic of k and b. Floats round, but with k >= 0 the rounded line never
-    falls, so that bisection finds the thresholds. A `Fraction` is exact.
+    A is near k 2^d, and B is the least that goes with A. They give the same y as `floor(k * x + b)`
+    computed in the arithmetic of k and b. Floats are rounded, but for k >= 0 the rounded line never
+    falls, so that bisection finds the thresholds. `Fraction`s are exact.
 
     Args:
         k: The slope, a float or a `Fraction`.
@@ -99,9 +100,10 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
 
     Raises:
         TypeError: If bits, low or high is not a whole number.
-        ValueError: If there is no such range of int32, if k or b is not finite, or if int32 would
-            overflow, |A| max|x| + |B| >= 2^31. Also for floats that are whole numbers but for their
-            rounding at several x, if they round to no line: -0.02 x + 53.4 from 900 to 2,100.
+        ValueError: If the range is not one of int32, if k or b is not finite, or if int32 would
+            overflow, |A| max|x| + |B| >= 2^31. Also if, in floats, k x + b should be a whole number
+            at several x, and is rounded up at one and down at the next, so that no line has the
+            same y: -0.02 x + 53.4 from 900 to 2,100.
     """
     bits, (low, high) = check_bits(bits), check_range(low, high, name)
     if not (math.isfinite(k) and math.isfinite(b)):
@@ -159,8 +161,8 @@ def _thresholds(k, b, bits, low, high):
     The arguments are those of `_least_shift`.
 
     Returns:
-        The level at the least x, the level at the greatest x, and level -> the first x that has it,
-        for each level after the first.
+        The level at the least x; the level at the greatest x; and a dict, from each level after the
+        first to the least x at which the line reaches it.
     """
 
     def line(x):
@@ -174,13 +176,13 @@ def _thresholds(k, b, bits, low, high):
 
 
 def _rising(k, b, bits, low, high) -> Integers | None:
-    """Returns `_least_shift` for a slope k >= 0."""
+    """Returns the integers as `_least_shift` does, for a slope k >= 0."""
     top = 2**bits - 1
     first_level, last_level, thresholds = _thresholds(k, b, bits, low, high)
     if first_level == last_level:
         return Integers(0, first_level, 0)
-    # (x, level): at x the line is at least at `reached`, and below `missed`. At the ends of the
-    # range only 0 and `top` hold by clipping.
+    # Pairs (x, level): at x the line has to be at least at a level of `reached`, and below a level
+    # of `missed`. At the ends of the range, clipping ensures the levels 0 and `top`, and no others.
     reached = [(low, first_level)] * (first_level > 0) + [(x, j) for j, x in thresholds.items()]
     missed = [(x - 1, j) for j, x in thresholds.items()] + [(high, last_level + 1)] * (
         last_level < top
@@ -190,18 +192,25 @@ def _rising(k, b, bits, low, high) -> Integers | None:
     def fit(d):
         return _fit(slope, d, reached, missed)
 
-    # Integers for a shift of d, doubled, are integers for d + 1, so that bisection finds the least.
+    # If A and B satisfy the conditions for a shift d, 2 A and 2 B do so for d + 1. Therefore
+    # bisection finds the least shift.
     d = bisect.bisect_left(range(32), True, key=lambda d: fit(d) is not None)
     return fit(d) if d < 32 else None
 
 
 def _fit(slope, d, reached, missed) -> Integers | None:
-    """Returns A near slope x 2^d and the least B that meet all conditions; None if no A does.
+    """Returns A near slope 2^d, and the least B, that meet all conditions; None if no A does.
 
-    The conditions are A x + B >= j 2^d at every (x, j) in `reached`, and < at every one in
-    `missed`. A point that is reached and one that is missed bound A together. Each turn takes the
-    bound from the two that are furthest from holding. It ends when some B is between all, or no A
-    is left.
+    The conditions are A x + B >= j 2^d at every (x, j) in `reached`, and A x + B < j 2^d at every
+    (x, j) in `missed`. A pair of a reached and a missed point sets a bound on A. Each iteration
+    takes the bound of the pair that A fails by most. The loop ends when some B meets all
+    conditions, or no A is left between the bounds.
+
+    Args:
+        slope: The slope of the line.
+        d: The shift.
+        reached: Pairs (x, level): at x the line has to be at least at the level.
+        missed: Pairs (x, level): at x the line has to be below the level.
     """
     scale = 2**d
     least_a, greatest_a = -math.inf, math.inf
@@ -235,7 +244,7 @@ def width(channel: Integers, low: int, high: int) -> int:
 
 
 def evaluate(xp, x, a, b, shift, bits: int):
-    """Returns y of accumulators; a right shift keeps the sign, so that it rounds down.
+    """Returns clip((a x + b) >> shift, 0, 2^bits - 1); the shift keeps the sign and rounds down.
 
     Args:
         xp: A namespace of array functions.
@@ -272,7 +281,7 @@ def check_scale(name: str, scale) -> float:
         scale: The scale.
 
     Raises:
-        ValueError: If it is not a power of two, which alone multiplies floats without rounding.
+        ValueError: If the scale is not a power of two, which multiplies floats without rounding.
     """
     try:
         number = real(scale)

@@ -28,7 +28,8 @@ class FixedPointLayer:
         activation: The name of the activation.
         bits: The bits of the activation.
         axis: The axis of the channels.
-        kernel_step: The step of the kernel's weights; None if the user gave the range.
+        kernel_step: The power of two of which the kernel's weights are multiples; None if the user
+            gave the step and the range of x.
         low: The lowest x of each channel.
         high: The highest x of each channel.
         a: The factor of x.
@@ -92,7 +93,7 @@ class FixedPointLayer:
 
 @dataclasses.dataclass(frozen=True)
 class FixedPoint:
-    """Holds the batch normalizations of a model in integers, and the reasons for the other ones.
+    """Holds the batch normalizations of a model in integers, and why others stay as they are.
 
     Attributes:
         layers: The batch normalizations in integers, by name.
@@ -131,23 +132,25 @@ def fixed_point(
 
         clip(floor(k x + b), 0, 2^n - 1)    =    clip((A x + B) >> d, 0, 2^n - 1)
 
-    with integers A, B and d, at every x of the channel's range. d is the smallest possible.
+    with integers A, B and d, at every x of the channel's range. k and b combine the parameters
+    of the batch normalization; n is the activation's number of bits. d is the smallest possible.
     The left side is in float64; the model's own float32 could differ where k x + b is within
     its rounding of an integer.
 
-    Accumulators are integers if a layer (`Dense`, `Conv1D` to `Conv3D`, `DepthwiseConv2D`)
-    sums integer inputs times integer weights. The inputs are levels of a `QuantizedReLU` or the
+    x is an integer if the layer before (`Dense`, `Conv1D` to `Conv3D`, `DepthwiseConv2D`) sums
+    integer inputs times integer weights. The inputs are levels of a `QuantizedReLU` or the
     model's own inputs; max pooling, padding and reshaping may be between. The weights are
-    multiples of a power of two. The range is the widest that the weights allow. B contains the
-    layer's bias. The model does not change.
+    multiples of a power of two. The range of x is the widest that the weights allow. B contains
+    the layer's bias. The model does not change.
 
     Args:
         model: A trained functional or `Sequential` model.
         input_range: The lowest and the highest input of the model, both integers. Defaults to
-            None: no batch normalization reads the model's input.
+            None, which is enough if no layer before a batch normalization sums the model's input.
         accumulators: The inputs of batch normalizations that the function cannot find, or finds
             with too wide a range: a dict from the name to (step, lowest, highest). The input is
-            step x with x in that range, plus the bias of the layer before. Defaults to None.
+            step x with x in that range, plus the bias of the layer before. Defaults to None: the
+            function finds all inputs.
 
     Returns:
         An object with `layers`, a dict from names to integers (`a`, `b` and `shift`, ranges
@@ -234,9 +237,11 @@ def _norms(model, kind):
 
 
 def _pairs(model, norms, calls):
-    """Finds the batch normalizations that one activation alone reads.
+    """Finds the batch normalizations whose output one `QuantizedReLU`, and nothing else, reads.
 
-    Returns the call and the activation of each, by name, and why the other ones are left.
+    Returns:
+        Name -> (call, activation) of these batch normalizations, and name -> the reason for which
+        each other one stays as it is.
     """
     outputs = {id(tensor) for tensor in model.outputs}
     pairs, reasons = {}, {}
@@ -284,8 +289,9 @@ def _fixed(call, activation, finder, accumulator_range):
     Args:
         call: The call of the batch normalization.
         activation: The activation that follows.
-        finder: Finds the range of its accumulators from the layer before.
-        accumulator_range: The user's step and range of the accumulators; None for `finder`'s.
+        finder: The `Accumulators` of the model.
+        accumulator_range: The user's step and range of the accumulators. None has `finder` find
+            them from the layer before.
     """
     norm = call.layer
     channels = norm.moving_mean.shape[0]
