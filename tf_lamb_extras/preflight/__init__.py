@@ -1,7 +1,7 @@
-"""Tells a step's memory and time from the TPU's own compiler, before there is a TPU.
+"""Reports memory and minimum time of a training step on a TPU, without a TPU, by its compiler.
 
-`preflight` asks about a model of Keras 3 on JAX. `tf_lamb_extras.preflight.model_garden` is a
-command that asks about an experiment.
+`preflight` reports on a model of Keras 3 on JAX. `tf_lamb_extras.preflight.model_garden` is a
+command that reports on an experiment.
 """
 
 from typing import TYPE_CHECKING

@@ -65,26 +65,28 @@ def preflight(
         largest_batch: Whether to search for the largest batch that fits; this takes at most three
             more compilations. Defaults to True.
         cache_dir: A folder for the compiler's answers, about 1 kB each. The same step is then not
-            compiled again, so that a search that was killed goes on. Defaults to None: nothing is
-            kept.
+            compiled again, so that a second call continues an interrupted search. Defaults to
+            None: nothing is kept.
         print_fn: A function such as `print`, called with a line after each compilation. The line
-            names the program, and has its memory and the seconds. Defaults to None: nothing is
-            printed.
+            has the name of the program, its memory, and the seconds of the compilation. Defaults
+            to None: nothing is printed.
 
     Returns:
         A report: print it, or see `as_dict()`. Sizes are bytes of one replica. `memory.rest`
         includes the padding of memory tiles. XLA counts the operations of a loop, such as an
-        LSTM's, once; the bound is then lower than possible. With `gradient_accumulation_steps`, the
-        given batch is one micro-batch, and `work` covers a full update, the largest of a batch that
-        grows. `work.reduced` is the size of the program's all-reduces; an all-reduce over a part of
-        the replicas counts with the minimum on its links. Under `ModelParallel`, the examples of a
-        replica are the batch divided by all replicas, on average.
+        LSTM's, only once; the minimum time is then too low. With `gradient_accumulation_steps`, the
+        shapes are those of one micro-batch, and `work` covers a full update; of a batch that grows,
+        the largest update. `work.reduced` is the bytes of one all-reduce over all chips with the
+        same minimum time as the program's all-reduces, reduce-scatters and all-gathers together.
+        Under `ModelParallel`, several replicas may share the examples of a part of the batch;
+        `examples_a_replica` is then the examples of a part.
 
     Raises:
         ModuleNotFoundError: If libtpu is not installed.
         ValueError: For all errors that are detectable before a compilation: another backend, an
-            unknown topology, a mesh of another size, shapes that are incomplete or do not fit the
-            model, a batch that does not divide, or an optimizer that is built for another model.
+            unknown topology, a mesh of another size, shapes that are incomplete or that the model
+            does not take, a batch that does not divide, or an optimizer that is built for another
+            model.
 
     Example:
 
@@ -97,7 +99,7 @@ def preflight(
     >>> report.fits
     True
     """
-    # The quick checks come first, then those that load the compiler, then the model's.
+    # The quick checks come first, then those that load the compiler, then those that use the model.
     slice_ = roofline.topology(topology)
     if keras.backend.backend() != "jax":
         raise ValueError(
@@ -161,15 +163,18 @@ class _Compiled:
         return self._compile(f"{batch:,} examples", make)
 
     def update(self):
-        """Compiles the update alone."""
+        """Compiles the optimizer's update alone."""
         return self._compile("the update alone", self._programs.update)
 
     def _compile(self, name, make):
-        """Returns a program from the cache, or makes and compiles it.
+        """Returns a compiled program: from the cache if it has the answer, else by compiling.
 
         Args:
-            name: Its name, in the cache and for the printed line.
-            make: A function that makes it, lowered but not compiled.
+            name: The name of the program, in the cache and in the printed line.
+            make: A function that returns the lowered program, which is then compiled.
+
+        Raises:
+            Refused: If the compiler does not take the program.
         """
         start, outcome = time.perf_counter(), "refused"
         try:
@@ -186,8 +191,8 @@ class _Compiled:
     def network(self, program):
         """Returns the bytes to all-reduce, those of the update alone, and the collectives by kind.
 
-        A program has branches only for an update: when accumulation ends, or if the gradients are
-        finite. So the exchanges inside branches are the update's.
+        The only branches of a step's program are around the update, which runs when accumulation
+        ends, or if the gradients are finite. So the collectives inside branches are the update's.
         """
         unconditional, update = (
             _reduced(self._topology, program, branch) for branch in (False, True)
@@ -196,10 +201,15 @@ class _Compiled:
 
 
 def _reduced(topology, program, in_branches):
-    """Returns the bytes whose all-reduce over all chips takes as long as all the collectives.
+    """Returns the bytes of one all-reduce over all chips that takes as long as the collectives.
 
-    An all-reduce over c chips sends 2 (c - 1)/c of its bytes; the replicas of one chip send
-    nothing.
+    An all-reduce over c chips sends 2 (c - 1)/c times its bytes through the links of a chip. The
+    replicas on one chip send nothing.
+
+    Args:
+        topology: The TPU slice.
+        program: The compiled program.
+        in_branches: Whether to count the collectives inside branches, or all other ones.
     """
     total, n = 0.0, topology.chips
     group_sizes = reduced(program.exchanges, topology.replicas, in_branches=in_branches)

@@ -10,8 +10,8 @@ batch that fits takes at most three more compilations; `--largest_batch=false` s
 trained. The command writes the report to the file `--report`. It keeps the compiler's answers in
 the folder `--cache_dir`, about 1 kB each, and does not compile the same step again.
 
-Without a TPU to time, the minimum seconds of a step at two batches can be the `--step_seconds` of
-`tf_lamb.model_garden.find`.
+If there is no TPU on which to time steps, pass the minimum seconds of a step at two batches as
+`--step_seconds` to `tf_lamb.model_garden.find`.
 
 The exit status is 0 if the step fits, and 1 if it does not or the run is impossible.
 """
@@ -97,7 +97,7 @@ def ask(
 
 
 class _Compiled:
-    """Compiles an experiment's programs, and says how each compilation ended.
+    """Compiles an experiment's programs, and prints how each compilation ended.
 
     Args:
         params: The experiment's config.
@@ -122,7 +122,7 @@ class _Compiled:
         return self._compile(f"{examples:,} examples", lambda: self._built.step(examples))
 
     def update(self):
-        """Compiles the update alone."""
+        """Compiles the optimizer's update alone."""
         return self._compile("the update alone", self._built.update)
 
     def network(self, _):
@@ -133,11 +133,14 @@ class _Compiled:
         return self._built.gradients, self._built.gradients, None
 
     def _compile(self, name, make):
-        """Returns a program from the cache, or makes and compiles it.
+        """Returns a compiled program: from the cache if it has the answer, else by compiling.
 
         Args:
-            name: Its name, in the cache and for the printed line.
-            make: A function that makes it, lowered but not compiled.
+            name: The name of the program, in the cache and in the printed line.
+            make: A function that returns the lowered program, which is then compiled.
+
+        Raises:
+            Refused: If the compiler does not take the program.
         """
         return self._took(
             f"compiling {name}",
@@ -148,7 +151,13 @@ class _Compiled:
         )
 
     def _took(self, doing, do, result=lambda _: "done"):
-        """Calls `do`, and says what it is doing, how it ended, and in how many seconds."""
+        """Calls a function; prints what it does, how it ended, and in how many seconds.
+
+        Args:
+            doing: What the function does, as text.
+            do: The function, without arguments. Its result is returned.
+            result: A function from that result to the text of the outcome. Defaults to "done".
+        """
         start, outcome = time.perf_counter(), "failed"
         self._say(f"{doing} ... ", end="")
         try:
@@ -165,7 +174,7 @@ class _Compiled:
 
 
 def run(progress_stream=None) -> bool:
-    """Asks what the flags say, prints the report, and writes it to a file if a flag names one.
+    """Compiles what the flags describe, prints the report, and writes it to `--report`, if given.
 
     Args:
         progress_stream: The stream for progress. Defaults to None: `sys.stderr`.
@@ -203,7 +212,7 @@ def _run(_):
 def main() -> None:
     """Defines the flags, and runs the command."""
     begin("model_garden", _PACKAGE)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the report should be easy to find
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # so that the report stands out
     define_flags()
     flags.mark_flags_as_required(["experiment", "topology"])
     app.run(_run)

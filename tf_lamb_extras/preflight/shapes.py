@@ -11,11 +11,12 @@ def inputs(shapes, model, batch_size=None):
 
     Args:
         shapes: The argument `input_shapes`: a shape, or a list or dict of shapes.
-        model: The model. If it knows its inputs, it gives the dtypes that the shapes leave out.
-        batch_size: The examples of the batch, for first axes of None. Defaults to None.
+        model: The model. If it knows its inputs, their dtypes are used where the shapes have none.
+        batch_size: The examples of the batch, for shapes whose first axis is None. Defaults to
+            None.
 
     Raises:
-        ValueError: If a shape is not one, or is incomplete.
+        ValueError: If something else is in place of a shape, or a shape is incomplete.
     """
     leaves = _read(shapes, "input_shapes")
     flat = keras.tree.flatten(leaves)
@@ -29,10 +30,11 @@ def targets(shapes, batch_size=None):
 
     Args:
         shapes: The argument `target_shapes`, in the form of `input_shapes`.
-        batch_size: The examples of the batch, for first axes of None. Defaults to None.
+        batch_size: The examples of the batch, for shapes whose first axis is None. Defaults to
+            None.
 
     Raises:
-        ValueError: If a shape is not one, or is incomplete.
+        ValueError: If something else is in place of a shape, or a shape is incomplete.
     """
     leaves = _read(shapes, "target_shapes")
     dtypes = [leaf.dtype or keras.config.floatx() for leaf in keras.tree.flatten(leaves)]
@@ -60,10 +62,11 @@ def targets_of(loss, predictions):
 
 
 def _target_of(loss, prediction):
-    """Returns the first target that one of Keras's own losses takes.
+    """Returns the target that one of Keras's losses takes for a prediction.
 
-    It tries floats in the shape of the prediction first, and then the numbers of classes: whole
-    numbers in this shape without its last axis. Raises ValueError for another loss.
+    It is the first of two that the loss accepts: floats in the shape of the prediction, and class
+    indices, which are integers in this shape without its last axis. Raises ValueError if the loss
+    accepts neither or is not one of Keras's.
     """
     import jax
 
@@ -81,7 +84,7 @@ def _target_of(loss, prediction):
 
 
 def batch_of(specs) -> int:
-    """Returns the length of the first axis; raises ValueError if the lengths differ."""
+    """Returns the length that all first axes have; raises ValueError if the lengths differ."""
     lengths = {spec.shape[0] for spec in keras.tree.flatten(specs)}
     if len(lengths) != 1:
         raise ValueError(
@@ -103,7 +106,7 @@ def resized(specs, batch_size):
 
 
 class _Leaf:
-    """Holds a shape, and its dtype if known; unlike a tuple, Keras does not flatten it."""
+    """Holds a shape, and its dtype if known; `keras.tree` would flatten a tuple instead."""
 
     def __init__(self, shape, dtype=None):
         self.shape = tuple(shape)
@@ -111,7 +114,10 @@ class _Leaf:
 
 
 def _read(value, name):
-    """Returns the user's structure with `_Leaf`s for shapes; raises ValueError if it is none."""
+    """Returns the user's structure with a `_Leaf` for each shape.
+
+    Raises ValueError for anything that is neither a shape nor a list or dict of shapes.
+    """
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return _Leaf(value.shape, value.dtype)
     if isinstance(value, dict) and value:
@@ -136,7 +142,7 @@ def _is_shape(value):
 
 
 def _known_dtypes(model, read, count):
-    """Returns the dtypes of a model's own inputs by name or by place, else Keras's default."""
+    """Returns a dtype for each of `count` inputs: the model's, by name or order, or the default."""
     try:
         model_inputs = model.inputs
     except AttributeError:  # a Sequential or a subclass that does not know its inputs
@@ -150,7 +156,17 @@ def _known_dtypes(model, read, count):
 
 
 def _filled(read, dtypes, batch_size, name):
-    """Returns the structure with a `keras.KerasTensor` of known lengths for each leaf."""
+    """Returns the structure with a `keras.KerasTensor` of known lengths for each leaf.
+
+    Args:
+        read: A structure of `_Leaf`s.
+        dtypes: The dtypes of the leaves, in the order in which Keras flattens the structure.
+        batch_size: The examples of the batch, for shapes whose first axis is None; or None.
+        name: The name of the user's argument, for errors.
+
+    Raises:
+        ValueError: If a length is unknown, or not that of the batch.
+    """
 
     def fill(leaf, dtype):
         shape = leaf.shape

@@ -1,4 +1,4 @@
-"""Lowers a model's train step to programs that a TPU compiler takes; nothing of it runs.
+"""Lowers a model's train step to programs that a TPU compiler takes, without running it.
 
 It is the step that `fit` jits: `train_step` with its state donated, sharded as `keras.distribution`
 says. It is lowered for a twin of the model. The twin shares layers and variables with the model,
@@ -50,7 +50,7 @@ def copy_of(optimizer, model):
         ValueError: If the optimizer is built for another model, or cannot be made from its config.
     """
     optimizer = keras.optimizers.get(optimizer)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)  # inside a loss scale
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # inside a `LossScaleOptimizer`
     variables = {id(v) for v in model.trainable_variables}
     if inner.built and {id(v) for v in inner._trainable_variables} != variables:
         raise ValueError(
@@ -80,7 +80,7 @@ def predictions(model, inputs):
 
     caller = _twin(model) if model.built else model
     try:
-        with keras.StatelessScope():  # new variables get their values when it ends
+        with keras.StatelessScope():  # new variables get their values when the scope ends
             return jax.eval_shape(caller, keras.tree.map_structure(_struct, inputs))
     except Exception as error:
         shapes = keras.tree.map_structure(lambda spec: f"{spec.dtype}{list(spec.shape)}", inputs)
@@ -89,7 +89,7 @@ def predictions(model, inputs):
 
 
 def _twin(model):
-    """Returns another object with the same attributes; setting one does not change the model."""
+    """Returns a shallow copy of a model; setting its attributes does not change the model."""
     twin = object.__new__(type(model))
     vars(twin).update(vars(model))
     return twin
@@ -118,7 +118,7 @@ class Steps:
         self._twin = _twin(model)
         self._twin._compile_loss = self._twin._compile_metrics = None
         self._twin.compile(optimizer=optimizer, loss=loss)
-        optimizer = self._twin.optimizer  # Keras wraps it in half precision
+        optimizer = self._twin.optimizer  # Keras wraps it under mixed_float16
         trained = [self._laid_out(v) for v in self._twin.trainable_variables]
         with distribution.scope():
             if replicas.is_per_replica(model):
@@ -148,7 +148,7 @@ class Steps:
     def update(self):
         """Lowers the optimizer's update alone, for gradients that are sharded as their weights.
 
-        Per-replica gradients stay on the replicas that made them.
+        After `per_replica(model)`, the gradients of each replica are on that replica instead.
         """
         weights, _, slots, _ = self._state
         gradients = (
@@ -176,16 +176,23 @@ class Steps:
             return list(map(per_replica, self._twin.trainable_variables))
 
     def _lower(self, function, results, donated, *arguments):
-        """Lowers a function, for results of this sharding and with these arguments donated."""
+        """Lowers a function.
+
+        Args:
+            function: The function.
+            results: The shardings of its results.
+            donated: The indices of the arguments whose memory the results may reuse.
+            arguments: The arguments, as `jax.ShapeDtypeStruct`s.
+        """
         import jax
 
-        # `keep_unused` counts variables that no step touches, as they take memory all the same.
+        # `keep_unused`, because variables that the step does not use take memory all the same.
         jitted = jax.jit(function, donate_argnums=donated, out_shardings=results, keep_unused=True)
         with self._distribution.scope():  # layers take the layouts of their outputs from it
             return jitted.lower(*arguments)
 
     def _laid_out(self, variable):
-        """Returns a copy of a variable with this distribution's layout, not its present one."""
+        """Returns a copy of a variable, with its layout under this distribution."""
         twin = copy.copy(variable)
         twin._layout = None
         twin._layout = layout = self._distribution.get_variable_layout(twin)

@@ -1,4 +1,4 @@
-"""Lowers an experiment's training step to programs that a TPU compiler takes; nothing of it runs.
+"""Lowers an experiment's training step to programs that a TPU compiler takes; does not run it.
 
 Seams into TensorFlow (2.20): `experimental_get_compiler_ir` of a compiled `tf.function`, which
 takes tensors as arguments and captures variables; and Model Garden (2.20): the legacy optimizers'
@@ -57,7 +57,7 @@ class Steps:
 
         Args:
             examples: The examples of the batch.
-            stage: The form of the program; see `hlo`. Defaults to "hlo_serialized".
+            stage: The stage and form of the program; see `hlo`. Defaults to "hlo_serialized".
         """
 
         @tf.function(jit_compile=True)
@@ -80,7 +80,7 @@ class Steps:
         return hlo(update, [tf.zeros(w.shape, w.dtype) for w in weights])
 
     def _batch(self, examples):
-        """Returns the specs of a replica's batch from the task's pipeline; opens no user's file."""
+        """Returns the specs of a replica's batch from the task's pipeline; reads an empty file."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "empty.tfrecord")
             tf.io.TFRecordWriter(path).close()
@@ -102,12 +102,13 @@ def _zeros(spec):
 
 
 def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
-    """Returns XLA's input for a compiled `tf.function`, traced for a TPU, or XLA's result.
+    """Returns the XLA program of a `tf.function` as traced for a TPU, in one of XLA's stages.
 
     Args:
         function: A `tf.function` with `jit_compile=True`.
         arguments: The function's arguments, tensors.
-        stage: The form, as `experimental_get_compiler_ir` names it. Defaults to "hlo_serialized".
+        stage: The stage and form of the program, as `experimental_get_compiler_ir` names it.
+            Defaults to "hlo_serialized", XLA's input.
 
     Raises:
         UserError: If XLA cannot compile the function for a TPU.
@@ -145,5 +146,5 @@ def _precision(dtype):
 
 
 def _building(part):
-    """Has errors inside the `with` statement name the part that cannot be built."""
+    """Turns errors in the `with` statement into UserErrors on the part that cannot be built."""
     return named(f"{part} of this experiment cannot be built", Exception)

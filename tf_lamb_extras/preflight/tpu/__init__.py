@@ -1,1 +1,1 @@
-"""Asks the TPU's own compiler, which runs where there is no TPU, about a step."""
+"""Compiles a step with the TPU's own compiler, which needs no TPU, and reports what it says."""

@@ -1,4 +1,4 @@
-"""Collects the compiler's answers on a replica's step in a report."""
+"""Compiles a replica's step at several batches, and collects the results in a report."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,8 @@ class Largest(NamedTuple):
     Attributes:
         fits: The most examples that compiled and fit; 0 if none did.
         too_large: The fewest examples that do not fit; None if everything that was tried fits.
-        predicted: The most examples that fit by the line between those two, or None.
+        predicted: The most examples that should fit, by a line through the bytes that these two
+            need; or None.
     """
 
     fits: int
@@ -33,19 +34,19 @@ def largest(
 ) -> Largest:
     """Searches for the largest batch that fits.
 
-    Memory is affine in the batch once activations dominate. So the next batch to try is where the
-    line through the known sizes meets the available memory, and after that one example more. Near
-    this limit, a compiler may compute again what it cannot keep. If one example more fits, too, the
-    next batch is half as large again.
+    Memory is affine in the batch once activations dominate. So the next batch to try is the one at
+    which the line through the known sizes meets the available memory. After that, the search tries
+    one example more. Near the limit, a compiler may recompute what it cannot keep. So if one
+    example more fits, too, the search tries a batch 1.5 times as large.
 
-    If nothing fits yet, the next batch is an equal part of the batch that was asked for: the
-    largest one that should fit. It can be a micro-batch, even if a larger batch is not found.
+    If nothing fits yet, the next batch is an equal part of the requested batch: the largest one
+    that should fit. It can be a micro-batch, even if a larger batch is not found.
 
     Args:
-        needs: A function from a batch to its bytes, infinite if the compiler refuses it. It is
-            called once for each batch.
+        needs: A function from a number of examples to the bytes that they need, infinite if the
+            compiler refuses them. It is called once for each batch.
         available: The available bytes.
-        bytes_by_batch: The bytes at the batch that was asked for, and at 0, without examples.
+        bytes_by_batch: Examples -> the bytes that they need, for the requested batch and for 0.
         tries: The number of batches to try. Defaults to 3.
     """
     if bytes_by_batch[0] > available:
@@ -86,7 +87,7 @@ def _bracket(bytes_by_batch, available):
 
 
 def _meeting(bytes_by_batch, available, fits, fails):
-    """Returns the most examples for which a line through the known sizes has room.
+    """Returns the most examples that fit by a line through the known sizes.
 
     The line runs between the most examples that fit and the fewest that do not. If everything fits,
     it runs through the two largest batches, or from no examples to the largest if that line does
@@ -115,16 +116,17 @@ def _meeting(bytes_by_batch, available, fits, fails):
 
 
 def ask_compiler(report: Report, steps: Any, *, largest_batch: bool) -> Report:
-    """Asks the compiler, and returns the report with its answers.
+    """Compiles the step, and returns the report with the results.
 
-    One compilation tells whether the step fits, and its minimum time. A second one tells the
-    update's share. At most three more find the largest batch.
+    One compilation shows whether the step fits, and its minimum time. A second one, of the update
+    alone, shows the update's share of this. At most three more find the largest batch.
 
     Args:
-        report: The report as known before: the topology, the batch and its micro-batches.
-        steps: An object that compiles. `step(examples)` of a part and `update()` return a `Program`
-            or raise `Refused`. `weights` and `slots` are bytes. `network(program)` returns the
-            bytes to all-reduce, those of the update alone, and the collectives, or None if unknown.
+        report: The report before that: with the topology, the batch and its micro-batches.
+        steps: An object that compiles. `step(examples)`, for the examples of a part of the batch,
+            and `update()` return a `Program` or raise `Refused`. `weights` and `slots` are bytes.
+            `network(program)` returns the bytes to all-reduce, those of the update alone, and the
+            collectives, or None if these are unknown.
         largest_batch: Whether to search for the largest batch.
     """
     available = report.topology.chip.memory

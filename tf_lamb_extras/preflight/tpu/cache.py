@@ -24,15 +24,15 @@ _FLAGS = ("LIBTPU_INIT_ARGS", "TPU_LIBRARY_PATH", "XLA_FLAGS")
 
 
 class Cache:
-    """Keeps the compiler's answers to one question in a folder.
+    """Keeps the compiler's answers for the programs of one model in a folder.
 
-    A question is one model with its programs. Its first program stands for the question. The other
-    programs, of the same model at another batch, are identified by it and by their names; if their
-    answers are kept, they are not even made.
+    The text of the first program identifies the model. The other programs are the same model's step
+    at other batches, and its update. They are identified by the first program and by their names:
+    if the folder has the answer for one of them, it is not even lowered.
 
     Args:
         cache_dir: The folder, which need not exist yet. None or an empty name keeps nothing.
-        place: What the programs are compiled for.
+        place: The topology or kind of device for which the programs are compiled.
         text: A function from a program to text, which is the same in every process.
     """
 
@@ -49,11 +49,11 @@ class Cache:
         make: Callable[[], Any],
         compile_: Callable[[Any], compiler.Program],
     ) -> compiler.Program:
-        """Returns a program from the folder, or makes and compiles it.
+        """Returns the compiler's figures of a program, from the folder or by compiling it.
 
         Args:
-            name: The name of the program among those of the question.
-            make: A function that makes the program.
+            name: The name of the program, different for each program of the model.
+            make: A function that returns the program, lowered but not compiled.
             compile_: A function that compiles it.
 
         Raises:
@@ -82,7 +82,10 @@ class Cache:
             return None
 
     def _write(self, key, file, answer):
-        """Writes a file at once, so that another process sees all of it or nothing."""
+        """Writes a file atomically: another process sees all of it or nothing.
+
+        If this fails, it warns, and keeps nothing from then on.
+        """
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=file.parent) as temporary:
@@ -98,9 +101,10 @@ class Cache:
 
 
 def _answer(compile_):
-    """Returns the content of a file: a program, or that it is too large.
+    """Compiles a program, and returns what to keep: its figures, or the bytes if it is too large.
 
-    Other refusals are not kept, as their cause may be this machine: it may have run out of memory.
+    Other refusals are raised and not kept, as their cause may be this machine, such as a lack of
+    memory.
     """
     try:
         return {"program": dataclasses.asdict(dataclasses.replace(compile_(), text=""))}
@@ -109,7 +113,7 @@ def _answer(compile_):
 
 
 def _program(answer):
-    """Returns the program of an answer; raises `TooLarge` if it was too large."""
+    """Returns the program of a kept answer; raises `TooLarge` if it was too large."""
     if "too_large" in answer:
         raise compiler.TooLarge(*answer["too_large"])
     exchanges = tuple(programs.Exchange(*fields) for fields in answer["program"]["exchanges"])

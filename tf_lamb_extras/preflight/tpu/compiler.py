@@ -1,6 +1,7 @@
 """Compiles programs with libtpu, through JAX's compile-only topologies.
 
-A program goes in, and its memory and operations come out. TensorFlow's HLO is first adapted.
+The result is the memory and the operations that a program needs. TensorFlow's HLO has to be adapted
+first.
 
 Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `client.compile` of a
 compile-only device, the wording of two errors; `hlo_to_stablehlo` and two faults of its output (see
@@ -49,8 +50,8 @@ def module_of(hlo: bytes):
 def text_of(hlo: bytes) -> str:
     """Returns a serialized HLO program as text that is the same for each build of one program.
 
-    It leaves out source lines, and numbers anew the names of instructions and computations, in
-    which TensorFlow counts up.
+    It leaves out source lines, and renumbers instructions and computations, because TensorFlow puts
+    running counters into their names.
     """
     from jaxlib import _hlo, xla_client
 
@@ -110,7 +111,7 @@ _OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 
 
 class Refused(ValueError):
-    """Means that the compiler does not take a program for this kind of TPU, and says why."""
+    """Means that the compiler does not take a program for this kind of TPU, with the reason."""
 
 
 class TooLarge(Refused):
@@ -133,11 +134,11 @@ class Program:
     Attributes:
         arguments: The bytes of the arguments.
         outputs: The bytes of the outputs.
-        aliased: The bytes of those outputs that take the place of an argument.
+        aliased: The bytes of those outputs that share the memory of an argument.
         temporaries: The bytes of temporary buffers.
         flops: The number of operations.
         bytes_moved: The bytes read from HBM and written to it, without those that stay on the chip.
-        exchanges: The collectives; those that are alike are one entry.
+        exchanges: The collectives, those that are alike in one `Exchange`.
         text: The compiled program, in XLA's own notation. Defaults to "".
     """
 
@@ -152,7 +153,7 @@ class Program:
 
     @property
     def memory(self) -> int:
-        """The bytes that it holds at once."""
+        """The bytes of memory that the program needs."""
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
     @property
@@ -254,7 +255,7 @@ _OPERATION = re.compile(r'%?([\w.-]+) = \S+ ([\w-]+)\(.*?op_name="([^"]*)"', re.
 
 @contextlib.contextmanager
 def _refusals():
-    """Turns the compiler's errors into `TooLarge` or `Refused`, with a message to act on."""
+    """Turns the compiler's errors into `TooLarge`, or `Refused` with the layer if it is known."""
     try:
         yield
     except RuntimeError as error:

@@ -32,7 +32,7 @@ def table(report) -> str:
 
 
 def _part(report):
-    """Returns what a batch is split over: replicas, or parts that several replicas share."""
+    """Returns "replica", or "part" if several replicas share a part of the batch."""
     return "replica" if report.split == report.topology.replicas else "part"
 
 
@@ -144,8 +144,8 @@ class Memory:
     def of(cls, program, weights: float, slots: float, available: float) -> "Memory":
         """Returns the memory of a compiled step.
 
-        A program has no variable that it does not touch, but `weights` and `slots` count these,
-        too.
+        A compiled program may lack arguments for variables that it does not use, but `weights` and
+        `slots` count these variables, too.
 
         Args:
             program: The compiled `Program`.
@@ -164,10 +164,10 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Holds the work of one replica in one step, an update of the weights.
+    """Holds the work of one replica in one step: the gradients, and the optimizer's update.
 
-    The optimizer's update is part of it. If the compiler refuses the update alone, `update_flops`
-    and `update_bytes` are None, and the work is that of one micro-batch and the update.
+    If the compiler refuses the update alone, `update_flops` and `update_bytes` are None, and the
+    work is that of one micro-batch and the update.
 
     Attributes:
         flops: Operations.
@@ -186,7 +186,7 @@ class Work:
     update_reduced: float = 0.0
 
     def times(self, micro_batches: int, update_flops: float, update_bytes: float) -> "Work":
-        """Returns the work of a step of several micro-batches, of which the last takes the update.
+        """Returns the work of several micro-batches and one update, from that of one and an update.
 
         Args:
             micro_batches: The number of micro-batches.
@@ -262,7 +262,7 @@ class Report:
 
     @property
     def is_of_one_micro_batch(self) -> bool:
-        """Whether the work is of one of several micro-batches, as the update's is not known."""
+        """Whether the work is of one of several micro-batches, as the update's work is unknown."""
         if self.work is None or self.micro_batches == 1:
             return False
         return self.work.update_flops is None

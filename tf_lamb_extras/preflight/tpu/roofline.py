@@ -23,7 +23,7 @@ def gib(size: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Holds the figures of a generation of TPU; all but the memory are a whole chip's.
+    """Holds the figures of a generation of TPU: the memory per program, all else per chip.
 
     Attributes:
         name: The name in topologies.
@@ -88,7 +88,7 @@ class Topology:
 
     @property
     def replicas(self) -> int:
-        """The number of programs that run at once; cores, on a v3."""
+        """The number of programs that run at once: the chips, or the cores of a v3."""
         return self.chips * self.chip.replicas
 
 
@@ -96,7 +96,7 @@ def topology(name: str) -> Topology:
     """Returns the topology for a name such as v3:32x32 or v4:4x4x4.
 
     Raises:
-        ValueError: If the name is none; the error lists the generations.
+        ValueError: If the name is not that of a topology; the error lists the generations.
     """
     hint = f"Known are {', '.join(_example(chip) for chip in CHIPS.values())}, and other sizes"
     generation, colon, sizes = str(name).partition(":")
