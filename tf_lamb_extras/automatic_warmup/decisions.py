@@ -347,8 +347,14 @@ class AutoWUState:
                 f"{self.rate(step - 1):.3g} to {self.rate(step):.3g}."
             )
         if self.found:
+            if self._lately([passed for _, passed in self.verdicts]):
+                reason = "the loss has passed its minimum"
+            elif self.verdicts[-1][0] < self.begin:  # the epoch that ended there has no verdict
+                reason = "no loss of an epoch was finite"
+            else:
+                reason = "the warmup has come to its end, and the loss is above its lowest"
             return (
-                f"AutoWarmup: the loss has passed its minimum; after {self.begin:,.0f} of "
+                f"AutoWarmup: {reason}; after {self.begin:,.0f} of "
                 f"{self.settings.total_steps:,} steps the learning rate goes from "
                 f"{self.settings.warmup(self.begin):.3g} back to {self.peak:.3g} and decays."
             )

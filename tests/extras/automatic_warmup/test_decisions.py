@@ -117,6 +117,24 @@ def epoch_of(warmup, step, losses):
     return warmup.end_epoch(step + len(losses))
 
 
+@pytest.mark.parametrize(
+    ("probability", "last_epoch", "reason"),
+    [
+        (1.0, [5.0] * 10, "the loss has passed its minimum"),
+        (0.0, [5.0] * 10, "the warmup has come to its end, and the loss is above its lowest"),
+        (0.0, [math.nan] * 10, "no loss of an epoch was finite"),
+    ],
+    ids=["minimum", "longest warmup", "nothing finite"],
+)
+def test_the_reason_of_a_switch_is_said(probability, last_epoch, reason):
+    settings = Settings(100, 1e-4, 1.0, patience=1, max_warmup_fraction=0.2)
+    judge = lambda x, y, tests: [gaussian_process.MinimumTest(probability * (len(x) > 10), 0.5)]  # noqa: E731
+    warmup = AutoWUState(settings, judge)
+    epoch_of(warmup, 0, [4.0] * 10)
+    assert epoch_of(warmup, 10, last_epoch)
+    assert str(warmup).startswith(f"AutoWarmup: {reason}; after 20 of 100 steps")
+
+
 @pytest.mark.parametrize("ends", ["surely", "at its longest", "while the loss falls"])
 def test_a_decay_that_loses_half_of_the_gain_goes_back_again(ends):
     """The first epoch has losses of 4, the lowest of 2: half is 3."""
