@@ -13,18 +13,20 @@ COUNTS = [1, 1, 1, 2, 2, 2, 2, 5, 5, 5]  # of the first ten updates
 
 
 def test_an_update_takes_as_many_as_its_stage():
-    found = [accumulation.count(np, STAGES, np.int32(step)) for step in range(10)]
+    found = [accumulation.micro_batches_of_update(np, STAGES, np.int32(step)) for step in range(10)]
     assert found == COUNTS
 
 
 @pytest.mark.parametrize("step", range(10))
 def test_batches_are_those_of_each_update(step):
-    found = [accumulation.batches(STAGES, step, updates) for updates in range(10 - step)]
+    found = [
+        accumulation.total_micro_batches(STAGES, step, updates) for updates in range(10 - step)
+    ]
     assert found == np.cumsum([0, *COUNTS[step:-1]]).tolist()
 
 
 def test_the_largest_of_one_is_none():
-    assert list(map(accumulation.largest, (None, 1, 4, STAGES))) == [None, None, 4, 5]
+    assert list(map(accumulation.max_micro_batches, (None, 1, 4, STAGES))) == [None, None, 4, 5]
 
 
 def test_steps_come_in_any_order_and_from_json():

@@ -33,7 +33,7 @@ def test_an_epoch_is_the_updates_that_begin_in_it(case):
     assert epochs.count == updates[-1][0] // length + 1
     for epoch in range(epochs.count):
         mine = [each for each in updates if each[0] // length == epoch]
-        assert epochs.start(epoch) == mine[0][0]
+        assert epochs.first_example(epoch) == mine[0][0]
         sizes = [size for _, size, calls in mine for _ in range(calls)]
         assert [size for size, number in epochs.calls(epoch) for _ in range(number)] == sizes
 

@@ -42,7 +42,8 @@ PLANTS = {
         ("factor", "xp.cast(value, 'float32')", "value"),
     ]),
     "fewer micro-batches end no update": (ALL, [
-        ("accumulation.is_due", "return done >= steps", "return xp.equal(done, steps)"),
+        ("accumulation.is_due", "return accumulated >= steps",
+         "return xp.equal(accumulated, steps)"),
     ]),
     "what is joined never rests": (ALL, [
         ("present_in", "xp.any(gradient != 0) if is_missing else None", "None"),

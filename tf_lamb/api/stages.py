@@ -114,7 +114,7 @@ def fit_stages(
         return model.fit(
             batches, steps_per_epoch=steps, initial_epoch=initial, epochs=last, shuffle=False,
             validation_data=validation_data, callbacks=run_callbacks, verbose=0,
-            validation_batch_size=max(stage.batch // stage.calls for stage in stages),
+            validation_batch_size=max(stage.batch // stage.calls_per_update for stage in stages),
         )  # fmt: skip
 
     with seams.averaged_where(model.optimizer, lambda: run_callbacks.is_over):
@@ -123,8 +123,8 @@ def fit_stages(
         initial = source_data.stream(0, seed, plan.examples)(size)
         history = fit(frontend.fed(model, (initial for _ in itertools.count()), initial), 1, 1, 1)
         epochs_done = run_callbacks.done
-        _check_restored(recipe, model.optimizer, epochs_done, plan.updates(epochs_done))
-        take = source_data.stream(plan.start(epochs_done), seed, plan.examples)
+        _check_restored(recipe, model.optimizer, epochs_done, plan.updates_before(epochs_done))
+        take = source_data.stream(plan.first_example(epochs_done), seed, plan.examples)
         announced = 0
         while not run_callbacks.is_over:
             epoch, calls = run_callbacks.done, plan.calls(run_callbacks.done)
@@ -228,7 +228,11 @@ def _tell_stages(plan, epoch, told):
     end, stages = 0, plan.stages
     for number, stage in enumerate(stages, 1):
         start, end = end, end + stage.steps
-        if number > told and start < plan.updates(epoch + 1) and end > plan.updates(epoch):
+        if (
+            number > told
+            and start < plan.updates_before(epoch + 1)
+            and end > plan.updates_before(epoch)
+        ):
             told = number
             progress.say(
                 f"Stage {number} of {len(stages)}, batch {stage.batch:,}: updates {start + 1:,} to "
@@ -399,10 +403,10 @@ def replicas_of(model: Any) -> int:
 def _check_devices(stages: tuple[Stage, ...], devices: int) -> None:
     """Raises ValueError if the devices cannot share each batch, or micro-batch, equally."""
     for number, stage in enumerate(stages, 1):
-        if (stage.batch // stage.calls) % devices:
+        if (stage.batch // stage.calls_per_update) % devices:
             raise ValueError(
-                f"A call of stage {number} has {stage.batch // stage.calls:,} examples, which "
-                f"{devices} devices cannot share: take a batch that they divide."
+                f"A call of stage {number} has {stage.batch // stage.calls_per_update:,} examples, "
+                f"which {devices} devices cannot share: take a batch that they divide."
             )
 
 

@@ -15,11 +15,12 @@ def provide(**modules: Callable[[], Any]) -> None:
     """Registers functions that import modules outside of `core`.
 
     Args:
-        **modules: Name, as `provided` takes it -> a function that imports and returns the module.
+        **modules: Name, as `provided_module` takes it -> a function that imports and returns the
+            module.
     """
     _providers.update(modules)
 
 
-def provided(name: str) -> Any:
+def provided_module(name: str) -> Any:
     """Imports and returns the module that `provide` has registered under a name."""
     return _providers[name]()

@@ -9,13 +9,13 @@ from typing import Any
 Stages = Mapping[int, int]
 
 
-def largest(steps: int | Stages | None) -> int | None:
+def max_micro_batches(steps: int | Stages | None) -> int | None:
     """Returns the most micro-batches that an update takes; None if each batch is an update."""
     largest_count = max(steps.values()) if isinstance(steps, Mapping) else steps
     return None if largest_count == 1 else largest_count
 
 
-def count(xp: Any, stages: Stages, step: Any) -> Any:
+def micro_batches_of_update(xp: Any, stages: Stages, step: Any) -> Any:
     """Computes the micro-batches K_i of an update, where t_i <= step < t_i+1.
 
     Args:
@@ -32,7 +32,7 @@ def count(xp: Any, stages: Stages, step: Any) -> Any:
     return micro_batches
 
 
-def is_due(xp: Any, steps: int | Stages, step: Any, done: Any) -> Any:
+def is_due(xp: Any, steps: int | Stages, step: Any, accumulated: Any) -> Any:
     """Computes whether enough micro-batches have been added up for an update.
 
     There may be more than enough in a run that accumulated more micro-batches before and
@@ -42,17 +42,17 @@ def is_due(xp: Any, steps: int | Stages, step: Any, done: Any) -> Any:
         xp: An array namespace such as NumPy.
         steps: Micro-batches of an update, or stages of them.
         step: The number of updates before this one.
-        done: The micro-batches that have been added up, a scalar array.
+        accumulated: The micro-batches that have been added up, a scalar array.
 
     Returns:
         A boolean scalar.
     """
     if isinstance(steps, Mapping):
-        steps = xp.cast(count(xp, steps, step), done.dtype)
-    return done >= steps
+        steps = xp.cast(micro_batches_of_update(xp, steps, step), accumulated.dtype)
+    return accumulated >= steps
 
 
-def batches(stages: Stages, step: int, updates: int) -> int:
+def total_micro_batches(stages: Stages, step: int, updates: int) -> int:
     """Computes how many micro-batches a number of updates take in total.
 
     Args:
@@ -60,10 +60,10 @@ def batches(stages: Stages, step: int, updates: int) -> int:
         step: The number of updates before the first of these.
         updates: The number of updates.
     """
-    end, previous, total = step + updates, 0, 0
-    for start, micro_batches in stages.items():
-        total += (micro_batches - previous) * max(0, end - max(step, start))
-        previous = micro_batches
+    end_step, previous_count, total = step + updates, 0, 0
+    for start, stage_count in stages.items():
+        total += (stage_count - previous_count) * max(0, end_step - max(step, start))
+        previous_count = stage_count
     return total
 
 
@@ -74,13 +74,13 @@ class Stage:
     Attributes:
         batch: Examples of an update.
         steps: The number of updates.
-        calls: Calls of the training step for an update, with batch / calls examples each. Defaults
-            to 1.
+        calls_per_update: Calls of the training step for an update, with batch / calls_per_update
+            examples each. Defaults to 1.
     """
 
     batch: int
     steps: int
-    calls: int = 1
+    calls_per_update: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,29 +100,29 @@ class Epochs:
     examples: int
 
     @property
-    def length(self) -> int:
+    def examples_per_epoch(self) -> int:
         """The number of examples of an epoch."""
-        first = self.stages[0].batch
-        return math.ceil(self.examples / first) * first
+        first_batch = self.stages[0].batch
+        return math.ceil(self.examples / first_batch) * first_batch
 
     @property
     def count(self) -> int:
         """The number of epochs."""
-        before_last = (
+        examples_before_last_update = (
             sum(stage.batch * stage.steps for stage in self.stages) - self.stages[-1].batch
         )
-        return before_last // self.length + 1
+        return examples_before_last_update // self.examples_per_epoch + 1
 
-    def start(self, epoch: int) -> int:
+    def first_example(self, epoch: int) -> int:
         """Computes after how many examples of the stream the first update of an epoch begins."""
-        start = 0
-        for stage, steps in zip(self.stages, self._before(epoch), strict=True):
-            start += stage.batch * steps
-        return start
+        examples = 0
+        for stage, steps in zip(self.stages, self._stage_updates_before(epoch), strict=True):
+            examples += stage.batch * steps
+        return examples
 
-    def updates(self, epoch: int) -> int:
+    def updates_before(self, epoch: int) -> int:
         """Computes the number of updates before an epoch."""
-        return sum(self._before(epoch))
+        return sum(self._stage_updates_before(epoch))
 
     def calls(self, epoch: int) -> list[tuple[int, int]]:
         """Returns the calls of the training step in an epoch, in order.
@@ -130,17 +130,19 @@ class Epochs:
         Returns:
             Pairs (examples of a call, number of such calls).
         """
-        ends = self._before(epoch + 1)
+        updates_after = self._stage_updates_before(epoch + 1)
         return [
-            (stage.batch // stage.calls, (end - begin) * stage.calls)
-            for stage, begin, end in zip(self.stages, self._before(epoch), ends, strict=True)
-            if end > begin
+            (stage.batch // stage.calls_per_update, (stop - first) * stage.calls_per_update)
+            for stage, first, stop in zip(
+                self.stages, self._stage_updates_before(epoch), updates_after, strict=True
+            )
+            if stop > first
         ]
 
-    def _before(self, epoch):
+    def _stage_updates_before(self, epoch):
         """Returns, for each stage, the number of its updates that begin before an epoch."""
-        position, steps = epoch * self.length, []
+        position, updates = epoch * self.examples_per_epoch, []
         for stage in self.stages:
-            steps.append(min(stage.steps, max(0, math.ceil(position / stage.batch))))
+            updates.append(min(stage.steps, max(0, math.ceil(position / stage.batch))))
             position -= stage.batch * stage.steps
-        return steps
+        return updates

@@ -50,7 +50,9 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         learning_rate = settings_.learning_rate(learning_rate, schedule)
         super().__init__(
             learning_rate,
-            gradient_accumulation_steps=accumulation.largest(settings.gradient_accumulation_steps),
+            gradient_accumulation_steps=accumulation.max_micro_batches(
+                settings.gradient_accumulation_steps
+            ),
             loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
         )

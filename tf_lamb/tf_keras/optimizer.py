@@ -53,7 +53,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             host_arguments["name"] = f"{name}_{uid}" if uid else name
         super().__init__(**host_arguments)
         steps = settings.gradient_accumulation_steps
-        self.gradient_accumulation_steps = accumulation.largest(steps)
+        self.gradient_accumulation_steps = accumulation.max_micro_batches(steps)
         learning_rate = settings_.learning_rate(learning_rate, host.Schedule)
         self._keep_settings(settings, learning_rate)
         self._learning_rate = self._build_learning_rate(learning_rate)

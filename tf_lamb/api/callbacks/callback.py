@@ -94,7 +94,7 @@ class Callback:
         """Returns the number of batches of the next `every` steps."""
         if stages := getattr(self._optimizer, "_growing", None):
             self._sync()
-            return accumulation.batches(stages, step_of(self._optimizer), self._every)
+            return accumulation.total_micro_batches(stages, step_of(self._optimizer), self._every)
         return self._every * (getattr(self._optimizer, "gradient_accumulation_steps", None) or 1)
 
     def _sync(self):

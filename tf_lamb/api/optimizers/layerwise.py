@@ -223,7 +223,7 @@ class Layerwise(Reporting):
                         self._host.put(copy, average)
         step, micro_batches = step_of(self), self.gradient_accumulation_steps or 1
         if stages := self._growing:
-            micro_batches = accumulation.batches(stages, step, 1)
+            micro_batches = accumulation.total_micro_batches(stages, step, 1)
         self._guard.warn_at_end(step, waiting_in(self), micro_batches, self.nonfinite_weights)
         self._warn_at_end()
 

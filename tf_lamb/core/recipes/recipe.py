@@ -79,7 +79,7 @@ class AnyRecipe:
             >>> recipes.published("linear_resnet50_sgd", 8192).schedule(schedules).steps
             782
         """
-        return self._rates(core.provided("schedules") if schedules is None else schedules)
+        return self._rates(core.provided_module("schedules") if schedules is None else schedules)
 
     def arguments(self: Any, optimizer: str) -> dict[str, Any]:
         """Returns the arguments of an optimizer that the recipe sets, except the learning rate.
@@ -136,11 +136,11 @@ class AnyRecipe:
             >>> [line.get_label() for line in ax.lines]
             ['batch 32,768', 'batch 512']
         """
-        return core.provided("plots").recipes(self, *others, over=over, ax=ax)
+        return core.provided_module("plots").recipes(self, *others, over=over, ax=ax)
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows: text, and the plot if matplotlib is installed."""
-        return core.provided("plots").in_notebook(self)
+        return core.provided_module("plots").in_notebook(self)
 
 
 def _in_words(patterns):
