@@ -31,7 +31,10 @@ def test_the_closed_form_is_the_loop(momentum, groups):
     for statistic in statistics:
         expected = momentum * expected + (1 - momentum) * statistic
     np.testing.assert_allclose(
-        normalization.averaged(np, old, statistics, momentum), expected, rtol=1e-11, atol=1e-30
+        normalization.running_average(np, old, statistics, momentum),
+        expected,
+        rtol=1e-11,
+        atol=1e-30,
     )
 
 

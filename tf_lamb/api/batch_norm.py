@@ -42,7 +42,9 @@ class InParts:
     @classmethod
     def _check(cls, axis=-1, synchronized=False, renorm=False, **others):
         """Raises ValueError for arguments of `BatchNormalization` that do not go with groups."""
-        normalization.check_host(cls.__name__, axis=axis, synchronized=synchronized, renorm=renorm)
+        normalization.check_layer_arguments(
+            cls.__name__, axis=axis, synchronized=synchronized, renorm=renorm
+        )
 
     def _train(self, inputs, mask):
         """Returns the outputs of a batch in training."""

@@ -6,7 +6,7 @@
 import math
 from typing import Any, NamedTuple
 
-_MOST_LEFT = 0.05  # largest share of the initial values that running averages may keep
+_MAX_INITIAL_SHARE = 0.05  # largest share of the initial values that running averages may keep
 
 
 class Weights(NamedTuple):
@@ -47,28 +47,33 @@ def train(xp, x, weights: Weights, *, axis, momentum, epsilon, group_size=None):
     Source: Hoffer et al., arXiv:1705.08741, algorithm 1, with the variance of the group itself.
     """
     shape = xp.shape(x)
-    size = shape[0] if group_size is None else group_size
-    groups = 1 if group_size is None else shape[0] // group_size
-    grouped = xp.reshape(x, (groups, size, *shape[1:]))
-    feature = axis % len(shape) + 1
-    reduced = tuple(a for a in range(1, len(shape) + 1) if a != feature)
-    mean = xp.mean(grouped, axis=reduced, keepdims=True)
-    variance = xp.mean(xp.square(grouped - mean), axis=reduced, keepdims=True)
-    y = normalized(xp, grouped, weights._replace(mean=mean, variance=variance), feature, epsilon)
-    old = weights.mean, weights.variance
-    new = [
-        averaged(xp, before, xp.reshape(statistic, (groups, shape[axis])), momentum)
-        for before, statistic in zip(old, (mean, variance), strict=True)
+    examples_per_group = shape[0] if group_size is None else group_size
+    group_count = 1 if group_size is None else shape[0] // group_size
+    grouped = xp.reshape(x, (group_count, examples_per_group, *shape[1:]))
+    feature_axis = axis % len(shape) + 1
+    reduced_axes = tuple(i for i in range(1, len(shape) + 1) if i != feature_axis)
+    mean = xp.mean(grouped, axis=reduced_axes, keepdims=True)
+    variance = xp.mean(xp.square(grouped - mean), axis=reduced_axes, keepdims=True)
+    y = normalize(
+        xp, grouped, weights._replace(mean=mean, variance=variance), feature_axis, epsilon
+    )
+    old_averages = weights.mean, weights.variance
+    new_averages = [
+        running_average(
+            xp, old_average, xp.reshape(statistic, (group_count, shape[axis])), momentum
+        )
+        for old_average, statistic in zip(old_averages, (mean, variance), strict=True)
     ]
     # A batch that is not finite would stay in the averages for ever, though its step is skipped.
-    is_finite = xp.isfinite(sum(xp.sum(statistics) for statistics in new))
+    is_finite = xp.isfinite(sum(xp.sum(statistics) for statistics in new_averages))
     finite_statistics = (
-        xp.where(is_finite, *statistics) for statistics in zip(new, old, strict=True)
+        xp.where(is_finite, *statistics)
+        for statistics in zip(new_averages, old_averages, strict=True)
     )
     return xp.reshape(y, shape), *finite_statistics
 
 
-def normalized(xp, x, weights: Weights, axis, epsilon):
+def normalize(xp, x, weights: Weights, axis, epsilon):
     """Computes gamma (x - mean) / sqrt(variance + epsilon) + beta.
 
     Args:
@@ -79,35 +84,37 @@ def normalized(xp, x, weights: Weights, axis, epsilon):
         epsilon: Added to the variance.
     """
 
-    def along(vector):
+    def broadcast(vector):
         broadcast_shape = [1] * len(x.shape)
         broadcast_shape[axis] = -1
         return xp.reshape(vector, broadcast_shape) if len(vector.shape) == 1 else vector
 
-    y = (x - along(weights.mean)) / xp.sqrt(along(weights.variance) + epsilon)
+    y = (x - broadcast(weights.mean)) / xp.sqrt(broadcast(weights.variance) + epsilon)
     if weights.gamma is not None:
-        y = y * along(weights.gamma)
-    return y if weights.beta is None else y + along(weights.beta)
+        y = y * broadcast(weights.gamma)
+    return y if weights.beta is None else y + broadcast(weights.beta)
 
 
-def averaged(xp, old, statistics, momentum):
+def running_average(xp, old_average, statistics, momentum):
     """Computes a running average after the statistics of all groups, in order.
 
     For each group, the average a becomes a <- momentum a + (1 - momentum) statistic. For G groups,
     k = 0 to G - 1, that is one sum:
 
-        momentum^G old + (1 - momentum) sum_k momentum^(G - 1 - k) statistics_k
+        momentum^G old_average + (1 - momentum) sum_k momentum^(G - 1 - k) statistics_k
 
     Args:
         xp: An array namespace.
-        old: The average before, a vector of features.
+        old_average: The average before, a vector of features.
         statistics: The statistics, of shape (G groups, features).
         momentum: The share of the average that each group keeps.
     """
-    groups = xp.shape(statistics)[0]
-    ages = xp.arange(groups, -1, -1, dtype=statistics.dtype)
-    remaining = xp.exp(math.log(max(momentum, 1e-38)) * ages)
-    return remaining[0] * old + (1 - momentum) * xp.sum(remaining[1:, None] * statistics, axis=0)
+    group_count = xp.shape(statistics)[0]
+    ages = xp.arange(group_count, -1, -1, dtype=statistics.dtype)
+    remaining_shares = xp.exp(math.log(max(momentum, 1e-38)) * ages)
+    return remaining_shares[0] * old_average + (1 - momentum) * xp.sum(
+        remaining_shares[1:, None] * statistics, axis=0
+    )
 
 
 def why_averages_lag(momentum: float, steps: int) -> str | None:
@@ -117,14 +124,14 @@ def why_averages_lag(momentum: float, steps: int) -> str | None:
         momentum: The momentum of the running averages.
         steps: The number of their updates.
     """
-    remaining = momentum**steps
-    if remaining < _MOST_LEFT:
+    initial_share = momentum**steps
+    if initial_share < _MAX_INITIAL_SHARE:
         return None
     # (1 - 6/steps)^steps, about e^-6, keeps a quarter of a percent of the initial values.
     suggestion = max(1 - 6 / max(steps, 1), 0.5)
     return (
-        f"after step {steps:,}, running averages of momentum {momentum:g} keep {remaining:.0%} of "
-        "what they began with, so that the model is evaluated with statistics that it has not "
+        f"after step {steps:,}, running averages of momentum {momentum:g} keep {initial_share:.0%} "
+        "of what they began with, so that the model is evaluated with statistics that it has not "
         "trained with. Give BatchNormalization "
         f"momentum={math.floor(100 * suggestion) / 100:g} or less, or train for more steps."
     )
@@ -144,19 +151,19 @@ def check_batch(name: str, batch: int, group_size: int) -> None:
     if batch % group_size:
         divisor = math.gcd(batch, group_size)
         largest_multiple = batch // group_size * group_size
-        instead = (
+        alternative = (
             f"or batches of {largest_multiple:,}"
             if largest_multiple
             else f"or at least {group_size:,} examples"
         )
         raise ValueError(
             f"{name}: group_size={group_size} does not divide the {batch:,} examples that one "
-            f"replica sees at once. Take group_size={divisor}, {instead}; of a data set, drop the "
-            "last, smaller batch (drop_remainder=True)."
+            f"replica sees at once. Take group_size={divisor}, {alternative}; of a data set, drop "
+            "the last, smaller batch (drop_remainder=True)."
         )
 
 
-def check_host(name: str, *, axis, synchronized, renorm) -> None:
+def check_layer_arguments(name: str, *, axis, synchronized, renorm) -> None:
     """Checks arguments of `BatchNormalization` for a layer that normalizes a batch in parts.
 
     Args:

@@ -79,7 +79,7 @@ class SplitBatchNormalization(InParts):
             return super().call(inputs, training=False, mask=mask)
         x, settings = self._wide(inputs), self._norm_kwargs()
         weights = self._weights(x, "auxiliary_")
-        y = normalization.normalized(self._xp, x, weights, settings["axis"], settings["epsilon"])
+        y = normalization.normalize(self._xp, x, weights, settings["axis"], settings["epsilon"])
         return self._xp.cast(y, self.compute_dtype)
 
     def _normalize(self, x, batch):
