@@ -7,7 +7,7 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-_NOT_THE_USERS = {
+_NOT_USER_PACKAGES = {
     "dataclasses", "jax", "keras", "official", "orbit", "tensorflow", "tf_keras", "tf_lamb",
     "tf_lamb_extras", "torch",
 }  # fmt: skip
@@ -19,23 +19,23 @@ def warn(message: str) -> None:
     That is the innermost call of the stack outside of this package and of the frameworks.
     """
     frame: types.FrameType | None = sys._getframe(1)
-    level = 2
-    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    stack_level = 2
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_USER_PACKAGES:
+        frame, stack_level = frame.f_back, stack_level + 1
+    warnings.warn(message, stacklevel=stack_level)
 
 
-_CALLED = {
+_PACKAGE_TITLES = {
     "official": "the Model Garden", "sklearn": "scikit-learn", "tensorboard": "TensorBoard",
     "tensorflow": "TensorFlow", "tf_keras": "tf-keras",
 }  # fmt: skip
 
 
-def require_installed(room: str, *packages: str, extra: str) -> None:
+def require_installed(feature: str, *packages: str, extra: str) -> None:
     """Checks that packages are installed, without importing them.
 
     Args:
-        room: What needs the packages, as the error names it.
+        feature: What needs the packages, as the error names it.
         *packages: The names of the packages, as they are imported.
         extra: The extra of this package that installs them.
 
@@ -43,17 +43,17 @@ def require_installed(room: str, *packages: str, extra: str) -> None:
         ModuleNotFoundError: if one of the packages is not installed.
     """
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise _lack(room, missing, extra)
+        raise _missing_packages_error(feature, missing, extra)
 
 
 @contextlib.contextmanager
-def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
+def optional_imports(feature: str, extra: str, advice: str = "") -> Iterator[None]:
     """Makes failing imports in the `with` block raise the error of `require_installed`.
 
     Args:
-        room: What needs the packages, as the error names it.
+        feature: What needs the packages, as the error names it.
         extra: The extra of this package that installs them.
-        before: Advice that the error puts before the `pip` command. Defaults to none.
+        advice: Advice that the error puts before the `pip` command. Defaults to none.
 
     Raises:
         ModuleNotFoundError: if a package that is imported in the block is not installed.
@@ -64,29 +64,32 @@ def needed(room: str, extra: str, before: str = "") -> Iterator[None]:
         name = str(error.name).partition(".")[0]
         if name == "tf_lamb":
             raise
-        raise _lack(room, [name], extra, before) from error
+        raise _missing_packages_error(feature, [name], extra, advice) from error
 
 
-def _lack(room: str, names: Sequence[str], extra: str, before: str = "") -> ModuleNotFoundError:
+def _missing_packages_error(
+    feature: str, names: Sequence[str], extra: str, advice: str = ""
+) -> ModuleNotFoundError:
     """Returns the error for missing packages.
 
     Args:
-        room, extra, before: As in `needed`.
+        feature, extra, advice: As in `optional_imports`.
         names: The names of the packages, as they are imported.
     """
-    packages = " and ".join(_CALLED.get(name, name) for name in names)
+    packages = " and ".join(_PACKAGE_TITLES.get(name, name) for name in names)
     return ModuleNotFoundError(
-        f'{room} needs {packages}, which this environment lacks: {before}pip install ".[{extra}]".',
+        f"{feature} needs {packages}, which this environment lacks: {advice}"
+        f'pip install ".[{extra}]".',
         name=names[0],
     )
 
 
-def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+def table(rows: Sequence[Sequence[str]], right_aligned: Sequence[int] = ()) -> list[str]:
     """Formats a table, with two blanks between columns.
 
     Args:
         rows: The cells of each row.
-        right: The positions of the columns that are aligned right.
+        right_aligned: The positions of the columns that are aligned right.
 
     Returns:
         The lines.
@@ -94,22 +97,22 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            text.rjust(width) if i in right else text.ljust(width)
+            text.rjust(width) if i in right_aligned else text.ljust(width)
             for i, (text, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
 
 
-_MOST_DIFFERENCES = 5  # a message shows no more than these, and counts the others
+_MAX_DIFFERENCES = 5  # a message shows no more than these, and counts the others
 
 
-def differences(texts: Mapping[str, Mapping[str, str]]) -> str:
+def differences_text(texts_by_process: Mapping[str, Mapping[str, str]]) -> str:
     """Describes the settings, or other facts, in which processes differ; it shows at most five.
 
     Args:
-        texts: Process -> name of a setting -> its value as text. Each process is compared with the
-            first one.
+        texts_by_process: Process -> name of a setting -> its value as text. Each process is
+            compared with the first one.
 
     Returns:
         Such as "seed is 1 in worker 0, 2 in worker 1; 3 more"; "" if all agree.
@@ -119,16 +122,17 @@ def differences(texts: Mapping[str, Mapping[str, str]]) -> str:
     >>> differences({"worker 0": {"seed": "1"}, "worker 1": {"seed": "2"}})
     'seed is 1 in worker 0, 2 in worker 1'
     """
-    (chief, chief_texts), *others = texts.items()
+    (chief, chief_texts), *others = texts_by_process.items()
     descriptions: dict[str, str] = {}
-    for process, its_texts in others:
-        for name in {**chief_texts, **its_texts}:
-            expected, text = chief_texts.get(name, "not there"), its_texts.get(name, "not there")
+    for process, process_texts in others:
+        for name in {**chief_texts, **process_texts}:
+            expected = chief_texts.get(name, "not there")
+            text = process_texts.get(name, "not there")
             if expected != text:
                 descriptions.setdefault(
                     name, f"{name} is {expected} in {chief}, {text} in {process}"
                 )
-    parts = [*descriptions.values()][:_MOST_DIFFERENCES]
-    if len(descriptions) > len(parts):
-        parts.append(f"{len(descriptions) - len(parts)} more")
-    return "; ".join(parts)
+    shown_descriptions = [*descriptions.values()][:_MAX_DIFFERENCES]
+    if len(descriptions) > len(shown_descriptions):
+        shown_descriptions.append(f"{len(descriptions) - len(shown_descriptions)} more")
+    return "; ".join(shown_descriptions)

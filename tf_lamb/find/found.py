@@ -250,7 +250,9 @@ class FoundRate:
                 "training begins: they tell little of the rate"
             )
         lines.append(f"  the search took {self.cost:.2f} times the examples of the run")
-        lines += (f"  {line}" for line in (*self._optimizers(), *table(rows, right=(1, 2, 3, 4))))
+        lines += (
+            f"  {line}" for line in (*self._optimizers(), *table(rows, right_aligned=(1, 2, 3, 4)))
+        )
         return "\n".join(lines)
 
     def _best_runs(self, name):
@@ -279,7 +281,7 @@ class FoundRate:
                 f"{high:.3g}", f"{answer.loss:.4g}",
                 f"taken: {self.why_optimizer}" if candidate.name == self.optimizer_name else "",
             ))  # fmt: skip
-        return table(rows, right=(1, 2, 3, 4))
+        return table(rows, right_aligned=(1, 2, 3, 4))
 
     def _why_left(self, name):
         """Explains why an optimizer has no answer."""

@@ -1,8 +1,8 @@
 """The Keras 3 frontend: optimizers, layers, callbacks and searches on TensorFlow, JAX or torch."""
 
-from tf_lamb.core.messages import needed
+from tf_lamb.core.messages import optional_imports
 
-with needed(
+with optional_imports(
     "tf_lamb.keras",
     "tensorflow",
     "Keras 3 runs on the backend that KERAS_BACKEND names, on TensorFlow where it names none; set "

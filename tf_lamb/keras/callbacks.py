@@ -13,7 +13,7 @@ import keras
 
 from tf_lamb.api import callbacks
 from tf_lamb.api.seams import begin_at
-from tf_lamb.core.messages import needed
+from tf_lamb.core.messages import optional_imports
 from tf_lamb.keras import processes, seams
 
 
@@ -59,7 +59,7 @@ class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
 
     def _check_directory(self):
         """Returns the class that writes TensorBoard's files; raises where TensorFlow is missing."""
-        with needed(
+        with optional_imports(
             f"TrustRatios(directory={self._directory!r}), which writes TensorBoard's files,",
             "tensorflow", "leave the directory out and have the table alone, or ",
         ):  # fmt: skip

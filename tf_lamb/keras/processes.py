@@ -15,7 +15,7 @@ import zlib
 import keras
 
 from tf_lamb.api.variables import names_of
-from tf_lamb.core.messages import differences
+from tf_lamb.core.messages import differences_text
 from tf_lamb.keras import seams, sharding
 
 PATIENCE = 600  # seconds to wait for another process, which may have to read and write files
@@ -97,7 +97,7 @@ def agree(what, facts):
             f"process {process_id}": json.loads(_read(store, f"{key}/{process_id}", PATIENCE))
             for process_id in process_ids
         }
-        return differences(facts_by_process)
+        return differences_text(facts_by_process)
 
     if difference := by_chief(compare):
         raise ValueError(

@@ -1,8 +1,8 @@
 """The tf_keras frontend: the same optimizers for the Keras that Model Garden uses."""
 
-from tf_lamb.core.messages import needed
+from tf_lamb.core.messages import optional_imports
 
-with needed("tf_lamb.tf_keras", "tf-keras"):
+with optional_imports("tf_lamb.tf_keras", "tf-keras"):
     import tf_keras as _tf_keras  # noqa: F401
 
 from tf_lamb.api.batch_norm import replace_batch_normalization

@@ -114,7 +114,7 @@ class FixedPoint:
                 layer.name, layer.activation, *map(str, counts),
                 f"{widest}: ({layer.a[widest]} x {layer.b[widest]:+}) >> {layer.shift[widest]}",
             ))  # fmt: skip
-        lines = table(rows, right=range(2, len(_COLUMNS) - 1))
+        lines = table(rows, right_aligned=range(2, len(_COLUMNS) - 1))
         lines += [f"left as it is: {name}, {why}" for name, why in self.left.items()]
         return "\n".join(lines)
 

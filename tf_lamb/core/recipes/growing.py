@@ -249,4 +249,4 @@ def _table(stages) -> list[str]:
         )
         counts = stage.batch_size, stage.train_steps, stage.warmup_steps, stage.examples_seen
         rows.append((*(f"{count:,}" for count in counts), f"{first_rate:.4g}", f"{last_rate:.4g}"))
-    return table(rows, right=range(6))
+    return table(rows, right_aligned=range(6))

@@ -301,5 +301,5 @@ def _table(rows) -> list[str]:
                 for name, old, new, *description in rows
             ),
         ],
-        right=(1, 2),
+        right_aligned=(1, 2),
     )

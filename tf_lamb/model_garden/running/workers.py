@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tf_lamb.core.messages import differences
+from tf_lamb.core.messages import differences_text
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
@@ -45,7 +45,7 @@ def check_same_settings(workers: list[str], worker: str, settings: dict[str, str
                 name: json.loads(store.get_config_key_value(f"{_SETTINGS}/{name}", milliseconds))
                 for name in workers
             }
-            store.set_config_key_value(_SETTINGS, json.dumps(differences(texts)))
+            store.set_config_key_value(_SETTINGS, json.dumps(differences_text(texts)))
         difference = json.loads(store.get_config_key_value(_SETTINGS, 2 * milliseconds))
         # If settings differ, the first worker ends right after the barrier, and the store with it,
         # perhaps before the other workers have left the barrier.
