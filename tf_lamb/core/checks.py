@@ -36,9 +36,9 @@ RANGES = {
     "form['fallback_lr_scale']": ("[0, inf)", "1.0"),
 }
 
-LONGEST_WINDOW = 2**20  # the most steps whose gradient norms `on_spike` may keep
+MAX_WINDOW_STEPS = 2**20  # the most steps whose gradient norms `on_spike` may keep
 
-MOST_STEPS = 2**31 - 1  # Keras counts steps in an int32, except on TensorFlow
+MAX_STEPS = 2**31 - 1  # Keras counts steps in an int32, except on TensorFlow
 
 CHOICES = {
     "weight_decay_mode": ("update", "decoupled"),
@@ -78,20 +78,20 @@ def number(name: str, value, interval: str = "") -> float:
         interval, example = RANGES[name]
         example = f" Try {name}={example}."
     try:
-        as_float = real(value)
+        as_float = to_float(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be a number in {interval}, not {value!r}.{example}"
         ) from error
     low, high = map(float, interval[1:-1].split(","))
-    above = as_float > low or (interval[0] == "[" and as_float == low)
-    below = as_float < high or (interval[-1] == "]" and as_float == high)
-    if not (above and below):
+    is_above_low = as_float > low or (interval[0] == "[" and as_float == low)
+    is_below_high = as_float < high or (interval[-1] == "]" and as_float == high)
+    if not (is_above_low and is_below_high):
         raise ValueError(f"{name} must be a number in {interval}, but it is {value!r}.{example}")
     return as_float
 
 
-def real(value) -> float:
+def to_float(value) -> float:
     """Returns the value as a float; infinity for an integer that is too large.
 
     Raises:
@@ -117,8 +117,8 @@ def choice(name: str, value) -> str:
         ValueError: if it is not one of the choices, which the error lists.
     """
     if not isinstance(value, str) or value not in CHOICES[name]:
-        listed = ", ".join(map(repr, CHOICES[name]))
-        raise ValueError(f"{name} must be one of {listed}, not {value!r}.")
+        choices_text = ", ".join(map(repr, CHOICES[name]))
+        raise ValueError(f"{name} must be one of {choices_text}, not {value!r}.")
     return value
 
 
@@ -136,7 +136,7 @@ def bounds(name: str, value) -> Interval:
     if value is None:
         return None
     try:
-        low, high = (None if bound is None else real(bound) for bound in value)
+        low, high = (None if bound is None else to_float(bound) for bound in value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} must be None or two numbers such as (0.01, 10.0), of which None is open, not "
@@ -163,10 +163,10 @@ def coefficients(name: str, value) -> Coefficients:
         return choice(name, value)
     rows = value if _is_list_of_lists(value) else [value]
     if not all(isinstance(row, (list, tuple)) and len(row) == 3 for row in rows):
-        listed = ", ".join(map(repr, CHOICES[name]))
+        choices_text = ", ".join(map(repr, CHOICES[name]))
         raise TypeError(
-            f"{name} must be one of {listed}, three numbers a, b and c, or a list with three for "
-            f"each step, not {value!r}."
+            f"{name} must be one of {choices_text}, three numbers a, b and c, or a list with three "
+            f"for each step, not {value!r}."
         )
     triples = [_triple(name, row) for row in rows]
     return tuple(triples) if rows is value else triples[0]
@@ -205,38 +205,40 @@ def at_most_one(arguments: Mapping[str, object]) -> None:
     Raises:
         ValueError: if several are set.
     """
-    passed = {name: value for name, value in arguments.items() if value is not None}
-    if len(passed) > 1:
-        values = " and ".join(f"{name}={value!r}" for name, value in passed.items())
-        raise ValueError(f"At most one of {', '.join(arguments)} can be set, but got {values}.")
+    values = {name: value for name, value in arguments.items() if value is not None}
+    if len(values) > 1:
+        values_text = " and ".join(f"{name}={value!r}" for name, value in values.items())
+        raise ValueError(
+            f"At most one of {', '.join(arguments)} can be set, but got {values_text}."
+        )
 
 
-def integer(name: str, value, least: int = 1, most: float = MOST_STEPS) -> int:
+def integer(name: str, value, minimum: int = 1, maximum: float = MAX_STEPS) -> int:
     """Returns the value as an int.
 
     Args:
         name: The name of the argument.
         value: Its value.
-        least: The smallest value that it may have. Defaults to 1.
-        most: The largest value that it may have. Defaults to what an int32 holds.
+        minimum: The smallest value that it may have. Defaults to 1.
+        maximum: The largest value that it may have. Defaults to what an int32 holds.
 
     Raises:
         TypeError: if it is not an integer.
-        ValueError: if it is a bool, or not from `least` to `most`.
+        ValueError: if it is a bool, or not from `minimum` to `maximum`.
     """
     try:
         as_integer = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{name} must be a whole number >= {least}, not {value!r}.") from error
-    if isinstance(value, bool) or as_integer < least:
-        raise ValueError(f"{name} must be a whole number >= {least}, not {value!r}.")
-    if as_integer > most:
-        raise ValueError(f"{name} must be a whole number up to {most:,}, not {as_integer:,}.")
+        raise TypeError(f"{name} must be a whole number >= {minimum}, not {value!r}.") from error
+    if isinstance(value, bool) or as_integer < minimum:
+        raise ValueError(f"{name} must be a whole number >= {minimum}, not {value!r}.")
+    if as_integer > maximum:
+        raise ValueError(f"{name} must be a whole number up to {maximum:,}, not {as_integer:,}.")
     return as_integer
 
 
 # Kind of a hyper-parameter, as the `HYPER` beside a rule has it -> the function that checks it.
-OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
+CHECK_OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
     float: number,
     int: integer,
     bool: flag,
@@ -254,8 +256,8 @@ def hyperparameter(name: str, value, kind):
     Args:
         name: The name of the hyper-parameter.
         value: Its value: a dict or None if the kind is a dataclass.
-        kind: A key of `OF_KIND`, the interval of a number, such as "[0, 1)", or a dataclass, whose
-            fields have such kinds as their types.
+        kind: A key of `CHECK_OF_KIND`, the interval of a number, such as "[0, 1)", or a dataclass,
+            whose fields have such kinds as their types.
 
     Returns:
         The value to store; an instance of the dataclass if the kind is one.
@@ -265,23 +267,23 @@ def hyperparameter(name: str, value, kind):
     """
     if isinstance(kind, str):  # an interval
         return number(name, value, kind)
-    if kind in OF_KIND:
-        return OF_KIND[kind](name, value)
+    if kind in CHECK_OF_KIND:
+        return CHECK_OF_KIND[kind](name, value)
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     value = vars(value) if isinstance(value, kind) else value
-    entries = _with_keys(name, {} if value is None else value, fields).items()
+    entries = _check_keys(name, {} if value is None else value, fields).items()
     return kind(
         **{key: hyperparameter(f"{name}[{key!r}]", entry, fields[key]) for key, entry in entries}
     )
 
 
-def _with_keys(name, value, keys: Collection[str]) -> Mapping:
+def _check_keys(name, value, keys: Collection[str]) -> Mapping:
     """Returns the value if it is a dict with no other keys than these; else raises."""
-    listed = ", ".join(map(repr, keys))
+    keys_text = ", ".join(map(repr, keys))
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} takes a dict with some of the keys {listed}, not {value!r}.")
+        raise TypeError(f"{name} takes a dict with some of the keys {keys_text}, not {value!r}.")
     if unknown := [key for key in value if key not in keys]:
-        raise ValueError(f"{name} has no {unknown[0]!r}: its keys are {listed}.")
+        raise ValueError(f"{name} has no {unknown[0]!r}: its keys are {keys_text}.")
     return value
 
 
@@ -374,14 +376,15 @@ def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any
             f"not {value!r}."
         )
     patterns(name, list(value))
-    result = {}
+    checked_treatments = {}
     for pattern, entries in value.items():
         argument = f"{name}[{pattern!r}]"
-        pairs = _with_keys(argument, entries, keys).items()
-        result[pattern] = {
-            key: _TREATED[key](f"{argument}[{key!r}]", entry) for key, entry in pairs
+        checked_entries = _check_keys(argument, entries, keys).items()
+        checked_treatments[pattern] = {
+            key: _CHECK_OF_TREATMENT_KEY[key](f"{argument}[{key!r}]", entry)
+            for key, entry in checked_entries
         }
-    return result
+    return checked_treatments
 
 
 def _slices(name, value) -> tuple[int, int | None]:
@@ -420,7 +423,7 @@ def _heads(name, value) -> tuple[int, int | None] | None:
 
 
 # Key of the user's `treatments` -> the function that checks its value.
-_TREATED: dict[str, Callable[[str, Any], Any]] = {
+_CHECK_OF_TREATMENT_KEY: dict[str, Callable[[str, Any], Any]] = {
     "rate": functools.partial(number, interval="[0, inf)"),
     "slices": _slices,
     "join": flag,
@@ -451,7 +454,7 @@ def accumulation(name: str, value) -> int | dict[int, int]:
     for step, count in value.items():
         # JSON turns the steps, which are keys, into strings.
         step = int(step) if isinstance(step, str) and step.isdecimal() else step
-        step = integer(f"A step in {name}", step, least=0)
+        step = integer(f"A step in {name}", step, minimum=0)
         stages[step] = integer(f"{name}[{step}]", count)
     stages = dict(sorted(stages.items()))
     counts = list(stages.values())
@@ -483,7 +486,7 @@ def spikes(name: str, value) -> tuple[int, float] | None:
         )
     window, deviations = pair
     return (
-        integer(f"The window of {name}", window, least=2, most=LONGEST_WINDOW),
+        integer(f"The window of {name}", window, minimum=2, maximum=MAX_WINDOW_STEPS),
         number(f"The number of deviations of {name}", deviations, "(0, inf)"),
     )
 

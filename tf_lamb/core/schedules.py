@@ -218,7 +218,7 @@ class _MultiStep(Schedule):
 
 def _boundary(value):
     """Checks a step and returns it. It may be a fraction, because `steps_per_epoch` may be one."""
-    most, is_number = checks.MOST_STEPS, isinstance(value, numbers.Real)
+    most, is_number = checks.MAX_STEPS, isinstance(value, numbers.Real)
     if isinstance(value, bool) or not is_number or not abs(value) <= most:
         raise ValueError(f"boundaries must be steps up to {most:,}, but they hold {value!r}.")
     return int(value) if isinstance(value, numbers.Integral) else float(value)

@@ -75,7 +75,7 @@ class Examples:
         self, data: Any, held_out: Any = None, examples: int | None = None, devices: int = 1
     ):
         if examples is not None:
-            examples = checks.integer("examples", examples, most=math.inf)
+            examples = checks.integer("examples", examples, maximum=math.inf)
         self._user_examples = examples
         self.source = source("data", data)
         self._validation_source: Any = None  # the reader of validation_data

@@ -122,7 +122,7 @@ def find_rate(
     checks.number("epochs", epochs, "(0, inf)")
     warmup = checks.number("warmup", warmup, "[0, 1)")
     checks.number("budget", budget, "(0, inf)")
-    seed = checks.integer("seed", seed, least=0)
+    seed = checks.integer("seed", seed, minimum=0)
     if decay not in ("polynomial", "constant"):
         raise ValueError(f"decay must be 'polynomial' or 'constant', not {decay!r}.")
     if micro_batch_size is not None:

@@ -4,7 +4,7 @@ import math
 
 import keras
 
-from tf_lamb.core.checks import number, real
+from tf_lamb.core.checks import number, to_float
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.adversarial.keras import SplitBatchNormalization
 
@@ -29,7 +29,7 @@ def input_range(value) -> tuple[float, float]:
         ValueError: If the numbers are not finite, or not in ascending order.
     """
     try:
-        low, high = map(real, value)
+        low, high = map(to_float, value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"input_range must be two numbers such as (0, 255), not {value!r}."

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from tf_lamb.core.checks import real
+from tf_lamb.core.checks import to_float
 
 _INT32 = 2**31  # the smallest integer above the range of int32
 _MOST_BITS = 16  # of an activation: 65,535 thresholds per channel
@@ -284,7 +284,7 @@ def check_scale(name: str, scale) -> float:
         ValueError: If the scale is not a power of two, which multiplies floats without rounding.
     """
     try:
-        number = real(scale)
+        number = to_float(scale)
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number < math.inf or math.frexp(number)[0] != 0.5:

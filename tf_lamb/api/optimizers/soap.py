@@ -24,7 +24,7 @@ class SOAPSettings(settings.MatrixSettings):
         super().__post_init__()
         # The counter of steps is float32, and goes back by a multiple of the frequency near 2^24.
         frequency = self.hyperparameters["precondition_frequency"]
-        checks.integer("precondition_frequency", frequency, most=2**23)
+        checks.integer("precondition_frequency", frequency, maximum=2**23)
 
     def sides_of(self, view):
         """Returns the axes of the matrices in a view that have a basis: 0 is rows, 1 columns."""

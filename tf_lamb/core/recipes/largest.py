@@ -33,7 +33,7 @@ def largest_batch(examples: int, epochs: float, updates: int = ENOUGH) -> int:
         >>> largest_batch(60_000, 5)
         294
     """
-    examples = checks.integer("examples", examples, most=math.inf)
+    examples = checks.integer("examples", examples, maximum=math.inf)
     checks.number("epochs", epochs, "(0, inf)")
     updates = checks.integer("updates", updates)
     if fit_steps(epochs, examples, 1) < updates:

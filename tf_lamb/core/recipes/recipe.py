@@ -274,7 +274,7 @@ class Recipe(AnyRecipe):
         if self.decay_steps is not None:
             checks.integer("decay_steps", self.decay_steps)
         if self.examples is not None:
-            examples = checks.integer("examples", self.examples, most=math.inf)
+            examples = checks.integer("examples", self.examples, maximum=math.inf)
             object.__setattr__(self, "examples", examples)
         for name in ("decay", "handover"):
             checks.choice(name, getattr(self, name))

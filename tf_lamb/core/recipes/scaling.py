@@ -67,7 +67,7 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
         ValueError: if an argument is out of range, or the run has no step.
     """
     checks.number("epochs", epochs, "(0, inf)")
-    examples = checks.integer("examples", examples, most=math.inf)
+    examples = checks.integer("examples", examples, maximum=math.inf)
     steps = count(epochs, examples, checks.integer("batch_size", batch_size))
     if steps < 1:
         raise ValueError(

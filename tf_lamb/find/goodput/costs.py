@@ -421,7 +421,7 @@ def _check(machine, baseline, examples, most, deadline):
     """Raises for an argument that is no number, or out of range."""
     if not machine.devices:
         raise ValueError("devices must name a number of devices at least, such as (1, 8).")
-    checks.integer("examples", examples, most=math.inf)
+    checks.integer("examples", examples, maximum=math.inf)
     checks.integer("baseline", baseline)
     checks.integer("micro_batch", machine.micro_batch)
     if most is not None:
@@ -610,7 +610,7 @@ def _table(answer):
             duration(row.seconds), duration(3600 * row.hours), _digits(row.device_hours),
             *([f"{row.cost:,.2f}"] if priced else []), ", ".join(_notes(answer, row)),
         ])  # fmt: skip
-    return table(cells, right=(0, *range(2, len(header) - 1)))
+    return table(cells, right_aligned=(0, *range(2, len(header) - 1)))
 
 
 def _notes(answer, row):

@@ -189,7 +189,7 @@ def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = (
         raise TypeError(
             f"runs must be pairs (batch, steps), such as [(32, 4800), (512, 400)], not {runs!r}."
         ) from None
-    within = f"[1, {checks.MOST_STEPS}]"
+    within = f"[1, {checks.MAX_STEPS}]"
     runs = sorted(
         (checks.number("A batch in runs", b, within), checks.number("Steps in runs", s, within))
         for b, s in pairs
