@@ -41,9 +41,9 @@ class _Prototype:
     def build(self, variables):
         """Makes the state for these variables."""
         paths, shapes = [v.path for v in variables], [tuple(v.shape) for v in variables]
-        found = [layouts.matrix(variable) for variable in layouts.variables(paths, shapes)]
+        found = [layouts.matrix(variable) for variable in layouts.make_variables(paths, shapes)]
         self.views = [each.view for each in found]
-        self.decayed = [not each.words.endswith("bias or normalization") for each in found]
+        self.decayed = [not each.description.endswith("bias or normalization") for each in found]
         state = [self._state(*each) for each in zip(shapes, self.views, strict=True)]
         leaves, self.tree = jax.tree.flatten(state)
         self._learning_rate = keras.Variable(self.learning_rate, trainable=False)

@@ -91,7 +91,7 @@ def test_each_head_is_the_oracles(name, way, kernel):
         ORACLES[name](w[index_of(i)], lr=RATE, wd=decay, **every, **theirs) for i in HEADS
     ]
     treatment = treated(path, shape, given, decay)
-    assert treatment.words == "matrix of 4 x 4 for each of 3 heads"
+    assert treatment.description == "matrix of 4 x 4 for each of 3 heads"
     for (after, *_), g in zip(steps(name, w, gradients, treatment, **ours), gradients, strict=True):
         for i, reference in enumerate(references):
             expected = reference.step(g[index_of(i)])
@@ -127,7 +127,7 @@ def test_slices_are_the_rows_or_the_columns_of_each_head(name, by):
         for (after, *_), g in zip(found, gradients, strict=True):
             np.testing.assert_allclose(after[:, i], reference.step(g[:, i]), rtol=1e-7, atol=1e-9)
     assert seen[-1][2].size == 3 * 4
-    assert treatment.words == (
+    assert treatment.description == (
         f"matrix of 4 x 4 for each of 3 heads, 4 slices along axis {0 if by == 'rows' else 2}"
     )
 
@@ -212,8 +212,8 @@ def test_the_axis_of_heads_is_that_of_the_layer(shapes, views):
 )  # fmt: skip
 def test_all_else_is_one_matrix(path, shape, given):
     treatment = treated(path, shape, given)
-    assert len(treatment.view) == 2 and treatment.axes is None and treatment.cut is None
-    assert "heads" not in treatment.words
+    assert len(treatment.view) == 2 and treatment.axes is None and treatment.split_shape is None
+    assert "heads" not in treatment.description
 
 
 def test_a_convolution_that_is_named_so_has_none():
@@ -222,11 +222,11 @@ def test_a_convolution_that_is_named_so_has_none():
         ["block/query/kernel", "block/query/bias"], [(3, 6, 8), (8,)],
         exclude_from_layer_adaptation=(), layout=functools.partial(matrix, heads="each"),
     ).treatments  # fmt: skip
-    assert kernel.words == "matrix of 18 x 8"
+    assert kernel.description == "matrix of 18 x 8"
 
 
 def test_a_head_of_one_column_is_adamws():
-    assert treated("query/kernel", (12, 3, 1), {}).words == "fallback: one row or column"
+    assert treated("query/kernel", (12, 3, 1), {}).description == "fallback: one row or column"
 
 
 @pytest.mark.parametrize(
@@ -258,4 +258,4 @@ def test_heads_that_a_variable_cannot_have_are_refused_by_name(shape, heads, wor
     ],
 )  # fmt: skip
 def test_what_has_no_heads_says_so(path, shape, given, words):
-    assert treated(path, shape, given).words == words
+    assert treated(path, shape, given).description == words

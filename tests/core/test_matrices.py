@@ -99,10 +99,10 @@ def test_paths_and_shapes_tell_what_is_a_matrix(path, shape):
     expected = FOUND[path, shape]
     if isinstance(expected, str):
         assert not treatment.adapt and treatment.view is None
-        assert expected in treatment.words.removeprefix("fallback: ")
+        assert expected in treatment.description.removeprefix("fallback: ")
     else:
         assert size(treatment, shape) == expected
-        assert treatment.words == "matrix of {} x {}".format(*expected)
+        assert treatment.description == "matrix of {} x {}".format(*expected)
         assert treatment.order is None
 
 
@@ -164,8 +164,8 @@ def test_what_the_user_says_counts_but_for_biases_and_exclusions():
     assert [size(t, s) for t, (_, s) in zip(found, variables, strict=True)] == [
         (6, 6), None, None, (9, 4), (12, 5),
     ]  # fmt: skip
-    assert found[2].words == "fallback: no matrix, by treatments"
-    assert plan(variables, rows, ["mixer"]).treatments[0].words == "fallback: excluded"
+    assert found[2].description == "fallback: no matrix, by treatments"
+    assert plan(variables, rows, ["mixer"]).treatments[0].description == "fallback: excluded"
     assert plan(variables, {"nowhere": (0,)}).unmatched == ("nowhere",)
     assert plan(variables).unmatched == plan([("dense/kernel", (2, 2))]).unmatched == ()
 

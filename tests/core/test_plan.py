@@ -75,10 +75,10 @@ def test_a_stable_path_is_the_same_on_every_replica(name, path):
 
 def test_a_pattern_that_matches_nothing_is_named():
     assert plan(PATHS, ("bias", "LayerNorm"), ("gama",)).unmatched == ("LayerNorm", "gama")
-    warning = plan(PATHS, ("LayerNorm",)).warning()
+    warning = plan(PATHS, ("LayerNorm",)).unmatched_warning()
     assert "'LayerNorm'" in warning
     assert "'dense/kernel'" in warning
-    assert plan(PATHS, ("bias",)).warning() is None
+    assert plan(PATHS, ("bias",)).unmatched_warning() is None
 
 
 def test_the_table_has_a_line_a_variable_and_a_line_a_treatment():
@@ -116,7 +116,7 @@ def test_a_number_of_another_count_is_refused():
     words = "1 of 1 .* and 2 have that path here: dense/kernel#1of2, dense/kernel#2of2"
     with pytest.raises(ValueError, match=words):
         plan(TOWERS, (exact("dense/kernel#1of1"),))
-    assert plan(TOWERS, (exact("other/kernel#1of1"),)).warning()
+    assert plan(TOWERS, (exact("other/kernel#1of1"),)).unmatched_warning()
 
 
 def test_layers_of_one_path_are_joined_each_by_itself():
@@ -171,13 +171,13 @@ def test_what_is_near_zero_is_named_by_a_pattern_of_its_own():
     shapes = [(2, 2)] * 5 + [(2,)]
     found = plan_for(paths, shapes).with_near_zero(sizes)
     assert found.near_zero == {1, 3, 4, 5}
-    message = found.warning_near_zero(["norm"])
+    message = found.near_zero_warning(["norm"])
     assert message.startswith("At or near zero: 'b/kernel', 'c/lora_b', 'd/lora_b' and 1 more.")
     assert message.endswith(r"=['norm', '^b/kernel$', 'lora_b$', 'norm_and_bias'].")
     assert [line.endswith("near 0") for line in found.table().splitlines()[1:7]] == [
         False, True, False, True, True, True,
     ]  # fmt: skip
-    assert plan(paths).with_near_zero({0: 1.0}).warning_near_zero() is None
+    assert plan(paths).with_near_zero({0: 1.0}).near_zero_warning() is None
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_what_is_near_zero_is_named_without_the_model(paths, pattern):
     """Whose name is another one when the script builds it again."""
     near = paths.index("m/b/kernel") if len(paths) == 3 else 1
     shapes = [(2, 2)] * len(paths)
-    message = plan_for(paths, shapes).with_near_zero({near: 0.0}).warning_near_zero()
+    message = plan_for(paths, shapes).with_near_zero({near: 0.0}).near_zero_warning()
     assert message.endswith(f"=[{pattern!r}].")
     again = plan_for(paths, shapes, exclude_from_layer_adaptation=[pattern])
     assert [not each.adapt for each in again.treatments] == [i == near for i in range(len(paths))]

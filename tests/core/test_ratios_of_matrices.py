@@ -164,14 +164,16 @@ def test_slices_are_all_rows_or_all_columns(path, shape, slices, rows, axes, cou
     treatment = sliced(path, shape, slices, rows)
     assert treatment.axes == axes
     assert treatment.view[1 - axes[0]] == count
-    assert f", {count} slices along axis " in treatment.words
+    assert f", {count} slices along axis " in treatment.description
 
 
 @pytest.mark.parametrize("path", ["dense/bias", "embedding/embeddings"])
 def test_what_is_no_matrix_is_shown_to_have_no_slices(path):
     treatment = sliced(path, (4, 6), -1)
     assert not treatment.adapt and treatment.axes is None
-    assert treatment.words.startswith("fallback: ") and treatment.words.endswith("; no slices")
+    assert treatment.description.startswith("fallback: ") and treatment.description.endswith(
+        "; no slices"
+    )
 
 
 @pytest.mark.parametrize(

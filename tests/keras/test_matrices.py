@@ -12,7 +12,7 @@ def of(model, **form):
     """Path -> in words what Muon makes of it, of what has two axes or more."""
     plan = Muon(form=form).plan_for(model.trainable_variables)
     return {
-        path: treatment.words
+        path: treatment.description
         for path, shape, treatment in zip(plan.paths, plan.shapes, plan.treatments, strict=True)
         if len(shape) > 1
     }

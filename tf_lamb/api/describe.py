@@ -66,7 +66,7 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
                 "on a batch, first."
             )
         plan = optimizer.plan_for(model.trainable_variables)
-        if message := plan.warning():
+        if message := plan.unmatched_warning():
             warn(message)
     else:
         optimizer.build(model.trainable_variables)  # raises if it was built for other variables

@@ -10,11 +10,24 @@ import dataclasses
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_lamb.core.patterns import is_norm_or_bias, numbered
 
-Given = Mapping[str, tuple[str, Any]]  # key such as "rate" -> (pattern that sets it, value)
+
+class UserChoice(NamedTuple):
+    """Holds what the user's `treatments` argument sets for one key of a variable.
+
+    Attributes:
+        pattern: The pattern that sets it.
+        value: Its value.
+    """
+
+    pattern: str
+    value: Any
+
+
+UserChoices = Mapping[str, UserChoice]  # by key, such as "rate"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,55 +38,60 @@ class Variable:
         path: The path of the variable.
         name: The path with its number among equal paths, such as `dense/kernel#1of2`.
         shape: The shape of the variable.
-        excluded: Whether the user excludes the variable from layer adaptation.
-        given: What the user's `treatments` argument sets for the variable: key -> (pattern that
-            sets it, value).
+        is_excluded: Whether the user excludes the variable from layer adaptation.
+        user_choices: What the user's `treatments` argument sets for the variable, by key.
         shapes: The shapes of all variables that the optimizer is built for, by name.
     """
 
     path: str
     name: str
     shape: tuple[int, ...]
-    excluded: bool
-    given: Given
+    is_excluded: bool
+    user_choices: UserChoices
     shapes: Mapping[str, tuple[int, ...]]
 
-    def get(self, key: str, otherwise=None):
+    def get(self, key: str, default=None):
         """Returns what the user's `treatments` argument sets for this variable.
 
         Args:
             key: A setting of that argument, such as "rate".
-            otherwise: What to return if no matching pattern sets it. Defaults to None.
+            default: What to return if no matching pattern sets it. Defaults to None.
         """
-        return self.given[key][1] if key in self.given else otherwise
+        return self.user_choices[key].value if key in self.user_choices else default
 
 
-def variables(
-    paths: Sequence[str], shapes: Sequence[Sequence[int]], excluded: Container[int] = (),
-    given: Sequence[Given] = (),
+def make_variables(
+    paths: Sequence[str], shapes: Sequence[Sequence[int]], excluded_positions: Container[int] = (),
+    user_choices: Sequence[UserChoices] = (),
 ) -> list[Variable]:  # fmt: skip
     """Makes the `Variable` of each variable that an optimizer is built for.
 
     Args:
         paths: The path of each variable.
         shapes: The shape of each variable.
-        excluded: The positions of the variables that the user excludes from layer adaptation.
-        given: For each variable, what the user's `treatments` argument sets for it, as in
+        excluded_positions: The positions of the variables that the user excludes from layer
+            adaptation.
+        user_choices: For each variable, what the user's `treatments` argument sets for it, as in
             `Variable`. Defaults to an empty sequence: nothing for any variable.
     """
     names = numbered(paths)
     shape_by_name = {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
     return [
         Variable(
-            path, name, shape_by_name[name], i in excluded, given[i] if given else {}, shape_by_name
-        )
+            path,
+            name,
+            shape_by_name[name],
+            i in excluded_positions,
+            user_choices[i] if user_choices else {},
+            shape_by_name,
+        )  # fmt: skip
         for i, (path, name) in enumerate(zip(paths, names, strict=True))
     ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Says in which shape a rule sees a variable: reshaped to `cut`, transposed, then to `view`.
+    """Says in which shape a rule sees a variable: split, transposed, then reshaped to `view`.
 
     Attributes:
         adapt: Whether the variable is adapted: has trust ratios (LAMB, LANS, LARS), may be
@@ -83,18 +101,18 @@ class Layout:
         axes: The axes of `view` over which norms run. Defaults to None: the rule's choice.
         order: The order into which the axes are transposed before the reshape to `view`. Defaults
             to None: no transposition.
-        cut: The shape before the transposition, in which the axis that holds the heads is split in
-            two. Defaults to None: that of the variable.
-        words: What the table of `describe` says of the layout, such as "3 slices along axis 0".
-            Defaults to "".
+        split_shape: The shape before the transposition, in which the axis that holds the heads is
+            split in two. Defaults to None: that of the variable.
+        description: What the table of `describe` says of the layout, such as "3 slices along axis
+            0". Defaults to "".
     """
 
     adapt: bool = True
     view: tuple[int, ...] | None = None
     axes: tuple[int, ...] | None = None
     order: tuple[int, ...] | None = None
-    cut: tuple[int, ...] | None = None
-    words: str = ""
+    split_shape: tuple[int, ...] | None = None
+    description: str = ""
 
 
 def slices(variable: Variable) -> Layout:
@@ -106,10 +124,10 @@ def slices(variable: Variable) -> Layout:
     Raises:
         ValueError: if the variable does not have the axis, or if the blocks do not divide it.
     """
-    shape, adapt = variable.shape, not variable.excluded
-    if "slices" not in variable.given:
+    shape, adapt = variable.shape, not variable.is_excluded
+    if "slices" not in variable.user_choices:
         return Layout(adapt=adapt)
-    pattern, (axis, blocks) = variable.given["slices"]
+    pattern, (axis, blocks) = variable.user_choices["slices"]
     request = f"treatments[{pattern!r}] asks for"
     rank = len(shape)
     if not -rank <= axis < rank:
@@ -120,17 +138,19 @@ def slices(variable: Variable) -> Layout:
             else f"{request} axis {axis} of {variable.path}, a scalar. Narrow the pattern."
         )
     axis %= rank
-    count = shape[axis] if blocks is None else blocks
-    if count == 0:  # the variable is empty, so there is nothing to slice
+    block_count = shape[axis] if blocks is None else blocks
+    if block_count == 0:  # the variable is empty, so there is nothing to slice
         return Layout(adapt=adapt)
-    if shape[axis] % count:
+    if shape[axis] % block_count:
         raise ValueError(
-            f"{request} {count} blocks on axis {axis} of {variable.path}, whose shape is {shape}: "
-            f"{shape[axis]} is not a multiple of {count}."
+            f"{request} {block_count} blocks on axis {axis} of {variable.path}, whose shape is "
+            f"{shape}: {shape[axis]} is not a multiple of {block_count}."
         )
-    view = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
+    view = (*shape[:axis], block_count, shape[axis] // block_count, *shape[axis + 1 :])
     axes = tuple(i for i in range(len(view)) if i != axis)
-    return Layout(adapt=adapt, view=view, axes=axes, words=f"{count} slices along axis {axis}")
+    return Layout(
+        adapt=adapt, view=view, axes=axes, description=f"{block_count} slices along axis {axis}"
+    )
 
 
 def channels(variable: Variable) -> Layout:
@@ -140,20 +160,22 @@ def channels(variable: Variable) -> Layout:
     over one axis at least. For a variable with fewer than two axes, the layout leaves the choice to
     the rule.
     """
-    rank, adapt = len(variable.shape), not variable.excluded
+    rank, adapt = len(variable.shape), not variable.is_excluded
     if rank < 2:
         return Layout(adapt=adapt)
-    channel_axes = 2 if variable.get("depthwise", "depthwise" in variable.path.lower()) else 1
-    return Layout(adapt=adapt, axes=tuple(range(max(rank - channel_axes, 1))))
+    channel_axis_count = 2 if variable.get("depthwise", "depthwise" in variable.path.lower()) else 1
+    return Layout(adapt=adapt, axes=tuple(range(max(rank - channel_axis_count, 1))))
 
 
 # Names of the attention layers in Keras, KerasHub and Model Garden.
-_END = r"(_dense|_new|_reuse)?(_\d+)?$"
-_INTO_HEADS = re.compile(
-    r"^(query|key|value|query_key_value|qkv|[qkv]_proj|encoding|attention_weights)" + _END
+_NAME_SUFFIX = r"(_dense|_new|_reuse)?(_\d+)?$"
+_LAYER_INTO_HEADS = re.compile(
+    r"^(query|key|value|query_key_value|qkv|[qkv]_proj|encoding|attention_weights)" + _NAME_SUFFIX
 )
-_OUT_OF_HEADS = re.compile(r"^(attention_output|output|output_proj|out_proj|o_proj)" + _END)
-_STACKS = ("expert", "block_diag")  # words in the paths of stacks of matrices
+_LAYER_OUT_OF_HEADS = re.compile(
+    r"^(attention_output|output|output_proj|out_proj|o_proj)" + _NAME_SUFFIX
+)
+_STACK_WORDS = ("expert", "block_diag")  # words in the paths of stacks of matrices
 
 
 def matrix(variable: Variable, embeddings: bool = False, heads: str | None = None) -> Layout:
@@ -194,12 +216,14 @@ def matrix(variable: Variable, embeddings: bool = False, heads: str | None = Non
         ValueError: if the user's "rows" are not some of the axes, if the user's "heads" do not
             divide an axis, or if the user's "slices" are neither all rows nor all columns.
     """
-    layout = _as_matrix(variable, embeddings, heads)
+    layout = _matrix_without_slices(variable, embeddings, heads)
     # This raises nothing, because a pattern for kernels may well match their biases, too.
     if not layout.adapt:
-        unused = [key for key in ("heads", "slices") if variable.given.get(key, (0, None))[1]]
-        return dataclasses.replace(layout, words="; no ".join([layout.words, *unused]))
-    return _with_slices(layout, variable) if "slices" in variable.given else layout
+        ignored_keys = [key for key in ("heads", "slices") if variable.get(key)]
+        return dataclasses.replace(
+            layout, description="; no ".join([layout.description, *ignored_keys])
+        )
+    return _with_slices(layout, variable) if "slices" in variable.user_choices else layout
 
 
 def _with_slices(layout, variable):
@@ -207,54 +231,58 @@ def _with_slices(layout, variable):
 
     Raises `ValueError` if the user's "slices" are neither all rows nor all columns.
     """
-    pattern, (axis, blocks) = variable.given["slices"]
+    pattern, (axis, blocks) = variable.user_choices["slices"]
     shape, rank = variable.shape, len(variable.shape)
-    order = layout.order or tuple(range(len(layout.cut or shape)))
+    order = layout.order or tuple(range(len(layout.split_shape or shape)))
     position, count = None, 0
     if -rank <= axis < rank:
-        # `order[0]` is the axis of heads, behind which `cut` has one more axis.
-        is_behind_cut = layout.cut is not None and axis % rank > order[0]
-        position, count = order.index(axis % rank + is_behind_cut), shape[axis]
-    first = len(layout.view) - 2  # the axis of rows in the view; an axis of heads is before it
-    rows, columns = layout.view[first:]
-    lengths = [(layout.cut or shape)[i] for i in order]
-    before = None if position is None else math.prod(lengths[:position])
-    is_row = count == rows and before == math.prod(layout.view[:first])
-    is_column = count == columns and before == math.prod(layout.view[: first + 1])
+        # `order[0]` is the axis of heads, behind which `split_shape` has one more axis.
+        is_behind_heads = layout.split_shape is not None and axis % rank > order[0]
+        position, count = order.index(axis % rank + is_behind_heads), shape[axis]
+    row_axis = len(layout.view) - 2  # the axis of rows in the view; an axis of heads is before it
+    rows, columns = layout.view[row_axis:]
+    axis_lengths = [(layout.split_shape or shape)[i] for i in order]
+    elements_before = None if position is None else math.prod(axis_lengths[:position])
+    is_row = count == rows and elements_before == math.prod(layout.view[:row_axis])
+    is_column = count == columns and elements_before == math.prod(layout.view[: row_axis + 1])
     if not (is_row or is_column) or blocks not in (None, count):
         raise ValueError(
             f"treatments[{pattern!r}] asks for slices {[axis, blocks] if blocks else axis} of "
-            f"{variable.path}, whose shape is {shape}, a {layout.words}: a slice of it is one row "
-            "or one column. Name the axis that is all of its rows, or all of its columns."
+            f"{variable.path}, whose shape is {shape}, a {layout.description}: a slice of it is "
+            "one row or one column. Name the axis that is all of its rows, or all of its columns."
         )
-    words = f"{layout.words}, {count} slices along axis {axis % rank}"
-    return dataclasses.replace(layout, axes=(first + 1,) if is_row else (first,), words=words)
+    description = f"{layout.description}, {count} slices along axis {axis % rank}"
+    return dataclasses.replace(
+        layout, axes=(row_axis + 1,) if is_row else (row_axis,), description=description
+    )
 
 
-def _as_matrix(variable, embeddings, heads):
+def _matrix_without_slices(variable, embeddings, heads):
     """Returns the layout that `matrix` returns for a variable without "slices"."""
     path, shape = variable.path, variable.shape
-    if variable.excluded:
-        return _none("excluded")
+    if variable.is_excluded:
+        return _not_a_matrix("excluded")
     if is_norm_or_bias(path, shape) or path.lower().endswith(("bias", "/scale")):
-        return _none("bias or normalization")
-    if "rows" in variable.given:
+        return _not_a_matrix("bias or normalization")
+    if "rows" in variable.user_choices:
         rows, reason = _rows_by_user(variable), "no matrix, by treatments"
     elif "embedding" in path and not embeddings:
         rows, reason = None, "no matrix, by its name"
     else:
         rows, reason = _rows_by_name(variable)
-    axis_and_count = None
-    if "heads" in variable.given:  # they are checked even if there are no rows
-        axis_and_count = _heads_by_user(variable)
-    elif heads == "each" and rows is not None and "rows" not in variable.given:
-        axis_and_count = _heads_by_name(variable, rows)
-    return _none(reason) if rows is None else _matrix(shape, rows, axis_and_count)
+    axis_and_head_count = None
+    if "heads" in variable.user_choices:  # they are checked even if there are no rows
+        axis_and_head_count = _heads_by_user(variable)
+    elif heads == "each" and rows is not None and "rows" not in variable.user_choices:
+        axis_and_head_count = _heads_by_name(variable, rows)
+    return (
+        _not_a_matrix(reason) if rows is None else _matrix_layout(shape, rows, axis_and_head_count)
+    )
 
 
-def _none(reason):
+def _not_a_matrix(reason):
     """Returns the layout of a variable that is no matrix, with the reason."""
-    return Layout(adapt=False, words=f"fallback: {reason}")
+    return Layout(adapt=False, description=f"fallback: {reason}")
 
 
 def _rows_by_user(variable):
@@ -262,7 +290,7 @@ def _rows_by_user(variable):
 
     Raises `ValueError` if they are not some of the variable's axes, or are all of them.
     """
-    pattern, rows = variable.given["rows"]
+    pattern, rows = variable.user_choices["rows"]
     if rows is None:
         return None
     rank = len(variable.shape)
@@ -299,7 +327,7 @@ def _rows_by_name(variable):
         return rows or tuple(range(len(shape) - 1)), ""
     if "depthwise" in (layer if name == "kernel" else name):
         return None, "depthwise"
-    if any(word in path.lower() for word in _STACKS):
+    if any(word in path.lower() for word in _STACK_WORDS):
         return None, "stack of matrices"
     if not name.endswith("kernel"):
         return None, "no kernel"
@@ -330,15 +358,15 @@ def _rows_of_kernel(variable, layer, name):
         return all_but_last  # such as Keras's pointwise_kernel
     # The shapes of the query and output kernels of the same attention, and of the bias of the same
     # layer; () where there is none.
-    parent, number = path.rpartition("/")[0], variable.name.removeprefix(path)
+    parent, number_suffix = path.rpartition("/")[0], variable.name.removeprefix(path)
     attention = parent.rpartition("/")[0]
     query, output, bias = (
-        variable.shapes.get(neighbour + number, ())
+        variable.shapes.get(neighbour + number_suffix, ())
         for neighbour in (
             f"{attention}/query/kernel", f"{attention}/attention_output/kernel", f"{parent}/bias",
         )
     )  # fmt: skip
-    if _INTO_HEADS.match(layer) and rank == 3:
+    if _LAYER_INTO_HEADS.match(layer) and rank == 3:
         if len(bias) == 1:  # the layer has channels and no heads: a bias of heads has two axes
             return all_but_last
         # Gemma's query is (heads, model, head size), and its output (heads, head size, model).
@@ -346,7 +374,7 @@ def _rows_of_kernel(variable, layer, name):
         return (1,) if is_transposed and query[0] != query[1] else (0,)
     if layer == "attention_output" and rank == 3 and shape == query:
         return (1, 2)  # XLNet's output is (model, heads, head size)
-    if _OUT_OF_HEADS.match(layer) or "conv" in path.lower():
+    if _LAYER_OUT_OF_HEADS.match(layer) or "conv" in path.lower():
         return all_but_last
     if layer == "sampling_offsets":
         return (0,)
@@ -358,19 +386,19 @@ def _heads_by_user(variable):
 
     Raises `ValueError` if the variable has no such axis, or if the heads do not divide it.
     """
-    pattern, axis_and_count = variable.given["heads"]
-    if axis_and_count is None:
+    pattern, axis_and_head_count = variable.user_choices["heads"]
+    if axis_and_head_count is None:
         return None
-    (axis, count), shape, rank = axis_and_count, variable.shape, len(variable.shape)
+    (axis, head_count), shape, rank = axis_and_head_count, variable.shape, len(variable.shape)
     has_axis = -rank <= axis < rank
-    count = shape[axis] if has_axis and count is None else count
-    if not has_axis or rank < 2 or shape[axis] % (count or 1):
+    head_count = shape[axis] if has_axis and head_count is None else head_count
+    if not has_axis or rank < 2 or shape[axis] % (head_count or 1):
         raise ValueError(
-            f"treatments[{pattern!r}] makes {count or 'all'} heads of axis {axis} of "
+            f"treatments[{pattern!r}] makes {head_count or 'all'} heads of axis {axis} of "
             f"{variable.path}, whose shape is {shape}: heads are all of an axis, or as many blocks "
             "of it as divide it. Narrow the pattern, or give None for what is one matrix."
         )
-    return axis % rank, count
+    return axis % rank, head_count
 
 
 def _heads_by_name(variable, rows):
@@ -383,13 +411,13 @@ def _heads_by_name(variable, rows):
     shape = variable.shape
     layer, name = _layer_and_name(variable.path)
     is_kernel = name == "kernel" and len(shape) == 3
-    if not (is_kernel and _INTO_HEADS.match(layer) and len(rows) == 1):
+    if not (is_kernel and _LAYER_INTO_HEADS.match(layer) and len(rows) == 1):
         return None
     axis = 1 - rows[0]
     return axis, shape[axis]
 
 
-def _matrix(shape, rows, heads):
+def _matrix_layout(shape, rows, heads):
     """Returns the layout of a variable as a matrix, or as a stack with a matrix for each head.
 
     If the matrices of a stack would have one row or one column, the layout has no `adapt`.
@@ -402,36 +430,36 @@ def _matrix(shape, rows, heads):
     """
     if heads is None or heads[1] < 2:
         order, view = _rows_and_columns(shape, rows)
-        words = f"matrix of {view[0]:,} x {view[1]:,}"
-        return Layout(view=view, order=_unless_in_order(order), words=words)
-    axis, count = heads
-    cut = (*shape[:axis], count, shape[axis] // count, *shape[axis + 1 :])
-    rows = tuple(row + (row >= axis) for row in rows)  # `cut` has one more axis, at `axis`
-    order, view = _rows_and_columns(cut, rows, (axis,))
+        description = f"matrix of {view[0]:,} x {view[1]:,}"
+        return Layout(view=view, order=_order_or_none(order), description=description)
+    axis, head_count = heads
+    split_shape = (*shape[:axis], head_count, shape[axis] // head_count, *shape[axis + 1 :])
+    rows = tuple(row + (row >= axis) for row in rows)  # `split_shape` has one more axis, at `axis`
+    order, view = _rows_and_columns(split_shape, rows, (axis,))
     if 1 in view:
-        return _none("one row or column")
+        return _not_a_matrix("one row or column")
     return Layout(
-        view=(count, *view),
+        view=(head_count, *view),
         axes=(1, 2),
-        order=_unless_in_order((axis, *order)),
-        cut=cut,
-        words=f"matrix of {view[0]:,} x {view[1]:,} for each of {count:,} heads",
+        order=_order_or_none((axis, *order)),
+        split_shape=split_shape,
+        description=f"matrix of {view[0]:,} x {view[1]:,} for each of {head_count:,} heads",
     )
 
 
-def _rows_and_columns(shape, rows, left_out=()):
+def _rows_and_columns(shape, rows, other_axes=()):
     """Returns the axes in the order rows, columns, and (number of rows, number of columns).
 
     Args:
         shape: The shape of the variable.
         rows: The axes that are rows.
-        left_out: The axes that are neither rows nor columns. Defaults to none.
+        other_axes: The axes that are neither rows nor columns. Defaults to none.
     """
-    columns = tuple(axis for axis in range(len(shape)) if axis not in (*rows, *left_out))
+    columns = tuple(axis for axis in range(len(shape)) if axis not in (*rows, *other_axes))
     view = tuple(math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
     return (*rows, *columns), view
 
 
-def _unless_in_order(order):
+def _order_or_none(axis_order):
     """Returns an order of axes; None where that leaves them as they are."""
-    return None if order == tuple(range(len(order))) else order
+    return None if axis_order == tuple(range(len(axis_order))) else axis_order

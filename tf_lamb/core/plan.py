@@ -48,8 +48,8 @@ class Layer:
         paths: The paths of the variables, with a number where several variables have one path.
         treatments: The `Treatment` of each variable.
         number: A number that no other layer of the model has.
-        missing: For each variable, whether it may have no gradient in an update. If it has none, so
-            that its accumulated gradient is all zeros, the update leaves it as it is.
+        may_lack_gradient: For each variable, whether it may have no gradient in an update. If it
+            has none, so that its accumulated gradient is all zeros, the update leaves it as it is.
         multiplier: The factor of the learning rate of the layer. Defaults to 1.
     """
 
@@ -57,13 +57,13 @@ class Layer:
     paths: tuple[str, ...]
     treatments: tuple[Treatment, ...]
     number: int
-    missing: tuple[bool, ...]
+    may_lack_gradient: tuple[bool, ...]
     multiplier: float = 1.0
 
     @property
     def may_rest(self) -> bool:
         """Whether all variables of the layer may be without a gradient in an update."""
-        return all(self.missing)
+        return all(self.may_lack_gradient)
 
     def rate(self, lr):
         """Returns the layer's learning rate.
@@ -137,31 +137,33 @@ class Plan:
         """The paths; a path that several variables share gets a number, as in `path#1of2`."""
         return tuple(unique(self.paths))
 
-    def layers(self, indices: Iterable[int], missing: Iterable[int] = ()) -> tuple[Layer, ...]:
+    def layers(
+        self, indices: Iterable[int], may_lack_gradient: Iterable[int] = ()
+    ) -> tuple[Layer, ...]:
         """Returns the layers of some variables.
 
         Args:
             indices: The positions of the variables in the plan.
-            missing: Of these positions, the ones whose variables may have no gradient in an update.
-                Defaults to none.
+            may_lack_gradient: Of these positions, the ones whose variables may have no gradient in
+                an update. Defaults to none.
         """
-        members: dict = {}
-        missing = set(missing)
+        members_by_group: dict = {}
+        may_lack_gradient = set(may_lack_gradient)
         for position, index in enumerate(indices):
-            members.setdefault(self.groups[index] or index, []).append((position, index))
+            members_by_group.setdefault(self.groups[index] or index, []).append((position, index))
         return tuple(
             Layer(
                 tuple(position for position, _ in pairs),
                 tuple(self.names[index] for _, index in pairs),
                 tuple(self.treatments[index] for _, index in pairs),
                 self._numbers[pairs[0][1]],
-                tuple(index in missing for _, index in pairs),
+                tuple(index in may_lack_gradient for _, index in pairs),
                 self.multipliers[pairs[0][1]] if self.multipliers else 1.0,
             )
-            for pairs in members.values()
+            for pairs in members_by_group.values()
         )
 
-    def warning(self) -> str | None:
+    def unmatched_warning(self) -> str | None:
         """Returns the warning for patterns that match no variable, or None."""
         if not self.unmatched:
             return None
@@ -173,24 +175,24 @@ class Plan:
             "them all."
         )
 
-    def with_near_zero(self, sizes: Mapping[int, float]) -> "Plan":
+    def with_near_zero(self, rms_by_position: Mapping[int, float]) -> "Plan":
         """Returns a copy of the plan that records which variables are near zero.
 
         Biases and offsets of normalizations are left out, because they start near zero in every
         model. The variables of a joined layer are left out if one of them is not near zero.
 
         Args:
-            sizes: The root mean square of each adapted variable, by position.
+            rms_by_position: The root mean square of each adapted variable, by position.
         """
-        small_positions = {i for i, size in sizes.items() if size < NEAR_ZERO}
-        moving_groups = {self.groups[i] for i in sizes if i not in small_positions} - {""}
+        small_positions = {i for i, rms in rms_by_position.items() if rms < NEAR_ZERO}
+        moving_groups = {self.groups[i] for i in rms_by_position if i not in small_positions} - {""}
         candidates = (i for i in small_positions if self.groups[i] not in moving_groups)
         near_zero_positions = frozenset(
             i for i in candidates if not self.paths[i].endswith(("bias", "beta"))
         )
         return dataclasses.replace(self, near_zero=near_zero_positions)
 
-    def warning_near_zero(
+    def near_zero_warning(
         self, excluded: Sequence[str] = (), keeps_norm: bool = False
     ) -> str | None:
         """Returns the warning for layers that are near zero, or None.
@@ -224,49 +226,49 @@ class Plan:
             f"exclude_from_layer_adaptation=[{suggested_patterns}]."
         )
 
-    def _pattern_of(self, i: int) -> str:
-        """Returns a short pattern for the variable at position `i`.
+    def _pattern_of(self, position: int) -> str:
+        """Returns a short pattern for the variable at a position.
 
         Among the adapted variables it matches only those near zero.
         """
-        for preset, holds in PRESETS.items():
-            if holds(self.paths[i], self.shapes[i]):
+        for preset, matches_preset in PRESETS.items():
+            if matches_preset(self.paths[position], self.shapes[position]):
                 return preset
-        name = self.paths[i].rpartition("/")[2]
-        adapted = (
-            position
-            for position, treatment in enumerate(self.treatments)
-            if treatment.adapt and position not in self.near_zero
+        name = self.paths[position].rpartition("/")[2]
+        adapted_positions = (
+            other_position
+            for other_position, treatment in enumerate(self.treatments)
+            if treatment.adapt and other_position not in self.near_zero
         )
-        if not any(name in self.paths[position] for position in adapted):
+        if not any(name in self.paths[other_position] for other_position in adapted_positions):
             return f"{re.escape(name)}$"
         # The pattern leaves out the name of the model, because Keras numbers the models of a
         # process: the next one may be `sequential_1`.
-        without_model = self.names[i].removeprefix(model_name(self.paths))
+        without_model = self.names[position].removeprefix(model_name(self.paths))
         is_ambiguous = "#" in without_model or without_model in self.paths
-        return exact(self.names[i] if is_ambiguous else without_model)
+        return exact(self.names[position] if is_ambiguous else without_model)
 
     def table(self) -> str:
         """Returns the plan as a table: a line for each variable, then totals by treatment."""
-        sizes = [math.prod(shape) for shape in self.shapes]
+        parameter_counts = [math.prod(shape) for shape in self.shapes]
         rate_header = ("rate",) if self.multipliers else ()
         multipliers = self.multipliers or itertools.repeat(None)
-        cells_of_variables = list(map(self._cells, self.treatments, multipliers))
+        variable_cells = list(map(self._cells, self.treatments, multipliers))
         rows = [("variable", "parameters", "decay", "adapted", *rate_header, "layer")]
-        for path, size, cells, treatment, group in zip(
-            self.names, sizes, cells_of_variables, self.treatments, self.groups, strict=True
+        for path, count, cells, treatment, group in zip(
+            self.names, parameter_counts, variable_cells, self.treatments, self.groups, strict=True
         ):
-            note = f"joined in {group}" if group else treatment.words
+            note = f"joined in {group}" if group else treatment.description
             note = "set by its layer" if len(rows) - 1 in self.overwritten else note
             near_zero = "near 0" if len(rows) - 1 in self.near_zero else ""
-            rows.append((path, f"{size:,}", *cells, ", ".join(filter(None, (note, near_zero)))))
+            rows.append((path, f"{count:,}", *cells, ", ".join(filter(None, (note, near_zero)))))
         rows.append(("",) * len(rows[0]))
         totals: dict = {}
-        for size, cells in zip(sizes, cells_of_variables, strict=True):
-            totals.setdefault(cells, []).append(size)
-        for cells, group_sizes in totals.items():
-            count = f"{len(group_sizes)} variable{'s' if len(group_sizes) != 1 else ''}"
-            rows.append((count, f"{sum(group_sizes):,}", *cells, ""))
+        for count, cells in zip(parameter_counts, variable_cells, strict=True):
+            totals.setdefault(cells, []).append(count)
+        for cells, group_counts in totals.items():
+            label = f"{len(group_counts)} variable{'s' if len(group_counts) != 1 else ''}"
+            rows.append((label, f"{sum(group_counts):,}", *cells, ""))
         width = max(len(row[0]) for row in rows)
         rate_format = "{:>7}  " * len(rate_header)
         format_row = f"{{:{width}}}  {{:>12}}  {{:>10}}  {{:>7}}  {rate_format}{{}}".format
@@ -329,79 +331,86 @@ def plan_for(
             layout is not possible.
     """
     names_and_shapes = tuple(zip(aliases(paths), shapes, strict=True))
-    lists = {
+    patterns_by_argument = {
         "exclude_from_weight_decay": exclude_from_weight_decay,
         "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
         "treatments": treatments,
     }
     matches = {
-        name: search(name, patterns or (), names_and_shapes) for name, patterns in lists.items()
+        argument: search(argument, patterns or (), names_and_shapes)
+        for argument, patterns in patterns_by_argument.items()
     }
-    undecayed = _all_of(matches["exclude_from_weight_decay"])
+    undecayed = _matched_positions(matches["exclude_from_weight_decay"])
     undecayed |= {i for i, excluded in enumerate(excluded_by_identity) if excluded}
-    unadapted = _all_of(matches["exclude_from_layer_adaptation"])
-    values_by_key = _given(treatments or {}, matches["treatments"], len(paths))
-    set_by_layers = frozenset(i for i, item in enumerate(overwritten) if item)
-    values_by_key = [{} if i in set_by_layers else item for i, item in enumerate(values_by_key)]
-    joined = {i for i, item in enumerate(values_by_key) if item.get("join", ("", False))[1]}
+    unadapted = _matched_positions(matches["exclude_from_layer_adaptation"])
+    user_choices = _user_choices(treatments or {}, matches["treatments"], len(paths))
+    overwritten_positions = frozenset(
+        i for i, is_overwritten in enumerate(overwritten) if is_overwritten
+    )
+    user_choices = [
+        {} if i in overwritten_positions else choices for i, choices in enumerate(user_choices)
+    ]
+    joined = {
+        i for i, choices in enumerate(user_choices) if "join" in choices and choices["join"].value
+    }
     # By default the variables without weight decay are not adapted, but a bias without decay that
     # is joined shares the trust ratio of its layer.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
-    undecayed, unadapted = undecayed | set_by_layers, unadapted | set_by_layers
-    variables = layouts.variables(paths, shapes, unadapted, values_by_key)
+    undecayed, unadapted = undecayed | overwritten_positions, unadapted | overwritten_positions
+    variables = layouts.make_variables(paths, shapes, unadapted, user_choices)
     groups = joined_layers(paths, joined - unadapted)
     rates = tuple(variable.get("rate", 1.0) for variable in variables)
-    _check_joined(variables, groups, rates, set_by_layers)
+    _check_joined(variables, groups, rates, overwritten_positions)
     decay = 1.0 if weight_decay is None else weight_decay
-    decisions = tuple(
+    variable_treatments = tuple(
         Treatment(decay=0.0 if i in undecayed else decay, **vars(layout(variable)))
         for i, variable in enumerate(variables)
     )
     unmatched = dict.fromkeys(
         pattern
-        for name, item in matches.items()
-        for pattern, positions in item.items()
-        if not positions and not is_preset(name, pattern)
+        for argument, positions_by_pattern in matches.items()
+        for pattern, positions in positions_by_pattern.items()
+        if not positions and not is_preset(argument, pattern)
     )
     return Plan(
-        tuple(paths), tuple(map(tuple, shapes)), decisions, groups, tuple(unmatched),
-        rates if any(item != 1 for item in rates) else (), weight_decay is None,
-        overwritten=set_by_layers,
+        tuple(paths), tuple(map(tuple, shapes)), variable_treatments, groups, tuple(unmatched),
+        rates if any(rate != 1 for rate in rates) else (), weight_decay is None,
+        overwritten=overwritten_positions,
     )  # fmt: skip
 
 
-def _given(treatments, found, count) -> list[dict[str, tuple[str, Any]]]:
-    """Returns, for each variable, a dict: key -> (the first pattern that sets it, its value).
+def _user_choices(treatments, matches, variable_count) -> list[dict[str, layouts.UserChoice]]:
+    """Returns, for each variable, a dict: key -> its value, of the first pattern that sets it.
 
     Args:
         treatments: The user's argument.
-        found: Pattern -> the positions of the variables that it matches.
-        count: The number of variables.
+        matches: Pattern -> the positions of the variables that it matches.
+        variable_count: The number of variables.
     """
-    values_by_key: list[dict] = [{} for _ in range(count)]
-    for pattern, positions in found.items():
+    user_choices: list[dict] = [{} for _ in range(variable_count)]
+    for pattern, positions in matches.items():
         for key, value in treatments[pattern].items():
             for i in positions:
-                values_by_key[i].setdefault(key, (pattern, value))
-    return values_by_key
+                user_choices[i].setdefault(key, layouts.UserChoice(pattern, value))
+    return user_choices
 
 
-def _check_joined(variables, groups, rates, set_by_layers):
+def _check_joined(variables, groups, rates, overwritten_positions):
     """Raises if all variables are frozen, or if joined variables cannot be one layer."""
-    trained = [rate for i, rate in enumerate(rates) if i not in set_by_layers]
-    if trained and not any(trained):
+    trained_rates = [rate for i, rate in enumerate(rates) if i not in overwritten_positions]
+    if trained_rates and not any(trained_rates):
         raise ValueError(
-            f"treatments freezes all {len(trained)} variables, and nothing would be trained: "
+            f"treatments freezes all {len(trained_rates)} variables, and nothing would be trained: "
             "narrow the patterns whose rate is 0."
         )
     first_of_group: dict = {}
     for variable, group, rate in zip(variables, groups, rates, strict=True):
-        if group and "slices" in variable.given:
+        if group and "slices" in variable.user_choices:
             raise ValueError(
-                f"treatments[{variable.given['slices'][0]!r}] slices {variable.path}, which is "
-                f"joined in {group}: a layer is either a slice or several variables. Narrow one "
-                "of the patterns."
+                f"treatments[{variable.user_choices['slices'].pattern!r}] slices {variable.path}, "
+                f"which is joined in {group}: a layer is either a slice or several variables. "
+                "Narrow one of the patterns."
             )
         first_path, first_rate = (
             first_of_group.setdefault(group, (variable.path, rate)) if group else ("", rate)
@@ -414,6 +423,6 @@ def _check_joined(variables, groups, rates, set_by_layers):
             )
 
 
-def _all_of(found: Mapping[str, frozenset[int]]) -> frozenset[int]:
+def _matched_positions(matches: Mapping[str, frozenset[int]]) -> frozenset[int]:
     """Returns the positions of the variables that at least one pattern matches."""
-    return frozenset().union(*found.values())
+    return frozenset().union(*matches.values())

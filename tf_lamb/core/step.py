@@ -156,7 +156,7 @@ def present_in(xp, layer, gradients) -> list:
     """
     return [
         xp.any(gradient != 0) if is_missing else None
-        for is_missing, gradient in zip(layer.missing, gradients, strict=True)
+        for is_missing, gradient in zip(layer.may_lack_gradient, gradients, strict=True)
     ]
 
 
@@ -297,8 +297,8 @@ def _decay(own, scheduled):
 
 def _laid_out(xp, array, treatment):
     """Returns an array of a variable in the layout in which the rule sees it."""
-    if treatment.cut:
-        array = xp.reshape(array, treatment.cut)
+    if treatment.split_shape:
+        array = xp.reshape(array, treatment.split_shape)
     if treatment.order:
         array = xp.transpose(array, treatment.order)
     return xp.reshape(array, treatment.view) if treatment.view else array
@@ -307,8 +307,8 @@ def _laid_out(xp, array, treatment):
 def _as_stored(xp, array, treatment, shape):
     """Undoes `_laid_out`: returns an array in the shape of its variable."""
     if order := treatment.order:
-        cut = treatment.cut or shape
-        array = xp.reshape(array, [cut[axis] for axis in order])
+        split_shape = treatment.split_shape or shape
+        array = xp.reshape(array, [split_shape[axis] for axis in order])
         array = xp.transpose(array, [order.index(axis) for axis in range(len(order))])
     return xp.reshape(array, shape) if treatment.view else array
 

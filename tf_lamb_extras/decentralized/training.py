@@ -309,7 +309,7 @@ class Decentralized(keras.Model):
         model._symbolic_build(iterator=iterator, data_batch=data_batch)
         if not self.built:
             self._plan = self._made_plan()
-            if message := self._plan.warning():
+            if message := self._plan.unmatched_warning():
                 warn(message)
             self._trained, self._others = self._workers.copies()
             self.optimizer.build(self._trained)  # velocities have the sharding of the weights

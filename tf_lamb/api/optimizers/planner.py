@@ -83,7 +83,7 @@ class Planner:
         self.variables = tuple(variables)
         path_by_key = dict(zip(map(self._key, variables), numbered(self.plan.paths), strict=True))
         self._undecayed = tuple((key, path_by_key.get(key, path)) for key, path in self._undecayed)
-        if message := self.plan.warning():
+        if message := self.plan.unmatched_warning():
             warn(message)
         if not will_load and (message := self._warning_near_zero(self.plan)):
             warn(message)
@@ -142,7 +142,7 @@ class Planner:
         elif excluded is None:
             names = settings.exclude_from_weight_decay or ()
             excluded = (*names, *self.excluded_paths())
-        return plan.warning_near_zero(excluded, settings.keeps_norm)
+        return plan.near_zero_warning(excluded, settings.keeps_norm)
 
 
 def check_built_for(optimizer: KeyedOptimizer, variables: Iterable, known: Container) -> None:

@@ -349,7 +349,9 @@ class MatrixSettings(Settings):
                 "LAMB."
             )
         matrices = [treatment for treatment in plan.treatments if treatment.adapt]
-        if self.hyperparameters["form"].heads and not any(treatment.cut for treatment in matrices):
+        if self.hyperparameters["form"].heads and not any(
+            treatment.split_shape for treatment in matrices
+        ):
             raise ValueError(
                 f"form={{'heads': 'each'}} changes no step of {self.name}: none of its "
                 f"{len(matrices)} matrices is an attention's kernel into heads, of the axes "
@@ -359,7 +361,7 @@ class MatrixSettings(Settings):
             )
         additions = [", trust ratio"] * self.has_ratio + [", constant norm"] * self.keeps_norm
         treatments = (
-            dataclasses.replace(treatment, words="".join([treatment.words, *additions]))
+            dataclasses.replace(treatment, description="".join([treatment.description, *additions]))
             if treatment.adapt
             else treatment
             for treatment in plan.treatments

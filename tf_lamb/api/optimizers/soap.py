@@ -64,7 +64,9 @@ class SOAPSettings(settings.MatrixSettings):
                 f"max_precond_dim to {min(rows, columns):,}."
             )
         size = math.prod(heads) * sum(2 * 4 * (rows, columns)[side] ** 2 for side in sides)
-        return dataclasses.replace(treatment, words=f"{treatment.words}, {size:,} bytes of bases")
+        return dataclasses.replace(
+            treatment, description=f"{treatment.description}, {size:,} bytes of bases"
+        )
 
 
 @settings.documented
