@@ -57,7 +57,7 @@ def test_adascale_step_by_step():
     for variance, signal, r, tau_after in ADASCALE:
         seen = noise.moments(*problem.squares(), parts=4)
         assert (4 * seen[0], seen[1]) == pytest.approx((variance, signal), **close)
-        averages, gain = noise.measured(np, averages, *seen, scale=4, when=True)
+        averages, gain = noise.next_averages_and_gain(np, averages, *seen, scale=4, count_step=True)
         assert gain == pytest.approx(r, **close)
         problem.step(gain * (0.1 if math.floor(tau) < 2 else 0.05))
         tau += gain
@@ -74,7 +74,7 @@ def test_the_noise_scale_step_by_step():
     ):
         seen = noise.moments(*problem.squares(), parts=4)
         assert (4 * seen[0], seen[1]) == pytest.approx((variance, signal), rel=1e-9)
-        averages = noise.average(np, averages, *seen, theta=0.9)
+        averages = noise.next_averages(np, averages, *seen, theta=0.9)
         found = noise.noise_scale(averages.variance, averages.signal, 4)
         assert found == pytest.approx(scale, **close)
         problem.step(0.1)
@@ -83,7 +83,7 @@ def test_the_noise_scale_step_by_step():
 @pytest.mark.parametrize("signal", [0.0, -0.1])
 def test_no_signal_gives_a_sentence_and_no_division(signal):
     assert math.isnan(noise.noise_scale(1.0, signal, 4))
-    assert "undefined" in noise.advice(math.nan, 256)
+    assert "undefined" in noise.advice_text(math.nan, 256)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_no_signal_gives_a_sentence_and_no_division(signal):
 )
 def test_the_cost_of_a_batch(batch, steps, examples):
     """Of at least 1,000 steps and 2,000,000 examples, at a critical batch of 2,000."""
-    over_steps, over_examples = noise.cost(2000, batch)
+    over_steps, over_examples = noise.relative_cost(2000, batch)
     assert over_steps * 1000 == pytest.approx(steps)
     assert over_examples * 2e6 == pytest.approx(examples)
 
@@ -101,9 +101,11 @@ def test_equal_gradients_give_an_advice_without_numbers(critical):
     """Nothing is divided by the noise that was not measured."""
     run = [noise.Averages(critical, 4.0, float(count)) for count in (10, 20, 30, 40, 500)]
     assert math.isnan(noise.standard_error(run, 0.99))
-    assert noise.precision(run, 0.99) == ""
+    assert noise.precision_text(run, 0.99) == ""
     assert noise.noise_scale(critical, 4.0, 32) == 8 * critical
-    assert noise.advice(8 * critical, 32).startswith("No noise was measured: the parts of a batch")
+    assert noise.advice_text(8 * critical, 32).startswith(
+        "No noise was measured: the parts of a batch"
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,8 +125,8 @@ def test_equal_gradients_give_an_advice_without_numbers(critical):
 def test_gains_that_can_be_worked_out_by_hand(inputs, r):
     g = np.array([[*x, *x, 1, 1] for x in inputs])
     local, total = (g**2).sum(1).mean(), (g.mean(0) ** 2).sum()
-    seen = noise.clipped(np, *of_base(local, total, 2))
-    averages = noise.average(np, NOTHING, *seen, theta=noise.smoothing(2))
+    seen = noise.clip_moments(np, *of_base(local, total, 2))
+    averages = noise.next_averages(np, NOTHING, *seen, theta=noise.smoothing(2))
     assert noise.gain(np, averages, 2) == pytest.approx(r, rel=1e-9)
 
 
@@ -137,7 +139,7 @@ def drawn(steps, every, theta, runs=400, dimensions=30, part=16, parts=4, scale=
             g[..., 0] += 1.0
             local, total = (g**2).sum(-1).mean(-1), (g.mean(-2) ** 2).sum(-1)
             seen = noise.moments(local, total, parts=parts)
-        averages = noise.average(np, averages, *seen, theta=theta)
+        averages = noise.next_averages(np, averages, *seen, theta=theta)
         if step % every == 0:
             readings.append(averages)
     zero = noise.Averages(0.0, 0.0, 0)
@@ -168,7 +170,7 @@ def test_a_reader_that_began_late_knows_the_standard_error(read):
 def test_the_updates_for_an_error_bring_it(steps):
     """The average over that many has it, whether the averages were full or not."""
     errors = [noise.standard_error(run, 0.99) for run in drawn(steps, 5, 0.99)]
-    updates = noise.updates_for(0.05, np.median(errors), 0.99, steps)
+    updates = noise.updates_for_error(0.05, np.median(errors), 0.99, steps)
     theta = (updates - 1) / (updates + 1)
     fewer = [noise.standard_error(run, theta) for run in drawn(4 * updates, 20, theta, 100)]
     assert np.median(fewer) == pytest.approx(0.05, rel=0.2)
@@ -187,50 +189,53 @@ def test_too_few_blocks_have_no_error():
 def test_advice_says_how_precise_it_is():
     (run,) = drawn(200, 2, 0.95, runs=1)
     error = noise.standard_error(run, 0.95)
-    updates = noise.updates_for(0.1, error, 0.95, 200)
+    updates = noise.updates_for_error(0.1, error, 0.95, 200)
     assert 39 < updates == math.ceil(39 * (error / 0.1) ** 2)
-    said = noise.advice(100, 64, noise.precision(run, 0.95))
+    said = noise.advice_text(100, 64, noise.precision_text(run, 0.95))
     assert f"about 100 (standard error {error:.0%}; 10% takes an average over {updates} upd" in said
     (run,) = drawn(400, 10, 0.99, runs=1)
-    assert noise.precision(run, 0.99) == f" (standard error {noise.standard_error(run, 0.99):.0%})"
-    assert noise.precision(run[:2], 0.99) == ""
+    assert (
+        noise.precision_text(run, 0.99)
+        == f" (standard error {noise.standard_error(run, 0.99):.0%})"
+    )
+    assert noise.precision_text(run[:2], 0.99) == ""
 
 
 def test_advice_names_a_better_batch():
-    assert "Batch 2,048 would need" in noise.advice(2000, 256)
-    assert "fewer steps at 1.8x the examples" in noise.advice(2000, 256)
-    assert "fewer examples" in noise.advice(2000, 65536)
-    assert "balance" in noise.advice(2000, 2048)
+    assert "Batch 2,048 would need" in noise.advice_text(2000, 256)
+    assert "fewer steps at 1.8x the examples" in noise.advice_text(2000, 256)
+    assert "fewer examples" in noise.advice_text(2000, 65536)
+    assert "balance" in noise.advice_text(2000, 2048)
 
 
 @pytest.mark.parametrize("mean_first", [True, False])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_step_that_is_not_finite_changes_no_average(mean_first, bad):
-    before = noise.average(np, NOTHING, 2.0, 3.0, theta=0.9, mean_first=mean_first)
-    after = noise.average(np, before, bad, 3.0, theta=0.9, mean_first=mean_first)
+    before = noise.next_averages(np, NOTHING, 2.0, 3.0, theta=0.9, mean_first=mean_first)
+    after = noise.next_averages(np, before, bad, 3.0, theta=0.9, mean_first=mean_first)
     assert after == before
 
 
 def test_the_plain_mean_until_the_memory_is_full():
     theta, averages, seen = 0.75, NOTHING, [3.0, 1.0, 4.0, 1.0, 5.0, 9.0]
     for value in seen[:4]:
-        averages = noise.average(np, averages, value, 1.0, theta=theta, mean_first=True)
+        averages = noise.next_averages(np, averages, value, 1.0, theta=theta, mean_first=True)
     assert averages.variance == pytest.approx(np.mean(seen[:4]))
-    averages = noise.average(np, averages, seen[4], 1.0, theta=theta, mean_first=True)
+    averages = noise.next_averages(np, averages, seen[4], 1.0, theta=theta, mean_first=True)
     assert averages.variance == pytest.approx(0.75 * np.mean(seen[:4]) + 0.25 * seen[4])
 
 
 def test_an_average_without_bias_of_what_stays_the_same_is_that():
     averages = NOTHING
     for count in (1, 2, 3):
-        averages = noise.average(np, averages, 3.0, 2.0, theta=0.9)
+        averages = noise.next_averages(np, averages, 3.0, 2.0, theta=0.9)
         assert averages == pytest.approx((3.0, 2.0, count))
 
 
 def test_a_scale_of_1000_remembers_nothing():
     averages = NOTHING
     for value in (3.0, 5.0):
-        averages = noise.average(
+        averages = noise.next_averages(
             np, averages, value, 1.0, theta=noise.smoothing(1000), mean_first=True
         )
         assert averages.variance == value

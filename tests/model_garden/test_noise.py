@@ -73,7 +73,7 @@ def test_a_run_that_went_back_says_the_error_of_one_that_did_not():
     straight, back = (actions.NoiseScale(measured, 8) for _ in range(2))
     for step in range(40):
         moments = random.normal([10.0, 1.0], 0.1)
-        averages = noise.average(np, averages, *moments, theta=0.9)
+        averages = noise.next_averages(np, averages, *moments, theta=0.9)
         if step < 20 or step >= 30:  # the others come to nothing
             straight({})
         back({})

@@ -50,7 +50,7 @@ def moments(local, total, *, parts):
     return variance, signal
 
 
-def average(xp, averages, variance, signal, *, theta, mean_first=False, when=True):
+def next_averages(xp, averages, variance, signal, *, theta, mean_first=False, count_step=True):
     """Returns the averages after one more step.
 
         x <- x + rate (new - x)
@@ -62,7 +62,7 @@ def average(xp, averages, variance, signal, *, theta, mean_first=False, when=Tru
     start.
 
     The averages stay as they are if the variance or the signal of the step is not finite, or if
-    `when` is False.
+    `count_step` is False.
 
     Args:
         xp: The array library.
@@ -71,21 +71,21 @@ def average(xp, averages, variance, signal, *, theta, mean_first=False, when=Tru
         signal: The signal of the step.
         theta: The share of its old value that an exponential average keeps in a step.
         mean_first: Whether to begin with a plain mean. Defaults to False.
-        when: Whether to count the step. Defaults to True.
+        count_step: Whether to count the step. Defaults to True.
     """
-    is_counted = xp.isfinite(xp.sum(variance) + xp.sum(signal)) & when
+    is_counted = xp.isfinite(xp.sum(variance) + xp.sum(signal)) & count_step
     count = averages.count + 1
     if mean_first:
         rate = xp.maximum(1 / count, 1 - theta)
     else:
         rate = (1 - theta) / debias(xp, theta, count)
 
-    def updated(old, new):
+    def update(old, new):
         return xp.where(is_counted, old + rate * (new - old), old)
 
     return Averages(
-        updated(averages.variance, variance),
-        updated(averages.signal, signal),
+        update(averages.variance, variance),
+        update(averages.signal, signal),
         xp.where(is_counted, count, averages.count),
     )
 
@@ -105,7 +105,7 @@ def noise_scale(variance, signal, batch):
     return batch * variance / signal if signal > 0 else math.nan
 
 
-LEAST_BLOCKS = 4  # `standard_error` is nan for fewer effective blocks, 1/(sum of w^2)
+MIN_BLOCKS = 4  # `standard_error` is nan for fewer effective blocks, 1/(sum of w^2)
 
 
 def standard_error(readings: list[Averages], theta: float) -> float:
@@ -124,8 +124,8 @@ def standard_error(readings: list[Averages], theta: float) -> float:
         (s.e./Bn)^2 = sum of w^2 (v/V - m/M)^2 / (1 - sum of w^2)
 
     Steps before the first reading, as in a run that was restored, are taken as equally noisy: with
-    them, the error is smaller by the root of the ratio of the numbers n in `updates_for`. A noise
-    scale that changes meanwhile counts as error.
+    them, the error is smaller by the root of the ratio of the numbers n in `updates_for_error`. A
+    noise scale that changes meanwhile counts as error.
 
     Args:
         readings: The values of the averages, as floats, at several times of a training, in the
@@ -138,48 +138,49 @@ def standard_error(readings: list[Averages], theta: float) -> float:
     """
     if len(readings) < 2:
         return math.nan
-    start, last = readings[0], readings[-1]
-    if (total_steps := last.count - start.count) <= 0:
+    first, last = readings[0], readings[-1]
+    if (total_steps := last.count - first.count) <= 0:
         return math.nan
-    mean, squares, weights = _entered(start, last, theta), 0.0, 0.0
-    if not min(*last[:2], *mean) > 0:
+    mean_variance, mean_signal = _mean_between(first, last, theta)
+    error_squares = squared_weights = 0.0
+    if not min(*last[:2], mean_variance, mean_signal) > 0:
         return math.nan
-    for before, after in itertools.pairwise(readings):
-        if (steps_between := after.count - before.count) > 0:
-            variance, signal = _entered(before, after, theta)
+    for earlier, later in itertools.pairwise(readings):
+        if (steps_between := later.count - earlier.count) > 0:
+            variance, signal = _mean_between(earlier, later, theta)
             share = (
-                theta ** (last.count - after.count)
+                theta ** (last.count - later.count)
                 * (1 - theta**steps_between)
                 / (1 - theta**total_steps)
             )
-            squares += (share * (variance / mean[0] - signal / mean[1])) ** 2
-            weights += share**2
-    if weights * LEAST_BLOCKS > 1:
+            error_squares += (share * (variance / mean_variance - signal / mean_signal)) ** 2
+            squared_weights += share**2
+    if squared_weights * MIN_BLOCKS > 1:
         return math.nan
-    shrinkage = _worth(total_steps, theta) / _worth(last.count, theta)
-    return math.sqrt(squares / (1 - weights) * shrinkage)
+    shrinkage = _equivalent_steps(total_steps, theta) / _equivalent_steps(last.count, theta)
+    return math.sqrt(error_squares / (1 - squared_weights) * shrinkage)
 
 
-def _entered(before, now, theta):
+def _mean_between(earlier, later, theta):
     """Returns the mean variance and signal of the steps between two readings."""
-    retained = theta ** (now.count - before.count)
-    weight_now, weight_before = 1 - theta**now.count, retained * (1 - theta**before.count)
-    pairs = zip(now[:2], before[:2], strict=True)
-    return tuple((weight_now * new - weight_before * old) / (1 - retained) for new, old in pairs)
+    retained = theta ** (later.count - earlier.count)
+    later_weight, earlier_weight = 1 - theta**later.count, retained * (1 - theta**earlier.count)
+    pairs = zip(later[:2], earlier[:2], strict=True)
+    return tuple((later_weight * new - earlier_weight * old) / (1 - retained) for new, old in pairs)
 
 
-def _worth(count, theta):
-    """Returns n of `updates_for`: a plain mean of n steps has the error of such an average.
+def _equivalent_steps(count, theta):
+    """Returns n of `updates_for_error`: a plain mean of n steps has the error of such an average.
 
     Args:
         count: The steps of the exponential average.
         theta: The share of its old value that it keeps in a step.
     """
-    past = theta**count
-    return (1 + theta) / (1 - theta) * (1 - past) / (1 + past)
+    retained = theta**count
+    return (1 + theta) / (1 - theta) * (1 - retained) / (1 + retained)
 
 
-def updates_for(wanted: float, error: float, theta: float, count: float) -> int:
+def updates_for_error(target_error: float, error: float, theta: float, count: float) -> int:
     """Returns over how many updates a plain mean has a wanted standard error.
 
     An exponential average has, after `count` steps, the standard error of a plain mean of
@@ -189,18 +190,18 @@ def updates_for(wanted: float, error: float, theta: float, count: float) -> int:
     steps, and this error falls with the root of n.
 
     Args:
-        wanted: The relative standard error to reach.
+        target_error: The relative standard error to reach.
         error: The relative standard error of the exponential average.
         theta: The share of its old value that the exponential average keeps in a step.
         count: The steps of the exponential average.
     """
-    return math.ceil(_worth(count, theta) * (error / wanted) ** 2)
+    return math.ceil(_equivalent_steps(count, theta) * (error / target_error) ** 2)
 
 
-WANTED_ERROR = 0.1  # the relative standard error for which `precision` proposes a smoothing
+TARGET_ERROR = 0.1  # the relative standard error for which `precision_text` proposes a smoothing
 
 
-def precision(readings: list[Averages], theta: float) -> str:
+def precision_text(readings: list[Averages], theta: float) -> str:
     """Formats the standard error, in brackets; above 10%, also the `smoothing` for one of 10%.
 
     Args:
@@ -213,16 +214,16 @@ def precision(readings: list[Averages], theta: float) -> str:
     error = standard_error(readings, theta)
     if math.isnan(error):
         return ""
-    if error <= WANTED_ERROR:
+    if error <= TARGET_ERROR:
         return f" (standard error {error:.0%})"
-    updates = updates_for(WANTED_ERROR, error, theta, readings[-1].count)
+    updates = updates_for_error(TARGET_ERROR, error, theta, readings[-1].count)
     return (
-        f" (standard error {error:.0%}; {WANTED_ERROR:.0%} takes an average over {updates:,} "
+        f" (standard error {error:.0%}; {TARGET_ERROR:.0%} takes an average over {updates:,} "
         f"updates: smoothing={(updates - 1) / (updates + 1):.5g})"
     )
 
 
-def cost(critical, batch):
+def relative_cost(critical, batch):
     """Returns the steps and the examples that training takes at a batch, over the minimum of each.
 
         S/S_min = 1 + B_crit/B        E/E_min = 1 + B/B_crit
@@ -238,13 +239,13 @@ def cost(critical, batch):
     return 1 + critical / batch, 1 + batch / critical
 
 
-def advice(critical: float, batch: int, precision: str = "") -> str:
+def advice_text(critical: float, batch: int, error_text: str = "") -> str:
     """Returns sentences that compare the batch size with the critical one, and propose another.
 
     Args:
         critical: The critical batch size in examples; nan if it is not known.
         batch: The batch size in examples.
-        precision: The text of `precision`. Defaults to "".
+        error_text: The text of `precision_text`. Defaults to "".
     """
     if math.isnan(critical):
         return (
@@ -257,22 +258,24 @@ def advice(critical: float, batch: int, precision: str = "") -> str:
             "example that is repeated. Give them different examples to know the critical batch "
             "size."
         )
-    steps, examples = cost(critical, batch)
+    steps, examples = relative_cost(critical, batch)
     summary = (
-        f"Critical batch size about {critical:,.0f}{precision}. Batch {batch:,} takes {steps:.1f}x "
-        f"the minimum steps and {examples:.1f}x the minimum examples."
+        f"Critical batch size about {critical:,.0f}{error_text}. Batch {batch:,} takes "
+        f"{steps:.1f}x the minimum steps and {examples:.1f}x the minimum examples."
     )
-    proposed = int(batch * 2.0 ** round(math.log2(max(critical, 1.0) / batch)))
-    if proposed == batch or proposed < 1:
+    proposed_batch = int(batch * 2.0 ** round(math.log2(max(critical, 1.0) / batch)))
+    if proposed_batch == batch or proposed_batch < 1:
         return f"{summary} That is a balance of both."
-    proposed_steps, proposed_examples = cost(critical, proposed)
+    proposed_steps, proposed_examples = relative_cost(critical, proposed_batch)
     ratios = ("steps", steps / proposed_steps), ("examples", examples / proposed_examples)
-    (saved, gain), (spent, loss) = ratios if proposed > batch else ratios[::-1]
-    trade = f"{gain:.1f}x fewer {saved} at {1 / loss:.1f}x the {spent}"
-    return f"{summary} Batch {proposed:,} would need {trade}."
+    if proposed_batch < batch:
+        ratios = ratios[::-1]
+    (saved_unit, saving), (extra_unit, extra_ratio) = ratios
+    trade = f"{saving:.1f}x fewer {saved_unit} at {1 / extra_ratio:.1f}x the {extra_unit}"
+    return f"{summary} Batch {proposed_batch:,} would need {trade}."
 
 
-LEAST_VARIANCE = 1e-6  # from AdaScale's paper
+MIN_VARIANCE = 1e-6  # from AdaScale's paper
 
 
 def smoothing(scale):
@@ -283,7 +286,7 @@ def smoothing(scale):
     return max(1 - scale / 1000, 0.0)
 
 
-def clipped(xp, variance, signal):
+def clip_moments(xp, variance, signal):
     """Returns the variance, 1e-6 or more, and the signal, 0 or more, which AdaScale averages.
 
     The gain is a quotient of their sums, so they have to be positive.
@@ -293,7 +296,7 @@ def clipped(xp, variance, signal):
         variance: The variance of a step.
         signal: The signal of a step.
     """
-    return xp.maximum(variance, LEAST_VARIANCE), xp.maximum(signal, 0.0)
+    return xp.maximum(variance, MIN_VARIANCE), xp.maximum(signal, 0.0)
 
 
 def gain(xp, averages, scale):
@@ -310,7 +313,7 @@ def gain(xp, averages, scale):
     return safe_ratio(xp, variance + signal, variance / scale + signal)
 
 
-def measured(xp, averages, variance, signal, *, scale, when):
+def next_averages_and_gain(xp, averages, variance, signal, *, scale, count_step):
     """Returns AdaScale's averages after one more step, and the gain that follows from them.
 
     The gain is 1 until two steps are counted.
@@ -321,16 +324,16 @@ def measured(xp, averages, variance, signal, *, scale, when):
         variance: The variance of the whole batch, from `moments` of this step.
         signal: The signal, from `moments` of this step.
         scale: S, the whole batch over the base batch.
-        when: Whether to count the step.
+        count_step: Whether to count the step.
     """
-    averages = average(
-        xp, averages, *clipped(xp, scale * variance, signal),
-        theta=smoothing(scale), mean_first=True, when=when,
+    averages = next_averages(
+        xp, averages, *clip_moments(xp, scale * variance, signal),
+        theta=smoothing(scale), mean_first=True, count_step=count_step,
     )  # fmt: skip
     return averages, xp.where(averages.count > 1, gain(xp, averages, scale), 1.0)
 
 
-def spent(xp, step, fraction, gain, counts):
+def add_gain(xp, step, fraction, gain, count_step):
     """Adds the gain r of a step to tau, the steps of the base batch done so far: tau <- tau + r.
 
     tau is stored as whole steps and a fraction, because one float32 would lose the fraction after a
@@ -341,11 +344,11 @@ def spent(xp, step, fraction, gain, counts):
         step: The whole steps of tau, int32.
         fraction: The fraction of a step beyond them.
         gain: r, the gain of this step.
-        counts: Whether the step counts.
+        count_step: Whether the step counts.
 
     Returns:
         The whole steps and the fraction of the new tau.
     """
-    fraction = fraction + xp.where(counts, gain, 0.0)
+    fraction = fraction + xp.where(count_step, gain, 0.0)
     whole_steps = xp.floor(fraction)
     return step + xp.cast(whole_steps, "int32"), fraction - whole_steps

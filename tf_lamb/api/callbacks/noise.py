@@ -180,8 +180,10 @@ class NoiseScale(Callback):
     def advice(self) -> str:
         """Describes the critical batch size, the cost of the present batch, and a better one."""
         readings = self.history["noise_scale"]
-        precision = noise.precision(self._averages, self._optimizer.smoothing)
-        return noise.advice(readings[-1] if readings else float("nan"), self.batch_size, precision)
+        precision = noise.precision_text(self._averages, self._optimizer.smoothing)
+        return noise.advice_text(
+            readings[-1] if readings else float("nan"), self.batch_size, precision
+        )
 
 
 class StopAtBaseSteps(Callback):

@@ -119,7 +119,7 @@ class GainMeter(NoiseMeter):
         step, fraction, gain = (
             xp.convert_to_tensor(self.state[name]) for name in ("step", "fraction", "gain")
         )
-        new_step, new_fraction = noise.spent(xp, step, fraction, gain, is_update)
+        new_step, new_fraction = noise.add_gain(xp, step, fraction, gain, is_update)
         self._set({"step": new_step, "fraction": new_fraction})
 
     def _preconditioner(self, positions):
@@ -141,6 +141,8 @@ class GainMeter(NoiseMeter):
         xp = self._backend.xp
         averages = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
         sums = (xp.sum(moment) for moment in moments)
-        new_averages, gain = noise.measured(xp, averages, *sums, scale=self.scale, when=when)
+        new_averages, gain = noise.next_averages_and_gain(
+            xp, averages, *sums, scale=self.scale, count_step=when
+        )
         base_values = {f"base_{name}": value for name, value in new_averages._asdict().items()}
         return {**super()._averaged(state, moments, when), **base_values, "gain": gain}

@@ -268,4 +268,4 @@ class NoiseMeter:
         """
         xp, theta = self._backend.xp, self.smoothing
         averages = noise.Averages(state["variance"], state["signal"], state["count"])
-        return noise.average(xp, averages, *moments, theta=theta, when=when)._asdict()
+        return noise.next_averages(xp, averages, *moments, theta=theta, count_step=when)._asdict()

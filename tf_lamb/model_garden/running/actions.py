@@ -109,8 +109,8 @@ class NoiseScale:
     def advice(self) -> str:
         """Returns text on the critical batch size, the cost of this batch, and a better batch."""
         critical = self._optimizer.noise_scale(self._batch_size)
-        precision = noise.precision(self._averages, self._optimizer.smoothing)
-        return noise.advice(critical, self._batch_size, precision)
+        precision = noise.precision_text(self._averages, self._optimizer.smoothing)
+        return noise.advice_text(critical, self._batch_size, precision)
 
 
 class AdaScaleProgress:
