@@ -65,14 +65,14 @@ def same_bits(one, other):
 def test_every_number_is_rounded_as_in_numpy():
     bits = numbers()
     noise = np.random.default_rng(1).integers(2**16, size=bits.shape, dtype="int32")
-    expected = rounding.stochastically_rounded(
+    expected = rounding.round_stochastically(
         NumPy(), bits.view("float32"), noise, lambda x, dtype: np.asarray(x).view(dtype)
     )
     xp, bitcast, compiled = host()
     tensor = keras.ops.convert_to_tensor
 
     def rounded(bits, noise):
-        result = rounding.stochastically_rounded(xp, bitcast(bits, "float32"), noise, bitcast)
+        result = rounding.round_stochastically(xp, bitcast(bits, "float32"), noise, bitcast)
         return bitcast(result, "int16")
 
     for compile_ in compiled:

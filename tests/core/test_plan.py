@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tf_lamb.core.patterns import PRESETS, exact, search, stable_path
+from tf_lamb.core.patterns import PRESETS, exact_pattern, search, stable_path
 from tf_lamb.core.plan import NEAR_ZERO, Treatment, plan_for
 
 
@@ -99,7 +99,7 @@ def test_of_two_names_that_a_model_could_have_the_order_chooses_none():
 
 
 def test_an_exact_pattern_matches_one_path_only():
-    assert decayed(["a/b.c", "a/bxc", "a/b.c2"], (exact("a/b.c"),)) == [False, True, True]
+    assert decayed(["a/b.c", "a/bxc", "a/b.c2"], (exact_pattern("a/b.c"),)) == [False, True, True]
 
 
 TOWERS = ["dense/kernel", "dense/bias", "dense/kernel", "dense/bias", "head/kernel"]
@@ -107,7 +107,7 @@ TOWERS = ["dense/kernel", "dense/bias", "dense/kernel", "dense/bias", "head/kern
 
 def test_two_variables_of_one_path_answer_to_it_and_each_to_its_number():
     assert decayed(TOWERS, ("dense/kernel",)) == [False, True, False, True, True]
-    assert decayed(TOWERS, (exact("dense/kernel#2of2"),)) == [True, True, False, True, True]
+    assert decayed(TOWERS, (exact_pattern("dense/kernel#2of2"),)) == [True, True, False, True, True]
     assert decayed(TOWERS, ("[12]",)) == [True] * 5  # without a "#" no number is looked at
     assert plan(TOWERS).names[1:3] == ("dense/bias#1of2", "dense/kernel#2of2")
 
@@ -115,8 +115,8 @@ def test_two_variables_of_one_path_answer_to_it_and_each_to_its_number():
 def test_a_number_of_another_count_is_refused():
     words = "1 of 1 .* and 2 have that path here: dense/kernel#1of2, dense/kernel#2of2"
     with pytest.raises(ValueError, match=words):
-        plan(TOWERS, (exact("dense/kernel#1of1"),))
-    assert plan(TOWERS, (exact("other/kernel#1of1"),)).unmatched_warning()
+        plan(TOWERS, (exact_pattern("dense/kernel#1of1"),))
+    assert plan(TOWERS, (exact_pattern("other/kernel#1of1"),)).unmatched_warning()
 
 
 def test_layers_of_one_path_are_joined_each_by_itself():
@@ -134,7 +134,8 @@ def test_layers_of_one_path_are_joined_each_by_itself():
 
 FOUND = [
     "bias", "layer_norm|LayerNorm", "^encoder/.*/kernel$", r"layer_\d+/", "(gamma|beta)$",
-    exact("model.a/dense_(1)/kernel+"), "(?i)LAYERNORM", "[*+?|(){}]", r"\(a+\)\+$", "[]*+]+",
+    exact_pattern("model.a/dense_(1)/kernel+"), "(?i)LAYERNORM", "[*+?|(){}]", r"\(a+\)\+$",
+    "[]*+]+",
     "(dense|bias)+", "(layer_)?norm", r"(?:\w+/)+bias$", "(?x) dense # a comment", r"(.)\1+",
     "(?P<name>dense)(?:_(?P<number>[0-9]+))?/(kernel|bias)$", "norm_and_bias", "(a+)+b|kernel",
     "|".join(f"block_{i}/.*bias" for i in range(40)),

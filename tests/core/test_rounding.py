@@ -20,7 +20,7 @@ def bitcast(array, dtype):
 def rounded(x, noise=NOISE):
     """What x becomes by each noise, in float64, which holds a sum of all of them."""
     x = np.broadcast_to(np.asarray(x, "float32"), np.broadcast_shapes(np.shape(x), noise.shape))
-    result = rounding.stochastically_rounded(NUMPY, np.ascontiguousarray(x), noise, bitcast)
+    result = rounding.round_stochastically(NUMPY, np.ascontiguousarray(x), noise, bitcast)
     assert result.dtype == "bfloat16"
     return result.astype("float64")
 

@@ -5,14 +5,14 @@ import pytest
 from oracle import Spikes
 
 from tf_lamb.core import checks
-from tf_lamb.core.spikes import norm_of, watched
+from tf_lamb.core.spikes import detect_spike, global_norm
 
 
 def judged(norms, window, deviations):
     """By norm, whether it is a spike."""
     kept, found = np.zeros(window), []
     for norm in norms:
-        spike, kept = watched(np, kept, np.float64(norm), deviations=deviations)
+        spike, kept = detect_spike(np, kept, np.float64(norm), deviations=deviations)
         found.append(bool(spike))
     return found
 
@@ -58,7 +58,7 @@ def test_a_slow_rise_is_none_and_a_leap_is():
 @pytest.mark.parametrize("norm", [np.nan, np.inf])
 def test_what_is_not_finite_does_not_enter(norm):
     window = np.array([0.0, 1.0, 2.0, 3.0])
-    spike, kept = watched(np, window, np.float64(norm), deviations=1.0)
+    spike, kept = detect_spike(np, window, np.float64(norm), deviations=1.0)
     np.testing.assert_array_equal(kept, window)
     assert spike == np.isinf(norm)
 
@@ -72,7 +72,7 @@ def test_the_norm_is_of_all_gradients_in_float32():
             return x.astype(dtype)
 
     gradients = [np.full((2, 2), 1.5, "float16"), np.full(3, 200.0, "float16")]
-    assert norm_of(Namespace, gradients) == pytest.approx(np.sqrt(4 * 1.5**2 + 3 * 200.0**2))
+    assert global_norm(Namespace, gradients) == pytest.approx(np.sqrt(4 * 1.5**2 + 3 * 200.0**2))
 
 
 def test_what_is_asked_for():

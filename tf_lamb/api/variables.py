@@ -1,6 +1,6 @@
 """Reads variables and optimizers of either Keras, and finds the optimizer inside wrappers."""
 
-from tf_lamb.core.patterns import stable_path, unique
+from tf_lamb.core.patterns import stable_path, unique_names
 
 # The attributes in which wrappers hold an optimizer: the first in `LossScaleOptimizer`, `AdaScale`
 # and others, the second in Model Garden's `ExponentialMovingAverage` (tf-models-official 2.20.0).
@@ -94,7 +94,7 @@ def is_overwritten(variable) -> bool:
 
 def names_of(variables) -> list[str]:
     """Returns the path of each variable, with a number where several variables have the path."""
-    return unique([path_of(variable) for variable in variables])
+    return unique_names([path_of(variable) for variable in variables])
 
 
 def variables_of(optimizer) -> list:

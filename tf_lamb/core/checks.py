@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from tf_lamb.core.patterns import EXCLUSIONS, PRESETS
+from tf_lamb.core.patterns import ARGUMENTS_WITH_PRESETS, PRESETS
 from tf_lamb.core.rules.muon import PRESETS as COEFFICIENTS
 from tf_lamb.core.rules.muon import Coefficients, Triple
 from tf_lamb.core.rules.shared import Interval
-from tf_lamb.core.spikes import DEVIATIONS, LENGTH
+from tf_lamb.core.spikes import DEFAULT_DEVIATIONS, DEFAULT_WINDOW
 
 # Name of an argument -> the interval of its values, and an example.
 RANGES = {
@@ -333,7 +333,7 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
     """
     if value is None:
         return None
-    if isinstance(value, str) and value in PRESETS and argument in EXCLUSIONS:
+    if isinstance(value, str) and value in PRESETS and argument in ARGUMENTS_WITH_PRESETS:
         return (value,)
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(
@@ -478,11 +478,15 @@ def spikes(name: str, value) -> tuple[int, float] | None:
     """
     if value is None:
         return None
-    pair = (LENGTH, DEVIATIONS) if isinstance(value, str) and value == "skip" else value
+    pair = (
+        (DEFAULT_WINDOW, DEFAULT_DEVIATIONS)
+        if isinstance(value, str) and value == "skip"
+        else value
+    )
     if not isinstance(pair, (list, tuple)) or len(pair) != 2:
         raise TypeError(
             f"{name} must be None, 'skip' or [window, deviations] such as "
-            f"[{LENGTH}, {DEVIATIONS}], not {value!r}."
+            f"[{DEFAULT_WINDOW}, {DEFAULT_DEVIATIONS}], not {value!r}."
         )
     window, deviations = pair
     return (

@@ -12,7 +12,7 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tf_lamb.core.patterns import is_norm_or_bias, numbered
+from tf_lamb.core.patterns import is_norm_or_bias, numbered_paths
 
 
 class UserChoice(NamedTuple):
@@ -74,7 +74,7 @@ def make_variables(
         user_choices: For each variable, what the user's `treatments` argument sets for it, as in
             `Variable`. Defaults to an empty sequence: nothing for any variable.
     """
-    names = numbered(paths)
+    names = numbered_paths(paths)
     shape_by_name = {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
     return [
         Variable(

@@ -21,29 +21,29 @@ def stable_path(name: str) -> str:
     return re.sub(r"(/replica_\d+)?(:\d+)?$", "", name)
 
 
-def numbered(paths: Sequence[str]) -> list[str]:
+def numbered_paths(paths: Sequence[str]) -> list[str]:
     """Returns each path with its number among equal paths, in their order: `path#1of1`."""
     counts, occurrences = Counter(paths), Counter[str]()
-    result = []
+    names = []
     for path in paths:
         occurrences[path] += 1
-        result.append(f"{path}#{occurrences[path]}of{counts[path]}")
-    return result
+        names.append(f"{path}#{occurrences[path]}of{counts[path]}")
+    return names
 
 
-def unique(paths: Sequence[str]) -> list[str]:
+def unique_names(paths: Sequence[str]) -> list[str]:
     """Returns each path as it is, but with its number if several variables have the path."""
     counts = Counter(paths)
-    pairs = zip(paths, numbered(paths), strict=True)
+    pairs = zip(paths, numbered_paths(paths), strict=True)
     return [path if counts[path] == 1 else name for path, name in pairs]
 
 
-def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
+def joined_layers(paths: Sequence[str], joined_positions: Set[int]) -> tuple[str, ...]:
     """Returns, for each variable that the user joins with others, the name of its Keras layer.
 
     Args:
         paths: The path of each variable.
-        joined: The positions of the variables that the user joins.
+        joined_positions: The positions of the variables that the user joins.
 
     Returns:
         For each variable the name of its layer, or "" if it is not joined. If several layers have
@@ -53,13 +53,15 @@ def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
         ValueError: if several layers have one path, and the counts of their variables differ, such
             as two kernels and one bias, so that the layer of a variable is not known.
     """
-    members = sorted(joined)
-    joined_paths = [paths[position] for position in members]
-    layers = [path.rpartition("/")[0] or path for path in joined_paths]
-    numbers = [name.rpartition("#")[2] for name in numbered(joined_paths)]  # such as 2of2
-    groups = [""] * len(paths)
+    positions = sorted(joined_positions)
+    joined_paths = [paths[position] for position in positions]
+    layer_paths = [path.rpartition("/")[0] or path for path in joined_paths]
+    path_numbers = [name.rpartition("#")[2] for name in numbered_paths(joined_paths)]  # as 2of2
+    layer_names = [""] * len(paths)
     first_of_layer: dict = {}
-    for position, path, layer, number in zip(members, joined_paths, layers, numbers, strict=True):
+    for position, path, layer, number in zip(
+        positions, joined_paths, layer_paths, path_numbers, strict=True
+    ):
         count, first_path = first_of_layer.setdefault(layer, (number.rpartition("of")[2], path))
         if count != number.rpartition("of")[2]:
             raise ValueError(
@@ -67,8 +69,8 @@ def joined_layers(paths: Sequence[str], joined: Set[int]) -> tuple[str, ...]:
                 f"{joined_paths.count(path)} {path!r}: which of them are of one layer cannot be "
                 "known. Give each layer a name of its own, or narrow the pattern."
             )
-        groups[position] = layer if count == "1" else f"{layer}#{number}"
-    return tuple(groups)
+        layer_names[position] = layer if count == "1" else f"{layer}#{number}"
+    return tuple(layer_names)
 
 
 def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
@@ -89,10 +91,10 @@ def model_name(paths: Sequence[str]) -> str:
     first in alphabetical order is returned.
     """
     for root in sorted({path.partition("/")[0] for path in paths if "/" in path}):
-        inside = [path.split("/") for path in paths if path.startswith(root + "/")]
-        layers = {names[1] for names in inside if len(names) > 2}
-        outside = [path.split("/") for path in paths if not path.startswith(root + "/")]
-        if all(len(names) == 1 or names[0] in layers for names in outside):
+        paths_inside = [path.split("/") for path in paths if path.startswith(root + "/")]
+        layers = {names[1] for names in paths_inside if len(names) > 2}
+        paths_outside = [path.split("/") for path in paths if not path.startswith(root + "/")]
+        if all(len(names) == 1 or names[0] in layers for names in paths_outside):
             return root + "/"
     return ""
 
@@ -132,10 +134,10 @@ def is_norm_bias_or_vector(path: str, shape: Sequence[int]) -> bool:
 Preset = Callable[[str, Sequence[int]], bool]
 PRESETS: dict[str, Preset] = {"norm_and_bias": is_norm_bias_or_vector}
 # The arguments in which a preset may stand in the place of a pattern, or of the whole list.
-EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
+ARGUMENTS_WITH_PRESETS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
 
 
-def exact(path: str) -> str:
+def exact_pattern(path: str) -> str:
     """Returns the pattern that matches this path, with or without its number, and no other."""
     return f"^{re.escape(path)}$"
 
@@ -147,7 +149,7 @@ def is_preset(argument: str, pattern: str) -> bool:
         argument: The name of the argument.
         pattern: The pattern.
     """
-    return argument in EXCLUSIONS and pattern in PRESETS
+    return argument in ARGUMENTS_WITH_PRESETS and pattern in PRESETS
 
 
 def search(
@@ -164,41 +166,45 @@ def search(
         Dict from a pattern to the positions of the variables.
 
     Raises:
-        ValueError: if a pattern of `exact` has a number such as `1of2`, and there are not as many
-            variables of that path.
+        ValueError: if a pattern of `exact_pattern` has a number such as `1of2`, and there are not
+            as many variables of that path.
     """
-    positions = {}
-    numbers = numbered([names[0] for names, _ in variables])
+    positions_by_pattern = {}
+    numbered_names = numbered_paths([names[0] for names, _ in variables])
     for pattern in patterns:
-        regex, matches = re.compile(pattern), set()
+        regex, matched_positions = re.compile(pattern), set()
         for position, (names, shape) in enumerate(variables):
-            preset = is_preset(argument, pattern)
+            is_preset_pattern = is_preset(argument, pattern)
             if "#" in pattern:
-                names = (*names, numbers[position])
-            if PRESETS[pattern](names[0], shape) if preset else any(map(regex.search, names)):
-                matches.add(position)
-        positions[pattern] = frozenset(matches)
-        if not matches:
-            _check_count(argument, pattern, numbers)
-    return positions
+                names = (*names, numbered_names[position])
+            if is_preset_pattern:
+                is_match = PRESETS[pattern](names[0], shape)
+            else:
+                is_match = any(map(regex.search, names))
+            if is_match:
+                matched_positions.add(position)
+        positions_by_pattern[pattern] = frozenset(matched_positions)
+        if not matched_positions:
+            _check_count(argument, pattern, numbered_names)
+    return positions_by_pattern
 
 
-def _check_count(argument, pattern, numbers):
+def _check_count(argument, pattern, numbered_names):
     """Raises if a pattern has a number such as `1of2`, and not as many variables have its path.
 
     Args:
         argument: The name of the argument that the pattern was passed in.
         pattern: The pattern, which matches no variable.
-        numbers: The path of each variable with its number.
+        numbered_names: The path of each variable with its number.
     """
     if not (match := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
         return
     path, number, count = match.groups()
     if same_path := [
-        numbered_path for numbered_path in numbers if re.search(f"^{path}#", numbered_path)
+        numbered_path for numbered_path in numbered_names if re.search(f"^{path}#", numbered_path)
     ]:
         raise ValueError(
             f"{argument} names number {number} of {count} variables of one path, and "
             f"{len(same_path)} have that path here: {', '.join(same_path)}. Name the one that is "
-            f"meant, such as {exact(same_path[0])!r}, or give each layer a name of its own."
+            f"meant, such as {exact_pattern(same_path[0])!r}, or give each layer a name of its own."
         )

@@ -12,12 +12,12 @@ from tf_lamb.core import layouts
 from tf_lamb.core.patterns import (
     PRESETS,
     aliases,
-    exact,
+    exact_pattern,
     is_preset,
     joined_layers,
     model_name,
     search,
-    unique,
+    unique_names,
 )
 
 # A variable whose root mean square is below this counts as near zero. Kernels usually start at
@@ -135,7 +135,7 @@ class Plan:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The paths; a path that several variables share gets a number, as in `path#1of2`."""
-        return tuple(unique(self.paths))
+        return tuple(unique_names(self.paths))
 
     def layers(
         self, indices: Iterable[int], may_lack_gradient: Iterable[int] = ()
@@ -246,7 +246,7 @@ class Plan:
         # process: the next one may be `sequential_1`.
         without_model = self.names[position].removeprefix(model_name(self.paths))
         is_ambiguous = "#" in without_model or without_model in self.paths
-        return exact(self.names[position] if is_ambiguous else without_model)
+        return exact_pattern(self.names[position] if is_ambiguous else without_model)
 
     def table(self) -> str:
         """Returns the plan as a table: a line for each variable, then totals by treatment."""

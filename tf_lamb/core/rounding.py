@@ -7,10 +7,10 @@ every framework, compiled or not, however an array is spread over devices, and i
 
 from math import prod
 
-_LARGEST = 0x7F7F  # the bits of bfloat16's largest number; those of infinity are one more
+_LARGEST_BITS = 0x7F7F  # the bits of bfloat16's largest number; those of infinity are one more
 
 
-def stochastically_rounded(xp, x, noise, bitcast):
+def round_stochastically(xp, x, noise, bitcast):
     """Rounds x to one of its two neighbours in bfloat16, so that the mean over the noise is x.
 
     bfloat16 is the upper half of float32's bits, and numbers of one sign are in the order of their
@@ -28,12 +28,12 @@ def stochastically_rounded(xp, x, noise, bitcast):
         An array in bfloat16.
     """
     upper = xp.right_shift(bitcast(x, "int32") + noise, 16)  # the sign comes along
-    upper = xp.where((upper & 0x7FFF) > _LARGEST, upper - 1, upper)
+    upper = xp.where((upper & 0x7FFF) > _LARGEST_BITS, upper - 1, upper)
     neighbour = bitcast(xp.cast(upper, "int16"), "bfloat16")
     return xp.where(xp.isfinite(x), neighbour, xp.cast(x, "bfloat16"))
 
 
-def rounding_noise(xp, shape, t, number, slot):
+def rounding_noise(xp, shape, t, layer_number, slot):
     """Computes uniform random integers from 0 to 2^16 - 1, different for each step, layer and slot.
 
     Two slots share an array of random bits, of which each takes one half.
@@ -42,33 +42,33 @@ def rounding_noise(xp, shape, t, number, slot):
         xp: An array namespace.
         shape: The shape of the noise, known while tracing.
         t: The number of the optimizer step, a scalar.
-        number: The number of the layer, a scalar.
+        layer_number: The number of the layer, a scalar.
         slot: The position of the slot in the layer, known while tracing.
 
     Returns:
         An array in int32.
     """
-    pair, half = divmod(slot, 2)
-    seed = _mixed(xp, xp.reshape(xp.cast(t, "int32"), (1,)))
-    seed = _mixed(xp, seed + number + 0x10000 * pair)
-    bits = _mixed(xp, _positions(xp, shape, seed))
-    return xp.reshape(xp.right_shift(bits, 16 * half) & 0xFFFF, shape)
+    pair, half_index = divmod(slot, 2)
+    seed = _hash(xp, xp.reshape(xp.cast(t, "int32"), (1,)))
+    seed = _hash(xp, seed + layer_number + 0x10000 * pair)
+    bits = _hash(xp, _element_numbers(xp, shape, seed))
+    return xp.reshape(xp.right_shift(bits, 16 * half_index) & 0xFFFF, shape)
 
 
-def _positions(xp, shape, start):
+def _element_numbers(xp, shape, start):
     """Returns, for each element of an array of this shape, its number, counted from `start`.
 
     The numbers are a sum with one term for each axis, so that each device can compute them for its
     own part of an array.
     """
     for axis, size in enumerate(shape):
-        inner = shape[axis + 1 :]
-        offsets = xp.arange(size, dtype="int32") * prod(inner)
-        start = start + xp.reshape(offsets, (size, *(1 for _ in inner)))
+        inner_shape = shape[axis + 1 :]
+        offsets = xp.arange(size, dtype="int32") * prod(inner_shape)
+        start = start + xp.reshape(offsets, (size, *(1 for _ in inner_shape)))
     return start
 
 
-def _mixed(xp, x):
+def _hash(xp, x):
     """Permutes the numbers of int32, so that each bit of the result depends on all bits of x.
 
     Source: `lowbias32` of Wellons, "Prospecting for hash functions" (2018).
@@ -78,6 +78,6 @@ def _mixed(xp, x):
     return x ^ _logical_shift(xp, x, 16)
 
 
-def _logical_shift(xp, x, by):
+def _logical_shift(xp, x, bit_count):
     """Shifts bits to the right, with zeros in the place of the sign."""
-    return xp.right_shift(x, by) & ((1 << (32 - by)) - 1)
+    return xp.right_shift(x, bit_count) & ((1 << (32 - bit_count)) - 1)

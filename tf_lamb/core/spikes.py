@@ -1,10 +1,10 @@
 """Detects spikes: steps whose gradient is far longer than those of the steps before."""
 
 # The defaults of OLMo and MaxText: steps in the window, and standard deviations above its mean.
-LENGTH, DEVIATIONS = 128, 6.0
+DEFAULT_WINDOW, DEFAULT_DEVIATIONS = 128, 6.0
 
 
-def norm_of(xp, gradients):
+def global_norm(xp, gradients):
     """Computes |g| of all gradients together, in float32.
 
     Args:
@@ -15,7 +15,7 @@ def norm_of(xp, gradients):
     return xp.sqrt(xp.sum(xp.stack(squares)))
 
 
-def watched(xp, window, norm, *, deviations):
+def detect_spike(xp, window, norm, *, deviations):
     """Decides whether a norm is a spike, and adds it to the window of norms.
 
         n     = number of norms in the window
@@ -45,7 +45,7 @@ def watched(xp, window, norm, *, deviations):
     mu = xp.sum(window) / xp.maximum(n, 1.0)
     squares = xp.where(is_filled, xp.square(window - mu), xp.zeros_like(window))
     s = xp.sqrt(xp.sum(squares) / xp.maximum(n - 1.0, 1.0))
-    is_judging = n + 1.0 >= max(3, window.shape[0] // 2)
-    is_spike = is_judging & (norm - mu > deviations * s)
+    has_enough_norms = n + 1.0 >= max(3, window.shape[0] // 2)
+    is_spike = has_enough_norms & (norm - mu > deviations * s)
     shifted = xp.concatenate([window[1:], xp.reshape(norm, (1,))])
     return is_spike, xp.where(xp.isfinite(norm), shifted, window)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import accumulate, count, pairwise
 from math import prod
 
-from tf_lamb.core.rounding import rounding_noise, stochastically_rounded
+from tf_lamb.core.rounding import round_stochastically, rounding_noise
 from tf_lamb.core.stacks import Step
 from tf_lamb.core.stored import Scalars, Stored, select_stored
 
@@ -120,7 +120,7 @@ def step(
         if dtype != "bfloat16":
             return xp.cast(value, dtype)
         noise = rounding_noise(xp, tuple(value.shape), t, number, next(position))
-        return stochastically_rounded(xp, xp.cast(value, "float32"), noise, bitcast)
+        return round_stochastically(xp, xp.cast(value, "float32"), noise, bitcast)
 
     new = [
         Stored(

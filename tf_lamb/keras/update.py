@@ -159,8 +159,8 @@ class Update(step.Update):
             gradients: The gradients of all variables.
             window: The variable with the norms of the latest steps (`core/spikes.py`).
         """
-        norm, old_window = spikes.norm_of(ops, gradients), ops.convert_to_tensor(window)
-        spike, new_window = spikes.watched(ops, old_window, norm, deviations=self.deviations)
+        norm, old_window = spikes.global_norm(ops, gradients), ops.convert_to_tensor(window)
+        spike, new_window = spikes.detect_spike(ops, old_window, norm, deviations=self.deviations)
         window.assign(new_window)
         return spike
 

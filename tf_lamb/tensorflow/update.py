@@ -231,11 +231,13 @@ class Update(step.Update):
             gradients: The gradients of all variables.
             window: The variable with the norms of the latest steps (`core/spikes.py`).
         """
-        norm_of = functools.partial(spikes.norm_of, namespace)
+        global_norm = functools.partial(spikes.global_norm, namespace)
         if self._is_compiled_on_replicas():
-            norm_of = tf.function(norm_of, jit_compile=True, autograph=False)
-        norm, old_window = norm_of(gradients), tf.convert_to_tensor(window)
-        spike, new_window = spikes.watched(namespace, old_window, norm, deviations=self.deviations)
+            global_norm = tf.function(global_norm, jit_compile=True, autograph=False)
+        norm, old_window = global_norm(gradients), tf.convert_to_tensor(window)
+        spike, new_window = spikes.detect_spike(
+            namespace, old_window, norm, deviations=self.deviations
+        )
         window.assign(new_window)
         return spike
 

@@ -14,7 +14,7 @@ from tf_lamb.api.optimizers.lamb import ADDONS_HAS, decayed
 from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
 from tf_lamb.api.schedules import with_numbers
 from tf_lamb.api.variables import numpy_of
-from tf_lamb.core.patterns import exact, model_name
+from tf_lamb.core.patterns import exact_pattern, model_name
 from tf_lamb.core.rules.muon import JORDAN, PRESETS
 
 # Name of an argument in another package -> its name in this one.
@@ -666,7 +666,9 @@ def check_same_slots(
             "max_precond_dim and form. Nothing was changed."
         )
     elementwise = {path for path, slots in source_slots.items() if "v" in slots}
-    patterns = [exact(path) for path in shapes if path in elementwise and len(shapes[path]) > 1]
+    patterns = [
+        exact_pattern(path) for path in shapes if path in elementwise and len(shapes[path]) > 1
+    ]
     remedy = f"To go on as there, pass exclude_from_layer_adaptation={patterns}."
     if new_matrices := [path for path in differing if path not in elementwise]:
         remedy += f" What is a matrix there alone begins at zero with fresh={new_matrices}."

@@ -9,7 +9,7 @@ from tf_lamb.api.variables import is_overwritten, path_of, root_mean_square
 from tf_lamb.core import checks
 from tf_lamb.core import plan as plans
 from tf_lamb.core.messages import warn
-from tf_lamb.core.patterns import exact, numbered
+from tf_lamb.core.patterns import exact_pattern, numbered_paths
 
 
 class Planner:
@@ -48,7 +48,7 @@ class Planner:
 
     def excluded_paths(self) -> list[str]:
         """Returns a pattern of the path of each variable that was excluded as an object."""
-        return [exact(path) for path in dict(self._undecayed).values()]
+        return [exact_pattern(path) for path in dict(self._undecayed).values()]
 
     def plan_for(self, variables: Sequence) -> plans.Plan:
         """Returns the plan that a build for these variables would make, without storing it.
@@ -81,7 +81,9 @@ class Planner:
             checks.float_dtype(path_of(variable), variable.dtype)
         self.plan = self.plan_for(variables)
         self.variables = tuple(variables)
-        path_by_key = dict(zip(map(self._key, variables), numbered(self.plan.paths), strict=True))
+        path_by_key = dict(
+            zip(map(self._key, variables), numbered_paths(self.plan.paths), strict=True)
+        )
         self._undecayed = tuple((key, path_by_key.get(key, path)) for key, path in self._undecayed)
         if message := self.plan.unmatched_warning():
             warn(message)
