@@ -133,8 +133,8 @@ ENDLESS = {
 def test_the_end_of_the_hosts_own_is_known(frontend, name):
     host, ours = FRONTENDS[frontend]
     after = OF_50_STEPS[name](host.optimizers.schedules)
-    assert core.zero_from(after) == 50
-    assert core.zero_from(ours.schedules.Warmup(20, after)) == 70
+    assert core.zero_rate_step(after) == 50
+    assert core.zero_rate_step(ours.schedules.Warmup(20, after)) == 70
     with pytest.raises(ValueError, match="51 steps is longer than the 50 steps"):
         ours.schedules.Warmup(51, after, handover="drop")
 
@@ -143,7 +143,7 @@ def test_the_end_of_the_hosts_own_is_known(frontend, name):
 @pytest.mark.once
 def test_the_end_of_the_hosts_own_is_after_its_warmup(frontend):
     s = FRONTENDS[frontend][0].optimizers.schedules
-    assert core.zero_from(s.CosineDecay(0.0, 50, warmup_target=0.1, warmup_steps=9)) == 59
+    assert core.zero_rate_step(s.CosineDecay(0.0, 50, warmup_target=0.1, warmup_steps=9)) == 59
 
 
 @every_frontend
@@ -152,7 +152,7 @@ def test_the_end_of_the_hosts_own_is_after_its_warmup(frontend):
 def test_what_does_not_fall_to_0_has_no_end(frontend, name):
     host, ours = FRONTENDS[frontend]
     after = ENDLESS[name](host.optimizers.schedules)
-    assert core.zero_from(ours.schedules.Warmup(51, after)) is None
+    assert core.zero_rate_step(ours.schedules.Warmup(51, after)) is None
 
 
 @every_frontend

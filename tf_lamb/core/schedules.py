@@ -16,10 +16,10 @@ from typing import Any
 
 from tf_lamb.core import checks
 
-_RATES = "[0, inf)"  # the interval of learning rates
+_RATE_INTERVAL = "[0, inf)"  # the interval of learning rates
 # Type of a field -> the function that checks a value, called with the field's name and the value.
-_CHECKS: dict[Any, Callable] = {
-    float: functools.partial(checks.number, interval=_RATES),
+_CHECK_OF_TYPE: dict[Any, Callable] = {
+    float: functools.partial(checks.number, interval=_RATE_INTERVAL),
     int: checks.integer,
     bool: checks.flag,
     str: checks.choice,
@@ -36,8 +36,8 @@ class Schedule:
     def __post_init__(self):
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if field.type in _CHECKS:
-                value = _CHECKS[field.type](field.name, value)
+            if field.type in _CHECK_OF_TYPE:
+                value = _CHECK_OF_TYPE[field.type](field.name, value)
             elif field.type is Any:
                 value = self.checked(field.name, value)
             elif isinstance(value, str) or not isinstance(value, Iterable):
@@ -61,13 +61,13 @@ class Schedule:
             ValueError: if the learning rate is out of range.
         """
         if isinstance(value, numbers.Real):
-            return checks.number(name, value, _RATES)
+            return checks.number(name, value, _RATE_INTERVAL)
         if not callable(value) and not hasattr(value, "value"):
             raise TypeError(f"{name} must be a learning rate or a schedule, not {value!r}.")
         return value
 
 
-def _at(schedule, xp, step):
+def _rate_at_step(schedule, xp, step):
     """Returns the learning rate at a step.
 
     Args:
@@ -77,7 +77,7 @@ def _at(schedule, xp, step):
         step: The optimizer step, from 0.
     """
     if isinstance(schedule, float):
-        return _flat(xp, step, schedule)
+        return _constant_rate(xp, step, schedule)
     if hasattr(schedule, "value"):
         return schedule.value(xp, step)
     rate = schedule(float_step := xp.true_divide(step, 1))
@@ -86,12 +86,12 @@ def _at(schedule, xp, step):
     return xp.cast(rate, float_step.dtype) if hasattr(xp, "cond") else rate
 
 
-def _flat(xp, step, rate):
+def _constant_rate(xp, step, rate):
     """Returns the rate as an array of the shape of step."""
     return xp.true_divide(0 * step, 1) + rate
 
 
-def _end(schedule):
+def _decay_end(schedule):
     """Returns (the step at which a decay ends, its last rate), or None for any other schedule.
 
     For Keras's `CosineDecay`, the second is the last rate as a share of the first. Known are the
@@ -99,28 +99,30 @@ def _end(schedule):
     """
     if isinstance(schedule, (_Polynomial, _Cosine)):
         return schedule.steps, schedule.end_learning_rate
-    kind = type(schedule)
-    if not kind.__module__.startswith(("keras.", "tf_keras.")):
+    schedule_class = type(schedule)
+    if not schedule_class.__module__.startswith(("keras.", "tf_keras.")):
         return None
-    if kind.__name__ == "PolynomialDecay" and not schedule.cycle:
+    if schedule_class.__name__ == "PolynomialDecay" and not schedule.cycle:
         return schedule.decay_steps, schedule.end_learning_rate
-    if kind.__name__ == "CosineDecay":  # without a target it ignores warmup_steps
+    if schedule_class.__name__ == "CosineDecay":  # without a target it ignores warmup_steps
         warmup = 0 if schedule.warmup_target is None else schedule.warmup_steps
         return schedule.decay_steps + warmup, schedule.alpha
     return None
 
 
-def zero_from(schedule: Any) -> int | None:
+def zero_rate_step(schedule: Any) -> int | None:
     """Returns the step from which the rate stays 0, or None if it does not or that is unknown."""
-    if end := _end(schedule):
-        decays = getattr(schedule, "power", 1) > 0
-        return end[0] if decays and end[1] == 0 else None
+    if decay_end := _decay_end(schedule):
+        is_decaying = getattr(schedule, "power", 1) > 0
+        return decay_end[0] if is_decaying and decay_end[1] == 0 else None
     if isinstance(schedule, Warmup):
-        zero, begin = zero_from(schedule.after), schedule.steps
-        return zero if zero is None or schedule.handover == "drop" else begin + zero
+        zero_step = zero_rate_step(schedule.after)
+        if zero_step is None or schedule.handover == "drop":
+            return zero_step
+        return schedule.steps + zero_step
     if isinstance(schedule, Stages):
-        zero = zero_from(schedule.schedules[-1])
-        return None if zero is None else sum(schedule.lengths[:-1]) + zero
+        zero_step = zero_rate_step(schedule.schedules[-1])
+        return None if zero_step is None else sum(schedule.lengths[:-1]) + zero_step
     return None
 
 
@@ -135,7 +137,7 @@ class _Constant(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """Returns the learning rate, as an array of the shape of step."""
-        return _flat(xp, step, self.learning_rate)
+        return _constant_rate(xp, step, self.learning_rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +152,9 @@ class _Polynomial(Schedule):
     def value(self, xp: Any, step: Any) -> Any:
         """Returns the learning rate at a step."""
         remaining = xp.true_divide(self.steps - xp.minimum(step, self.steps), self.steps)
-        fall = remaining if self.power == 1 else remaining**self.power
-        return (self.initial_learning_rate - self.end_learning_rate) * fall + self.end_learning_rate
+        decay_factor = remaining if self.power == 1 else remaining**self.power
+        rate_range = self.initial_learning_rate - self.end_learning_rate
+        return rate_range * decay_factor + self.end_learning_rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +167,9 @@ class _Cosine(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """Returns the learning rate at a step."""
-        turn = xp.cos(math.pi * xp.true_divide(xp.minimum(step, self.steps), self.steps))
-        span = self.initial_learning_rate - self.end_learning_rate
-        return span * (0.5 * (1.0 + turn)) + self.end_learning_rate
+        cosine = xp.cos(math.pi * xp.true_divide(xp.minimum(step, self.steps), self.steps))
+        rate_range = self.initial_learning_rate - self.end_learning_rate
+        return rate_range * (0.5 * (1.0 + cosine)) + self.end_learning_rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,8 +183,8 @@ class _Exponential(Schedule):
 
     def value(self, xp: Any, step: Any) -> Any:
         """Returns the learning rate at a step."""
-        position, length = (step // self.steps, 1) if self.staircase else (step, self.steps)
-        return self.initial_learning_rate * self.rate ** xp.true_divide(position, length)
+        position, decay_length = (step // self.steps, 1) if self.staircase else (step, self.steps)
+        return self.initial_learning_rate * self.rate ** xp.true_divide(position, decay_length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,26 +204,26 @@ class _MultiStep(Schedule):
                 f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} "
                 f"learning_rates, not {len(self.learning_rates)}: {self.learning_rates}."
             )
-        object.__setattr__(self, "boundaries", tuple(map(_boundary, self.boundaries)))
+        object.__setattr__(self, "boundaries", tuple(map(_check_boundary, self.boundaries)))
         if list(self.boundaries) != sorted(set(self.boundaries)):
             raise ValueError(f"boundaries must rise, but they are {self.boundaries}.")
         named_rates = ((f"learning_rates[{i}]", rate) for i, rate in enumerate(self.learning_rates))
-        rates = (checks.number(name, rate, _RATES) for name, rate in named_rates)
+        rates = (checks.number(name, rate, _RATE_INTERVAL) for name, rate in named_rates)
         object.__setattr__(self, "learning_rates", tuple(rates))
 
     def value(self, xp: Any, step: Any) -> Any:
         """Returns the learning rate at a step."""
-        rate = _flat(xp, step, self.learning_rates[0])
+        rate = _constant_rate(xp, step, self.learning_rates[0])
         for boundary, next_rate in zip(self.boundaries, self.learning_rates[1:], strict=True):
-            rate = xp.where(step >= math.ceil(boundary), _flat(xp, step, next_rate), rate)
+            rate = xp.where(step >= math.ceil(boundary), _constant_rate(xp, step, next_rate), rate)
         return rate
 
 
-def _boundary(value):
+def _check_boundary(value):
     """Checks a step and returns it. It may be a fraction, because `steps_per_epoch` may be one."""
-    most, is_number = checks.MAX_STEPS, isinstance(value, numbers.Real)
-    if isinstance(value, bool) or not is_number or not abs(value) <= most:
-        raise ValueError(f"boundaries must be steps up to {most:,}, but they hold {value!r}.")
+    max_steps, is_number = checks.MAX_STEPS, isinstance(value, numbers.Real)
+    if isinstance(value, bool) or not is_number or not abs(value) <= max_steps:
+        raise ValueError(f"boundaries must be steps up to {max_steps:,}, but they hold {value!r}.")
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
@@ -276,10 +279,10 @@ class Warmup(Schedule):
         super().__post_init__()
         if self.kind == "exponential" and self.start == 0:
             raise ValueError("kind='exponential' needs a start above 0, such as start=1e-5.")
-        end = _end(self.after)
-        if self.handover == "drop" and end and self.steps > end[0]:
+        decay_end = _decay_end(self.after)
+        if self.handover == "drop" and decay_end and self.steps > decay_end[0]:
             raise ValueError(
-                f"A warmup of {self.steps} steps is longer than the {end[0]} steps of "
+                f"A warmup of {self.steps} steps is longer than the {decay_end[0]} steps of "
                 "the schedule that it stands in front of, and with handover='drop' they begin "
                 "together."
             )
@@ -291,17 +294,17 @@ class Warmup(Schedule):
             xp: The array namespace, as for rules.
             step: A scalar, the optimizer step, from 0.
         """
-        peak = _at(self.after, xp, 0 * step)
+        peak = _rate_at_step(self.after, xp, 0 * step)
         fraction = xp.true_divide(xp.minimum(step, self.steps), self.steps)
         if self.kind == "exponential":
-            rise = self.start * (peak / self.start) ** fraction
+            warmup_rate = self.start * (peak / self.start) ** fraction
         elif self.kind == "constant":
-            rise = _flat(xp, step, self.start)
+            warmup_rate = _constant_rate(xp, step, self.start)
         else:
-            shape = fraction**self.power if self.kind == "polynomial" else fraction
-            rise = self.start + (peak - self.start) * shape
+            progress = fraction**self.power if self.kind == "polynomial" else fraction
+            warmup_rate = self.start + (peak - self.start) * progress
         after_step = step if self.handover == "drop" else xp.maximum(step - self.steps, 0)
-        return xp.where(step < self.steps, rise, _at(self.after, xp, after_step))
+        return xp.where(step < self.steps, warmup_rate, _rate_at_step(self.after, xp, after_step))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,9 +355,9 @@ class Stages(Schedule):
             xp: The array namespace, as for rules.
             step: A scalar, the optimizer step, from 0.
         """
-        rate, begin = _at(self.schedules[0], xp, step), 0
+        rate, stage_start = _rate_at_step(self.schedules[0], xp, step), 0
         for length, schedule in zip(self.lengths, self.schedules[1:], strict=False):
-            begin += length
-            stage_step = xp.maximum(step - begin, 0)
-            rate = xp.where(step >= begin, _at(schedule, xp, stage_step), rate)
+            stage_start += length
+            stage_step = xp.maximum(step - stage_start, 0)
+            rate = xp.where(step >= stage_start, _rate_at_step(schedule, xp, stage_step), rate)
         return rate

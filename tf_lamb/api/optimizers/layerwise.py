@@ -239,7 +239,7 @@ def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:
         steps: A function that returns the number of steps taken. It is called only where the
             schedule ends at 0, because it waits for the device.
     """
-    end = schedules.zero_from(optimizer._learning_rate)
+    end = schedules.zero_rate_step(optimizer._learning_rate)
     if end is None or (step_count := steps()) <= end:
         return
     recipe = optimizer._recipe
