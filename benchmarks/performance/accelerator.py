@@ -181,7 +181,7 @@ def update_of(name, model):
     if hasattr(optimizer, "stateless_apply"):
         optimizer.build(model.trainable_variables)
         if "one by one" in name:
-            optimizer._update.stacks = False
+            optimizer._update.stacks_matrices = False
         return [v.value for v in optimizer.variables], optimizer.stateless_apply
     import jax
 

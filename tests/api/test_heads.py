@@ -89,7 +89,7 @@ def test_heads_of_kernels_in_a_stack_are_those_of_each_kernel(frontend, name, ar
             new_variable(frontend, w, path=path) for path, (w, _) in zip(paths, drawn, strict=True)
         ]
         optimizer.build(variables)
-        optimizer._update.stacks = stacks
+        optimizer._update.stacks_matrices = stacks
         for t in range(4):
             apply(optimizer, [gradients[t] for _, gradients in drawn], variables)
         ends.append([array(v) for v in (*variables, *optimizer.state_of(1).values())])
@@ -178,7 +178,7 @@ def test_the_compiled_step_has_as_many_products_as_with_all_heads_in_one(stacks)
         optimizer = FRONTENDS["keras"][1].Muon(0.1, form=form)
         variables = [new_variable("keras", np.ones(of), path=path) for path, of in shapes.items()]
         optimizer.build(variables)
-        optimizer._update.stacks = stacks
+        optimizer._update.stacks_matrices = stacks
         values, slots = ([v.value for v in group] for group in (variables, optimizer.variables))
         step = jax.jit(lambda w, slots, own=optimizer: own.stateless_apply(slots, w, w))
         text = step.lower(values, slots).compile().as_text()

@@ -46,7 +46,7 @@ def test_stacks_are_stepped_as_one_by_one(frontend, name, asks, options, monkeyp
             **{**options, "treatments": {"slow": {"rate": 0.5}, **options.get("treatments", {})}},
         )  # fmt: skip
         optimizer.build(variables)
-        optimizer._update.stacks = stacks
+        optimizer._update.stacks_matrices = stacks
         axes.append(set())
         for t in range(4):
             gradients = [keras.ops.convert_to_tensor(g[t].astype("float32")) for _, g in problems]

@@ -41,7 +41,7 @@ def derivatives(case, g, w, adapt=True):
     def made(xp, g, w):
         state = [keras.ops.convert_to_tensor(x, "float32") for x in (ZEROS, *rest)]
         new = rule(xp, g, w, *state)
-        new = stacks.alone(xp, new) if inspect.isgenerator(new) else new
+        new = stacks.run_single(xp, new) if inspect.isgenerator(new) else new
         return xp.sum(new[0] * keras.ops.convert_to_tensor(SOME, "float32"))
 
     arrays = [keras.ops.convert_to_tensor(x, "float32") for x in (g, w)]

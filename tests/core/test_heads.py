@@ -14,7 +14,7 @@ from tf_lamb.core.rules import muon
 from tf_lamb.core.rules.lamb import Bounds
 from tf_lamb.core.rules.muon import Form as MuonForm
 from tf_lamb.core.rules.soap import Form as SOAPForm
-from tf_lamb.core.stacks import alone, together
+from tf_lamb.core.stacks import run_batched, run_single
 from tf_lamb.core.step import apply_rule
 
 FORMS = {"Muon": MuonForm, "SOAP": SOAPForm}
@@ -66,7 +66,7 @@ def steps(name, w, gradients, treatment, **arguments):
     state = [w, *slots(name, w, treatment.view)]
     rule = rule_of(name, **arguments)
     for t, g in enumerate(gradients, 1):
-        (state,) = alone(np, apply_rule(np, rule, [treatment], [g], [state], lr=RATE, t=t))
+        (state,) = run_single(np, apply_rule(np, rule, [treatment], [g], [state], lr=RATE, t=t))
         yield state
 
 
@@ -146,10 +146,10 @@ def test_heads_in_a_stack_are_heads_alone(name):
                 functools.partial(apply_rule, np, rule, [treatment], [g], lr=RATE, t=t)
                 for t, g in enumerate(gradients, 1)
             )
-            yield second(alone(np, first([state])))
+            yield second(run_single(np, first([state])))
 
-    for (stacked,), step in zip(together(np, list(made())), made(), strict=True):
-        for array, own in zip(stacked, alone(np, step)[0], strict=True):
+    for (stacked,), step in zip(run_batched(np, list(made())), made(), strict=True):
+        for array, own in zip(stacked, run_single(np, step)[0], strict=True):
             np.testing.assert_allclose(array, own, rtol=1e-10, atol=1e-12)
 
 
@@ -162,7 +162,7 @@ def test_a_basis_that_is_lost_is_counted_by_its_head_alone():
     rule = rule_of("SOAP")
     for t in (6, 7):
         step = apply_rule(np, rule, [treatment], [gradients[0]], [state], lr=RATE, t=t)
-        (state,) = alone(np, step)
+        (state,) = run_single(np, step)
     np.testing.assert_array_equal(state[-2], [0, 1, 0])
     assert np.all(np.isfinite(state[0]))
 
@@ -181,7 +181,7 @@ def test_all_heads_are_one_batch_of_as_many_products(heads, batch):
     w, (g,) = random_steps((4, 3, 4), steps=1)
     treatment = treated("query/kernel", w.shape, {}, heads=heads)
     gradient, *state = (array.view(Counted) for array in (g, w, np.zeros_like(w)))
-    alone(np, apply_rule(np, muon, [treatment], [gradient], [state], lr=RATE, t=1))
+    run_single(np, apply_rule(np, muon, [treatment], [gradient], [state], lr=RATE, t=1))
     assert len(Counted.shapes) == 15 and {shape[:-2] for shape in Counted.shapes} == batch
 
 

@@ -8,7 +8,7 @@ import pytest
 from tf_lamb.core.layouts import matrix
 from tf_lamb.core.plan import plan_for
 from tf_lamb.core.rules import muon
-from tf_lamb.core.stacks import alone
+from tf_lamb.core.stacks import run_single
 from tf_lamb.core.step import apply_rule
 
 # Path, shape -> (rows, columns), or a word of the reason for which it is no matrix. Models are of
@@ -145,8 +145,8 @@ def test_a_step_is_that_of_the_matrix(shape, rows):
         )
 
     step = apply_rule(np, muon, treatments, [g], [[w, m]], lr=0.1, t=1)
-    ((ours, momentum),) = alone(np, step)
-    expected = alone(
+    ((ours, momentum),) = run_single(np, step)
+    expected = run_single(
         np, muon(np, matrix(g), matrix(w), matrix(m), lr=0.1, t=1, decay=0.1, adapt=True)
     )
     assert ours.shape == momentum.shape == shape

@@ -9,7 +9,7 @@ from support.cases import random_steps
 
 from tf_lamb.core.rules import muon
 from tf_lamb.core.rules.muon import Form, orthogonalized
-from tf_lamb.core.stacks import alone
+from tf_lamb.core.stacks import run_single
 
 _KEYS = ("wd", "nesterov", "scale", "mu")
 CASES = [
@@ -54,7 +54,7 @@ def steps(w, gradients, *, wd=0.0, mu=0.95, scale="rms", rate=1.0, matrix=True, 
             np, g, *state, lr=0.1, t=t, decay=wd, adapt=matrix, momentum=mu,
             form=Form(update_scale=scale, fallback_lr_scale=rate), **arguments,
         )  # fmt: skip
-        state = alone(np, step)
+        state = run_single(np, step)
         yield state[0]
 
 
@@ -92,7 +92,7 @@ def test_coefficients_are_those_of_the_oracle(form, shape):
     reference = Muon(w, lr=0.1, wd=0.3, polynomials=polynomials)
     state = w, np.zeros_like(w)
     for t, g in enumerate(gradients, 1):
-        state = alone(np, muon(np, g, *state, lr=0.1, t=t, decay=0.3, adapt=True, form=chosen))
+        state = run_single(np, muon(np, g, *state, lr=0.1, t=t, decay=0.3, adapt=True, form=chosen))
         np.testing.assert_allclose(state[0], reference.step(g), rtol=1e-9)
 
 

@@ -15,7 +15,7 @@ from tf_lamb.core.rules.lamb import Bounds
 from tf_lamb.core.rules.muon import Form as MuonForm
 from tf_lamb.core.rules.soap import Form as SOAPForm
 from tf_lamb.core.rules.soap import sides_of
-from tf_lamb.core.stacks import alone, together
+from tf_lamb.core.stacks import run_batched, run_single
 
 INF = float("inf")
 FORMS = {"Muon": MuonForm, "SOAP": SOAPForm}
@@ -47,7 +47,7 @@ def steps(name, w, gradients, *, by=None, decay=0.0, **arguments):
         step = rules.OURS[name].step(
             np, g, *state, lr=0.1, t=t, decay=decay, adapt=True, axes=AXES[by], **arguments
         )
-        state = alone(np, step)
+        state = run_single(np, step)
         yield state[0]
 
 
@@ -121,7 +121,7 @@ def test_what_is_no_matrix_has_no_ratio_and_no_norm_to_keep(name):
             {}, {"bounds": Bounds(trust_ratio=(2.0, None)), "form": FORMS[name](norm="constant")},
         )
     )  # fmt: skip
-    (plain,), (bounded,) = ([alone(np, each)[0]] for each in (plain, bounded))
+    (plain,), (bounded,) = ([run_single(np, each)[0]] for each in (plain, bounded))
     np.testing.assert_array_equal(plain, bounded)
 
 
@@ -138,8 +138,8 @@ def test_each_matrix_of_a_stack_has_its_own_ratio(name):
             for i, (w, g) in enumerate(problems)
         ]  # fmt: skip
 
-    for stacked, step in zip(together(np, made()), made(), strict=True):
-        np.testing.assert_allclose(stacked[0], alone(np, step)[0], rtol=1e-12)
+    for stacked, step in zip(run_batched(np, made()), made(), strict=True):
+        np.testing.assert_allclose(stacked[0], run_single(np, step)[0], rtol=1e-12)
 
 
 def sliced(path, shape, slices, rows=None):

@@ -10,7 +10,7 @@ from support.cases import assert_same, random_steps
 
 from tf_lamb.core.rules import soap
 from tf_lamb.core.rules.soap import Form, renewed, sides_of
-from tf_lamb.core.stacks import alone, together
+from tf_lamb.core.stacks import run_batched, run_single
 
 QR, CHOLESKY = Form(renewal="qr"), Form(renewal="cholesky")
 
@@ -75,7 +75,7 @@ def steps(w, gradients, *, longest=10_000, one_sided=False, renewal="qr", **argu
     """All that is kept after each step, the weight first."""
     state, form = (w, *slots(w, longest=longest, one_sided=one_sided)), Form(one_sided, renewal)
     for t, g in enumerate(gradients, 1):
-        state = alone(NUMPY, step(g, state, longest=longest, form=form, t=t, **arguments))
+        state = run_single(NUMPY, step(g, state, longest=longest, form=form, t=t, **arguments))
         yield state
 
 
@@ -114,7 +114,7 @@ def test_what_is_no_matrix_is_adamws(shape):
     state = (w, np.zeros(shape), np.zeros(shape))
     for t, g in enumerate(gradients, 1):
         new = soap(np, g, *state, lr=0.1, t=t, decay=0.3, adapt=False, beta_1=0.8, beta_2=0.9)
-        state = alone(np, new)
+        state = run_single(np, new)
         np.testing.assert_allclose(state[0], reference.step(g), rtol=1e-12)
 
 
@@ -142,7 +142,7 @@ def test_a_basis_that_is_not_finite_stays_and_is_counted():
     broken = [*before]
     broken[3] = np.full((4, 4), np.nan)  # L
     with np.errstate(invalid="ignore"):
-        after = alone(np, step(gradients[3], broken, every=1))
+        after = run_single(np, step(gradients[3], broken, every=1))
     np.testing.assert_array_equal(after[4], before[4])
     np.testing.assert_array_equal(after[6], before[6])
     assert before[-2] == 0 and after[-2] == 1
@@ -155,7 +155,7 @@ def test_a_matrix_counts_its_own_steps(clock):
     w, gradients = random_steps((4, 4), steps=9)
     state = (w, *slots(w))
     for t, g in enumerate(gradients, 1):
-        state = alone(np, step(g, state, every=4, t=clock(t)))
+        state = run_single(np, step(g, state, every=4, t=clock(t)))
     *_, expected = steps(w, gradients, every=4)
     np.testing.assert_array_equal(state[0], expected[0])
 
@@ -170,7 +170,7 @@ def test_a_counter_in_float32_renews_beyond_2_to_the_24_steps(every):
         if t == 0:
             state = (*state[:-1], np.float32(first))
         basis = state[4]
-        state = alone(NUMPY, step(g.astype("float32"), state, every=every, t=9))
+        state = run_single(NUMPY, step(g.astype("float32"), state, every=every, t=9))
         assert state[-1].dtype == "float32"
         if t >= 0 and not np.array_equal(basis, state[4]):
             renewals.append(t)
@@ -206,7 +206,7 @@ def test_cholesky_finds_what_householder_finds(spectrum):
     for renewal in ("qr", "cholesky"):
         state = [each.astype("float32") for each in (np.eye(n), *slots(np.eye(n)))]
         for g in gradients:
-            made = alone(NUMPY, step(g, state, every=3, lr=1e-3, form=Form(renewal=renewal)))
+            made = run_single(NUMPY, step(g, state, every=3, lr=1e-3, form=Form(renewal=renewal)))
             state = [np.float32(each) for each in made]
         factor, basis = map(np.float64, state[3:5])
         assert state[-2] == 0
@@ -245,7 +245,7 @@ def test_a_factor_that_has_faded_still_has_a_basis(scale):
     w, gradients = random_steps((4, 4), steps=5)
     *_, state = steps(w, gradients, every=2, renewal="cholesky")
     faded = [np.float32(x * scale if i in (3, 5) else x) for i, x in enumerate(state)]
-    after = alone(NUMPY, step(np.zeros((4, 4), "float32"), faded, every=1, form=CHOLESKY))
+    after = run_single(NUMPY, step(np.zeros((4, 4), "float32"), faded, every=1, form=CHOLESKY))
     assert after[-2] == 0
     for position in (4, 6):
         basis = after[position]
@@ -260,7 +260,7 @@ def test_a_basis_that_is_not_orthogonal_is_not_taken(monkeypatch):
     qr = np.linalg.qr
     skew = np.eye(4) + 1e-3 * np.eye(4, k=1)
     monkeypatch.setattr(NUMPY.linalg, "qr", lambda a: (qr(a)[0] @ skew, None))
-    after = alone(NUMPY, step(gradients[0], before, every=1))
+    after = run_single(NUMPY, step(gradients[0], before, every=1))
     np.testing.assert_array_equal(after[4], before[4])
     np.testing.assert_array_equal(after[6], before[6])
     assert after[-2] == before[-2] + 1
@@ -285,8 +285,8 @@ def test_in_a_stack_each_has_its_own_clock_scale_and_faults(form):
         ]
 
     with np.errstate(invalid="ignore"):
-        found = together(NUMPY, each())
-        expected = [alone(NUMPY, one) for one in each()]
+        found = run_batched(NUMPY, each())
+        expected = [run_single(NUMPY, one) for one in each()]
     for one, other in zip(found, expected, strict=True):
         for x, y in zip(one, other, strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)

@@ -5,7 +5,7 @@ import pytest
 from support.cases import random_steps
 
 from tf_lamb.core.rules import muon
-from tf_lamb.core.stacks import alone, together, transposed
+from tf_lamb.core.stacks import run_batched, run_single, transposed
 
 SHAPES = [(4, 3), (3, 4), (4, 3), (2, 2), (4, 3)]
 
@@ -19,9 +19,9 @@ def step(shape, number, **arguments):
 
 def test_steps_come_to_what_they_come_to_alone():
     numbered = list(enumerate(SHAPES, 1))
-    stacked = together(np, [step(shape, i) for i, shape in numbered])
+    stacked = run_batched(np, [step(shape, i) for i, shape in numbered])
     for (i, shape), (w, m) in zip(numbered, stacked, strict=True):
-        own_w, own_m = alone(np, step(shape, i))
+        own_w, own_m = run_single(np, step(shape, i))
         np.testing.assert_allclose(w, own_w, rtol=1e-12)
         np.testing.assert_array_equal(m, own_m)
 
@@ -40,10 +40,10 @@ def test_a_matrix_that_is_not_finite_is_its_own_affair():
 
     first, second, third = steps()
     with np.errstate(invalid="ignore"):
-        found = together(np, [first, spoilt(second), third])
+        found = run_batched(np, [first, spoilt(second), third])
     assert np.all(np.isnan(found[1][0]))
     for i in (0, 2):
-        np.testing.assert_allclose(found[i][0], alone(np, steps()[i])[0], rtol=1e-12)
+        np.testing.assert_allclose(found[i][0], run_single(np, steps()[i])[0], rtol=1e-12)
 
 
 def test_what_has_one_shape_and_dtype_is_one_call():
@@ -59,7 +59,7 @@ def test_what_has_one_shape_and_dtype_is_one_call():
         return first + second
 
     arrays = [np.ones((2, 3)), np.ones((2, 3), "float32"), np.ones((3, 2)), np.zeros((2, 3))]
-    found = together(np, list(map(asks, arrays)))
+    found = run_batched(np, list(map(asks, arrays)))
     for x, y in zip(arrays, found, strict=True):
         np.testing.assert_array_equal(y, 4 * x + 2)
     one_round = [((2, 2, 3), "float64"), ((2, 3), "float32"), ((3, 2), "float64")]
@@ -73,7 +73,7 @@ def test_what_is_asked_otherwise_is_another_call():
     def asks(times):
         return (yield scaled, (np.ones((2, 2)),), {"times": times})
 
-    found = together(np, [asks(2), asks(3), asks(2)])
+    found = run_batched(np, [asks(2), asks(3), asks(2)])
     assert [float(x[0, 0]) for (x,) in found] == [2, 3, 2]
 
 

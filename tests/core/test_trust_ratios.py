@@ -17,7 +17,7 @@ def seen_by(rule, w, u, **arguments):
     rule(np, u, w, *arguments.pop("slots"), t=1, adapt=True, decay=0.0,
          observe=lambda *seen: calls.append(seen), **arguments)  # fmt: skip
     (seen,) = calls
-    return tuple(float(x) for x in step.summary(np, *seen))
+    return tuple(float(x) for x in step.summarize_ratios(np, *seen))
 
 
 @pytest.mark.parametrize(

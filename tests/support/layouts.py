@@ -37,7 +37,7 @@ def step(plan, rule, slots, weights, gradients):
         ]
         own = [gradients[i] for i in layer.members]
         made = core_step.apply_rule(np, rule, layer.treatments, own, states, lr=0.1, t=1)
-        new = stacks.alone(np, made)
+        new = stacks.run_single(np, made)
         for i, state in zip(layer.members, new, strict=True):
             result[i] = state[0]
     return result

@@ -46,6 +46,6 @@ PLANTS = {
          "return xp.equal(accumulated, steps)"),
     ]),
     "what is joined never rests": (ALL, [
-        ("present_in", "xp.any(gradient != 0) if is_missing else None", "None"),
+        ("which_have_gradients", "xp.any(gradient != 0) if is_missing else None", "None"),
     ]),
 }  # fmt: skip

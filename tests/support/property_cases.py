@@ -174,7 +174,7 @@ def one_step(xp, family, treatment, g, state, *, lr, t, opts):
     rule = functools.partial(RULES[family], **opts)
     with np.errstate(all="ignore"):
         made = step.apply_rule(xp, rule, [treatment], [g], [state], lr=lr, t=t)
-        (new,) = stacks.alone(xp, made)
+        (new,) = stacks.run_single(xp, made)
     return new
 
 

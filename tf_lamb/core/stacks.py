@@ -2,19 +2,19 @@
 
 A rule is written for one matrix. Where a stack is faster (Muon, SOAP), the rule is a generator: it
 does not call a function but yields the function with its arrays and its settings, and is sent the
-result. `together` runs the rules of many variables, and stacks the arrays of one shape that they
+result. `run_batched` runs the rules of many variables, and stacks the arrays of one shape that they
 yield.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-Asked = tuple[Callable, Sequence, Mapping[str, Any]]
+BatchedCall = tuple[Callable, Sequence, Mapping[str, Any]]
 # Yields functions with their arguments, is sent their results, and returns a result of its own.
-Step = Generator[Asked, Sequence, Any]
+Step = Generator[BatchedCall, Sequence, Any]
 
 
-def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
+def run_batched(xp, steps: Sequence[Step], shard: Callable | None = None) -> list:
     """Runs several steps to their ends, and calls the functions that they yield on stacks.
 
     A function is called as `function(xp, *arrays, **settings)`. It returns a sequence of arrays and
@@ -24,52 +24,52 @@ def together(xp, steps: Sequence[Step], dealt: Callable | None = None) -> list:
     Args:
         xp: An array namespace.
         steps: The steps.
-        dealt: A function that wraps each yielded function, so that each device works on some
+        shard: A function that wraps each yielded function, so that each device works on some
             members of the stack. Defaults to None: each device works on all of them.
 
     Returns:
         The result of each step.
     """
-    return_values: list = [None] * len(steps)
-    answers: dict[int, Any] = dict.fromkeys(range(len(steps)))
-    while answers:
+    final_results: list = [None] * len(steps)
+    results_to_send: dict[int, Any] = dict.fromkeys(range(len(steps)))
+    while results_to_send:
         stacks: dict = {}
-        for i, answer in answers.items():
+        for i, result_to_send in results_to_send.items():
             try:
-                function, arrays, settings = steps[i].send(answer)
-            except StopIteration as end:
-                return_values[i] = end.value
+                function, arrays, settings = steps[i].send(result_to_send)
+            except StopIteration as stop:
+                final_results[i] = stop.value
                 continue
             shapes = tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
             key = function, tuple(sorted(settings.items())), shapes
             stacks.setdefault(key, []).append((i, arrays))
-        answers = {}
-        for (function, settings, _), members in stacks.items():
-            positions, arrays = zip(*members, strict=True)
-            results = _of_stack(xp, function, arrays, dict(settings), dealt)
-            answers |= zip(positions, results, strict=True)
-    return return_values
+        results_to_send = {}
+        for (function, settings, _), batched_calls in stacks.items():
+            positions, arrays = zip(*batched_calls, strict=True)
+            results = _call_on_stack(xp, function, arrays, dict(settings), shard)
+            results_to_send |= zip(positions, results, strict=True)
+    return final_results
 
 
-def alone(xp, step: Step):
+def run_single(xp, step: Step):
     """Runs one step to its end, and returns its result.
 
     Args:
         xp: An array namespace.
         step: The step.
     """
-    return together(xp, [step])[0]
+    return run_batched(xp, [step])[0]
 
 
-def _of_stack(xp, function, members, settings, dealt):
+def _call_on_stack(xp, function, arrays_of_members, settings, shard):
     """Returns, for each member of a stack, the arrays that the function returns for it."""
-    if dealt:
-        function = dealt(function)
-    elif len(members) == 1:
-        return [function(xp, *members[0], **settings)]
-    stacked = map(xp.stack, zip(*members, strict=True))
+    if shard:
+        function = shard(function)
+    elif len(arrays_of_members) == 1:
+        return [function(xp, *arrays_of_members[0], **settings)]
+    stacked = map(xp.stack, zip(*arrays_of_members, strict=True))
     result = function(xp, *stacked, **settings)
-    return [[array[i] for array in result] for i in range(len(members))]
+    return [[array[i] for array in result] for i in range(len(arrays_of_members))]
 
 
 def transposed(xp, x):

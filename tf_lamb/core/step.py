@@ -37,22 +37,22 @@ class Update:
             averaged over micro-batches by then.
         accumulation_steps: The largest number of micro-steps of an update; None without gradient
             accumulation.
-        refusal: The beginning of the error for gradients that are not finite, which ends with the
-            names of their variables; None if they raise no error.
+        nonfinite_message: The beginning of the error for gradients that are not finite, which ends
+            with the names of their variables; None if they raise no error.
         assign: A function that assigns a new value to a weight or a slot. In Keras 3 the user may
             override it.
         deviations: A gradient norm is a spike if it is above the mean of the norms before by more
             than this number of standard deviations.
-        stacks: Whether matrices of one shape are computed together, as one stacked array.
+        stacks_matrices: Whether matrices of one shape are computed together, as one stacked array.
     """
 
     rule: Callable
     clip: Callable
     accumulation_steps: int | None
-    refusal: str | None
+    nonfinite_message: str | None
     assign: Callable
     deviations: float
-    stacks: bool
+    stacks_matrices: bool
 
     def mean(self, xp, total, scalars: Scalars):
         """Computes the mean gradient of an update's micro-batches.
@@ -66,10 +66,10 @@ class Update:
 
 
 def step(
-    xp, rule, treatments, gradients, stored, *, lr, t, number, bitcast, decay=None, observe=None,
-    present=(),
+    xp, rule, treatments, gradients, stored, *, lr, t, layer_number, bitcast, decay=None,
+    observe=None, has_gradient=(),
 ) -> Step:  # fmt: skip
-    """Takes one step of a rule for one layer, as a generator that `stacks.together` runs.
+    """Takes one step of a rule for one layer, as a generator that `stacks.run_batched` runs.
 
     Args:
         xp: An array namespace.
@@ -79,16 +79,17 @@ def step(
         stored: The `Stored` weight, slots and master of each variable.
         lr: The learning rate of the layer.
         t: The number of the optimizer step, from 1.
-        number: A number that no other layer of the model has; it seeds the noise of rounding.
+        layer_number: A number that no other layer of the model has; it seeds the noise of
+            rounding.
         bitcast: A function of an array and the name of a dtype, which returns the same bits in that
             dtype.
         decay: The value of the schedule of weight decay in this step, which multiplies the decay of
             each treatment. Defaults to None: no schedule.
-        observe: The result of `recorder`, which a rule with a trust ratio calls once, while it is
-            traced. Defaults to None.
-        present: The result of `present_in`. In a layer of several variables, one without a gradient
-            stays as it is, and the norms of the layer are those of the other variables. Defaults to
-            an empty sequence.
+        observe: The result of `make_recorder`, which a rule with a trust ratio calls once, while it
+            is traced. Defaults to None.
+        has_gradient: The result of `which_have_gradients`. In a layer of several variables, one
+            without a gradient stays as it is, and the norms of the layer are those of the other
+            variables. Defaults to an empty sequence.
 
     Returns:
         The `Stored` arrays to assign to each variable.
@@ -97,32 +98,32 @@ def step(
         "float64" if any(variable.weight.dtype == "float64" for variable in stored) else "float32"
     )
 
-    def wide(array):
+    def widen(array):
         return xp.cast(array, dtype)
 
     states = [
-        [_weight(xp, variable, wide, bitcast), *(wide(slot) for slot in variable.slots)]
+        [_working_weight(xp, variable, widen, bitcast), *(widen(slot) for slot in variable.slots)]
         for variable in stored
     ]
     if observe:
         rule = functools.partial(rule, observe=observe)
     # A layer of one variable changes nothing if it has no gradient: the `Update` sees to that.
-    joined = enumerate(present) if len(stored) > 1 else ()
-    may_rest = [(i, has_gradient) for i, has_gradient in joined if has_gradient is not None]
-    for i, has_gradient in may_rest:
-        states[i] = [xp.where(has_gradient, x, xp.zeros_like(x)) for x in states[i]]
-    gradients = list(map(wide, gradients))
-    scalars = {"lr": wide(lr), "t": wide(t), "decay": None if decay is None else wide(decay)}
+    flags = enumerate(has_gradient) if len(stored) > 1 else ()
+    known_flags = [(i, flag) for i, flag in flags if flag is not None]
+    for i, flag in known_flags:
+        states[i] = [xp.where(flag, x, xp.zeros_like(x)) for x in states[i]]
+    gradients = list(map(widen, gradients))
+    scalars = {"lr": widen(lr), "t": widen(t), "decay": None if decay is None else widen(decay)}
     new_states = yield from apply_rule(xp, rule, treatments, gradients, states, **scalars)
-    position = count()  # of the slot in the layer, since each slot is rounded with its own noise
+    slot_position = count()  # in the layer, since each slot is rounded with its own noise
 
     def narrow(value, dtype):
         if dtype != "bfloat16":
             return xp.cast(value, dtype)
-        noise = rounding_noise(xp, tuple(value.shape), t, number, next(position))
+        noise = rounding_noise(xp, tuple(value.shape), t, layer_number, next(slot_position))
         return round_stochastically(xp, xp.cast(value, "float32"), noise, bitcast)
 
-    new = [
+    new_stored = [
         Stored(
             xp.cast(weight, old.weight.dtype),
             [narrow(value, slot.dtype) for slot, value in zip(old.slots, slots, strict=True)],
@@ -130,16 +131,16 @@ def step(
         )
         for old, (weight, *slots) in zip(stored, new_states, strict=True)
     ]
-    for i, has_gradient in may_rest:
+    for i, flag in known_flags:
 
-        def select(new, old, is_due=has_gradient):
-            return xp.where(is_due, new, xp.convert_to_tensor(old))
+        def select(new, old, flag=flag):
+            return xp.where(flag, new, xp.convert_to_tensor(old))
 
-        new[i] = select_stored(select, new[i], stored[i])
-    return new
+        new_stored[i] = select_stored(select, new_stored[i], stored[i])
+    return new_stored
 
 
-def present_in(xp, layer, gradients) -> list:
+def which_have_gradients(xp, layer, gradients) -> list:
     """Computes which variables of a layer have a gradient in this update.
 
     A variable without a gradient in the last micro-batch of an update may have had one in an
@@ -160,24 +161,25 @@ def present_in(xp, layer, gradients) -> list:
     ]
 
 
-def recorder(xp, observed, assign) -> Callable | None:
+def make_recorder(xp, observed, assign) -> Callable | None:
     """Makes the function by which a rule records its norms and trust ratio.
 
     Args:
         xp: An array namespace.
         observed: For each variable of the layer, a tuple of the variable that the four numbers of
-            `summary` are recorded in, or an empty tuple.
+            `summarize_ratios` are recorded in, or an empty tuple.
         assign: A function that assigns a value to such a variable.
 
     Returns:
-        The function, with the arguments of `summary` after `xp`; None if nothing is recorded.
+        The function, with the arguments of `summarize_ratios` after `xp`; None if nothing is
+        recorded.
     """
-    vectors = [vector for of_variable in observed for vector in of_variable]
+    vectors = [vector for variable_vectors in observed for vector in variable_vectors]
     if not vectors:
         return None
 
     def observe(*norms_and_ratio):
-        values = [xp.cast(scalar, "float32") for scalar in summary(xp, *norms_and_ratio)]
+        values = [xp.cast(scalar, "float32") for scalar in summarize_ratios(xp, *norms_and_ratio)]
         # Two variables must not share an array, because JAX donates the buffer of each variable.
         for vector in vectors:
             assign(vector, xp.stack(values))
@@ -185,7 +187,7 @@ def recorder(xp, observed, assign) -> Callable | None:
     return observe
 
 
-def summary(xp, weight_norm, update_norm, ratio, clipped):
+def summarize_ratios(xp, weight_norm, update_norm, ratio, clipped):
     """Computes the four scalars that are recorded for a layer, or for all slices of a variable.
 
     Args:
@@ -204,7 +206,7 @@ def summary(xp, weight_norm, update_norm, ratio, clipped):
     return *means, clipped
 
 
-def averaged(xp, average, stored, momentum, bitcast):
+def moving_average(xp, average, stored, momentum, bitcast):
     """Computes the moving average of a weight after a step, or of its master if it has one.
 
     Args:
@@ -215,27 +217,27 @@ def averaged(xp, average, stored, momentum, bitcast):
         bitcast: As in `step`.
     """
 
-    def wide(array):
+    def widen(array):
         return xp.cast(array, average.dtype)
 
-    m = wide(momentum)
-    return m * average + (1 - m) * _weight(xp, stored, wide, bitcast)
+    m = widen(momentum)
+    return m * average + (1 - m) * _working_weight(xp, stored, widen, bitcast)
 
 
-def _weight(xp, stored, wide, bitcast):
+def _working_weight(xp, stored, widen, bitcast):
     """Returns the array that a step works on: the master if it still rounds to the weight.
 
     Otherwise it is the weight: there is no master, or something else, such as the loading of a
     file, has set the weight since the last step.
     """
-    weight = wide(stored.weight)
+    weight = widen(stored.weight)
     if stored.master is None:
         return weight
     master = xp.convert_to_tensor(stored.master)  # it is zeros before the first step
     # Bits are compared, because some versions of XLA drop a cast to fewer bits and back.
-    rounded = bitcast(xp.cast(master, stored.weight.dtype), "int16")
-    is_rounded = xp.equal(rounded, bitcast(stored.weight, "int16"))
-    return xp.where(is_rounded, master, weight)
+    rounded_master = bitcast(xp.cast(master, stored.weight.dtype), "int16")
+    is_master_current = xp.equal(rounded_master, bitcast(stored.weight, "int16"))
+    return xp.where(is_master_current, master, weight)
 
 
 def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) -> Step:
@@ -259,43 +261,44 @@ def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) ->
         For each variable a list of its new weight and its new slots.
     """
     if len(states) > 1:
-        return _joined(xp, rule, treatments, gradients, states, lr=lr, t=t, decay=decay)
+        return _apply_joined(xp, rule, treatments, gradients, states, lr=lr, t=t, decay=decay)
     (treatment,), (gradient,), (state,) = treatments, gradients, states
     shape = tuple(state[0].shape)
     if 0 in shape:  # the variable is empty, so there is nothing to step
         return [state]
 
-    def laid_out(array):
-        return _laid_out(xp, array, treatment) if tuple(array.shape) == shape else array
+    def to_layout(array):
+        return _to_layout(xp, array, treatment) if tuple(array.shape) == shape else array
 
-    new = rule(
-        xp, _laid_out(xp, gradient, treatment), *map(laid_out, state), lr=lr, t=t,
-        decay=_decay(treatment.decay, decay), adapt=treatment.adapt, axes=treatment.axes,
+    new_arrays = rule(
+        xp, _to_layout(xp, gradient, treatment), *map(to_layout, state), lr=lr, t=t,
+        decay=_decay_of_step(treatment.decay, decay), adapt=treatment.adapt, axes=treatment.axes,
     )  # fmt: skip
-    if inspect.isgenerator(new):
-        new = yield from new
+    if inspect.isgenerator(new_arrays):
+        new_arrays = yield from new_arrays
     return [
         [
-            _as_stored(xp, array, treatment, shape) if tuple(old.shape) == shape else array
-            for old, array in zip(state, new, strict=True)
+            _from_layout(xp, array, treatment, shape) if tuple(old.shape) == shape else array
+            for old, array in zip(state, new_arrays, strict=True)
         ]
     ]
 
 
-def _decay(own, scheduled):
+def _decay_of_step(base_decay, schedule_value):
     """Returns the weight decay of one variable in this step.
 
     The number 0 stays a Python number, so that rules leave decay out of the program.
 
     Args:
-        own: The `decay` of the variable's treatment; an array if joined variables differ in it.
-        scheduled: The value of the schedule in this step; None without a schedule.
+        base_decay: The `decay` of the variable's treatment; an array if joined variables differ in
+            it.
+        schedule_value: The value of the schedule in this step; None without a schedule.
     """
-    is_none = isinstance(own, float) and own == 0
-    return own if scheduled is None or is_none else own * scheduled
+    is_none = isinstance(base_decay, float) and base_decay == 0
+    return base_decay if schedule_value is None or is_none else base_decay * schedule_value
 
 
-def _laid_out(xp, array, treatment):
+def _to_layout(xp, array, treatment):
     """Returns an array of a variable in the layout in which the rule sees it."""
     if treatment.split_shape:
         array = xp.reshape(array, treatment.split_shape)
@@ -304,8 +307,8 @@ def _laid_out(xp, array, treatment):
     return xp.reshape(array, treatment.view) if treatment.view else array
 
 
-def _as_stored(xp, array, treatment, shape):
-    """Undoes `_laid_out`: returns an array in the shape of its variable."""
+def _from_layout(xp, array, treatment, shape):
+    """Undoes `_to_layout`: returns an array in the shape of its variable."""
     if order := treatment.order:
         split_shape = treatment.split_shape or shape
         array = xp.reshape(array, [split_shape[axis] for axis in order])
@@ -313,7 +316,7 @@ def _as_stored(xp, array, treatment, shape):
     return xp.reshape(array, shape) if treatment.view else array
 
 
-def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
+def _apply_joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
     """Applies a rule to a layer of several variables, joined in one long vector.
 
     That is possible because the rules whose variables can be joined are elementwise, except for
@@ -324,18 +327,25 @@ def _joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
         return xp.concatenate([xp.reshape(array, (-1,)) for array in arrays])
 
     weights = [state[0] for state in states]
-    own_decay = treatments[0].decay
-    if any(treatment.decay != own_decay for treatment in treatments):
-        own_decay = join(
+    joined_decay = treatments[0].decay
+    if any(treatment.decay != joined_decay for treatment in treatments):
+        joined_decay = join(
             [
-                treated.decay * xp.ones_like(w)
-                for treated, w in zip(treatments, weights, strict=True)
+                treatment.decay * xp.ones_like(w)
+                for treatment, w in zip(treatments, weights, strict=True)
             ]
         )
     vectors = [join(gradients), *map(join, zip(*states, strict=True))]
-    new = rule(xp, *vectors, lr=lr, t=t, decay=_decay(own_decay, decay), adapt=treatments[0].adapt)
+    new_arrays = rule(
+        xp,
+        *vectors,
+        lr=lr,
+        t=t,
+        decay=_decay_of_step(joined_decay, decay),
+        adapt=treatments[0].adapt,
+    )
     ends = accumulate((prod(w.shape) for w in weights), initial=0)
     return [
-        [xp.reshape(array[start:end], w.shape) for array in new]
+        [xp.reshape(array[start:end], w.shape) for array in new_arrays]
         for w, (start, end) in zip(weights, pairwise(ends), strict=True)
     ]

@@ -18,7 +18,7 @@ class Scalars(NamedTuple):
         decay: The weight decay if it follows a schedule. Defaults to None.
         micro_batches: The number of micro-batches that have been added up, this one included, if an
             update takes several. Defaults to None.
-        is_searching: Whether a dynamic loss scale is above 1, so that a step that overflows is no
+        may_overflow: Whether a dynamic loss scale is above 1, so that a step that overflows is no
             error. Defaults to False.
     """
 
@@ -29,7 +29,7 @@ class Scalars(NamedTuple):
     ema_overwrites: Any
     decay: Any = None
     micro_batches: Any = None
-    is_searching: Any = False
+    may_overflow: Any = False
 
 
 class Slot(NamedTuple):
@@ -65,7 +65,7 @@ class Stored(NamedTuple):
     master: Any = None
 
     @property
-    def copies(self) -> list:
+    def weight_and_master(self) -> list:
         """The weight, and its master if there is one."""
         return [self.weight] if self.master is None else [self.weight, self.master]
 
@@ -84,8 +84,8 @@ class State(NamedTuple):
         skipped: The counter of skipped steps, in a list; empty if no step is skipped.
         spikes: The gradient norms of past steps and the counter of spikes; empty if no spike is
             skipped.
-        dropped: The accumulators of variables that are not trained any more. An update only clears
-            them.
+        dropped_accumulators: The accumulators of variables that are not trained any more. An update
+            only clears them.
     """
 
     stored: Sequence[Stored]
@@ -94,9 +94,9 @@ class State(NamedTuple):
     observed: Sequence[tuple] = ()
     skipped: Sequence = ()
     spikes: Sequence = ()
-    dropped: Sequence = ()
+    dropped_accumulators: Sequence = ()
 
-    def of(self, layer) -> tuple[list[Stored], list[tuple]]:
+    def of_layer(self, layer) -> tuple[list[Stored], list[tuple]]:
         """Returns the parts of `stored` and of `observed` for the variables of a layer."""
         stored = [self.stored[i] for i in layer.members]
         return stored, [self.observed[i] for i in layer.members] if self.observed else []

@@ -126,8 +126,12 @@ class Update(step.Update):
         A micro-batch that ends an update sets all accumulators to zero instead.
         """
         totals = [a + g for a, g in zip(state.accumulators, gradients, strict=True)]
-        dropped_totals = [dropped.value for dropped in state.dropped]
-        pairs = zip([*state.accumulators, *state.dropped], [*totals, *dropped_totals], strict=True)
+        dropped_totals = [dropped.value for dropped in state.dropped_accumulators]
+        pairs = zip(
+            [*state.accumulators, *state.dropped_accumulators],
+            [*totals, *dropped_totals],
+            strict=True,
+        )
         for accumulator, total in pairs:
             accumulator.assign(ops.where(is_update, ops.zeros_like(total), total))
         return totals
@@ -232,9 +236,9 @@ class Update(step.Update):
         """
         (count,) = state.skipped
         count.assign_add(ops.cast(skipped, count.dtype))
-        if self.refusal:
-            refused = ops.logical_and(skipped, ops.logical_not(scalars.is_searching))
-            host.refuse(refused, finite, self.refusal, paths)
+        if self.nonfinite_message:
+            refused = ops.logical_and(skipped, ops.logical_not(scalars.may_overflow))
+            host.refuse(refused, finite, self.nonfinite_message, paths)
 
     def _apply(self, plan, gradients, state, scalars, choice):
         """Clips the gradients, runs the rule of each layer, and updates averages of the weights."""
@@ -244,8 +248,10 @@ class Update(step.Update):
             for layer in plan
         ]
         dealt = functools.partial(sharding.dealt, is_shared=self.is_shared) if self.deals else None
-        for group in [steps] if self.stacks else [[step_of_layer] for step_of_layer in steps]:
-            stacks.together(arrays, group, dealt)
+        for group in (
+            [steps] if self.stacks_matrices else [[step_of_layer] for step_of_layer in steps]
+        ):
+            stacks.run_batched(arrays, group, dealt)
         for average, stored in state.averages:
             self._average(average, stored, scalars, choice)
 
@@ -255,9 +261,9 @@ class Update(step.Update):
         If `scalars.ema_overwrites` is true, the weight and its master become the average.
         """
         updated = stored._replace(weight=self._like(average, stored.weight))
-        new = step.averaged(ops, average, updated, scalars.ema_momentum, arrays.bitcast)
+        new = step.moving_average(ops, average, updated, scalars.ema_momentum, arrays.bitcast)
         choice.assign(average, new)
-        for copy in stored.copies:
+        for copy in stored.weight_and_master:
             updated = ops.where(scalars.ema_overwrites, ops.cast(average, copy.dtype), copy.value)
             choice.assign(copy, updated)
 
@@ -271,21 +277,21 @@ class Update(step.Update):
             scalars: The `Scalars`.
         """
         with arrays.uncast():
-            stacks.alone(arrays, self._step(layer, gradients, state, scalars, ALWAYS))
+            stacks.run_single(arrays, self._step(layer, gradients, state, scalars, ALWAYS))
 
     def _step(self, layer, gradients, state, scalars, choice):
-        """Runs the rule for one layer, as a generator that `stacks.together` runs."""
-        stored, observed = state.of(layer)
-        present = step.present_in(ops, layer, gradients)
+        """Runs the rule for one layer, as a generator that `stacks.run_batched` runs."""
+        stored, observed = state.of_layer(layer)
+        has_gradient = step.which_have_gradients(ops, layer, gradients)
         if layer.may_rest:
-            choice &= ops.any(ops.stack(present))
+            choice &= ops.any(ops.stack(has_gradient))
         # With `is_shared`, a device works on its share of each weight, as it stores one of slots.
         shares = [entry._replace(weight=self._share(entry.weight, entry)) for entry in stored]
         new = yield from step.step(
             arrays, self.rule, layer.treatments, gradients, shares,
-            lr=layer.rate(scalars.lr), t=scalars.t, number=layer.number, bitcast=arrays.bitcast,
-            decay=scalars.decay,
-            observe=step.recorder(ops, observed, choice.assign), present=present,
+            lr=layer.rate(scalars.lr), t=scalars.t, layer_number=layer.number,
+            bitcast=arrays.bitcast, decay=scalars.decay,
+            observe=step.make_recorder(ops, observed, choice.assign), has_gradient=has_gradient,
         )  # fmt: skip
         for old, share, entry in zip(stored, shares, new, strict=True):
             chosen = select_stored(choice.of, entry, share)
@@ -316,5 +322,5 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
     # XLA would gather a stack of matrices that are split over devices in several ways.
     may_stack = not sharding.is_split(variables)
     deals = may_stack and sharding.devices() > 1 and (is_shared or rule.gains_by_dealing)
-    stacks = may_stack and (deals or (arguments["stacks"] and not is_shared))
-    return Update(is_shared=is_shared, deals=deals, **(arguments | {"stacks": stacks}))
+    stacks = may_stack and (deals or (arguments["stacks_matrices"] and not is_shared))
+    return Update(is_shared=is_shared, deals=deals, **(arguments | {"stacks_matrices": stacks}))

@@ -191,7 +191,7 @@ class Update(step.Update):
 
         def apply():
             mean = [self.mean(namespace, total, scalars) for total in state.accumulators]
-            accumulators = [*state.accumulators, *state.dropped]
+            accumulators = [*state.accumulators, *state.dropped_accumulators]
             cleared = [total.assign(tf.zeros_like(total)) for total in accumulators]
             with tf.control_dependencies(cleared):
                 return self._apply_if_finite(plan, mean, state, scalars)
@@ -208,9 +208,9 @@ class Update(step.Update):
             return tf.constant(TAKEN)
         finite = are_finite(gradients)
         assertions = []
-        if self.refusal:
-            paths, unless = paths_of(plan), scalars.is_searching
-            assertions = [refuse_nonfinite(finite, self.refusal, paths, unless)]
+        if self.nonfinite_message:
+            paths, unless = paths_of(plan), scalars.may_overflow
+            assertions = [refuse_nonfinite(finite, self.nonfinite_message, paths, unless)]
         apply = functools.partial(self._apply, plan, gradients, state, scalars)
         skip = functools.partial(_add_one, state.skipped[0])
         with tf.control_dependencies(assertions):
@@ -273,13 +273,13 @@ class Update(step.Update):
     def _worked_on_together(self, plan, state):
         """Returns the layers in groups; one program updates all layers of a group."""
         # XLA takes variables of one device only, and parameter servers may hold those of a group.
-        if not self.stacks or uses_servers():
+        if not self.stacks_matrices or uses_servers():
             return [[layer] for layer in plan]
         groups: dict = {}
         for layer in plan:
             is_matrix = layer.treatments[0].adapt and inspect.isgeneratorfunction(self.rule)
             separate_number = None if is_matrix and not layer.may_rest else layer.number
-            key = self._key(layer, state.of(layer)), layer.multiplier, separate_number
+            key = self._key(layer, state.of_layer(layer)), layer.multiplier, separate_number
             groups.setdefault(key, []).append(layer)
         return groups.values()
 
@@ -292,12 +292,13 @@ class Update(step.Update):
             state: The `State` of all variables.
             scalars: The `Scalars`.
         """
-        first, states = layers[0], [state.of(layer) for layer in layers]
+        first, states = layers[0], [state.of_layer(layer) for layer in layers]
         stored, observed = map(list, zip(*states, strict=True))
         layer_gradients = [[gradients[i] for i in layer.members] for layer in layers]
         numbers = [tf.constant(layer.number) for layer in layers]
         present = [
-            step.present_in(namespace, *pair) for pair in zip(layers, layer_gradients, strict=True)
+            step.which_have_gradients(namespace, *pair)
+            for pair in zip(layers, layer_gradients, strict=True)
         ]
         run = functools.partial(
             self._program(layers, states[0]), numbers, layer_gradients, stored, observed, present,
@@ -346,22 +347,22 @@ class Update(step.Update):
             gradients: For each layer a list of its gradients.
             stored: For each layer a list of its `Stored`.
             observed: For each layer a list of the tuples in `State.observed`.
-            present: For each layer the result of `core.step.present_in`.
+            present: For each layer the result of `core.step.which_have_gradients`.
             lr: The learning rate.
             t: The number of the step, from 1.
             decay: None, or a scalar that multiplies the decay of each treatment.
         """
         steps = [
             step.step(
-                namespace, self.rule, treatments, layer_gradients, old, lr=lr, t=t, number=number,
-                bitcast=namespace.bitcast, decay=decay,
-                observe=step.recorder(namespace, vectors, _assign), present=has_gradient,
+                namespace, self.rule, treatments, layer_gradients, old, lr=lr, t=t,
+                layer_number=number, bitcast=namespace.bitcast, decay=decay,
+                observe=step.make_recorder(namespace, vectors, _assign), has_gradient=has_gradient,
             )
             for number, layer_gradients, old, vectors, has_gradient in zip(
                 numbers, gradients, stored, observed, present, strict=True
             )
         ]  # fmt: skip
-        for old_layer, new in zip(stored, stacks.together(namespace, steps), strict=True):
+        for old_layer, new in zip(stored, stacks.run_batched(namespace, steps), strict=True):
             for old, new_stored in zip(old_layer, new, strict=True):
                 assign_stored(self.assign, old, new_stored)
 
@@ -372,11 +373,11 @@ class Update(step.Update):
         """
         for average, stored in state.averages:
             momentum, bitcast = scalars.ema_momentum, namespace.bitcast
-            average.assign(step.averaged(namespace, average, stored, momentum, bitcast))
+            average.assign(step.moving_average(namespace, average, stored, momentum, bitcast))
 
         def overwrite():
             for average, stored in state.averages:
-                for copy in stored.copies:
+                for copy in stored.weight_and_master:
                     copy.assign(tf.cast(average, copy.dtype))
 
         tf.cond(scalars.ema_overwrites, overwrite, lambda: None)

@@ -136,10 +136,10 @@ class Layerwise(Reporting):
         accelerated = self._host.has_accelerator()
         return {
             "rule": functools.partial(self.rule.step, **self._settings.for_rule(accelerated)),
-            "stacks": accelerated,
+            "stacks_matrices": accelerated,
             "clip": self.clip_aggregated,
             "accumulation_steps": self.gradient_accumulation_steps,
-            "refusal": self._guard.refusal,
+            "nonfinite_message": self._guard.refusal,
             "deviations": self._guard.deviations,
         }
 
@@ -205,7 +205,7 @@ class Layerwise(Reporting):
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
             decay=factor(xp, decay(self.iterations)) if callable(decay) else None,
             micro_batches=self._storage.micro_step + 1 if self._storage.steps else None,
-            is_searching=self._guard.is_searching(),
+            may_overflow=self._guard.is_searching(),
         )
 
     def finalize_variable_values(self, var_list: Any) -> None:
@@ -219,7 +219,7 @@ class Layerwise(Reporting):
             keys = {self._var_key(variable) for variable in var_list}
             for average, stored in self._storage.averaged():
                 if self._var_key(stored.weight) in keys:
-                    for copy in stored.copies:
+                    for copy in stored.weight_and_master:
                         self._host.put(copy, average)
         step, micro_batches = step_of(self), self.gradient_accumulation_steps or 1
         if stages := self._growing:

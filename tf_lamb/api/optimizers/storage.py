@@ -60,8 +60,8 @@ class Storage:
             averaged: The positions of the variables whose moving averages this step updates.
 
         Returns:
-            The `State` of the step. Its `dropped` has the accumulators of all other variables,
-            except those that the plan freezes.
+            The `State` of the step. Its `dropped_accumulators` has the accumulators of all other
+            variables, except those that the plan freezes.
         """
         native, sums = self.native, self.accumulators
         stopped = set(range(len(sums))) - self.plan.frozen - set(indices)
@@ -80,7 +80,7 @@ class Storage:
                 for average, (weight, _, master) in self.averaged(averaged)
             ],
             [self.shown[i] for i in indices] if self.shown else [],
-            dropped=[native(sums[i]) for i in sorted(stopped)],
+            dropped_accumulators=[native(sums[i]) for i in sorted(stopped)],
         )
 
     def count_micro_batch(self, xp: Any, is_due: Any) -> None:
