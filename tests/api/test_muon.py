@@ -23,7 +23,7 @@ STACKED = {"a/kernel": (4, 6), "slow/kernel": (4, 6), "b/kernel": (4, 6), "free/
      ("Muon", "orthogonalized", {"use_ema": True, "dtypes": {"slots": "bfloat16"}}),
      ("Muon", "orthogonalized",
       {"bounds": {"trust_ratio": (0.35, None)}, "treatments": {"[ab]/kernel": {"slices": 1}}}),
-     ("SOAP", "renewed", {"form": {"one_sided": True}, "precondition_frequency": 2})],
+     ("SOAP", "renew_bases", {"form": {"one_sided": True}, "precondition_frequency": 2})],
 )  # fmt: skip
 @uncompiled()
 def test_stacks_are_stepped_as_one_by_one(frontend, name, asks, options, monkeypatch):

@@ -21,7 +21,7 @@ from support.frontends import (
     uncompiled,
 )
 
-from tf_lamb.core.rules.soap import _taken
+from tf_lamb.core.rules.soap import _accept_if_valid
 
 SHAPES = {"conv/kernel": (2, 2, 3, 12), "dense/kernel": (6, 6), "dense/bias": (6,),
           "logits/kernel": (6, 3)}  # fmt: skip
@@ -148,7 +148,7 @@ def test_a_long_basis_with_a_nan_is_not_taken(frontend, spoilt, count):
     basis = whole.copy()
     basis[spoilt] = np.nan
     whole, basis, kept = map(xp.convert_to_tensor, (whole, basis, np.float32(0)))
-    _, seen, taken = _taken(xp, kept < 1, [whole, basis], whole, kept, whole)
+    _, seen, taken = _accept_if_valid(xp, kept < 1, [whole, basis], whole, kept, whole)
     assert np.isfinite(array(taken)).all() and float(array(seen)) == count
 
 

@@ -9,7 +9,7 @@ from oracle import Soap
 from support.cases import assert_same, random_steps
 
 from tf_lamb.core.rules import soap
-from tf_lamb.core.rules.soap import Form, renewed, sides_of
+from tf_lamb.core.rules.soap import Form, renew_bases, sides_of
 from tf_lamb.core.stacks import run_batched, run_single
 
 QR, CHOLESKY = Form(renewal="qr"), Form(renewal="cholesky")
@@ -221,7 +221,7 @@ def test_a_long_side_of_few_gradients_is_renewed(rank):
     """In the basis of the first of two: in float32 many columns are nearly the same."""
     u, v = np.float32(np.random.default_rng(0).normal(size=(2, 1024, rank)) / range(1, rank + 1))
     state = 0.95 * u @ u.T + 0.05 * v @ v.T, np.linalg.eigh(-u @ u.T)[1]
-    _, kept, found = renewed(NUMPY, v, 0.0, False, True, *state, sides=(0,), renewal="cholesky")
+    _, kept, found = renew_bases(NUMPY, v, 0.0, False, True, *state, sides=(0,), renewal="cholesky")
     assert kept == 0
     np.testing.assert_allclose(found.T @ found, np.eye(1024), atol=1e-5)
 
@@ -231,7 +231,7 @@ def test_a_side_that_no_gradient_reaches_keeps_its_basis():
     random = np.random.default_rng(0)
     root, factor, basis = random.normal(size=(2, 2)), np.zeros((4, 4)), np.eye(4)
     factor[:2, :2], basis[:2, :2] = root @ root.T, np.linalg.qr(root)[0]
-    _, kept, found = renewed(
+    _, kept, found = renew_bases(
         NUMPY, np.zeros((4, 3)), 0.0, False, True, factor, basis, sides=(0,), renewal="cholesky"
     )
     assert kept == 0

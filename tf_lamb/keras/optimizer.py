@@ -15,7 +15,7 @@ from tf_lamb.api.optimizers.planner import check_built_for
 from tf_lamb.api.schedules import factor
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
-from tf_lamb.core.rules.shared import within
+from tf_lamb.core.rules.shared import clip_to_bounds
 from tf_lamb.core.stored import TAKEN
 from tf_lamb.keras import (
     arrays,
@@ -294,7 +294,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         # seam: Keras 3.15.1. Keras's `clip_by_global_norm` uses `ops.minimum`, which on torch
         # rounds float64 to float32.
         norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
-        scale = max_norm * within(ops, 1.0 / norm, (0.0, 1.0 / max_norm)) + (norm - norm)
+        scale = max_norm * clip_to_bounds(ops, 1.0 / norm, (0.0, 1.0 / max_norm)) + (norm - norm)
         return [gradient * scale for gradient in gradients]
 
     def _apply_weight_decay(self, variables):

@@ -321,6 +321,6 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
         return TensorFlowUpdate(jit_compile=jit_compile, gains=rule.gains_by_xla, **arguments)
     # XLA would gather a stack of matrices that are split over devices in several ways.
     may_stack = not sharding.is_split(variables)
-    deals = may_stack and sharding.devices() > 1 and (is_shared or rule.gains_by_dealing)
+    deals = may_stack and sharding.devices() > 1 and (is_shared or rule.gains_by_sharding)
     stacks = may_stack and (deals or (arguments["stacks_matrices"] and not is_shared))
     return Update(is_shared=is_shared, deals=deals, **(arguments | {"stacks_matrices": stacks}))

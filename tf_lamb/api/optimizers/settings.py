@@ -302,7 +302,7 @@ class MatrixSettings(Settings):
     @property
     def has_ratio(self):
         """See base class; any `bounds`, even a pair of None, turn the trust ratio on."""
-        return self.hyperparameters["bounds"].are_given
+        return self.hyperparameters["bounds"].are_set
 
     @property
     def keeps_norm(self):

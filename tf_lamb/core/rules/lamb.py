@@ -19,7 +19,7 @@ class Bounds:
     trust_ratio: Interval = None
 
     @property
-    def are_given(self) -> bool:
+    def are_set(self) -> bool:
         """Whether any bounds are set, be it to (None, None): if so, Muon and SOAP have a ratio."""
         return self.weight_norm is not None or self.trust_ratio is not None
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tf_lamb.core.rules.rule import Rule
-from tf_lamb.core.rules.shared import Interval, decayed, differ, norm, safe_ratio, within
+from tf_lamb.core.rules.shared import Interval, clip_to_bounds, decayed, differ, norm, safe_ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ def lars(
 
     def ratio(u):
         if not adapt:
-            return within(xp, 1.0, bounds.trust_ratio)
+            return clip_to_bounds(xp, 1.0, bounds.trust_ratio)
         w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
         denominator = u_norm + epsilon
         if form.denominator == "sum_of_norms":
@@ -96,7 +96,7 @@ def lars(
             r = r / lr
         unbounded = xp.where((w_norm > 0) & (u_norm > 0), r, 1.0)
         clipped = xp.where(unbounded > 1.0, 1.0, unbounded) if form.clip else unbounded
-        r = within(xp, clipped, bounds.trust_ratio)
+        r = clip_to_bounds(xp, clipped, bounds.trust_ratio)
         if observe:
             observe(w_norm, denominator, r, differ(unbounded, r))
         return r

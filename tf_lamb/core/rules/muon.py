@@ -85,7 +85,7 @@ class Form:
     heads: str | None = None
 
     def __post_init__(self):
-        steps, triples = self.newton_schulz_steps, self._found()
+        steps, triples = self.newton_schulz_steps, self._coefficient_numbers()
         if steps is None:
             steps = 5 if _is_triple(triples) else len(triples)
             object.__setattr__(self, "newton_schulz_steps", steps)
@@ -95,15 +95,15 @@ class Form:
                 "leave newton_schulz_steps out, or give one triple, or one for each of the steps."
             )
 
-    def _found(self):
+    def _coefficient_numbers(self):
         """Returns the coefficients, those of a preset as numbers."""
-        found = self.coefficients
-        return PRESETS[found] if isinstance(found, str) else found
+        coefficients = self.coefficients
+        return PRESETS[coefficients] if isinstance(coefficients, str) else coefficients
 
     @property
     def triples(self) -> tuple[Triple, ...]:
         """The a, b and c of each step."""
-        triples = self._found()
+        triples = self._coefficient_numbers()
         if not _is_triple(triples):
             return triples
         return (triples,) * (self.newton_schulz_steps or 5)
@@ -181,14 +181,14 @@ def muon(
         )  # fmt: skip
     m = momentum * m + g
     u = g + momentum * m if nesterov else m
-    iteration = {"coefficients": form.triples, "product_dtype": product_dtype}
-    (o,) = yield orthogonalized, (u,), iteration
+    settings = {"coefficients": form.triples, "product_dtype": product_dtype}
+    (o,) = yield orthogonalized, (u,), settings
     rows, columns = w.shape[-2:]
     s = 0.2 * max(rows, columns) ** 0.5
     if form.update_scale == "shape":
         s = max(1.0, columns / rows) ** 0.5
     rate = lr * s
-    if bounds.are_given:
+    if bounds.are_set:
         rate = rate * trust_ratio(
             xp, w, s * o, adapt=True, axes=axes, bounds=bounds, observe=observe
         )
@@ -220,13 +220,13 @@ def orthogonalized(xp, u, coefficients, product_dtype=None):
     makes larger than 1; the 1.01 that is in their coefficients suffices for that.
     """
     (x,) = in_dtype(xp, product_dtype, u / (norm(xp, u, axes=(-2, -1)) + 1e-7))
-    tall = u.shape[-2] > u.shape[-1]
-    if tall:  # X X' is smaller with fewer rows than columns
+    is_tall = u.shape[-2] > u.shape[-1]
+    if is_tall:  # X X' is smaller with fewer rows than columns
         x = transposed(xp, x)
     for a, b, c in coefficients:
-        square = x @ transposed(xp, x)
-        x = a * x + (b * square + c * (square @ square) if c else b * square) @ x
-    x = transposed(xp, x) if tall else x
+        gram = x @ transposed(xp, x)
+        x = a * x + (b * gram + c * (gram @ gram) if c else b * gram) @ x
+    x = transposed(xp, x) if is_tall else x
     return in_dtype(xp, u.dtype, x)
 
 
@@ -237,6 +237,6 @@ RULE = Rule(
     start_rate=0.01,
     transfer_exponent=0.75,
     takes_gain=False,
-    gains_by_dealing=True,  # ten or fifteen products cost more than to gather their one result
+    gains_by_sharding=True,  # ten or fifteen products cost more than to gather their one result
     ratio_needs_bounds=True,
 )

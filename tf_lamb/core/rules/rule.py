@@ -23,7 +23,7 @@ class Rule:
             ignores the length of a gradient.
         gains_by_xla: Whether XLA makes the update faster on TensorFlow, on one device. It does not
             where the update consists of decompositions of matrices.
-        gains_by_dealing: Whether it is faster to divide stacked matrices among the devices if each
+        gains_by_sharding: Whether it is faster to divide stacked matrices among the devices if each
             device keeps all slots. If each keeps a share of the slots (`shard_update`), it is done
             for every rule that stacks matrices.
         ratio_needs_bounds: Whether a layer has a trust ratio only where the user gives `bounds`.
@@ -36,7 +36,7 @@ class Rule:
     transfer_exponent: float | None = None
     takes_gain: bool = True
     gains_by_xla: bool = True
-    gains_by_dealing: bool = False
+    gains_by_sharding: bool = False
     ratio_needs_bounds: bool = False
 
     @property

@@ -24,9 +24,9 @@ def norm(xp: Any, x: Any, axes: Axes = None) -> Any:
         axes: The axes to sum over, which stay with length 1; None sums over all, to a scalar.
     """
     squares = xp.sum(xp.square(x), axis=axes, keepdims=axes is not None)
-    positive = squares > 0
+    is_positive = squares > 0
     # `root` would add to a small norm. The inner `where` keeps the derivative at 0 finite.
-    return xp.where(positive, xp.sqrt(xp.where(positive, squares, 1.0)), squares)
+    return xp.where(is_positive, xp.sqrt(xp.where(is_positive, squares, 1.0)), squares)
 
 
 def root(xp: Any, x: Any) -> Any:
@@ -42,7 +42,7 @@ def root(xp: Any, x: Any) -> Any:
     return xp.sqrt(x + 1e-37)
 
 
-def within(xp, x, bounds):
+def clip_to_bounds(xp, x, bounds):
     """Returns x, no smaller than the first bound and no larger than the second.
 
     Args:
@@ -56,11 +56,11 @@ def within(xp, x, bounds):
         x = x if low is None else max(x, low)
         return x if high is None else min(x, high)
     if low is not None:
-        x = at_least(xp, x, low)
+        x = clip_min(xp, x, low)
     return x if high is None else xp.where(x > high, high * xp.ones_like(x), x)
 
 
-def at_least(xp, x, low):
+def clip_min(xp, x, minimum):
     """Returns the larger of x and a number, in the dtype of x; NaN stays.
 
     It does not use Keras's `maximum`, which, like `matmul`, returns float32 for float64 on torch
@@ -69,21 +69,21 @@ def at_least(xp, x, low):
     Args:
         xp: The array namespace.
         x: The array.
-        low: The number.
+        minimum: The number.
     """
-    return xp.where(x < low, low * xp.ones_like(x), x)
+    return xp.where(x < minimum, minimum * xp.ones_like(x), x)
 
 
-def safe_ratio(xp, top, bottom, otherwise=1.0):
-    """Returns top / bottom where both are above 0, else `otherwise`, without a NaN on the way.
+def safe_ratio(xp, numerator, denominator, default=1.0):
+    """Returns numerator / denominator where both are above 0, else `default`, without any NaN.
 
     Args:
         xp: The array namespace.
-        top, bottom: The arrays, of one shape.
-        otherwise: The value where either is not above 0.
+        numerator, denominator: The arrays, of one shape.
+        default: The value where either is not above 0.
     """
-    positive = (top > 0) & (bottom > 0)
-    return xp.where(positive, top / xp.where(positive, bottom, 1.0), otherwise)
+    is_positive = (numerator > 0) & (denominator > 0)
+    return xp.where(is_positive, numerator / xp.where(is_positive, denominator, 1.0), default)
 
 
 def trust_ratio(
@@ -109,13 +109,13 @@ def trust_ratio(
     """
     norm_bounds, ratio_bounds = (bounds.weight_norm, bounds.trust_ratio) if bounds else (None, None)
     if not adapt:
-        return within(xp, 1.0, ratio_bounds)
+        return clip_to_bounds(xp, 1.0, ratio_bounds)
     w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
-    phi = within(xp, w_norm, norm_bounds)
+    phi = clip_to_bounds(xp, w_norm, norm_bounds)
     unbounded = safe_ratio(xp, phi, u_norm)
     if norm_bounds:  # a bound may have raised phi from 0
         unbounded = xp.where(w_norm > 0, unbounded, 1.0)
-    ratio = within(xp, unbounded, ratio_bounds)
+    ratio = clip_to_bounds(xp, unbounded, ratio_bounds)
     if observe:
         observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(unbounded, ratio))
     return ratio
@@ -157,17 +157,17 @@ def decayed(x: Any, decay: Any, w: Any) -> Any:
     return x if isinstance(decay, float) and decay == 0 else x + decay * w
 
 
-def branch(xp, due, yes, no):
-    """Returns the result of yes() or of no(); also a compiled program runs only one of the two.
+def branch(xp, condition, if_true, if_false):
+    """Returns if_true() or if_false(); also a compiled program runs only one of the two.
 
     Args:
         xp: The array namespace.
-        due: A boolean scalar: True for yes(), False for no().
-        yes, no: Functions without arguments that return arrays of the same shapes.
+        condition: A boolean scalar: True for if_true(), False for if_false().
+        if_true, if_false: Functions without arguments that return arrays of the same shapes.
     """
     if hasattr(xp, "cond"):
-        return xp.cond(due, yes, no)
-    return yes() if due else no()  # NumPy has the value at once
+        return xp.cond(condition, if_true, if_false)
+    return if_true() if condition else if_false()  # NumPy has the value at once
 
 
 def precise(xp, x, y):
@@ -251,16 +251,18 @@ def project(
     if not adapt or len(all_axes) < 2:
         return u, 1.0
     one = xp.ones_like(xp.sum(w))  # in the dtype of w
-    projected, shrink, pending = u, one, one > 0
-    for view in (axes or all_axes[:-1], all_axes):
-        n = w / (norm(xp, w, view) + epsilon)
-        row_length = math.prod(w.shape[axis] for axis in view)
-        invariant = pending & (_largest_cosine(xp, w, g, view, epsilon) < delta / row_length**0.5)
-        along = n * xp.sum(n * u, axis=view, keepdims=True)
-        projected = xp.where(invariant, u - along, projected)
-        shrink = xp.where(invariant, wd_ratio * one, shrink)
-        pending = pending & xp.logical_not(invariant)
-    return projected, shrink
+    new_u, decay_factor, is_pending = u, one, one > 0
+    for row_axes in (axes or all_axes[:-1], all_axes):
+        n = w / (norm(xp, w, row_axes) + epsilon)
+        row_length = math.prod(w.shape[axis] for axis in row_axes)
+        is_invariant = is_pending & (
+            _largest_cosine(xp, w, g, row_axes, epsilon) < delta / row_length**0.5
+        )
+        component = n * xp.sum(n * u, axis=row_axes, keepdims=True)
+        new_u = xp.where(is_invariant, u - component, new_u)
+        decay_factor = xp.where(is_invariant, wd_ratio * one, decay_factor)
+        is_pending = is_pending & xp.logical_not(is_invariant)
+    return new_u, decay_factor
 
 
 def _largest_cosine(xp, x, y, axes, epsilon):
@@ -272,6 +274,6 @@ def _largest_cosine(xp, x, y, axes, epsilon):
         axes: The axes within a slice.
         epsilon: The least norm by which a slice is divided.
     """
-    inner = xp.abs(xp.sum(x * y, axis=axes, keepdims=True))
-    x_norm, y_norm = (at_least(xp, norm(xp, array, axes), epsilon) for array in (x, y))
-    return xp.max(inner / (x_norm * y_norm))
+    inner_products = xp.abs(xp.sum(x * y, axis=axes, keepdims=True))
+    x_norm, y_norm = (clip_min(xp, norm(xp, array, axes), epsilon) for array in (x, y))
+    return xp.max(inner_products / (x_norm * y_norm))

@@ -64,9 +64,9 @@ def soap(
 
     where s counts the steps of this matrix, from 0, and ' is the transpose. L and R are Shampoo's
     factors of the rows and of the columns, and QL and QR hold their eigenvectors. In every f-th
-    step QL and QR are renewed, see `renewed`. In step 0 w, m and v stay as they are: L and R take
-    in their first gradient, and QL and QR become their eigenvectors. Any other variable takes a
-    step of AdamW.
+    step QL and QR are renewed, see `renew_bases`. In step 0 w, m and v stay as they are: L and R
+    take in their first gradient, and QL and QR become their eigenvectors. Any other variable takes
+    a step of AdamW.
 
     If `bounds` are given, the step that lr multiplies, sqrt(1 - b2^s)/(1 - b1^s) u, is multiplied
     by its trust ratio, within the bounds. If `form.norm` is "constant", w is then scaled to the
@@ -118,16 +118,17 @@ def soap(
     settings = {"sides": tuple(sides)}
     product_settings = settings | {"product_dtype": product_dtype}
 
-    begins = xp.equal(s, 0)
-    waits, n = (_beside_matrices(xp, x) for x in (begins, xp.where(begins, xp.ones_like(s), s)))
+    is_first = xp.equal(s, 0)
+    is_first_wide = _broadcast_to_matrices(xp, is_first)
+    n = _broadcast_to_matrices(xp, xp.where(is_first, xp.ones_like(s), s))
     c = debias(xp, beta_2, n) ** 0.5 / debias(xp, beta_1, n)
-    new_m = xp.where(waits, m, beta_1 * m + (1 - beta_1) * g)
+    new_m = xp.where(is_first_wide, m, beta_1 * m + (1 - beta_1) * g)
     g_inside, m_inside, *squares = yield products, (g, new_m, *bases), product_settings
-    new_v = xp.where(waits, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
+    new_v = xp.where(is_first_wide, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))
     u_inside = m_inside / (root(xp, new_v) + epsilon)
     (u,) = yield out_of_bases, (u_inside, *bases), product_settings
     rate = lr * c
-    if bounds.are_given:
+    if bounds.are_set:
         rate = rate * trust_ratio(
             xp, w, c * u, adapt=True, axes=axes, bounds=bounds, observe=observe
         )
@@ -135,31 +136,31 @@ def soap(
     new_w = decayed(new_w, decay, -lr * new_w)
     if form.norm == "constant":
         new_w = with_norm_of(xp, new_w, w, axes)
-    new_w = xp.where(waits, w, new_w)
+    new_w = xp.where(is_first_wide, w, new_w)
 
     factors = [
         beta_2 * factor + (1 - beta_2) * square
         for factor, square in zip(factors, squares, strict=True)
     ]
     phase = _phase(w.shape[-2:]) if form.renewal == "cholesky" else 0
-    due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(begins)
+    is_due = xp.equal((s + phase) % precondition_frequency, 0) & xp.logical_not(is_first)
     new_v, new_n_failed, *bases = yield (
-        renewed,
-        (new_v, n_failed, begins, due, *factors, *bases),
+        renew_bases,
+        (new_v, n_failed, is_first, is_due, *factors, *bases),
         settings | {"renewal": form.renewal},
     )
-    stays = begins & (new_n_failed > n_failed)
+    start_failed = is_first & (new_n_failed > n_failed)
     pairs = [array for pair in zip(factors, bases, strict=True) for array in pair]
-    new_s = xp.where(stays, s, _after(xp, s, precondition_frequency))
+    new_s = xp.where(start_failed, s, _next_step(xp, s, precondition_frequency))
     return new_w, new_m, new_v, *pairs, new_n_failed, new_s
 
 
-def _beside_matrices(xp, x):
+def _broadcast_to_matrices(xp, x):
     """Reshapes one number, or one for each matrix of a stack, to broadcast with the matrices."""
     return xp.reshape(x, (*x.shape, 1, 1))
 
 
-def _after(xp, s, f):
+def _next_step(xp, s, f):
     """Returns s + 1; shortly before 2^24, where float32 stops counting, about 2^23 less than that.
 
     The difference is a multiple of f, so that renewals keep their rhythm, and 1 - b^s is 1 for such
@@ -250,7 +251,7 @@ def out_of_bases(xp, x, *bases, sides, product_dtype):
     return in_dtype(xp, dtype, x)
 
 
-def renewed(xp, v, kept, begins, due, *state, sides, renewal):
+def renew_bases(xp, v, n_failed, is_first, is_due, *state, sides, renewal):
     """Renews the bases where that is due. For L, and for R likewise:
 
         order QL's columns, and v's rows with them, by diag(QL' L QL), the largest first
@@ -263,9 +264,9 @@ def renewed(xp, v, kept, begins, due, *state, sides, renewal):
     Args:
         xp: The array namespace.
         v: The second moment, in the bases.
-        kept: The number of failed renewals so far.
-        begins: Whether this is the first step of the matrix.
-        due: Whether the bases are to be renewed.
+        n_failed: The number of failed renewals so far.
+        is_first: Whether this is the first step of the matrix.
+        is_due: Whether the bases are to be renewed.
         *state: The factors, then their bases.
         sides: The axes that have a basis, from `sides_of`.
         renewal: "cholesky", or else QR.
@@ -274,31 +275,38 @@ def renewed(xp, v, kept, begins, due, *state, sides, renewal):
         A list of v, the count and the bases.
     """
     factors, bases = state[: len(sides)], state[len(sides) :]
-    old = [v, kept, *bases]
+    current = [v, n_failed, *bases]
 
-    def begin():
+    def compute_first_bases():
         # TensorFlow raises for a decomposition of a matrix that is not finite.
         finite_factors = [
             xp.where(xp.isfinite(matrix), matrix, xp.zeros_like(matrix)) for matrix in factors
         ]
         new_bases = [xp.linalg.eigh(-matrix)[1] for matrix in finite_factors]
-        return _taken(xp, begins, [v, *new_bases], *old)
+        return _accept_if_valid(xp, is_first, [v, *new_bases], *current)
 
-    def renew():
-        ordered, new_bases = v, []
+    def compute_next_bases():
+        ordered_v, new_bases = v, []
         for side, factor, basis in zip(sides, factors, bases, strict=True):
             image = factor @ basis
-            order = xp.argsort(-xp.sum(basis * image, axis=-2))
-            across, along = xp.expand_dims(order, -2), xp.expand_dims(order, -1)
-            ordered = xp.take_along_axis(ordered, *((along, -2) if side == 0 else (across, -1)))
+            column_order = xp.argsort(-xp.sum(basis * image, axis=-2))
+            column_indices = xp.expand_dims(column_order, -2)
+            row_indices = xp.expand_dims(column_order, -1)
+            ordered_v = xp.take_along_axis(
+                ordered_v, *((row_indices, -2) if side == 0 else (column_indices, -1))
+            )
             if renewal == "cholesky":
                 mean = _mean_eigenvalue(xp, factor)
                 image = image / xp.where(mean > 0, mean, 1.0) + 1e-4 * basis
-            new_bases.append(_orthonormal(xp, xp.take_along_axis(image, across, -1), renewal))
-        return _taken(xp, due, [ordered, *new_bases], *old)
+            new_bases.append(
+                _orthonormal(xp, xp.take_along_axis(image, column_indices, -1), renewal)
+            )
+        return _accept_if_valid(xp, is_due, [ordered_v, *new_bases], *current)
 
-    v, kept, *bases = old = branch(xp, xp.any(begins), begin, lambda: old)
-    return branch(xp, xp.any(due), renew, lambda: old)
+    v, n_failed, *bases = current = branch(
+        xp, xp.any(is_first), compute_first_bases, lambda: current
+    )
+    return branch(xp, xp.any(is_due), compute_next_bases, lambda: current)
 
 
 def _mean_eigenvalue(xp, factor):
@@ -328,12 +336,12 @@ def _orthonormal(xp, a, renewal):
     for shift in (3e-7 * a.shape[-1], 1e-5, 0.0, 0.0):
         gram = precise(xp, transposed(xp, a), a) + shift * xp.eye(a.shape[-1], dtype=a.dtype)
         c = xp.linalg.cholesky(gram)
-        solved = xp.linalg.solve_triangular(c, transposed(xp, a), lower=True)
-        a = transposed(xp, solved)
+        solution = xp.linalg.solve_triangular(c, transposed(xp, a), lower=True)
+        a = transposed(xp, solution)
     return a
 
 
-def _taken(xp, when, new, old_v, kept, *old_bases):
+def _accept_if_valid(xp, is_due, new, old_v, n_failed, *old_bases):
     """Returns v, the count of failed renewals, and the bases: new where due and valid, else old.
 
     A basis is valid if its columns are orthonormal. The count grows by 1 where new bases are due
@@ -342,14 +350,14 @@ def _taken(xp, when, new, old_v, kept, *old_bases):
 
     Args:
         xp: The array namespace.
-        when: Whether new bases are due, for each matrix.
+        is_due: Whether new bases are due, for each matrix.
         new: The new v and the new bases.
         old_v: The old v.
-        kept: The count of failed renewals so far.
+        n_failed: The count of failed renewals so far.
         *old_bases: The old bases.
     """
     v, *bases = new
-    is_valid = when
+    is_valid = is_due
     for basis in bases:
         deviation = precise(xp, transposed(xp, basis), basis) - xp.eye(
             basis.shape[-1], dtype=basis.dtype
@@ -357,16 +365,17 @@ def _taken(xp, when, new, old_v, kept, *old_bases):
         # Elements are compared one by one: JAX's maximum of many on a CPU (0.10.2) forgets a NaN.
         is_valid = is_valid & xp.all(xp.abs(deviation) < 1e-4, axis=(-2, -1))
 
-    is_taken = _beside_matrices(xp, is_valid)
-    chosen = [
-        xp.where(is_taken, v, old_v),
-        xp.where(when & xp.logical_not(is_valid), kept + 1, kept),
+    is_accepted = _broadcast_to_matrices(xp, is_valid)
+    results = [
+        xp.where(is_accepted, v, old_v),
+        xp.where(is_due & xp.logical_not(is_valid), n_failed + 1, n_failed),
     ]
     for basis, old_basis in zip(bases, old_bases, strict=True):
-        sums = xp.sum(basis, axis=-2, keepdims=True)
-        sign = xp.where(sums < 0, -xp.ones_like(sums), xp.ones_like(sums))
-        chosen.append(xp.where(is_taken, basis * sign, old_basis))
-    return chosen
+        column_sums = xp.sum(basis, axis=-2, keepdims=True)
+        ones = xp.ones_like(column_sums)
+        column_signs = xp.where(column_sums < 0, -ones, ones)
+        results.append(xp.where(is_accepted, basis * column_signs, old_basis))
+    return results
 
 
 RULE = Rule(
