@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tf_lamb.core import checks, recipes, schedules
-from tf_lamb.core.recipes.growing import growing, multiples
+from tf_lamb.core.recipes.growing import batch_factors, growing
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("error")]
 
@@ -23,7 +23,7 @@ def rates(recipe):
 
 def updates(relative):
     """Steps in parts of those of the recipe, where the batch may grow without end."""
-    return np.mean(1 / multiples(np, relative, np.inf))
+    return np.mean(1 / batch_factors(np, relative, np.inf))
 
 
 def test_closed_forms_of_the_saving():

@@ -13,7 +13,7 @@ import pytest
 
 from tf_lamb.api.optimizers import layerwise
 from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes.published import IN_STAGES, TABLE, published
+from tf_lamb.core.recipes.published import STAGED_NAMES, TABLE, published
 from tf_lamb.core.recipes.recipe import check_recipe
 
 # A batch that was shown gives no warning.
@@ -38,8 +38,8 @@ def decaying(**given):
 
 
 EVERY = {
-    **{name: lambda name=name: published(name, 4096) for name in TABLE if name not in IN_STAGES},
-    **{name: lambda name=name: published(name) for name in IN_STAGES},
+    **{name: lambda name=name: published(name, 4096) for name in TABLE if name not in STAGED_NAMES},
+    **{name: lambda name=name: published(name) for name in STAGED_NAMES},
     "sqrt": scale,
     "legw": legw,
     "linear": lambda: linear(decay=(10, 20)),

@@ -15,7 +15,7 @@ from typing import Any
 
 from tf_lamb.api.optimizers.observation import distance
 from tf_lamb.core import messages, schedules
-from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, batch
+from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, batch_label
 
 
 def given_or_new(subject: str, axes=None, rows: int = 1, is_pyplot: bool = True) -> Sequence[Any]:
@@ -249,7 +249,7 @@ def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax:
     titles = list(dict.fromkeys(recipe.title for recipe in all_recipes))
     for recipe in all_recipes:
         prefix = f"{recipe.title}, " if len(titles) > 1 else ""
-        ax.plot(*_line(recipe, over), label=prefix + batch(recipe))
+        ax.plot(*_line(recipe, over), label=prefix + batch_label(recipe))
     ax.set_title(titles[0] if len(titles) == 1 else "Learning rates")
     label = _OVER[over]
     ends = [getattr(recipe, _ENDS[over]) for recipe in all_recipes]

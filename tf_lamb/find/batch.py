@@ -16,7 +16,7 @@ from tf_lamb.api.progress import Progress
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
 from tf_lamb.core.recipes.recipe import micro_batches
-from tf_lamb.core.recipes.scaling import fit_steps, training
+from tf_lamb.core.recipes.scaling import fit_steps, training_steps
 from tf_lamb.find import reach, timing
 from tf_lamb.find.checks import accumulates, anew, check, check_shared, executions, tuned_rate
 from tf_lamb.find.data import Examples
@@ -151,7 +151,7 @@ def find_batch(
             f"{split.training:,} examples to train on are fewer than a batch of {base:,}: "
             f"{split.held_out:,} are held out; pass validation_data= to train on all."
         )
-    total_steps = training(baseline_epochs, split.examples, base, fit_steps)
+    total_steps = training_steps(baseline_epochs, split.examples, base, fit_steps)
     curve = _given_curve(noise_scale, base, total_steps)
     large = steps.RELIABLE * base
     if large_batch_size is not None:

@@ -8,7 +8,7 @@ from tf_lamb.api import frontends, plots
 from tf_lamb.core.recipes.largest import largest_batch
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import fit_steps
-from tf_lamb.core.recipes.transfer import ENOUGH, exponents, transfer
+from tf_lamb.core.recipes.transfer import ENOUGH_UPDATES, exponents, transfer
 from tf_lamb.find import reach, search
 from tf_lamb.find.checks import accumulates
 from tf_lamb.find.data import Written
@@ -103,7 +103,7 @@ class FoundBatch:
     @property
     def _with_enough(self) -> int | None:
         """The largest batch with 1,024 updates in the baseline's epochs; None if none has them."""
-        if fit_steps(self.baseline_epochs, self.examples, 1) < ENOUGH:
+        if fit_steps(self.baseline_epochs, self.examples, 1) < ENOUGH_UPDATES:
             return None
         return largest_batch(self.examples, self.baseline_epochs)
 
@@ -227,15 +227,18 @@ class FoundBatch:
         )
         yield f"  kept: no worse than batch {baseline:,} on {MORE:.0%} fewer examples"
         if self.answer.steps.interval[1] == math.inf:
-            reason = f"has at least {ENOUGH:,} updates left"
-            if updates_left < ENOUGH:
+            reason = f"has at least {ENOUGH_UPDATES:,} updates left"
+            if updates_left < ENOUGH_UPDATES:
                 reason = "is the least that is likely"
             yield f"  the runs tell no upper end: {named:,} {reason}"
         if with_enough is None or with_enough < baseline:
-            yield f"  no larger batch has {ENOUGH:,} updates left, with which others lost little"
+            yield (
+                f"  no larger batch has {ENOUGH_UPDATES:,} updates left, with which others lost "
+                "little"
+            )
         else:
             yield (
-                f"  {ENOUGH:,} updates, with which others lost little, are left at "
+                f"  {ENOUGH_UPDATES:,} updates, with which others lost little, are left at "
                 f"{with_enough:,} (recipes.largest_batch)"
             )
 

@@ -12,7 +12,7 @@ from tf_lamb.api.variables import path_of, step_of, waiting_in
 from tf_lamb.core import accumulation, schedules
 from tf_lamb.core import plan as plans
 from tf_lamb.core.messages import warn
-from tf_lamb.core.recipes.recipe import batch
+from tf_lamb.core.recipes.recipe import batch_label
 from tf_lamb.core.stored import NONFINITE, TAKEN, Scalars, Slot
 
 
@@ -243,7 +243,7 @@ def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:
     if end is None or (step_count := steps()) <= end:
         return
     recipe = optimizer._recipe
-    origin = "" if recipe is None else f", as {recipe.title} at {batch(recipe)} has it"
+    origin = "" if recipe is None else f", as {recipe.title} at {batch_label(recipe)} has it"
     noun = "schedule" if recipe is None else "recipe"
     warn(
         f"{optimizer.name}: the learning rate was 0 in the last {step_count - end:,} of "

@@ -9,7 +9,7 @@ from tf_lamb.core import checks, schedules
 from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 
-LEAST = 4  # a larger batch begins only where at least this many updates are left for it
+MIN_UPDATES = 4  # a larger batch begins only where at least this many updates are left for it
 
 
 def growing(
@@ -66,19 +66,23 @@ def growing(
     import numpy as np
 
     batch = recipe.batch_size
-    largest = checks.integer("largest_batch", largest_batch)
+    max_batch = checks.integer("largest_batch", largest_batch)
     if noise_scale is not None:
-        largest = min(largest, int(checks.number("noise_scale", noise_scale, "[1, inf)")))
+        max_batch = min(max_batch, int(checks.number("noise_scale", noise_scale, "[1, inf)")))
     rates = recipe.schedule(schedules).value(np, np.arange(recipe.train_steps))
-    relative = np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate  # it is 1 in warmup
-    starts = _small(recipe, begin_with)
+    relative_rates = (
+        np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate
+    )  # it is 1 in warmup
+    starts = _smaller_batches(recipe, begin_with)
     first_step = starts.pop()[0]
     steps_left = np.arange(recipe.train_steps - first_step, 0, -1)
-    k = multiples(np, relative[first_step:], np.minimum(largest / batch, steps_left / LEAST))
+    k = batch_factors(
+        np, relative_rates[first_step:], np.minimum(max_batch / batch, steps_left / MIN_UPDATES)
+    )
     for step in np.flatnonzero(np.diff(k, prepend=0)):
         starts.append((first_step + int(step), batch * int(k[step])))
-    if len(starts) == 1 or largest < batch:
-        raise ValueError(_why_constant(recipe, largest))
+    if len(starts) == 1 or max_batch < batch:
+        raise ValueError(_why_constant(recipe, max_batch))
     last_batch = starts[-1][1]
     if recipe.examples is not None and last_batch > recipe.examples:
         raise ValueError(
@@ -87,40 +91,42 @@ def growing(
         )
     stages = _stages(recipe, starts)
     updates = sum(stage.train_steps for stage in stages)
-    saved, bound = 1 - updates / recipe.train_steps, 1 - float(np.mean(relative))
+    saved_share = 1 - updates / recipe.train_steps
+    largest_saved_share = 1 - float(np.mean(relative_rates))
     return StagedRecipe(
         title=f"{recipe.title} with a batch that grows",
         stages=stages,
         arithmetic=(
-            *_table(stages),
-            f"{updates:,} updates in place of {recipe.train_steps:,} at {batch:,}: {saved:.1%} "
-            f"fewer; no batch that grows can save more than 1 - mean(rate / peak) = {bound:.1%}",
+            *_table_lines(stages),
+            f"{updates:,} updates in place of {recipe.train_steps:,} at {batch:,}: "
+            f"{saved_share:.1%} fewer; no batch that grows can save more than "
+            f"1 - mean(rate / peak) = {largest_saved_share:.1%}",
             *recipe.settings(),
         ),
         source=f"arXiv 2510.14717, from {recipe.title}",
     )
 
 
-def multiples(np: Any, relative: Any, most: Any) -> Any:
+def batch_factors(np: Any, relative_rates: Any, max_factors: Any) -> Any:
     """Returns the factor k of the batch at each step. It never falls.
 
     Args:
         np: NumPy.
-        relative: The learning rate at each step, divided by its peak.
-        most: The largest factor at each step.
+        relative_rates: The learning rate at each step, divided by its peak.
+        max_factors: The largest factor at each step.
 
     Returns:
-        An array of floats: at each step the largest power of 2 up to 1/relative and up to `most`,
-        or that of an earlier step where that is larger.
+        An array of floats: at each step the largest power of 2 up to 1/relative and up to
+        `max_factors`, or that of an earlier step where that is larger.
     """
-    most = np.maximum(most, 1.0)
-    inverse_rate = 1 / np.maximum(relative, 1 / most)
+    max_factors = np.maximum(max_factors, 1.0)
+    inverse_rate = 1 / np.maximum(relative_rates, 1 / max_factors)
     # The 1e-9 lets a rate that rounding keeps just above a half count as halved.
     k = 2 ** np.floor(np.log2(inverse_rate) + 1e-9)
     return np.maximum.accumulate(k)
 
 
-def _small(recipe, begin_with) -> list[tuple[int, int]]:
+def _smaller_batches(recipe, begin_with) -> list[tuple[int, int]]:
     """Checks `begin_with`: returns (first step, batch) of its batches, then of the recipe's batch.
 
     The steps are counted as in the recipe, with its batch size throughout.
@@ -132,19 +138,24 @@ def _small(recipe, begin_with) -> list[tuple[int, int]]:
             f"{{64: 0.03}}, and not {begin_with!r}."
         )
     batches = [checks.integer("A batch of begin_with", batch) for batch in batch_ends]
-    parts = [checks.number("A part of begin_with", part, "(0, 1)") for part in batch_ends.values()]
+    end_shares = [
+        checks.number("A part of begin_with", end_share, "(0, 1)")
+        for end_share in batch_ends.values()
+    ]
     if [*batches, recipe.batch_size] != sorted({*batches, recipe.batch_size}):
         raise ValueError(
             f"A batch may not shrink: begin_with has {batches}, and then comes "
             f"{recipe.batch_size}. Pass smaller batches, in order."
         )
-    if parts != sorted(set(parts)):
-        raise ValueError(f"begin_with ends its batches at {parts} of all examples: let them rise.")
-    ends = [math.ceil(part * recipe.train_steps) for part in parts]
+    if end_shares != sorted(set(end_shares)):
+        raise ValueError(
+            f"begin_with ends its batches at {end_shares} of all examples: let them rise."
+        )
+    ends = [math.ceil(end_share * recipe.train_steps) for end_share in end_shares]
     if ends and ends[-1] >= recipe.train_steps:
         raise ValueError(
             f"begin_with leaves no step to the batch of {recipe.batch_size:,}: end it earlier "
-            f"than at {parts[-1]:g}."
+            f"than at {end_shares[-1]:g}."
         )
     if recipe.handover == "drop" and any(end < recipe.warmup_steps for end in ends):
         raise ValueError(
@@ -154,45 +165,45 @@ def _small(recipe, begin_with) -> list[tuple[int, int]]:
     return list(zip([0, *ends], [*batches, recipe.batch_size], strict=True))
 
 
-def _why_constant(recipe, most) -> str:
+def _why_constant(recipe, max_batch) -> str:
     """Says why no batch can grow."""
-    if most < 2 * recipe.batch_size:
+    if max_batch < 2 * recipe.batch_size:
         return (
-            f"No batch between {recipe.batch_size:,} and {most:,} is twice that of the recipe: "
-            f"pass a largest_batch (and a noise scale) of {2 * recipe.batch_size:,} or more, or "
-            "begin with a smaller batch."
+            f"No batch between {recipe.batch_size:,} and {max_batch:,} is twice that of the "
+            "recipe: pass a largest_batch (and a noise scale) of "
+            f"{2 * recipe.batch_size:,} or more, or begin with a smaller batch."
         )
     return (
         f"The rate of {recipe.title} never falls to half of its peak, where the batch would "
-        f"double, with {2 * LEAST} steps left: give the recipe a decay, or an earlier one."
+        f"double, with {2 * MIN_UPDATES} steps left: give the recipe a decay, or an earlier one."
     )
 
 
-def _stages(recipe, begins) -> tuple[Recipe, ...]:
+def _stages(recipe, starts) -> tuple[Recipe, ...]:
     """Returns a recipe for each batch size, which begins after the examples of the one before.
 
     Args:
         recipe: The recipe of the whole training with one batch size.
-        begins: Pairs (first step, counted as in that recipe; batch size).
+        starts: Pairs (first step, counted as in that recipe; batch size).
     """
-    stages, begin = [], 0.0
-    for i, (_, batch) in enumerate(begins):
-        end = begins[i + 1][0] if i + 1 < len(begins) else recipe.train_steps
+    stages, stage_start = [], 0.0
+    for i, (_, batch) in enumerate(starts):
+        stage_end = starts[i + 1][0] if i + 1 < len(starts) else recipe.train_steps
         k = batch / recipe.batch_size
-        steps = max(1, math.ceil((end - begin) / k - 1e-9))
-        stages.append(_stage(recipe, batch, k, begin, steps))
-        begin += steps * k
+        steps = max(1, math.ceil((stage_end - stage_start) / k - 1e-9))
+        stages.append(_stage(recipe, batch, k, stage_start, steps))
+        stage_start += steps * k
     return tuple(stages)
 
 
-def _stage(recipe, batch, k, begin, steps) -> Recipe:
+def _stage(recipe, batch, k, stage_start, steps) -> Recipe:
     """Returns the recipe of one stage.
 
     Args:
         recipe: The recipe of the whole training with one batch size.
         batch: The batch size of the stage.
         k: That batch size divided by the recipe's.
-        begin: The step of the recipe at which the stage begins; it may be a fraction.
+        stage_start: The step of the recipe at which the stage begins; it may be a fraction.
         steps: The steps of the stage, each of `batch` examples.
     """
     import numpy as np
@@ -201,22 +212,27 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
         return factor * float(recipe.schedule(schedules).value(np, np.float64(position)))
 
     factor = k if recipe.optimizer == "SGD" else math.sqrt(k)
-    warmup = min(steps, max(0, round((recipe.warmup_steps - begin) / k)))
-    peak = rate(begin) if begin and not warmup else factor * recipe.learning_rate
+    warmup = min(steps, max(0, round((recipe.warmup_steps - stage_start) / k)))
+    peak = rate(stage_start) if stage_start and not warmup else factor * recipe.learning_rate
     if warmup == steps:  # this stage ends within the warmup of the recipe
-        initial, share = recipe.initial_learning_rate, (begin + steps * k) / recipe.warmup_steps
-        peak = factor * (initial + (recipe.learning_rate - initial) * min(1.0, share))
+        initial_rate, warmup_share = (
+            recipe.initial_learning_rate,
+            (stage_start + steps * k) / recipe.warmup_steps,
+        )
+        peak = factor * (
+            initial_rate + (recipe.learning_rate - initial_rate) * min(1.0, warmup_share)
+        )
     is_continuous = recipe.handover == "continuous"
-    decay_begins = max(begin, recipe.warmup_steps) if warmup and is_continuous else begin
-    decay_ends = recipe.train_steps
+    decay_start = max(stage_start, recipe.warmup_steps) if warmup and is_continuous else stage_start
+    decay_end = recipe.train_steps
     if recipe.decay_steps is not None:
-        decay_ends = recipe.decay_steps + (recipe.warmup_steps if is_continuous else 0)
-    own_boundaries: list[int] = []
-    for boundary in (step for step in recipe.boundaries if step > begin):
+        decay_end = recipe.decay_steps + (recipe.warmup_steps if is_continuous else 0)
+    stage_boundaries: list[int] = []
+    for boundary in (step for step in recipe.boundaries if step > stage_start):
         # Two boundaries never meet, because each of them lowers the rate.
-        previous = own_boundaries[-1] if own_boundaries else 0
-        own_boundaries.append(max(previous + 1, round((boundary - begin) / k)))
-    own_boundaries = [step for step in own_boundaries if step < steps]
+        previous = stage_boundaries[-1] if stage_boundaries else 0
+        stage_boundaries.append(max(previous + 1, round((boundary - stage_start) / k)))
+    stage_boundaries = [step for step in stage_boundaries if step < steps]
     return dataclasses.replace(
         recipe,
         title=f"{recipe.title}, batch {batch:,}",
@@ -224,18 +240,18 @@ def _stage(recipe, batch, k, begin, steps) -> Recipe:
         learning_rate=peak,
         warmup_steps=warmup,
         train_steps=steps,
-        initial_learning_rate=rate(begin) if warmup else 0.0,
+        initial_learning_rate=rate(stage_start) if warmup else 0.0,
         end_learning_rate=factor * recipe.end_learning_rate,
-        decay="constant" if recipe.decay == "multi_step" and not own_boundaries else recipe.decay,
-        boundaries=tuple(own_boundaries),
-        decay_steps=max(1, math.ceil((decay_ends - decay_begins) / k)),
+        decay="constant" if recipe.decay == "multi_step" and not stage_boundaries else recipe.decay,
+        boundaries=tuple(stage_boundaries),
+        decay_steps=max(1, math.ceil((decay_end - decay_start) / k)),
         arithmetic=(),
         epochs=None,
         warmup_epochs=None,
     )
 
 
-def _table(stages) -> list[str]:
+def _table_lines(stages) -> list[str]:
     """Formats the stages as a table, a line each."""
     import numpy as np
 

@@ -4,10 +4,10 @@ import math
 
 from tf_lamb.core import checks
 from tf_lamb.core.recipes.scaling import fit_steps
-from tf_lamb.core.recipes.transfer import ENOUGH
+from tf_lamb.core.recipes.transfer import ENOUGH_UPDATES
 
 
-def largest_batch(examples: int, epochs: float, updates: int = ENOUGH) -> int:
+def largest_batch(examples: int, epochs: float, updates: int = ENOUGH_UPDATES) -> int:
     """Returns the largest batch size at which `fit` makes at least a number of updates.
 
     An update is one step of the optimizer; `fit` makes epochs x ceil(examples / batch) of them. If
@@ -41,11 +41,11 @@ def largest_batch(examples: int, epochs: float, updates: int = ENOUGH) -> int:
             f"{epochs:g} epochs of {examples:,} examples are fewer than {updates:,} updates at any "
             "batch. Train for longer, or ask for fewer updates=."
         )
-    enough, too_large = 1, examples + 1
-    while too_large - enough > 1:
-        batch_size = (enough + too_large) // 2
+    feasible, too_large = 1, examples + 1
+    while too_large - feasible > 1:
+        batch_size = (feasible + too_large) // 2
         if fit_steps(epochs, examples, batch_size) >= updates:
-            enough = batch_size
+            feasible = batch_size
         else:
             too_large = batch_size
-    return enough
+    return feasible

@@ -5,76 +5,77 @@ from typing import Any, overload
 
 from tf_lamb.core import checks
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
-from tf_lamb.core.recipes.scaling import by_rule, epochs_to_steps, fit_steps, in_epochs
+from tf_lamb.core.recipes.scaling import epochs_line, epochs_to_steps, fit_steps, scale_by_rule
 
 IMAGENET = 1281167  # pictures in the training set
 
 
-def _any_batch(name, fields, base, batch_size) -> Recipe:
-    """Makes a recipe by a rule of `scale`; `base` has the rule and the numbers of its baseline."""
-    rule, count, *numbers = base
-    return by_rule(rule, count, batch_size, *numbers, **fields)
+def _by_scaling_rule(name, fields, baseline, batch_size) -> Recipe:
+    """Makes a recipe by a rule of `scale`; `baseline` has the rule and the baseline's numbers."""
+    rule, count_steps, *numbers = baseline
+    return scale_by_rule(rule, count_steps, batch_size, *numbers, **fields)
 
 
-def _row(name, rows, batch_size) -> tuple:
+def _row_of_batch(name, rows, batch_size) -> tuple:
     """Returns the batch size and its row; raises `ValueError` if there is no such row."""
     if (batch := checks.integer("batch_size", batch_size)) in rows:
         return batch, *rows[batch]
-    batches = ", ".join(f"{row_batch:,}" for row_batch in rows)
-    raise ValueError(f"{name} has no reference point at batch {batch:,}; it has {batches}.")
+    batches_text = ", ".join(f"{row_batch:,}" for row_batch in rows)
+    raise ValueError(f"{name} has no reference point at batch {batch:,}; it has {batches_text}.")
 
 
-def _lars_point(name, fields, rows, batch_size) -> Recipe:
+def _lars_recipe(name, fields, rows, batch_size) -> Recipe:
     """Makes a recipe from a row of MLPerf's ResNet-50.
 
     The text of the recipe says whether the published decay steps are read as including warmup.
     """
-    batch, rate, warmup_epochs, momentum, weight_decay, decay_steps, span, target = _row(
-        name, rows, batch_size
-    )
+    row = _row_of_batch(name, rows, batch_size)
+    batch, rate, warmup_epochs, momentum, weight_decay, decay_steps, span, target_epochs = row
     warmup_steps = epochs_to_steps(warmup_epochs, IMAGENET, batch)
     decay_epochs = decay_steps * batch / IMAGENET
-    is_whole = decay_epochs >= target - 0.05  # epochs are published to one digit
-    train_steps = decay_steps + (0 if is_whole else warmup_steps)
-    reading = "all of training" if is_whole else "what follows warmup"
+    includes_warmup = decay_epochs >= target_epochs - 0.05  # epochs are published to one digit
+    train_steps = decay_steps + (0 if includes_warmup else warmup_steps)
+    reading_text = "all of training" if includes_warmup else "what follows warmup"
     return Recipe(
         batch_size=batch, learning_rate=rate, momentum=momentum, weight_decay=weight_decay,
         warmup_steps=warmup_steps, train_steps=train_steps, batch_norm_span=span,
         examples=IMAGENET, epochs=train_steps * batch / IMAGENET, warmup_epochs=warmup_epochs,
         arithmetic=(
             f"learning rate = {rate:g}",
-            in_epochs("warmup", warmup_epochs, IMAGENET, batch),
+            epochs_line("warmup", warmup_epochs, IMAGENET, batch),
             f"decay steps = {decay_steps:,} = {decay_epochs:.1f} epochs; the target took "
-            f"{target:g}, so {reading}",
+            f"{target_epochs:g}, so {reading_text}",
             f"training = {train_steps:,} steps",
         ),
         **fields,
     )  # fmt: skip
 
 
-def _bert_point(name, fields, rows, batch_size) -> Recipe:
+def _bert_recipe(name, fields, rows, batch_size) -> Recipe:
     """Makes a recipe from a row of MLPerf's BERT, which may start inside its published warmup."""
-    batch, rate, steps, warmup, start, beta_1, beta_2, decay, samples = _row(name, rows, batch_size)
+    batch, rate, steps, warmup, start_step, beta_1, beta_2, decay, target_examples = _row_of_batch(
+        name, rows, batch_size
+    )
     initial_rate, warmup_line = 0.0, f"warmup = {warmup} steps"
-    if warmup and start:
-        initial_rate = rate * -start / warmup
+    if warmup and start_step:
+        initial_rate = rate * -start_step / warmup
         warmup_line += (
-            f" from step {start}, so {warmup + start} from step 0, where the rate is {rate:g} "
-            f"x {-start} / {warmup} = {initial_rate:.4g}"
+            f" from step {start_step}, so {warmup + start_step} from step 0, where the rate is "
+            f"{rate:g} x {-start_step} / {warmup} = {initial_rate:.4g}"
         )
-    numbers = {
+    overrides = {
         "batch_size": batch, "learning_rate": rate, "initial_learning_rate": initial_rate,
-        "warmup_steps": warmup + start if warmup else 0, "train_steps": steps,
+        "warmup_steps": warmup + start_step if warmup else 0, "train_steps": steps,
         "beta_1": beta_1, "beta_2": beta_2, "weight_decay": decay,
         "arithmetic": (
             f"learning rate = {rate:g}", f"training = {steps:,} steps", warmup_line,
-            f"the target took {samples:,} examples",
+            f"the target took {target_examples:,} examples",
         ),
     }  # fmt: skip
-    return Recipe(**{**fields, **numbers})
+    return Recipe(**{**fields, **overrides})
 
 
-def _in_stages(name, fields, rows, batch_size) -> StagedRecipe:
+def _staged_recipe(name, fields, rows, batch_size) -> StagedRecipe:
     """Makes a recipe in stages, one for each row."""
     if batch_size is not None:
         raise ValueError(f"{name} has batches of its own: leave out batch_size={batch_size!r}.")
@@ -106,12 +107,12 @@ _RESNET50 = {"model": "ResNet-50", "label_smoothing": 0.1}
 _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch/LanguageModeling/BERT"
 
 # Recipe name -> (the function that makes a recipe from the rows, the fields of `Recipe` that all
-# rows share, the rows). `_any_batch` takes the arguments of `by_rule` in place of rows.
+# rows share, the rows). `_by_scaling_rule` takes the arguments of `scale_by_rule` in place of rows.
 TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     # The baseline has 1,000,000 steps at batch 512, and 1/320 of them are warmup: 3,125 steps, at
     # every batch.
     "untuned_lamb_bert": (
-        _any_batch,
+        _by_scaling_rule,
         {
             **_BERT, "title": "Untuned LAMB for BERT-large",
             "source": "You et al., arXiv 1904.00962, the BERT table of untuned LAMB",
@@ -123,7 +124,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     # Code: github.com/fastalgo/imagenet_resnet50_lamb, github.com/NUS-HPC-AI-Lab/pytorch-lamb. The
     # first author's own run at 32,768 (76.3% top-1) also decays and adapts the last layer's bias.
     "untuned_lamb_resnet50": (
-        _any_batch,
+        _by_scaling_rule,
         {
             **_RESNET50, **_LAMB, "title": "Untuned LAMB for ResNet-50", "weight_decay": 1.5,
             "source": "You et al., arXiv 1904.00962, the ResNet-50 table of untuned LAMB",
@@ -133,7 +134,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     # The paper's baseline is a rate of 2^2.5 and 10/2^5 epochs of warmup at 1,024. Public code
     # reproduced 512, 1,024, 4,096 and 8,192: 76.95, 77.06, 77.38 and 77.14% top-1.
     "legw_resnet50_lars": (
-        _any_batch,
+        _by_scaling_rule,
         {
             **_RESNET50, **_LARS, "title": "LEGW for ResNet-50", "weight_decay": 1e-4,
             "momentum": 0.9, "epsilon": 1e-5,
@@ -144,7 +145,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     # The scale and shift of batch normalization do not decay; each of its statistics is taken over
     # 32 examples, at any batch.
     "linear_resnet50_sgd": (
-        _any_batch,
+        _by_scaling_rule,
         {
             "title": "Linear scaling for ResNet-50", "model": "ResNet-50", "momentum": 0.9,
             "nesterov": True, "weight_decay": 1e-4, "batch_norm_span": 32,
@@ -155,7 +156,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     # From mlcommons/logging, mlperf_logging/rcp_checker, rcps_resnet.json, in the later of its two
     # versions.
     "mlperf_lars": (
-        _lars_point,
+        _lars_recipe,
         {
             **_LARS, "title": "MLPerf ResNet-50", "model": "ResNet-50", "epsilon": 0.0,
             "end_learning_rate": 1e-4,
@@ -178,7 +179,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     ),
     # From rcps_bert.json in the same repository, and mlcommons/training, retired_benchmarks/bert.
     "mlperf_lamb_bert": (
-        _bert_point,
+        _bert_recipe,
         {
             **_BERT, "title": "MLPerf BERT-large, from its checkpoint",
             "source": "mlcommons/logging, reference convergence points of BERT, v1.0 to v5.1",
@@ -202,7 +203,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     # The paper's total is 8,599 steps, and its count for stage 2 is 1,562 (of 15,625 = 14,063 +
     # 1,562). The six steps more in stage 1 are unexplained. Its rates for this run are unknown.
     "bert_mixed_batch": (
-        _in_stages,
+        _staged_recipe,
         {
             **_BERT, "title": "Mixed-batch BERT-large",
             "source": "You et al., arXiv 1904.00962, mixed-batch BERT; rate and warmup from "
@@ -219,7 +220,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     # Warmup is published as a share of training. Phase 2 keeps the moments and sets the optimizer's
     # step back to 0. NVIDIA's TensorFlow code has other batches, and adapts every variable.
     "nvidia_bert": (
-        _in_stages,
+        _staged_recipe,
         {**_BERT, "title": "NVIDIA BERT-large", "power": 0.5, "source": _NVIDIA},
         [
             (65536, 128, 6e-3, 2000, 7038, "that is 0.2843 x 7,038 = 2,000.9, rounded down"),
@@ -228,7 +229,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     ),
 }  # fmt: skip
 # The names of the recipes in stages, which fix the batch of each stage.
-IN_STAGES = tuple(name for name, (make, *_) in TABLE.items() if make is _in_stages)
+STAGED_NAMES = tuple(name for name, (make, *_) in TABLE.items() if make is _staged_recipe)
 
 
 @overload

@@ -33,15 +33,15 @@ def check_recipe(value: Any) -> "Recipe | StagedRecipe":
     )
 
 
-def micro_batches(batch_size: int, most: int) -> int:
-    """Returns the smallest number of equal micro-batches of at most `most` examples each.
+def micro_batches(batch_size: int, largest_micro_batch: int) -> int:
+    """Returns the fewest equal micro-batches, none larger than `largest_micro_batch`.
 
     Args:
         batch_size: The batch to split, in examples.
-        most: The largest micro-batch, in examples.
+        largest_micro_batch: The largest micro-batch, in examples.
     """
-    least = -(-batch_size // most)
-    return next(count for count in range(least, batch_size + 1) if batch_size % count == 0)
+    fewest = -(-batch_size // largest_micro_batch)
+    return next(count for count in range(fewest, batch_size + 1) if batch_size % count == 0)
 
 
 def _constructor_hint(recipe) -> str:
@@ -56,7 +56,7 @@ def _constructor_hint(recipe) -> str:
     arguments = [(name, value) for name in names if (value := getattr(recipe, name)) is not None]
     if recipe.ema_momentum is not None:
         arguments += [("use_ema", True), ("ema_momentum", recipe.ema_momentum)]
-    keywords = "".join(f", {name}={_short(value)}" for name, value in arguments)
+    keywords = "".join(f", {name}={_value_text(value)}" for name, value in arguments)
     call = f"keras.optimizers.{recipe.optimizer}(recipe.schedule(){keywords})"
     if is_sgd and recipe.weight_decay:
         penalty = f"keras.regularizers.L2({recipe.weight_decay / 2:g})"
@@ -79,7 +79,9 @@ class AnyRecipe:
             >>> recipes.published("linear_resnet50_sgd", 8192).schedule(schedules).steps
             782
         """
-        return self._rates(core.provided_module("schedules") if schedules is None else schedules)
+        return self._schedule_from(
+            core.provided_module("schedules") if schedules is None else schedules
+        )
 
     def arguments(self: Any, optimizer: str) -> dict[str, Any]:
         """Returns the arguments of an optimizer that the recipe sets, except the learning rate.
@@ -93,7 +95,7 @@ class AnyRecipe:
         Raises:
             ValueError: if the recipe is for another optimizer, or its stages differ in an argument.
         """
-        dicts = []
+        stage_arguments = []
         for stage in self.stages:
             if stage.optimizer not in (None, optimizer):
                 raise ValueError(
@@ -101,13 +103,16 @@ class AnyRecipe:
                     f"write {_constructor_hint(stage)}."
                 )
             settings = {name: getattr(stage, name) for name in ARGUMENTS}
-            dicts.append({name: value for name, value in settings.items() if value is not None})
-            if dicts[-1] != dicts[0]:
+            stage_arguments.append(
+                {name: value for name, value in settings.items() if value is not None}
+            )
+            if stage_arguments[-1] != stage_arguments[0]:
                 raise ValueError(
                     f"The stages of {self.title} need optimizers of their own: {stage.title} has "
-                    f"{dicts[-1]}, the first stage {dicts[0]}. Make one optimizer for each stage."
+                    f"{stage_arguments[-1]}, the first stage {stage_arguments[0]}. Make one "
+                    "optimizer for each stage."
                 )
-        return dicts[0]
+        return stage_arguments[0]
 
     def plot(self, *others: "AnyRecipe", over: str = "steps", ax: Any = None) -> Any:
         """Draws the learning rate, and that of other recipes in the same figure.
@@ -143,7 +148,7 @@ class AnyRecipe:
         return core.provided_module("plots").in_notebook(self)
 
 
-def _in_words(patterns):
+def _patterns_text(patterns):
     """Says in words which variables patterns match, such as "where a name matches 'bias'"."""
     return " or ".join(
         f"for {pattern}" if pattern in PRESETS else f"where a name matches {pattern!r}"
@@ -151,12 +156,12 @@ def _in_words(patterns):
     )
 
 
-def _short(value) -> str:
+def _value_text(value) -> str:
     """Formats a value, a float with six digits at most."""
     return str(float(f"{value:.6g}") if isinstance(value, float) else value)
 
 
-def batch(recipe) -> str:
+def batch_label(recipe) -> str:
     """Formats the batch size of a recipe, or of each stage."""
     sizes = dict.fromkeys(stage.batch_size for stage in recipe.stages)
     return "batch " + ", then ".join(f"{size:,}" for size in sizes)
@@ -262,15 +267,15 @@ class Recipe(AnyRecipe):
     warmup_epochs: float | None = None
 
     def __post_init__(self):
-        for name, least in (("batch_size", 1), ("train_steps", 1), ("warmup_steps", 0)):
-            object.__setattr__(self, name, checks.integer(name, getattr(self, name), least))
+        for name, minimum in (("batch_size", 1), ("train_steps", 1), ("warmup_steps", 0)):
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), minimum))
         rate = checks.number("learning_rate", self.learning_rate, "(0, inf)")
         object.__setattr__(self, "learning_rate", rate)
-        for name, bounds in (
+        for name, interval in (
             ("initial_learning_rate", "[0, inf)"), ("end_learning_rate", "[0, inf)"),
             ("power", "[0, inf)"), ("decay_rate", "(0, inf)"),
         ):  # fmt: skip
-            object.__setattr__(self, name, checks.number(name, getattr(self, name), bounds))
+            object.__setattr__(self, name, checks.number(name, getattr(self, name), interval))
         if self.decay_steps is not None:
             checks.integer("decay_steps", self.decay_steps)
         if self.examples is not None:
@@ -298,24 +303,24 @@ class Recipe(AnyRecipe):
         """A tuple of this recipe only. It makes a `Recipe` read like a `StagedRecipe`."""
         return (self,)
 
-    def _rates(self, schedules) -> Any:
+    def _schedule_from(self, schedules) -> Any:
         """Returns the schedule, made of the classes in the module `schedules`."""
         peak, warmup, handover = self.learning_rate, self.warmup_steps, self.handover
-        after: Any
+        decay_schedule: Any
         if self.decay == "multi_step":
             rates = [peak * self.decay_rate**i for i in range(len(self.boundaries) + 1)]
             # "drop", because boundaries count from step 0 and not from the end of warmup.
-            after, handover = schedules._MultiStep(self.boundaries, rates), "drop"
+            decay_schedule, handover = schedules._MultiStep(self.boundaries, rates), "drop"
         elif self.decay == "constant" or warmup == self.train_steps:
-            after = schedules._Constant(peak)
+            decay_schedule = schedules._Constant(peak)
         else:
             steps_to_end = self.train_steps - (warmup if handover == "continuous" else 0)
             steps = self.decay_steps or steps_to_end
-            after = schedules._Polynomial(peak, steps, self.end_learning_rate, self.power)
+            decay_schedule = schedules._Polynomial(peak, steps, self.end_learning_rate, self.power)
         if not warmup:
-            return after
+            return decay_schedule
         start = self.initial_learning_rate
-        return schedules.Warmup(warmup, after, start=start, handover=handover)
+        return schedules.Warmup(warmup, decay_schedule, start=start, handover=handover)
 
     @property
     def examples_seen(self) -> int:
@@ -327,34 +332,36 @@ class Recipe(AnyRecipe):
         lines.append(
             f"examples = {self.train_steps:,} steps x {self.batch_size:,} = {self.examples_seen:,}"
         )
-        length = f", sequence length {self.sequence_length}" if self.sequence_length else ""
-        head = f"{self.title}: {self.optimizer or 'your optimizer'} at batch {self.batch_size:,}"
-        return "\n  ".join([head + length, *lines, f"source: {self.source}"])
+        length_text = f", sequence length {self.sequence_length}" if self.sequence_length else ""
+        headline = (
+            f"{self.title}: {self.optimizer or 'your optimizer'} at batch {self.batch_size:,}"
+        )
+        return "\n  ".join([headline + length_text, *lines, f"source: {self.source}"])
 
     def settings(self) -> list[str]:
         """Returns the lines that print the arguments of the optimizer and of the layers."""
         lines = []
         if self.weight_decay is not None:
-            excluded = _in_words(self.exclude_from_weight_decay or ())
-            exception = f", but not {excluded}" if excluded else ""
-            lines.append(f"weight decay = {self.weight_decay:g}{exception}")
+            excluded = _patterns_text(self.exclude_from_weight_decay or ())
+            exception_text = f", but not {excluded}" if excluded else ""
+            lines.append(f"weight decay = {self.weight_decay:g}{exception_text}")
         elif self.optimizer in (None, "SGD"):
             lines.append("weight decay and exclusions: the baseline's, not set by this recipe")
         if (patterns := self.exclude_from_layer_adaptation) is not None:
-            exception = f", but not {_in_words(patterns)}" if patterns else ""
-            lines.append(f"layer adaptation everywhere{exception}")
+            exception_text = f", but not {_patterns_text(patterns)}" if patterns else ""
+            lines.append(f"layer adaptation everywhere{exception_text}")
         names = (
             "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "trust_coefficient",
             "global_clipnorm", "ema_momentum", "label_smoothing", "batch_norm_span",
             "batch_norm_momentum",
         )  # fmt: skip
-        values = [
-            f"{name}={_short(getattr(self, name))}"
+        setting_texts = [
+            f"{name}={_value_text(getattr(self, name))}"
             for name in names
             if getattr(self, name) is not None
         ]
-        if values:
-            lines.append("with " + ", ".join(values))
+        if setting_texts:
+            lines.append("with " + ", ".join(setting_texts))
         return lines
 
     def _decay_line(self) -> str:
@@ -362,16 +369,16 @@ class Recipe(AnyRecipe):
         if self.decay == "constant":
             return "then constant"
         if self.decay == "multi_step":
-            steps = ", ".join(f"{step:,}" for step in self.boundaries)
-            return f"then x {self.decay_rate:g} at steps {steps}"
-        shape = f"polynomial, power {self.power:g}, to {self.end_learning_rate:g}"
+            steps_text = ", ".join(f"{step:,}" for step in self.boundaries)
+            return f"then x {self.decay_rate:g} at steps {steps_text}"
+        shape_text = f"polynomial, power {self.power:g}, to {self.end_learning_rate:g}"
         if self.handover == "continuous" or not self.warmup_steps:
             decay_end = self.warmup_steps + (self.decay_steps or 0)
-            end = self.train_steps if self.decay_steps is None else decay_end
-            return f"then {shape} at step {end:,}"
+            end_step = self.train_steps if self.decay_steps is None else decay_end
+            return f"then {shape_text} at step {end_step:,}"
         return (
-            f"then {shape} at step {self.decay_steps or self.train_steps:,}, counted from step 0: "
-            "the rate drops as warmup ends"
+            f"then {shape_text} at step {self.decay_steps or self.train_steps:,}, counted from "
+            "step 0: the rate drops as warmup ends"
         )
 
 
@@ -419,28 +426,30 @@ class StagedRecipe(AnyRecipe):
             >>> growing(recipe, 4096).accumulation(1024)
             {0: 1, 320: 2, 400: 4}
         """
-        most = checks.integer("micro_batch_size", micro_batch_size)
+        largest_micro_batch = checks.integer("micro_batch_size", micro_batch_size)
         counts: dict[int, int] = {}
-        begin = last = 0
+        first_step = previous_count = 0
         for stage in self.stages:
-            size = stage.batch_size
-            count = micro_batches(size, min(most, max(1, size // max(last, 1))))
-            if count != last:
-                counts[begin] = last = count
-            begin += stage.train_steps
+            batch_size = stage.batch_size
+            count = micro_batches(
+                batch_size, min(largest_micro_batch, max(1, batch_size // max(previous_count, 1)))
+            )
+            if count != previous_count:
+                counts[first_step] = previous_count = count
+            first_step += stage.train_steps
         return counts
 
-    def _rates(self, schedules) -> Any:
+    def _schedule_from(self, schedules) -> Any:
         """Returns the schedule, made of the classes in the module `schedules`."""
         lengths = [stage.train_steps for stage in self.stages]
-        return schedules.Stages(lengths, [stage._rates(schedules) for stage in self.stages])
+        return schedules.Stages(lengths, [stage._schedule_from(schedules) for stage in self.stages])
 
     def __iter__(self) -> Iterator[Recipe]:
         return iter(self.stages)
 
     def __str__(self):
-        sums = " + ".join(f"{stage.train_steps:,}" for stage in self.stages)
-        head = [f"{self.title}: {sums} = {self.train_steps:,} steps", *self.arithmetic]
-        summary = "\n  ".join([*head, f"source: {self.source}"])
+        steps_text = " + ".join(f"{stage.train_steps:,}" for stage in self.stages)
+        head_lines = [f"{self.title}: {steps_text} = {self.train_steps:,} steps", *self.arithmetic]
+        summary = "\n  ".join([*head_lines, f"source: {self.source}"])
         # A stage without a calculation of its own is part of the calculation above.
         return "\n".join([summary, *(str(stage) for stage in self.stages if stage.arithmetic)])

@@ -23,7 +23,7 @@ RULES = {
 }  # fmt: skip
 
 
-def nearest(value) -> int:
+def round_half_up(value) -> int:
     """Rounds an exact fraction to the nearest integer, halves up."""
     return math.floor(Fraction(value) + Fraction(1, 2))
 
@@ -36,7 +36,7 @@ def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
         examples: Examples in an epoch.
         batch_size: Examples in a step.
     """
-    return nearest(Fraction(float(epochs)) * int(examples) / batch_size)
+    return round_half_up(Fraction(float(epochs)) * int(examples) / batch_size)
 
 
 def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
@@ -47,10 +47,12 @@ def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
         examples: Examples in an epoch.
         batch_size: Examples in a step, except in the last step of an epoch.
     """
-    return nearest(Fraction(float(epochs)) * math.ceil(Fraction(int(examples), batch_size)))
+    return round_half_up(Fraction(float(epochs)) * math.ceil(Fraction(int(examples), batch_size)))
 
 
-def training(epochs: float, examples: int, batch_size: int, count=epochs_to_steps) -> int:
+def training_steps(
+    epochs: float, examples: int, batch_size: int, count_steps=epochs_to_steps
+) -> int:
     """Checks the arguments and returns the steps of a run.
 
     With `fit_steps` it warns of a batch that is larger than all examples.
@@ -59,7 +61,7 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
         epochs: The length of the run.
         examples: Examples in an epoch.
         batch_size: Examples in a step.
-        count: The function from these three to steps: `epochs_to_steps`, the default, or
+        count_steps: The function from these three to steps: `epochs_to_steps`, the default, or
             `fit_steps`.
 
     Raises:
@@ -68,13 +70,13 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
     """
     checks.number("epochs", epochs, "(0, inf)")
     examples = checks.integer("examples", examples, maximum=math.inf)
-    steps = count(epochs, examples, checks.integer("batch_size", batch_size))
+    steps = count_steps(epochs, examples, checks.integer("batch_size", batch_size))
     if steps < 1:
         raise ValueError(
             f"Nothing would be trained: {epochs:g} epochs x {examples:,} examples / batch_size "
             f"{batch_size:,} = {epochs * examples / batch_size:.3g} steps. Take a smaller batch."
         )
-    if count is fit_steps and batch_size > examples:
+    if count_steps is fit_steps and batch_size > examples:
         warn(
             f"A batch of {batch_size:,} is larger than all {examples:,} examples: fit makes "
             f"batches of {examples:,}, for which this rate is too high."
@@ -82,8 +84,8 @@ def training(epochs: float, examples: int, batch_size: int, count=epochs_to_step
     return steps
 
 
-def in_epochs(
-    name: str, epochs: float, examples: int, batch_size: int, count=epochs_to_steps
+def epochs_line(
+    name: str, epochs: float, examples: int, batch_size: int, count_steps=epochs_to_steps
 ) -> str:
     """Returns one line such as "warmup = 5 epochs x 8,000 / 32 = 1,250 steps".
 
@@ -92,12 +94,13 @@ def in_epochs(
         epochs: The epochs to convert.
         examples: Examples in an epoch.
         batch_size: Examples in a step.
-        count: The function that converts: `epochs_to_steps`, the default, or `fit_steps`.
+        count_steps: The function that converts: `epochs_to_steps`, the default, or `fit_steps`.
     """
-    part = f"{examples:,} / {batch_size:,}"
-    if count is fit_steps and examples % batch_size:
-        part = f"ceil({part})"
-    return f"{name} = {epochs:g} epochs x {part} = {count(epochs, examples, batch_size):,} steps"
+    quotient_text = f"{examples:,} / {batch_size:,}"
+    if count_steps is fit_steps and examples % batch_size:
+        quotient_text = f"ceil({quotient_text})"
+    steps = count_steps(epochs, examples, batch_size)
+    return f"{name} = {epochs:g} epochs x {quotient_text} = {steps:,} steps"
 
 
 def scale(
@@ -157,14 +160,14 @@ def scale(
     """
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, not {rule!r}.")
-    return by_rule(
+    return scale_by_rule(
         rule, fit_steps, batch_size, base_batch_size, base_learning_rate, base_warmup_epochs,
         examples, epochs, decay, power=power, handover=handover,
     )  # fmt: skip
 
 
-def by_rule(
-    rule: str, count: Callable[..., int], batch_size: int, base_batch_size: int,
+def scale_by_rule(
+    rule: str, count_steps: Callable[..., int], batch_size: int, base_batch_size: int,
     base_learning_rate: float, base_warmup_epochs: float, examples: int, epochs: float,
     decay: str | Iterable[float] = "polynomial", /, **fields: Any,
 ) -> Recipe:  # fmt: skip
@@ -172,7 +175,7 @@ def by_rule(
 
     Args:
         rule: A key of `RULES`.
-        count: The function that converts epochs of training to steps: `fit_steps`, or
+        count_steps: The function that converts epochs of training to steps: `fit_steps`, or
             `epochs_to_steps`.
         batch_size: The batch size of training, in examples.
         base_batch_size: The batch size of the baseline, in examples.
@@ -188,31 +191,31 @@ def by_rule(
         ValueError: if an argument is out of range, or the decay is not possible.
     """
     batch_size = checks.integer("batch_size", batch_size)
-    train_steps = training(epochs, examples, batch_size, count)
+    train_steps = training_steps(epochs, examples, batch_size, count_steps)
     k = batch_size / checks.integer("base_batch_size", base_batch_size)
     base_rate = checks.number("base_learning_rate", base_learning_rate, "(0, inf)")
     warmup_epochs = checks.number("base_warmup_epochs", base_warmup_epochs, "[0, inf)")
     if not isinstance(decay, str) and isinstance(decay, Iterable):
-        of_training = examples, epochs, batch_size, count
-        fields["boundaries"] = _boundaries(tuple(decay), warmup_epochs, *of_training)
+        training_arguments = examples, epochs, batch_size, count_steps
+        fields["boundaries"] = _boundaries(tuple(decay), warmup_epochs, *training_arguments)
         decay, fields["decay_rate"] = "multi_step", 0.1
-    title, most_k, source = RULES[rule]
-    if not 1 <= k <= most_k:
+    title, max_k, source = RULES[rule]
+    if not 1 <= k <= max_k:
         warn(
-            f"{fields.get('title', title)} was shown for batches 1 to {most_k} times that of the "
+            f"{fields.get('title', title)} was shown for batches 1 to {max_k} times that of the "
             f"baseline, and {batch_size:,} is {k:g} times {base_batch_size:,}. Check what it gives "
             "before you rely on it."
         )
-    factor, printed = math.sqrt(k), f"sqrt({k:g})"
+    factor, factor_text = math.sqrt(k), f"sqrt({k:g})"
     optimizer, initial_rate, warmup_lines = None, 0.0, []
     if rule == "linear":
-        factor, printed, optimizer = k, f"{k:g}", "SGD"
+        factor, factor_text, optimizer = k, f"{k:g}", "SGD"
         initial_rate = base_rate * min(1.0, k)  # a smaller batch does not start above its peak
     elif rule == "legw":
         warmup_lines = [f"warmup epochs = {warmup_epochs:g} x {k:g} = {warmup_epochs * k:g}"]
         warmup_epochs *= k
     rate = base_rate * factor
-    warmup_line = in_epochs("warmup", warmup_epochs, examples, batch_size)
+    warmup_line = epochs_line("warmup", warmup_epochs, examples, batch_size)
     settings = {
         "title": title, "optimizer": optimizer, "batch_size": batch_size, "learning_rate": rate,
         "initial_learning_rate": initial_rate, "train_steps": train_steps, "decay": decay,
@@ -220,8 +223,8 @@ def by_rule(
         "examples": examples, "epochs": epochs, "warmup_epochs": warmup_epochs, "source": source,
         "arithmetic": (
             f"k = {batch_size:,} / {base_batch_size:,} = {k:g}",
-            f"learning rate = {base_rate:g} x {printed} = {rate:.4g}",
-            in_epochs("training", epochs, examples, batch_size, count),
+            f"learning rate = {base_rate:g} x {factor_text} = {rate:.4g}",
+            epochs_line("training", epochs, examples, batch_size, count_steps),
             *warmup_lines,
             f"{warmup_line}, from {initial_rate:g}" if initial_rate else warmup_line,
         ),
@@ -229,13 +232,13 @@ def by_rule(
     return Recipe(**{**settings, **fields})
 
 
-def _boundaries(decay, warmup_epochs, examples, epochs, batch_size, count) -> tuple[int, ...]:
+def _boundaries(decay, warmup_epochs, examples, epochs, batch_size, count_steps) -> tuple[int, ...]:
     """Returns the steps at which the rate falls; raises `ValueError` where it cannot fall.
 
     Args:
         decay: The epochs at which the rate falls.
         warmup_epochs: The length of warmup, in epochs.
-        examples, epochs, batch_size, count: As in `training`.
+        examples, epochs, batch_size, count_steps: As in `training_steps`.
     """
     if list(decay) != sorted(decay) or not all(0 < epoch < epochs for epoch in decay):
         raise ValueError(
@@ -247,7 +250,7 @@ def _boundaries(decay, warmup_epochs, examples, epochs, batch_size, count) -> tu
             f"The rate would decay at epoch {decay[0]:.3g}, within its warmup of "
             f"{warmup_epochs:g} epochs: warm up for {decay[0]:.3g} at most."
         )
-    *steps, train_steps = (count(epoch, examples, batch_size) for epoch in (*decay, epochs))
+    *steps, train_steps = (count_steps(epoch, examples, batch_size) for epoch in (*decay, epochs))
     if len(set(steps)) < len(steps):
         raise ValueError(
             f"The rate would decay twice at one step, at steps {', '.join(map(str, steps))} "

@@ -7,34 +7,37 @@ from typing import Any, NamedTuple
 from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import table, warn
 from tf_lamb.core.recipes.recipe import Recipe
-from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training
+from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training_steps
 
-LEAST_BETA_2 = 0.95  # the smallest beta_2: below it losses spike (marin's configurations)
+MIN_BETA_2 = 0.95  # the smallest beta_2: below it losses spike (marin's configurations)
 # Shares of the training steps: the shortest warmup at a larger batch, and the longest warmup.
-LEAST_WARMUP, MOST_WARMUP = 0.1, 0.25
+MIN_WARMUP_SHARE, MAX_WARMUP_SHARE = 0.1, 0.25
 # Above this many times the baseline's batch, every optimizer ended worse than its baseline on the
 # data set flights or on diamonds.
-KEPT = 8
+SAFE_RATIO = 8
 # Above this many times the baseline's batch, `transfer` warns if few updates are left.
-SHOWN = 32
+WARNING_RATIO = 32
 # The fewest and the most updates that were left in the registered runs (docs/results.md,
-# docs/language_model.md): above `KEPT` times the batch, where most runs ended at a higher loss than
-# their baseline, and at 128 times the batch, where no run kept the result of its baseline.
-LEFT_BEYOND, LEFT_AT_128 = (8, 748), (8, 187)
+# docs/language_model.md): above `SAFE_RATIO` times the batch, where most runs ended at a higher
+# loss than their baseline, and at 128 times the batch, where no run kept the result of its
+# baseline.
+UPDATES_LEFT_WITH_LOSS, UPDATES_LEFT_AT_128 = (8, 748), (8, 187)
 # The updates that were left at 128 times the batch where little was lost: docs/large_batch.md.
-ENOUGH = 1024
+ENOUGH_UPDATES = 1024
 # The optimizers with which the rules were measured.
-MEASURED = ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP")
+MEASURED_OPTIMIZERS = ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP")
 # Optimizer -> the line that says in which runs it ended worse, on the data set flights.
-LOST = {"LARS": "LARS lost 2 of 3 runs at 8 times the batch, and 3 of 3 at 32 times (flights)"}
+LOSS_LINES = {
+    "LARS": "LARS lost 2 of 3 runs at 8 times the batch, and 3 of 3 at 32 times (flights)"
+}
 # Optimizer class of Keras -> the exponent a of the learning rate with a noise scale (`transfer`).
 # The exponents are read off tuned rates, because no source has one.
 EXPONENTS_OF_KERAS = {"Adam": 0.75, "AdamW": 0.75, "SGD": 0.75}
 _HALF_LIFE = "half-life in examples"
 
 
-class Run(NamedTuple):
-    """Holds what `MOVED` computes new settings from, for the baseline or for the new run.
+class RunSettings(NamedTuple):
+    """Holds what `SETTING_RULES` computes settings from, for the baseline or for the new run.
 
     Attributes:
         batch: The batch size, in examples.
@@ -48,11 +51,11 @@ class Run(NamedTuple):
 
 
 # Setting -> (its interval, the function that gives its new value, the rule, the source). The
-# function takes the old value, k, the baseline's `Run` and the new `Run`.
-MOVED: dict[str, tuple[str, Callable[..., float], str, str]] = {
+# function takes the old value, k, the `RunSettings` of the baseline and of the new run.
+SETTING_RULES: dict[str, tuple[str, Callable[..., float], str, str]] = {
     "beta_2": (
-        "[0, 1)", lambda beta, k, old, new: max(beta**k, min(beta, LEAST_BETA_2)),
-        f"^k, {LEAST_BETA_2} at least", _HALF_LIFE,
+        "[0, 1)", lambda beta, k, old, new: max(beta**k, min(beta, MIN_BETA_2)),
+        f"^k, {MIN_BETA_2} at least", _HALF_LIFE,
     ),
     "weight_decay": (
         "[0, inf)",
@@ -134,26 +137,30 @@ def transfer(
         - Bergsma et al., Power Lines, https://arxiv.org/abs/2505.13738, the decay
         - McCandlish et al., https://arxiv.org/abs/1812.06162, the noise scale
     """
-    optimizer = _known(optimizer)
+    optimizer = _optimizer_name(optimizer)
     batch_size = checks.integer("batch_size", batch_size)
     old_batch = checks.integer("baseline_batch_size", baseline_batch_size)
     old_rate = checks.number("learning_rate", learning_rate, "(0, inf)")
     checks.number("warmup_epochs", warmup_epochs, "[0, inf)")
     old_epochs = epochs if baseline_epochs is None else baseline_epochs
-    steps = training(epochs, examples, batch_size, fit_steps)
-    old = Run(old_batch, old_rate, training(old_epochs, examples, old_batch, fit_steps))
+    steps = training_steps(epochs, examples, batch_size, fit_steps)
+    old = RunSettings(
+        old_batch, old_rate, training_steps(old_epochs, examples, old_batch, fit_steps)
+    )
     k = batch_size / old_batch
-    factor, rule, source, expected = _of_rate(optimizer, batch_size, old_batch, noise_scale)
+    rate_factor, rule, source, outlook = _rate_factor(optimizer, batch_size, old_batch, noise_scale)
     if (epoch_ratio := epochs / old_epochs) != 1:
-        factor, rule = factor * epoch_ratio**-0.3, f"{rule} x {epoch_ratio:.3g}^-0.3"
-    new = Run(batch_size, old_rate * factor, steps)
+        rate_factor, rule = rate_factor * epoch_ratio**-0.3, f"{rule} x {epoch_ratio:.3g}^-0.3"
+    new = RunSettings(batch_size, old_rate * rate_factor, steps)
     old_warmup = epochs_to_steps(warmup_epochs, examples, old_batch)
-    warmup, warmup_rule = _of_warmup(epochs_to_steps(warmup_epochs, examples, batch_size), steps, k)
+    warmup, warmup_rule = _warmup_steps(
+        epochs_to_steps(warmup_epochs, examples, batch_size), steps, k
+    )
     settings = {
         "beta_2": beta_2, "weight_decay": weight_decay, "ema_momentum": ema_momentum,
         "batch_norm_momentum": batch_norm_momentum,
     }  # fmt: skip
-    moved, rows = _move(settings, old, new)
+    new_settings, rows = _transfer_settings(settings, old, new)
     rows = [
         ("batch size", old.batch, new.batch, f"k = {k:g}", ""),
         ("steps", old.steps, new.steps, "ceil(examples / batch) an epoch", "Keras's fit"),
@@ -161,18 +168,19 @@ def transfer(
         ("warmup steps", old_warmup, warmup, warmup_rule, "arXiv 1706.02677"),
         *rows,
     ]
-    if k > SHOWN and steps < ENOUGH:
+    if k > WARNING_RATIO and steps < ENOUGH_UPDATES:
         warn(
-            f"Batch {batch_size:,} leaves {_counted(steps)}, at {k:,g} times the baseline's batch "
-            f"of {old_batch:,}. With {LEFT_AT_128[0]} to {LEFT_AT_128[1]} left, at 128 times, this "
-            "table kept the result of no optimizer, on five tasks. Take a smaller batch, train "
-            "longer, or let the batch grow: recipes.growing."
+            f"Batch {batch_size:,} leaves {_updates_text(steps)}, at {k:,g} times the baseline's "
+            f"batch of {old_batch:,}. With {UPDATES_LEFT_AT_128[0]} to {UPDATES_LEFT_AT_128[1]} "
+            "left, at 128 times, this table kept the result of no optimizer, on five tasks. Take a "
+            "smaller batch, train longer, or let the batch grow: recipes.growing."
         )
     return Recipe(
         title="Transfer", optimizer=optimizer, batch_size=batch_size, learning_rate=new.rate,
         warmup_steps=warmup, train_steps=steps, examples=examples, epochs=epochs,
         warmup_epochs=warmup_epochs, source="as in the table",
-        arithmetic=(*_table(rows), *_outlook(optimizer, k, steps, expected)), **moved,
+        arithmetic=(*_table_lines(rows), *_outlook_lines(optimizer, k, steps, outlook)),
+        **new_settings,
     )  # fmt: skip
 
 
@@ -182,23 +190,23 @@ def exponents() -> dict[str, float]:
     return {name: a for name, a in exponent_of_rule.items() if a is not None} | EXPONENTS_OF_KERAS
 
 
-def _known(optimizer):
+def _optimizer_name(optimizer):
     """Returns the optimizer's name as its class is spelled, from a name in upper or lower case.
 
     Raises `ValueError` for an unknown name. None stays None.
     """
-    known = exponents()
+    known_names = exponents()
     if isinstance(optimizer, str):
-        cases = {name.lower(): name for name in known}
-        optimizer = cases.get(optimizer.lower(), optimizer)
-    if optimizer not in (None, *known):
+        name_by_lower_case = {name.lower(): name for name in known_names}
+        optimizer = name_by_lower_case.get(optimizer.lower(), optimizer)
+    if optimizer not in (None, *known_names):
         raise ValueError(
-            f"optimizer must be one of {', '.join(known)} or None, but it is {optimizer!r}."
+            f"optimizer must be one of {', '.join(known_names)} or None, but it is {optimizer!r}."
         )
     return optimizer
 
 
-def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
+def _rate_factor(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
     """Computes the factor of the learning rate.
 
     Args:
@@ -215,82 +223,84 @@ def _of_rate(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ...]:
         noise = checks.number("noise_scale", noise_scale, "(0, inf)")
         gain = (1 + noise / old_batch) / (1 + noise / batch_size)
         power = exponents()[optimizer or "LAMB"]
-        expected = (
+        outlook = (
             f"{gain:.2g} times fewer steps and {k / gain:.2g} times the examples to the same "
             "loss, to a factor of two"
         )
         rule = f"x {gain:.3g}^{power:g}, by the noise scale"
-        return gain**power, rule, "arXiv 1812.06162", expected
-    expected = "more examples to the same loss; NoiseScale estimates how many"
-    return math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", expected
+        return gain**power, rule, "arXiv 1812.06162", outlook
+    outlook = "more examples to the same loss; NoiseScale estimates how many"
+    return math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", outlook
 
 
-def _counted(steps) -> str:
+def _updates_text(steps) -> str:
     """Formats a number of updates, such as `1 update` or `1,024 updates`."""
     return f"{steps:,} update" + "s" * (steps != 1)
 
 
-def _outlook(optimizer, k, steps, expected) -> list[str]:
+def _outlook_lines(optimizer, k, steps, outlook) -> list[str]:
     """Returns the lines of the recipe that say what to expect of a larger batch.
 
     Args:
         optimizer: The name of the optimizer, or None.
         k: The new batch over the baseline's; up to 1 there are no lines.
         steps: The updates that are left.
-        expected: What to expect, from `_of_rate`.
+        outlook: What to expect, from `_rate_factor`.
     """
     if k <= 1:
         return []
-    lines = [f"{_counted(steps)} left; expect {expected}"]
-    if optimizer in LOST:
-        lines.append(LOST[optimizer])
-    elif optimizer not in (None, *MEASURED):
+    lines = [f"{_updates_text(steps)} left; expect {outlook}"]
+    if optimizer in LOSS_LINES:
+        lines.append(LOSS_LINES[optimizer])
+    elif optimizer not in (None, *MEASURED_OPTIMIZERS):
         lines.append(f"these rules were not measured with {optimizer}")
-    if k > KEPT:
-        fewest, most = LEFT_BEYOND
+    if k > SAFE_RATIO:
+        fewest_updates, most_updates = UPDATES_LEFT_WITH_LOSS
         lines += [
-            f"seen beyond {KEPT} times the batch, after as many examples:",
-            f"  with {fewest} to {most} updates left, most runs ended at a higher loss (six tasks)",
-            f"  with {ENOUGH:,}, LAMB ended 0.4% higher, AdamW level (one task: make large-batch)",
+            f"seen beyond {SAFE_RATIO} times the batch, after as many examples:",
+            f"  with {fewest_updates} to {most_updates} updates left, most runs ended at a higher "
+            "loss (six tasks)",
+            f"  with {ENOUGH_UPDATES:,}, LAMB ended 0.4% higher, AdamW level (one task: make "
+            "large-batch)",
         ]
     return lines
 
 
-def _of_warmup(as_many_epochs, steps, k) -> tuple[int, str]:
+def _warmup_steps(same_epochs_steps, steps, k) -> tuple[int, str]:
     """Returns the steps of warmup, and the rule that they follow, as a text.
 
     Args:
-        as_many_epochs: The steps of a warmup of as many epochs as the baseline's.
+        same_epochs_steps: The steps of a warmup of as many epochs as the baseline's.
         steps: The steps of training.
         k: The new batch over the baseline's.
     """
-    shortest = round(LEAST_WARMUP * steps) if k > 1 else 0
-    warmup = min(max(as_many_epochs, shortest), int(MOST_WARMUP * steps))
-    if warmup > as_many_epochs:
-        return warmup, f"{LEAST_WARMUP:.0%} of training at least"
-    if warmup < as_many_epochs:
-        return warmup, f"cut to {MOST_WARMUP:.0%} of training"
+    shortest_warmup = round(MIN_WARMUP_SHARE * steps) if k > 1 else 0
+    warmup = min(max(same_epochs_steps, shortest_warmup), int(MAX_WARMUP_SHARE * steps))
+    if warmup > same_epochs_steps:
+        return warmup, f"{MIN_WARMUP_SHARE:.0%} of training at least"
+    if warmup < same_epochs_steps:
+        return warmup, f"cut to {MAX_WARMUP_SHARE:.0%} of training"
     return warmup, "as many epochs"
 
 
-def _move(given, old, new) -> tuple[dict[str, Any], list[tuple]]:
+def _transfer_settings(settings, old, new) -> tuple[dict[str, Any], list[tuple]]:
     """Returns the new values of the settings that are not None, and their rows of the table.
 
     Args:
-        given: Setting -> its value in the baseline, or None.
-        old: The `Run` of the baseline.
-        new: The new `Run`.
+        settings: Setting -> its value in the baseline, or None.
+        old: The `RunSettings` of the baseline.
+        new: The new `RunSettings`.
     """
-    k, moved, rows = new.batch / old.batch, {}, []
-    for name, value in given.items():
+    k, new_settings, rows = new.batch / old.batch, {}, []
+    for name, value in settings.items():
         if value is not None:
-            bounds, new_value, *description = MOVED[name]
-            moved[name] = new_value(checks.number(name, value, bounds), k, old, new)
-            rows.append((name, value, moved[name], *description))
-    return moved, rows
+            interval, new_value, *description = SETTING_RULES[name]
+            new_settings[name] = new_value(checks.number(name, value, interval), k, old, new)
+            rows.append((name, value, new_settings[name], *description))
+    return new_settings, rows
 
 
-def _table(rows) -> list[str]:
+def _table_lines(rows) -> list[str]:
     """Formats the rows as a table, with the numbers aligned to the right."""
     head = ("", "baseline", "here", "rule", "source")
     return table(

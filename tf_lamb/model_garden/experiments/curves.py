@@ -14,7 +14,7 @@ import dataclasses
 from fractions import Fraction
 from typing import Any
 
-from tf_lamb.core.recipes.scaling import nearest
+from tf_lamb.core.recipes.scaling import round_half_up
 from tf_lamb.model_garden.experiments import decays
 
 # The settings of a schedule that are learning rates.
@@ -65,11 +65,12 @@ def stretched(
         # warmup does not lengthen the offset, because before its offset a decay is above its first
         # rate.
         new_offset = min(
-            max(nearest(old_begin * stretch) - new_warmup, 0), nearest(old_offset * stretch)
+            max(round_half_up(old_begin * stretch) - new_warmup, 0),
+            round_half_up(old_offset * stretch),
         )
     begin, new_begin = (old_begin, new_warmup + new_offset) if has_end else (0, 0)
     changes = _each(
-        schedule, _STEPS, lambda step: max(nearest((step + begin) * stretch) - new_begin, 1)
+        schedule, _STEPS, lambda step: max(round_half_up((step + begin) * stretch) - new_begin, 1)
     )
     return {**changes, "offset": new_offset} if old_offset else changes
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tf_lamb.core import recipes, schedules
-from tf_lamb.core.recipes.published import IN_STAGES
+from tf_lamb.core.recipes.published import STAGED_NAMES
 from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.common.yamls import at
 
@@ -121,7 +121,7 @@ def _at(name: str, batch_size: int) -> recipes.Recipe:
 
     Raises `ValueError` if there is none for this batch size.
     """
-    if name not in IN_STAGES:
+    if name not in STAGED_NAMES:
         return recipes.published(name, batch_size)
     batches = batches_of_stages(name)
     if batch_size not in batches:
@@ -134,7 +134,7 @@ def _at(name: str, batch_size: int) -> recipes.Recipe:
 
 def batches_of_stages(name: str | None) -> list[int]:
     """Returns the batch of every stage of a published recipe; an empty list if it has no stages."""
-    return [stage.batch_size for stage in recipes.published(name)] if name in IN_STAGES else []
+    return [stage.batch_size for stage in recipes.published(name)] if name in STAGED_NAMES else []
 
 
 def decay_schedule(optimizer) -> Any:

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 from tf_lamb.core import checks, recipes
-from tf_lamb.core.recipes.published import IN_STAGES
-from tf_lamb.core.recipes.scaling import nearest
+from tf_lamb.core.recipes.published import STAGED_NAMES
+from tf_lamb.core.recipes.scaling import round_half_up
 from tf_lamb.model_garden.common.yamls import at, merged, nested
 from tf_lamb.model_garden.experiments.curves import Curve, largest, multiplied, stretched
 from tf_lamb.model_garden.experiments.recipes import decay_schedule, intervals, published
@@ -22,7 +22,7 @@ from tf_lamb.model_garden.experiments.recipes import decay_schedule, intervals, 
 # in stages it is the batch of a stage.
 PUBLISHED = (
     "untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lars",
-    "mlperf_lamb_bert", *IN_STAGES,
+    "mlperf_lamb_bert", *STAGED_NAMES,
 )  # fmt: skip
 DEFAULT, TRANSFER = "legw", "transfer"  # the default of --recipe, and the name of `transfer`
 RECIPES = (DEFAULT, "sqrt", TRANSFER, *PUBLISHED)  # the values of --recipe
@@ -89,12 +89,12 @@ def _other_steps(config, stretch: Fraction) -> Iterator[tuple[str, Any]]:
     optimizer, path = config.optimizer.get(), f"optimizer.{config.optimizer.type}"
     adascale = getattr(optimizer, "adascale", None)
     if adascale is not None and (base_steps := adascale.base_steps):
-        yield f"{path}.adascale.base_steps", max(nearest(base_steps * stretch), 1)
+        yield f"{path}.adascale.base_steps", max(round_half_up(base_steps * stretch), 1)
     if decay := decay_schedule(optimizer):
         for key, steps in stretched(decay.get(), stretch).items():
             yield f"{path}.weight_decay_schedule.{decay.type}.{key}", steps
     if config.ema is not None and (start_step := config.ema.start_step) > 0:
-        yield "ema.start_step", nearest(start_step * stretch)
+        yield "ema.start_step", round_half_up(start_step * stretch)
 
 
 # -- a rule: the baseline, the target, and the settings that give the target ----------------------
@@ -174,7 +174,7 @@ def _target(rule, batch_size, baseline: Baseline, stretch: Fraction, override) -
     Raises `ValueError` if there would be no step, or if warmup is longer than training.
     """
     exact_steps = baseline.train_steps * stretch
-    if not (train_steps := nearest(exact_steps)):
+    if not (train_steps := round_half_up(exact_steps)):
         raise ValueError(
             f"nothing would be trained: {_division(baseline, batch_size)} {float(exact_steps):.3g} "
             "steps. Take a smaller batch"
@@ -318,7 +318,7 @@ def _division(baseline: Baseline, batch_size: int) -> str:
 def _text_of_warmup(baseline: Baseline, target: Target) -> str:
     """Returns the text on the new and the old steps of warmup."""
     before, after = baseline.curve.warmup_steps, target.rule_warmup
-    as_many_examples = nearest(Fraction(before * baseline.batch_size, target.batch_size))
+    as_many_examples = round_half_up(Fraction(before * baseline.batch_size, target.batch_size))
     if after == before:
         return f"{before:,} steps, as before"
     if target.rule == TRANSFER and after < as_many_examples:
