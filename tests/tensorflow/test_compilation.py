@@ -39,7 +39,7 @@ def assert_close(one, other, tolerance):
 @pytest.fixture
 def all_compiled(monkeypatch):
     """As if every layer were large."""
-    monkeypatch.setattr(namespace, "LARGE", 1)
+    monkeypatch.setattr(namespace, "XLA_MIN_ELEMENTS", 1)
 
 
 @every_frontend
@@ -93,7 +93,7 @@ def test_a_second_step_compiles_nothing(frontend, graph):
 def test_small_layers_are_not_compiled_but_on_replicas(frontend, monkeypatch):
     """Theirs must be equal to the last bit."""
     start = {"small": np.ones((4, 4)), "large": np.ones((4, 5))}
-    monkeypatch.setattr(namespace, "LARGE", 20)
+    monkeypatch.setattr(namespace, "XLA_MIN_ELEMENTS", 20)
     _, optimizer = final_weights(frontend, [start], start)
     assert is_compiled(optimizer) == [False, True]
     _, optimizer = final_weights(frontend, [start], start, name="SOAP")

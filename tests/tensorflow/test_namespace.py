@@ -10,7 +10,7 @@ from tf_lamb.tensorflow import namespace
 @pytest.mark.parametrize("shape", [(), (5,), (0, 3), (3, 0), (7, 5), (8, 5), (19, 2), (3, 3, 4, 2)])
 def test_the_sum_over_tensorflow_is_numpys(shape, monkeypatch):
     """That of a large array begins with an eighth of its rows; here every array is large."""
-    monkeypatch.setattr(namespace, "LARGE", 0)
+    monkeypatch.setattr(namespace, "XLA_MIN_ELEMENTS", 0)
     x = np.random.default_rng(1).standard_normal(shape)
     for jit_compile in (False, True):
         total = tf.function(namespace.sum, jit_compile=jit_compile)(tf.constant(x))

@@ -184,7 +184,7 @@ def test_a_frontend_is_the_oracle_to_the_last_places(frontend):
 
 @every_frontend
 def test_a_compiled_frontend_is_the_oracle_to_the_last_places(frontend, monkeypatch):
-    monkeypatch.setattr(namespace, "LARGE", 1)  # small layers are not compiled otherwise
+    monkeypatch.setattr(namespace, "XLA_MIN_ELEMENTS", 1)  # small layers are not compiled otherwise
 
     @cases(2)
     @given(runs())

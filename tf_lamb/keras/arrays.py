@@ -52,16 +52,16 @@ def dense(gradient, variable):
     return ops.convert_to_tensor(gradient, sparse=False)
 
 
-def cond(condition, yes, no):
+def cond(condition, if_true, if_false):
     """Works as `keras.ops.cond`, but without compilation if the value of the condition is known.
 
     Args:
         condition: A boolean scalar.
-        yes, no: Functions without arguments that return arrays of the same shapes.
+        if_true, if_false: Functions without arguments that return arrays of the same shapes.
     """
     if (value := concrete_bool(condition)) is None:
-        return ops.cond(condition, yes, no)
-    return yes() if value else no()
+        return ops.cond(condition, if_true, if_false)
+    return if_true() if value else if_false()
 
 
 def concrete_bool(condition):
@@ -113,14 +113,14 @@ def _eigh(x):
         from jax.lax import linalg, platform_dependent
 
         if methods := getattr(linalg, "EighImplementation", None):
-            by_jacobi = functools.partial(linalg.eigh, implementation=methods.JACOBI)
-            vectors, values = platform_dependent(x, tpu=by_jacobi, default=linalg.eigh)
+            eigh_by_jacobi = functools.partial(linalg.eigh, implementation=methods.JACOBI)
+            vectors, values = platform_dependent(x, tpu=eigh_by_jacobi, default=linalg.eigh)
             return values, vectors
     return ops.eigh(x)
 
 
 def _cholesky(x):
-    """Computes the lower Cholesky factor of a symmetric matrix.
+    """Computes the lower Cholesky factor of a symmetric matrix, on JAX and torch.
 
     For a matrix that is not positive definite it returns an array that is no factor of it, where
     `keras.ops.cholesky` raises.
@@ -134,7 +134,7 @@ def _cholesky(x):
     return torch.linalg.cholesky_ex(x).L
 
 
-def uncast():
+def without_autocast():
     """Returns a context that switches `torch.autocast` off; on other backends it does nothing.
 
     Inside `torch.autocast`, torch would compute products of float32 matrices in half precision.
@@ -146,7 +146,7 @@ def uncast():
     return torch.autocast(ops.convert_to_tensor(0.0).device.type, enabled=False)
 
 
-def precise(x, y):
+def precise_matmul(x, y):
     """Computes x @ y with all digits of float32.
 
     Args:

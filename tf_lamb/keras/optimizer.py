@@ -223,7 +223,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             strategy, interim = tf.distribute.get_strategy(), tf.__internal__.distribute.interim
             interim.maybe_merge_call(apply_update, strategy, tuple(gradients))
         else:
-            with arrays.uncast():  # `torch.autocast` would take products in half precision
+            # `torch.autocast` would take products in half precision.
+            with arrays.without_autocast():
                 apply_update(gradients)
         for variable in (v for v in missing if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # Keras's `apply` constrains the others

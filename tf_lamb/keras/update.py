@@ -276,7 +276,7 @@ class Update(step.Update):
             state: The `State`, in the order of the layer's variables.
             scalars: The `Scalars`.
         """
-        with arrays.uncast():
+        with arrays.without_autocast():
             stacks.run_single(arrays, self._step(layer, gradients, state, scalars, ALWAYS))
 
     def _step(self, layer, gradients, state, scalars, choice):

@@ -13,19 +13,19 @@ import tensorflow as tf
 # On a CPU or GPU, XLA compiles the update of a layer with at least this number of elements. XLA
 # saves passes over memory. A smaller layer fits into the cache, and does not save the tenth of a
 # second that a program takes to compile.
-LARGE = 2**16
+XLA_MIN_ELEMENTS = 2**16
 
 _tracing_for_tpu = False
 
 
-def is_tpu():
+def compiles_for_tpu():
     """Returns whether the step that is being traced will be compiled for a TPU, whole."""
     return _tracing_for_tpu or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 def has_accelerator():
     """Returns whether steps run on something else than a CPU."""
-    return is_tpu() or bool(tf.config.list_logical_devices("GPU"))
+    return compiles_for_tpu() or bool(tf.config.list_logical_devices("GPU"))
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ zeros = tf.zeros
 zeros_like = tf.zeros_like
 
 
-_PARTS = 8  # into which `sum` splits the rows of an array
+_SUM_SPLITS = 8  # into which `sum` splits the rows of an array
 
 
 def sum(x, axis=None, keepdims=False):
@@ -92,12 +92,12 @@ def sum(x, axis=None, keepdims=False):
         axis: The axes to sum over; None is all.
         keepdims: Whether these stay, with length 1.
     """
-    is_plain = axis is not None or keepdims or is_tpu()
-    if is_plain or x.shape.rank < 2 or x.shape.num_elements() < LARGE:
+    sums_plainly = axis is not None or keepdims or compiles_for_tpu()
+    if sums_plainly or x.shape.rank < 2 or x.shape.num_elements() < XLA_MIN_ELEMENTS:
         return tf.reduce_sum(x, axis, keepdims)
     x = tf.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
-    rows = x.shape[0] // _PARTS
-    *parts, remainder = tf.split(x, [rows] * _PARTS + [x.shape[0] - _PARTS * rows])
+    rows = x.shape[0] // _SUM_SPLITS
+    *parts, remainder = tf.split(x, [rows] * _SUM_SPLITS + [x.shape[0] - _SUM_SPLITS * rows])
     return tf.reduce_sum(tf.add_n(parts)) + tf.reduce_sum(remainder)
 
 
@@ -145,7 +145,7 @@ def take_along_axis(x, indices, axis):
     return tf.gather(x, order, axis=x.shape.rank + axis, batch_dims=order.shape.rank - 1)
 
 
-def precise(x, y):
+def precise_matmul(x, y):
     """Computes x @ y nearly to the precision of float32, also where a device rounds x and y first.
 
     Each matrix is split into its value in bfloat16 and the remainder. The products of these parts
@@ -158,11 +158,11 @@ def precise(x, y):
     """
     if not has_accelerator() or x.dtype == tf.float64:
         return x @ y
-    (x, dx), (y, dy) = map(_parts, (x, y))
+    (x, dx), (y, dy) = map(_split_bfloat16, (x, y))
     return x @ y + (x @ dy + dx @ y)
 
 
-def _parts(x):
+def _split_bfloat16(x):
     """Returns x rounded to bfloat16, and the difference."""
     rounded = tf.cast(tf.cast(x, tf.bfloat16), x.dtype)
     return rounded, x - rounded

@@ -248,7 +248,9 @@ class Update(step.Update):
         order on each of them, so that norms differ in the last bit.
         """
         several = tf.distribute.get_strategy().num_replicas_in_sync > 1
-        return several and self.jit_compile and not namespace.is_tpu() and not uses_servers()
+        return (
+            several and self.jit_compile and not namespace.compiles_for_tpu() and not uses_servers()
+        )
 
     def _apply(self, plan, gradients, state, scalars):
         """Clips, runs the program of each group of layers, and updates averages of the weights."""
@@ -327,12 +329,12 @@ class Update(step.Update):
         if key not in self._programs:
             program = functools.partial(self._step, layers[0].treatments)
             # On a TPU, the whole step is one program already, to which variables are no arguments.
-            if not namespace.is_tpu() and not uses_servers():
+            if not namespace.compiles_for_tpu() and not uses_servers():
                 size = len(layers) * sum(stored.weight.shape.num_elements() for stored in state[0])
                 # TensorFlow's own kernels may add in another order on each replica, so that their
                 # copies would differ in the last bit. So XLA compiles small layers, too, then.
                 replicas = tf.distribute.get_strategy().num_replicas_in_sync
-                large = self.gains and size >= namespace.LARGE
+                large = self.gains and size >= namespace.XLA_MIN_ELEMENTS
                 compiled = self.jit_compile and (large or replicas > 1)
                 program = tf.function(program, jit_compile=compiled or None, autograph=False)
             self._programs[key] = program

@@ -170,14 +170,14 @@ def branch(xp, condition, if_true, if_false):
     return if_true() if condition else if_false()  # NumPy has the value at once
 
 
-def precise(xp, x, y):
+def precise_matmul(xp, x, y):
     """Returns x @ y with all digits of float32; GPUs and TPUs drop half or more of them by default.
 
     Args:
         xp: The array namespace.
         x, y: Matrices, or stacks of matrices.
     """
-    return xp.precise(x, y) if hasattr(xp, "precise") else x @ y
+    return xp.precise_matmul(x, y) if hasattr(xp, "precise_matmul") else x @ y
 
 
 def in_dtype(xp, dtype, *arrays):

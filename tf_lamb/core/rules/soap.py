@@ -11,7 +11,7 @@ from tf_lamb.core.rules.shared import (
     decayed,
     in_dtype,
     norm,
-    precise,
+    precise_matmul,
     root,
     trust_ratio,
     with_norm_of,
@@ -334,7 +334,7 @@ def _orthonormal(xp, a, renewal):
         return xp.stack([_orthonormal(xp, a[i], renewal) for i in range(a.shape[0])])
     a = a / norm(xp, a, axes=(-2,))
     for shift in (3e-7 * a.shape[-1], 1e-5, 0.0, 0.0):
-        gram = precise(xp, transposed(xp, a), a) + shift * xp.eye(a.shape[-1], dtype=a.dtype)
+        gram = precise_matmul(xp, transposed(xp, a), a) + shift * xp.eye(a.shape[-1], dtype=a.dtype)
         c = xp.linalg.cholesky(gram)
         solution = xp.linalg.solve_triangular(c, transposed(xp, a), lower=True)
         a = transposed(xp, solution)
@@ -359,7 +359,7 @@ def _accept_if_valid(xp, is_due, new, old_v, n_failed, *old_bases):
     v, *bases = new
     is_valid = is_due
     for basis in bases:
-        deviation = precise(xp, transposed(xp, basis), basis) - xp.eye(
+        deviation = precise_matmul(xp, transposed(xp, basis), basis) - xp.eye(
             basis.shape[-1], dtype=basis.dtype
         )
         # Elements are compared one by one: JAX's maximum of many on a CPU (0.10.2) forgets a NaN.
