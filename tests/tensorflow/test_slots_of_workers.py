@@ -9,7 +9,7 @@ from tf_lamb.tensorflow import replicas
 
 
 def strategy_of(workers):
-    """What `beside` reads of a strategy."""
+    """What `colocated_with` reads of a strategy."""
     colocate = lambda variable: contextlib.nullcontext()  # noqa: E731
     extended = types.SimpleNamespace(_num_workers=workers, colocate_vars_with=colocate)
     return types.SimpleNamespace(extended=extended)
@@ -18,13 +18,13 @@ def strategy_of(workers):
 @pytest.mark.parametrize(("dtype", "within"), [("bfloat16", 1), ("float32", 2)])
 def test_only_bfloat16_is_made_by_each_worker(dtype, within):
     strategy = strategy_of(2)
-    with replicas.beside(strategy, None, dtype):
+    with replicas.colocated_with(strategy, None, dtype):
         assert strategy.extended._num_workers == within
     assert strategy.extended._num_workers == 2
 
 
 def test_an_error_leaves_the_strategy_as_it_was():
     strategy = strategy_of(2)
-    with pytest.raises(ZeroDivisionError), replicas.beside(strategy, None, "bfloat16"):
+    with pytest.raises(ZeroDivisionError), replicas.colocated_with(strategy, None, "bfloat16"):
         1 / 0  # noqa: B018
     assert strategy.extended._num_workers == 2

@@ -73,7 +73,7 @@ def in_strategy(build):
 
         strategy = optimizer._distribution_strategy
         if not optimizer.built:
-            replicas.check_made_under(strategy, map(native, variables), optimizer.name)
+            replicas.check_strategy_of_variables(strategy, map(native, variables), optimizer.name)
         with replicas.scope_of(strategy):
             build(optimizer, variables)
 

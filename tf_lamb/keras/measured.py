@@ -75,7 +75,7 @@ class Backend(meter.Backend):
 
     def gather(self, arrays, accumulators):
         """See base class."""
-        sums.gather(self._inner, arrays, accumulators)
+        sums.accumulate(self._inner, arrays, accumulators)
 
     def assign(self, variables, values):
         """See base class."""

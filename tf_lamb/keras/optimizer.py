@@ -127,19 +127,23 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         """Adds a variable on the devices of another one.
 
         Args:
-            variable: The other variable; `sharding.beside` decides how the new one is split over
-                devices.
+            variable: The other variable; `sharding.layout_and_shape` decides how the new one is
+                split over devices.
             name: The name of the new variable, to which the path of the other is prefixed.
             dtype: The dtype.
             shape: The shape; None is that of the other.
             initial: The name of an initializer.
         """
-        layout, shape = sharding.beside(variable, name, shape, self._shares, self._replicas)
+        layout, shape = sharding.layout_and_shape(
+            variable, name, shape, self._shares, self._replicas
+        )
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 
-            place = replicas.beside(self._distribution_strategy, arrays.native(variable), dtype)
+            place = replicas.colocated_with(
+                self._distribution_strategy, arrays.native(variable), dtype
+            )
         with place:
             name = f"{path_of(variable).replace('/', '_')}_{name}"
             return super().add_variable(shape, initial, dtype, layout=layout, name=name)
@@ -213,7 +217,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             return
         layers, state = self._layers_and_state(trained, missing)
         if keras.backend.backend() == "tensorflow":
-            gradients = sums.aggregated(self, gradients, state.accumulators)
+            gradients = sums.aggregate(self, gradients, state.accumulators)
         apply_update = functools.partial(
             self._update, layers, state, self._scalars, functools.partial(self._count, trained)
         )

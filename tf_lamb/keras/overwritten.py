@@ -44,7 +44,7 @@ def overwrite(optimizer, pairs, due, taken):
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow import replicas
 
-        values = replicas.largest(values)
+        values = replicas.max_over_replicas(values)
     accumulators = optimizer._storage.accumulators
     if accumulators:
         totals = [accumulators[optimizer._get_variable_index(v)] for v in variables]

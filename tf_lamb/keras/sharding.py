@@ -220,7 +220,7 @@ def dealt(function, is_shared):
     return function_of_members
 
 
-def beside(variable, name, shape, shares, replicas):
+def layout_and_shape(variable, name, shape, shares, replicas):
     """Returns the layout and the shape of an array that the optimizer keeps for a variable.
 
     Args:

@@ -6,7 +6,7 @@ Seams into Keras 3 (3.15.1): `_distribution_strategy`, `_all_reduce_sum_gradient
 from tf_lamb.keras import arrays
 
 
-def gather(optimizer, gradients, accumulators):
+def accumulate(optimizer, gradients, accumulators):
     """Adds the gradients of a micro-batch to the accumulators of their replica.
 
     If this micro-batch ends an update, the accumulators are then summed over replicas.
@@ -22,10 +22,10 @@ def gather(optimizer, gradients, accumulators):
         optimizer._distribution_strategy,
         list(map(arrays.native, accumulators)),
     )
-    replicas.gather(strategy, accumulators, gradients, optimizer._is_update)
+    replicas.accumulate(strategy, accumulators, gradients, optimizer._is_update)
 
 
-def aggregated(optimizer, gradients, accumulators):
+def aggregate(optimizer, gradients, accumulators):
     """Sums gradients over replicas, or adds them to accumulators.
 
     Args:
@@ -38,7 +38,7 @@ def aggregated(optimizer, gradients, accumulators):
     """
     if optimizer.gradient_accumulation_steps:
         if not optimizer.gradients_are_gathered:
-            gather(optimizer, gradients, accumulators)
+            accumulate(optimizer, gradients, accumulators)
         return []
     if optimizer.gradients_are_summed:
         return gradients

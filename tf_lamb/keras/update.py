@@ -318,7 +318,9 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow.update import Update as TensorFlowUpdate
 
-        return TensorFlowUpdate(jit_compile=jit_compile, gains=rule.gains_by_xla, **arguments)
+        return TensorFlowUpdate(
+            jit_compile=jit_compile, gains_by_xla=rule.gains_by_xla, **arguments
+        )
     # XLA would gather a stack of matrices that are split over devices in several ways.
     may_stack = not sharding.is_split(variables)
     deals = may_stack and sharding.devices() > 1 and (is_shared or rule.gains_by_sharding)

@@ -32,7 +32,7 @@ def on_server_of(variable):
         yield
 
 
-def refuse_parts(variables, plan, clipnorm):
+def refuse_split_variables(variables, plan, clipnorm):
     """Raises if a variable is split over parameter servers, and the norm of the whole is needed.
 
     Args:
@@ -67,18 +67,18 @@ def per_replica_variables():
     loaded. Under `ParameterServerStrategy` all workers share the variables instead.
     """
 
-    def creator(make, **kwargs):
+    def create_per_replica(create, **kwargs):
         if not uses_servers():
             kwargs["synchronization"] = tf.VariableSynchronization.ON_READ
             kwargs["aggregation"] = tf.VariableAggregation.SUM
-        return make(**kwargs)
+        return create(**kwargs)
 
-    with tf.variable_creator_scope(creator):
+    with tf.variable_creator_scope(create_per_replica):
         yield
 
 
 @contextlib.contextmanager
-def beside(strategy, variable, dtype):
+def colocated_with(strategy, variable, dtype):
     """Places the variables that are made in a `with` block on the devices of another variable.
 
     Each worker initializes a bfloat16 variable by itself, with the same values on all workers,
@@ -103,7 +103,7 @@ def beside(strategy, variable, dtype):
             extended._num_workers = worker_count
 
 
-def gather(strategy, accumulators, gradients, is_update):
+def accumulate(strategy, accumulators, gradients, is_update):
     """Adds gradients to the accumulators of their replica.
 
     If this micro-batch ends an update, the accumulators then get the sums over replicas.
@@ -119,23 +119,23 @@ def gather(strategy, accumulators, gradients, is_update):
     if strategy.num_replicas_in_sync == 1:
         return
 
-    def everywhere(strategy, totals):
-        def add_up():
+    def in_cross_replica_context(strategy, totals):
+        def sum_accumulators():
             context = tf.distribute.get_replica_context()
             if context:  # in a step that XLA compiles whole for GPUs
                 sums = context.all_reduce(tf.distribute.ReduceOp.SUM, totals)
             else:
                 pairs = list(zip(totals, accumulators, strict=True))
                 sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
-            _put(strategy, accumulators, sums)
+            _assign_on_replicas(strategy, accumulators, sums)
 
-        tf.cond(is_update(), add_up, lambda: None)
+        tf.cond(is_update(), sum_accumulators, lambda: None)
 
     totals = [accumulator.read_value() for accumulator in accumulators]
-    tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, totals)
+    tf.__internal__.distribute.interim.maybe_merge_call(in_cross_replica_context, strategy, totals)
 
 
-def of_replica(strategy, state, weight):
+def replica_state(strategy, state, weight):
     """Returns a `State` of one replica's copies of the variables.
 
     The replica is found by its copy of the first weight. A `tf.function` takes a replica's copy as
@@ -147,12 +147,14 @@ def of_replica(strategy, state, weight):
         state: The `State` of the mirrored variables.
         weight: The replica's copy of the first weight.
     """
-    copies = strategy.experimental_local_results
-    first_copies = enumerate(copies(state.stored[0].weight))
-    replica = next((i for i, copy in first_copies if copy is weight), None)
-    if replica is None:  # on a TPU, where replicas are traced together
+    local_copies = strategy.experimental_local_results
+    first_copies = enumerate(local_copies(state.stored[0].weight))
+    replica_index = next((i for i, copy in first_copies if copy is weight), None)
+    if replica_index is None:  # on a TPU, where replicas are traced together
         return state
-    return tf.nest.map_structure(lambda v: None if v is None else copies(v)[replica], state)
+    return tf.nest.map_structure(
+        lambda v: None if v is None else local_copies(v)[replica_index], state
+    )
 
 
 def squared_norm(gradient):
@@ -168,7 +170,7 @@ def sum_over_replicas(tensor):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
 
-def largest(tensors):
+def max_over_replicas(tensors):
     """Returns the elementwise maximum of each tensor over replicas, by one all-reduce for all.
 
     Under `ParameterServerStrategy` it returns the tensors as they are.
@@ -179,13 +181,13 @@ def largest(tensors):
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1 or uses_servers():
         return tensors
-    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-    is_ours = tf.range(context.num_replicas_in_sync) == context.replica_id_in_sync_group
-    rows = tf.where(is_ours[:, None], flat[None], tf.zeros_like(flat)[None])
-    flat = tf.reduce_max(context.all_reduce(tf.distribute.ReduceOp.SUM, rows), 0)
+    flat_values = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+    is_this_replica = tf.range(context.num_replicas_in_sync) == context.replica_id_in_sync_group
+    rows = tf.where(is_this_replica[:, None], flat_values[None], tf.zeros_like(flat_values)[None])
+    flat_values = tf.reduce_max(context.all_reduce(tf.distribute.ReduceOp.SUM, rows), 0)
     sizes = [tensor.shape.num_elements() for tensor in tensors]
-    parts = zip(tf.split(flat, sizes), tensors, strict=True)
-    return [tf.reshape(part, tensor.shape) for part, tensor in parts]
+    split_values = zip(tf.split(flat_values, sizes), tensors, strict=True)
+    return [tf.reshape(values, tensor.shape) for values, tensor in split_values]
 
 
 def scope_of(strategy):
@@ -200,7 +202,7 @@ def scope_of(strategy):
     return strategy.scope()
 
 
-def check_made_under(strategy, variables, name):
+def check_strategy_of_variables(strategy, variables, name):
     """Raises where variables have copies on replicas that the optimizer does not know of.
 
     Args:
@@ -212,8 +214,11 @@ def check_made_under(strategy, variables, name):
         ValueError: If a variable has another strategy, with several replicas.
     """
     for variable in variables:
-        made_under = getattr(variable, "distribute_strategy", strategy)
-        if made_under is not strategy and getattr(made_under, "num_replicas_in_sync", 1) > 1:
+        variable_strategy = getattr(variable, "distribute_strategy", strategy)
+        if (
+            variable_strategy is not strategy
+            and getattr(variable_strategy, "num_replicas_in_sync", 1) > 1
+        ):
             raise ValueError(
                 f"{name} was made outside of the strategy that its variables are made under: make "
                 "it inside strategy.scope(), as the model."
@@ -247,19 +252,21 @@ def assign(strategy, variables, values):
         values: The values of this replica.
     """
 
-    def everywhere(strategy, values):
-        _put(strategy, variables, values)
+    def in_cross_replica_context(strategy, values):
+        _assign_on_replicas(strategy, variables, values)
 
-    tf.__internal__.distribute.interim.maybe_merge_call(everywhere, strategy, list(values))
+    tf.__internal__.distribute.interim.maybe_merge_call(
+        in_cross_replica_context, strategy, list(values)
+    )
 
 
-def _put(strategy, variables, values):
+def _assign_on_replicas(strategy, variables, values):
     """Assigns values to the copies of variables on every replica."""
 
     # Rewriting this package's own code for AutoGraph would take seconds.
     @tf.autograph.experimental.do_not_convert
-    def put(variable, value):
+    def assign_value(variable, value):
         variable.assign(tf.cast(value, variable.dtype))
 
     for variable, value in zip(variables, values, strict=True):
-        strategy.extended.update(variable, put, args=(value,), group=False)
+        strategy.extended.update(variable, assign_value, args=(value,), group=False)

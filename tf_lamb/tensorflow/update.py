@@ -12,7 +12,7 @@ from tf_lamb.core import spikes, stacks, step
 from tf_lamb.core.plan import paths_of
 from tf_lamb.core.stored import SPIKE, TAKEN, Scalars, assign_stored
 from tf_lamb.tensorflow import namespace
-from tf_lamb.tensorflow.replicas import of_replica, on_server_of, uses_servers
+from tf_lamb.tensorflow.replicas import on_server_of, replica_state, uses_servers
 
 
 def dense(gradient, variable):
@@ -30,7 +30,7 @@ def dense(gradient, variable):
     return gradient
 
 
-def are_finite(gradients):
+def which_gradients_are_finite(gradients):
     """Returns, for each gradient, whether the sum of its squares is finite.
 
     The sum is in the precision of the update. If it is finite, so are each element and its square,
@@ -39,7 +39,7 @@ def are_finite(gradients):
     return tf.stack([tf.math.is_finite(tf.nn.l2_loss(gradient)) for gradient in gradients])
 
 
-def finite_variables(variables):
+def which_variables_are_finite(variables):
     """Returns, for each variable, whether every element is finite, however large.
 
     It waits for the device.
@@ -53,22 +53,22 @@ def array_of(variable):
         return tf.convert_to_tensor(variable).numpy() if tf.executing_eagerly() else None
 
 
-def refuse_nonfinite(finite, refusal, paths, unless):
+def refuse_nonfinite(is_finite, refusal, paths, is_tolerated):
     """Returns an operation that raises an error unless all gradients are finite.
 
     In a step that XLA compiles as a whole, it does nothing.
 
     Args:
-        finite: Whether each gradient is finite, a boolean vector.
+        is_finite: Whether each gradient is finite, a boolean vector.
         refusal: The beginning of the message, to which the paths that are not finite are added.
-        paths: The paths of the variables, in the order of `finite`.
-        unless: A boolean scalar: True raises nothing.
+        paths: The paths of the variables, in the order of `is_finite`.
+        is_tolerated: A boolean scalar: True raises nothing.
     """
     if _is_compiled_whole():
         return tf.no_op()
-    nonfinite = tf.boolean_mask(tf.constant(paths), tf.logical_not(finite))
-    is_right = tf.reduce_all(finite) | unless
-    return tf.debugging.Assert(is_right, [refusal, nonfinite], summarize=10)
+    nonfinite = tf.boolean_mask(tf.constant(paths), tf.logical_not(is_finite))
+    is_accepted = tf.reduce_all(is_finite) | is_tolerated
+    return tf.debugging.Assert(is_accepted, [refusal, nonfinite], summarize=10)
 
 
 def _is_compiled_whole():
@@ -98,12 +98,12 @@ class Update(step.Update):
 
     Attributes:
         jit_compile: Whether XLA may compile programs.
-        gains: Whether XLA makes the update of a large layer faster on one device.
+        gains_by_xla: Whether XLA makes the update of a large layer faster on one device.
         assign: A function that gives a weight or a slot its new value.
     """
 
     jit_compile: bool
-    gains: bool
+    gains_by_xla: bool
     assign: Callable = _assign
 
     def __post_init__(self):
@@ -142,15 +142,17 @@ class Update(step.Update):
             gradients: The gradients, in the order of `state.stored`. Empty if gradients accumulate:
                 the accumulators have them, summed over replicas if this micro-batch ends an update.
         """
-        scalar_tensors = Scalars(*(x if x is None else tf.convert_to_tensor(x) for x in scalars()))
+        scalar_tensors = Scalars(
+            *(value if value is None else tf.convert_to_tensor(value) for value in scalars())
+        )
         # AutoGraph would spend half of the first step on rewriting this package's own code.
-        on_each = tf.autograph.experimental.do_not_convert(
+        run_on_replica = tf.autograph.experimental.do_not_convert(
             functools.partial(self._on_each_replica, strategy, plan, state)
         )
-        of_replicas = strategy.extended.update(
-            state.stored[0].weight, on_each, args=(gradients, scalar_tensors), group=False
+        outcomes = strategy.extended.update(
+            state.stored[0].weight, run_on_replica, args=(gradients, scalar_tensors), group=False
         )
-        return count(tf.nest.flatten(of_replicas)[0])  # one alone, in a step that XLA compiles
+        return count(tf.nest.flatten(outcomes)[0])  # one alone, in a step that XLA compiles
 
     def _on_each_replica(self, strategy, plan, state, weight, gradients, scalars):
         """Takes the step on one replica, if an update is due; returns the outcome.
@@ -166,15 +168,15 @@ class Update(step.Update):
             gradients: The aggregated gradients; empty if gradients accumulate.
             scalars: The `Scalars`, as tensors.
         """
-        finish = self._finish_micro_step if self.accumulation_steps else self._apply_if_finite
-        finish = functools.partial(finish, plan)
+        finish_step = self._finish_micro_step if self.accumulation_steps else self._apply_if_finite
+        finish_step = functools.partial(finish_step, plan)
         # In a user's eager loop, the step is compiled into one `tf.function`. In a graph of the
         # user, it is a part of that graph.
         if tf.executing_eagerly():
             if plan not in self._steps:
-                self._steps[plan] = tf.function(finish, autograph=False)
-            finish = self._steps[plan]
-        return finish(gradients, of_replica(strategy, state, weight), scalars)
+                self._steps[plan] = tf.function(finish_step, autograph=False)
+            finish_step = self._steps[plan]
+        return finish_step(gradients, replica_state(strategy, state, weight), scalars)
 
     def _finish_micro_step(self, plan, _, state, scalars):
         """Takes one step with the mean of the micro-batches, if an update is due.
@@ -206,22 +208,24 @@ class Update(step.Update):
         if not state.skipped:
             self._apply(plan, gradients, state, scalars)
             return tf.constant(TAKEN)
-        finite = are_finite(gradients)
+        is_finite = which_gradients_are_finite(gradients)
         assertions = []
         if self.nonfinite_message:
-            paths, unless = paths_of(plan), scalars.may_overflow
-            assertions = [refuse_nonfinite(finite, self.nonfinite_message, paths, unless)]
+            paths, is_tolerated = paths_of(plan), scalars.may_overflow
+            assertions = [
+                refuse_nonfinite(is_finite, self.nonfinite_message, paths, is_tolerated)
+            ]
         apply = functools.partial(self._apply, plan, gradients, state, scalars)
         skip = functools.partial(_add_one, state.skipped[0])
         with tf.control_dependencies(assertions):
-            finite = tf.reduce_all(finite)
-            outcome = tf.cast(tf.logical_not(finite), tf.int32)  # TAKEN or NONFINITE
+            all_finite = tf.reduce_all(is_finite)
+            outcome = tf.cast(tf.logical_not(all_finite), tf.int32)  # TAKEN or NONFINITE
             if not state.spikes:
-                tf.cond(finite, apply, skip)
+                tf.cond(all_finite, apply, skip)
                 return outcome
-            spike = finite & self._watch(gradients, state.spikes[0])
+            spike = all_finite & self._watch(gradients, state.spikes[0])
             count = functools.partial(_add_one, state.spikes[1])
-            tf.cond(finite & ~spike, apply, lambda: tf.cond(spike, count, skip))
+            tf.cond(all_finite & ~spike, apply, lambda: tf.cond(spike, count, skip))
             return tf.where(spike, SPIKE, outcome)
 
     def _watch(self, gradients, window):
@@ -247,17 +251,20 @@ class Update(step.Update):
         All replicas must come to the same decision, and TensorFlow's own kernels may add in another
         order on each of them, so that norms differ in the last bit.
         """
-        several = tf.distribute.get_strategy().num_replicas_in_sync > 1
+        has_several_replicas = tf.distribute.get_strategy().num_replicas_in_sync > 1
         return (
-            several and self.jit_compile and not namespace.compiles_for_tpu() and not uses_servers()
+            has_several_replicas
+            and self.jit_compile
+            and not namespace.compiles_for_tpu()
+            and not uses_servers()
         )
 
     def _apply(self, plan, gradients, state, scalars):
         """Clips, runs the program of each group of layers, and updates averages of the weights."""
         gradients = self.clip(list(gradients))
-        for layers in self._worked_on_together(plan, state):
+        for layers in self._layer_groups(plan, state):
             with on_server_of(state.stored[layers[0].members[0]].weight):
-                self._prepared(layers, gradients, state, scalars)()
+                self._bound_program(layers, gradients, state, scalars)()
         if state.averages:
             self._average(state, scalars)
 
@@ -270,9 +277,9 @@ class Update(step.Update):
             state: The `State`, in the order of the layer's variables.
             scalars: The `Scalars`.
         """
-        self._prepared([layer], gradients, state, scalars)()
+        self._bound_program([layer], gradients, state, scalars)()
 
-    def _worked_on_together(self, plan, state):
+    def _layer_groups(self, plan, state):
         """Returns the layers in groups; one program updates all layers of a group."""
         # XLA takes variables of one device only, and parameter servers may hold those of a group.
         if not self.stacks_matrices or uses_servers():
@@ -281,11 +288,11 @@ class Update(step.Update):
         for layer in plan:
             is_matrix = layer.treatments[0].adapt and inspect.isgeneratorfunction(self.rule)
             separate_number = None if is_matrix and not layer.may_rest else layer.number
-            key = self._key(layer, state.of_layer(layer)), layer.multiplier, separate_number
+            key = self._program_key(layer, state.of_layer(layer)), layer.multiplier, separate_number
             groups.setdefault(key, []).append(layer)
-        return groups.values()
+        return list(groups.values())
 
-    def _prepared(self, layers, gradients, state, scalars):
+    def _bound_program(self, layers, gradients, state, scalars):
         """Returns a function without arguments that takes one step of the rule for some layers.
 
         Args:
@@ -294,7 +301,7 @@ class Update(step.Update):
             state: The `State` of all variables.
             scalars: The `Scalars`.
         """
-        first, states = layers[0], [state.of_layer(layer) for layer in layers]
+        first_layer, states = layers[0], [state.of_layer(layer) for layer in layers]
         stored, observed = map(list, zip(*states, strict=True))
         layer_gradients = [[gradients[i] for i in layer.members] for layer in layers]
         numbers = [tf.constant(layer.number) for layer in layers]
@@ -304,14 +311,14 @@ class Update(step.Update):
         ]
         run = functools.partial(
             self._program(layers, states[0]), numbers, layer_gradients, stored, observed, present,
-            first.rate(scalars.lr), scalars.t, scalars.decay,
+            first_layer.rate(scalars.lr), scalars.t, scalars.decay,
         )  # fmt: skip
-        if not first.may_rest:
+        if not first_layer.may_rest:
             return run
         return functools.partial(tf.cond, tf.reduce_any(present[0]), run, lambda: None)
 
     @staticmethod
-    def _key(layer, state):
+    def _program_key(layer, state):
         """Returns the key of a layer's program.
 
         Layers that are treated alike, of the same shapes, share a program.
@@ -325,7 +332,7 @@ class Update(step.Update):
 
     def _program(self, layers, state):
         """Returns the program for so many layers of one key, which the first call makes."""
-        key = len(layers), *self._key(layers[0], state)
+        key = len(layers), *self._program_key(layers[0], state)
         if key not in self._programs:
             program = functools.partial(self._step, layers[0].treatments)
             # On a TPU, the whole step is one program already, to which variables are no arguments.
@@ -333,10 +340,10 @@ class Update(step.Update):
                 size = len(layers) * sum(stored.weight.shape.num_elements() for stored in state[0])
                 # TensorFlow's own kernels may add in another order on each replica, so that their
                 # copies would differ in the last bit. So XLA compiles small layers, too, then.
-                replicas = tf.distribute.get_strategy().num_replicas_in_sync
-                large = self.gains and size >= namespace.XLA_MIN_ELEMENTS
-                compiled = self.jit_compile and (large or replicas > 1)
-                program = tf.function(program, jit_compile=compiled or None, autograph=False)
+                replica_count = tf.distribute.get_strategy().num_replicas_in_sync
+                is_large = self.gains_by_xla and size >= namespace.XLA_MIN_ELEMENTS
+                is_compiled = self.jit_compile and (is_large or replica_count > 1)
+                program = tf.function(program, jit_compile=is_compiled or None, autograph=False)
             self._programs[key] = program
         return self._programs[key]
 
@@ -356,17 +363,18 @@ class Update(step.Update):
         """
         steps = [
             step.step(
-                namespace, self.rule, treatments, layer_gradients, old, lr=lr, t=t,
-                layer_number=number, bitcast=namespace.bitcast, decay=decay,
+                namespace, self.rule, treatments, layer_gradients, layer_stored,
+                lr=lr, t=t, layer_number=number, bitcast=namespace.bitcast, decay=decay,
                 observe=step.make_recorder(namespace, vectors, _assign), has_gradient=has_gradient,
             )
-            for number, layer_gradients, old, vectors, has_gradient in zip(
+            for number, layer_gradients, layer_stored, vectors, has_gradient in zip(
                 numbers, gradients, stored, observed, present, strict=True
             )
         ]  # fmt: skip
-        for old_layer, new in zip(stored, stacks.run_batched(namespace, steps), strict=True):
-            for old, new_stored in zip(old_layer, new, strict=True):
-                assign_stored(self.assign, old, new_stored)
+        new_stored = stacks.run_batched(namespace, steps)
+        for old_layer, new_layer in zip(stored, new_stored, strict=True):
+            for old, new in zip(old_layer, new_layer, strict=True):
+                assign_stored(self.assign, old, new)
 
     def _average(self, state, scalars):
         """Updates the moving averages of the weights.

@@ -34,7 +34,7 @@ from tf_lamb.tensorflow import replicas, summaries, tracking
 from tf_lamb.tensorflow.namespace import has_accelerator as has_accelerator
 from tf_lamb.tensorflow.summaries import fetch as fetch
 from tf_lamb.tensorflow.update import array_of as array_of_native
-from tf_lamb.tensorflow.update import dense, finite_variables
+from tf_lamb.tensorflow.update import dense, which_variables_are_finite
 
 
 def is_in_loss_scale(optimizer) -> bool:
@@ -119,7 +119,7 @@ def in_strategy(build):
     def method(optimizer, var_list):
         strategy = optimizer._distribution_strategy
         if not getattr(optimizer, "_built", False):
-            replicas.check_made_under(strategy, map(native, var_list), optimizer.name)
+            replicas.check_strategy_of_variables(strategy, map(native, var_list), optimizer.name)
         with replicas.scope_of(strategy):
             build(optimizer, var_list)
 
@@ -259,7 +259,7 @@ def put(variable, value):
 
 def which_are_finite(variables):
     """Returns, for each variable, whether every element is finite; waits for the device."""
-    return finite_variables(list(map(native, variables)))
+    return which_variables_are_finite(list(map(native, variables)))
 
 
 def array_of(variable):

@@ -66,7 +66,7 @@ class Backend(meter.Backend):
 
     def gather(self, arrays, accumulators):
         """See base class."""
-        self._inner.gather(arrays, accumulators)
+        self._inner.accumulate(arrays, accumulators)
 
     def assign(self, variables, values):
         """See base class."""

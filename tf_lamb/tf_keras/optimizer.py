@@ -72,12 +72,15 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             check_built_for(self, var_list, self._index_dict)
             return
         plan = self._planner.build(var_list, will_load=self._is_from_config)
-        replicas.refuse_parts(var_list, plan, self.clipnorm)
+        replicas.refuse_split_variables(var_list, plan, self.clipnorm)
         super().build(var_list)
         averages = self._model_variables_moving_average if self.use_ema else ()
         self._make_storage(list(map(host.native, var_list)), plan, averages)
-        jit_compile, gains = self._settings.jit_compile, self.rule.gains_by_xla
-        self._update = Update(jit_compile=jit_compile, gains=gains, **self._update_arguments())
+        self._update = Update(
+            jit_compile=self._settings.jit_compile,
+            gains_by_xla=self.rule.gains_by_xla,
+            **self._update_arguments(),
+        )
         self._built = True
         tracking.restore_deferred(self)
 
@@ -145,7 +148,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         n = self._distribution_strategy.num_replicas_in_sync
         return pairs if n == 1 else host.of_each(pairs, lambda gradient: gradient / n)
 
-    def gather(self, gradients, accumulators):
+    def accumulate(self, gradients, accumulators):
         """Adds gradients to the accumulators of their replica.
 
         If this micro-batch ends an update, the accumulators then get the sums over replicas.
@@ -154,7 +157,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             gradients: The gradients of this replica.
             accumulators: Their accumulators.
         """
-        replicas.gather(self._distribution_strategy, accumulators, gradients, self._is_update)
+        replicas.accumulate(self._distribution_strategy, accumulators, gradients, self._is_update)
 
     def _internal_apply_gradients(self, grads_and_vars):
         """Runs the update of the variables with gradients, and of those with earlier ones alone.
@@ -170,7 +173,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         if self.gradient_accumulation_steps:
             zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
             if not self.gradients_are_gathered:
-                self.gather([*gradients, *zeros[len(gradients) :]], state.accumulators)
+                self.accumulate([*gradients, *zeros[len(gradients) :]], state.accumulators)
             gradients = []
         update = functools.partial(self._update, layers, state, self._scalars, count)
         strategy = tf.distribute.get_strategy()
@@ -244,7 +247,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         """Adds a variable with the value and dtype of an array, on the devices of another one."""
         if host.native(variable).dtype == value.dtype:
             return super().add_variable_from_reference(variable, name, initial_value=value)
-        with replicas.beside(tf.distribute.get_strategy(), variable, value.dtype):
+        with replicas.colocated_with(tf.distribute.get_strategy(), variable, value.dtype):
             new_variable = tf.Variable(
                 value, name=f"{name}/{variable._shared_name}", trainable=False
             )
