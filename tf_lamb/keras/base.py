@@ -49,7 +49,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         """Returns the objects that TensorFlow saves for the optimizer in a checkpoint, by name."""
         from tf_lamb.tensorflow import tracking
 
-        return tracking.children(self, super()._trackable_children(save_type, **kwargs))
+        return tracking.checkpoint_children(self, super()._trackable_children(save_type, **kwargs))
 
     def _lookup_dependency(self, name, cached_dependencies=None):
         """Returns the object to which a checkpoint restores what it holds under a name.
@@ -59,8 +59,8 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         """
         from tf_lamb.tensorflow import tracking
 
-        lookup = super()._lookup_dependency
-        return tracking.lookup(self, name, lambda: lookup(name, cached_dependencies))
+        look_up_as_keras = super()._lookup_dependency
+        return tracking.look_up(self, name, lambda: look_up_as_keras(name, cached_dependencies))
 
     def set_weights(self, weights):
         """Sets the optimizer's variables as Keras does; before the build, they are set at its end.

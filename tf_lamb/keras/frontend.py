@@ -30,21 +30,23 @@ def _devices(model):
     return replicas_of(model)
 
 
-def _fed(model, batches, first):
+def _fit_input(model, batches, first_batch):
     """Returns batches in a form that `fit` reads: on TensorFlow, a dataset.
 
     Args:
         model: The model that `fit` trains.
         batches: The iterator of batches.
-        first: A batch that is like all others, except for its size.
+        first_batch: A batch that is like all others, except for its size.
     """
     if keras.backend.backend() != "tensorflow":
-        return batches if isinstance(first, tuple) else seams.bare(batches)
+        return batches if isinstance(first_batch, tuple) else seams.bare(batches)
     from tf_lamb.tensorflow import feeding
 
     # seam: Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`. With a strategy, `fit` takes a first
     # batch to build the model, and then reads the dataset from the beginning.
-    return feeding.dataset(batches, first, is_tried=model._distribute_strategy is not None)
+    return feeding.make_dataset(
+        batches, first_batch, is_read_twice=model._distribute_strategy is not None
+    )
 
 
 def _tensor(array):
@@ -52,7 +54,7 @@ def _tensor(array):
     return array if array.dtype.kind in "OSU" else keras.ops.convert_to_tensor(array)
 
 
-def _on_batch(method, batch):
+def _call_on_batch(method, batch):
     """Calls a method of a model, such as `train_on_batch`, with a batch; returns its logs."""
     if keras.backend.backend() == "torch":  # Keras would pass NumPy arrays to the step
         batch = mapped(_tensor, batch)
@@ -60,7 +62,7 @@ def _on_batch(method, batch):
         return method(*batch, return_dict=True)
 
 
-def _state_of(source):
+def _read_source(source):
     """Reads a `Lamb` or `Muon` of Keras into a `Source` for `migrate`; returns None for others.
 
     Raises:
@@ -174,9 +176,9 @@ frontends.register(
         layers,
         schedules,
         _devices,
-        _fed,
-        _on_batch,
-        _state_of,
+        _fit_input,
+        _call_on_batch,
+        _read_source,
         _checkpoints,
         unlisted.unlisted,
     )

@@ -16,12 +16,12 @@ import h5py
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.peers import Source
 
-_NUMBERS = ("f", "V")  # the kinds of NumPy dtypes of slots; bfloat16 is a V
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+_NUMBER_KINDS = ("f", "V")  # the kinds of NumPy dtypes of slots; bfloat16 is a V
+_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_CHECKPOINT_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
-def read(path, paths, weights) -> Source:
+def read(path, paths, with_weights) -> Source:
     """Returns the optimizer in a file as a `Source`, with the model's weights if they are wanted.
 
     Args:
@@ -29,15 +29,15 @@ def read(path, paths, weights) -> Source:
             with checkpoints, or of a SavedModel's folder.
         paths: The paths of the variables whose slots are wanted. If a checkpoint has several
             optimizers, the one with slots of most of these variables is read.
-        weights: Whether to read the weights of the model.
+        with_weights: Whether to read the weights of the model.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it cannot be read, or holds no slots.
     """
-    path = _FILE_OF_CHECKPOINT.sub("", os.fspath(path))
+    path = _CHECKPOINT_FILE.sub("", os.fspath(path))
     if os.path.isfile(path):
-        return _read_hdf5(path, weights)
+        return _read_hdf5(path, with_weights)
     import tensorflow as tf  # imported here, so that HDF5 can be read without it
 
     prefix = path
@@ -48,29 +48,29 @@ def read(path, paths, weights) -> Source:
             f"There is neither an HDF5 file nor a checkpoint nor a SavedModel at {path!r}. A "
             "checkpoint is named by its prefix, such as 'model_dir/ckpt-1', without '.index'."
         )
-    return _read_checkpoint(tf, prefix, paths, weights)
+    return _read_checkpoint(tf, prefix, paths, with_weights)
 
 
 def optimizer_config(path):
     """Returns the serialized optimizer in an HDF5 file; raises ValueError where there is none."""
-    with _opened(os.fspath(path)) as file:
+    with _open_hdf5(os.fspath(path)) as file:
         return _optimizer_config(file, path)
 
 
-def _no_slots(origin, why):
+def _no_slots_error(origin, reason):
     """Returns the error for a file without slots."""
     return ValueError(
-        f"{origin} holds no slots of an optimizer: {why} Save "
+        f"{origin} holds no slots of an optimizer: {reason} Save "
         "tf.train.Checkpoint(model=model, optimizer=optimizer), or the compiled model as .h5, "
         "where it was trained. Nothing was changed."
     )
 
 
-def _without_slots(origin, nodes):
+def _no_slots_in_checkpoint_error(origin, nodes):
     """Returns the error for a checkpoint without slots, by the kind of its optimizer."""
     names = {child.local_name for node in nodes for child in node.children}
     if "_iterations" not in names and "iterations" not in names:
-        return _no_slots(
+        return _no_slots_error(
             origin, "it was written without the model, whose variables they hang on, or by none."
         )
     return ValueError(
@@ -81,7 +81,7 @@ def _without_slots(origin, nodes):
     )
 
 
-def _broken(origin, error):
+def _damage_error(origin, error):
     """Returns the error for a damaged file."""
     return ValueError(
         f"{origin} cannot be read; it is cut short or damaged: {error} Copy it again, or take an "
@@ -89,105 +89,115 @@ def _broken(origin, error):
     )
 
 
-def _read_checkpoint(tf, prefix, paths, weights):
+def _read_checkpoint(tf, prefix, paths, with_weights):
     """Returns the `Source` of a checkpoint."""
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
     origin = f"the checkpoint {prefix!r}"
     try:
         reader = tf.train.load_checkpoint(prefix)
-        keys = reader.get_variable_to_shape_map()
-        if _GRAPH not in keys:
-            raise _no_slots(origin, "it is name-based, of TensorFlow 1.")
-        nodes = TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH)).nodes
-        optimizers = [node for node in nodes if node.slot_variables]
-        stepping = [node for node in optimizers if not _averages(node)]
-        if not stepping:
-            raise _without_slots(origin, nodes)
-        tables = [_slot_keys(node, nodes, keys) for node in stepping]
-        best = max(range(len(tables)), key=lambda i: len(set(tables[i]) & set(paths)))
-        hypers = {child.local_name: nodes[child.node_id] for child in stepping[best].children}
+        checkpoint_keys = reader.get_variable_to_shape_map()
+        if _GRAPH_KEY not in checkpoint_keys:
+            raise _no_slots_error(origin, "it is name-based, of TensorFlow 1.")
+        nodes = TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH_KEY)).nodes
+        optimizer_nodes = [node for node in nodes if node.slot_variables]
+        stepping_nodes = [node for node in optimizer_nodes if not _is_averaging(node)]
+        if not stepping_nodes:
+            raise _no_slots_in_checkpoint_error(origin, nodes)
+        key_tables = [_slot_keys(node, nodes, checkpoint_keys) for node in stepping_nodes]
+        best_index = max(range(len(key_tables)), key=lambda i: len(set(key_tables[i]) & set(paths)))
+        child_nodes = {
+            child.local_name: nodes[child.node_id] for child in stepping_nodes[best_index].children
+        }
         values = {
             name: reader.get_tensor(key)
-            for name, node in hypers.items()
-            if (key := _key(node)) in keys
+            for name, node in child_nodes.items()
+            if (key := _value_key(node)) in checkpoint_keys
         }
         slots = {
             variable: {slot: reader.get_tensor(key) for slot, key in table.items()}
-            for variable, table in tables[best].items()
+            for variable, table in key_tables[best_index].items()
         }
         averages = {
             variable: reader.get_tensor(table["average"])
-            for node in optimizers
-            if _averages(node)
-            for variable, table in _slot_keys(node, nodes, keys).items()
+            for node in optimizer_nodes
+            if _is_averaging(node)
+            for variable, table in _slot_keys(node, nodes, checkpoint_keys).items()
         }
-        model_weights = _weights(reader, nodes, optimizers, keys) if weights else None
+        model_weights = (
+            _read_model_weights(reader, nodes, optimizer_nodes, checkpoint_keys)
+            if with_weights
+            else None
+        )
     except (tf.errors.OpError, IndexError, RuntimeError) as error:
-        raise _broken(origin, getattr(error, "message", error)) from error
+        raise _damage_error(origin, getattr(error, "message", error)) from error
     if "iter" not in values:
-        raise _no_slots(origin, "it has no step counter.")
-    name = hypers["iter"].attributes[0].full_name.rpartition("/")[0]
+        raise _no_slots_error(origin, "it has no step counter.")
+    name = child_nodes["iter"].attributes[0].full_name.rpartition("/")[0]
     source_config = {k: float(v) for k, v in values.items() if k != "iter"}
     step = peers.step_of(values["iter"])
-    source = _source(origin, name, step, slots, source_config, model_weights)
+    source = _make_source(origin, name, step, slots, source_config, model_weights)
     return source.averaged(averages) if averages else source
 
 
-def _averages(node):
+def _is_averaging(node):
     """Returns whether a node is Model Garden's ExponentialMovingAverage around an optimizer."""
     return any(child.local_name == "ema_base_optimizer" for child in node.children)
 
 
-def _key(node):
+def _value_key(node):
     """Returns the key of a node's value in the checkpoint; None if it has none."""
     return next((a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
 
 
-def _slot_keys(optimizer, nodes, keys):
+def _slot_keys(optimizer, nodes, checkpoint_keys):
     """Returns name of a variable -> name of a slot -> key in the checkpoint.
 
     Args:
         optimizer: The node of the optimizer in the object graph.
         nodes: All nodes of the object graph.
-        keys: The keys of the checkpoint. A slot whose key is not among them is left out.
+        checkpoint_keys: The keys of the checkpoint. A slot whose key is not among them is left out.
 
     Raises:
         ValueError: If two variables have the same name.
     """
-    table: dict = {}
+    keys_by_variable: dict = {}
     for slot in optimizer.slot_variables:
         variable = nodes[slot.original_variable_node_id].attributes[0].full_name
-        variable_slots = table.setdefault(variable, {})
-        if slot.slot_name in variable_slots:
+        slot_keys = keys_by_variable.setdefault(variable, {})
+        if slot.slot_name in slot_keys:
             raise ValueError(
                 f"Two variables of the checkpoint are named {variable!r}: they cannot be told "
                 "apart. Give each layer a name of its own before saving. Nothing was changed."
             )
-        if (key := _key(nodes[slot.slot_variable_node_id])) in keys:
-            variable_slots[slot.slot_name] = key
-    return table
+        if (key := _value_key(nodes[slot.slot_variable_node_id])) in checkpoint_keys:
+            slot_keys[slot.slot_name] = key
+    return keys_by_variable
 
 
-def _weights(reader, nodes, optimizers, keys):
+def _read_model_weights(reader, nodes, optimizer_nodes, checkpoint_keys):
     """Returns name -> array for all variables that are neither slots nor parts of an optimizer."""
     optimizer_ids = {
-        slot.slot_variable_node_id for node in optimizers for slot in node.slot_variables
+        slot.slot_variable_node_id for node in optimizer_nodes for slot in node.slot_variables
     }
-    optimizer_ids |= {child.node_id for node in optimizers for child in node.children}
-    variables = [n for i, n in enumerate(nodes) if i not in optimizer_ids and _key(n) in keys]
-    return {node.attributes[0].full_name: reader.get_tensor(_key(node)) for node in variables}
+    optimizer_ids |= {child.node_id for node in optimizer_nodes for child in node.children}
+    variables = [
+        n
+        for i, n in enumerate(nodes)
+        if i not in optimizer_ids and _value_key(n) in checkpoint_keys
+    ]
+    return {node.attributes[0].full_name: reader.get_tensor(_value_key(node)) for node in variables}
 
 
 @contextlib.contextmanager
-def _opened(path):
+def _open_hdf5(path):
     """Opens an HDF5 file in a `with` block.
 
     Raises:
         ValueError: If the file is a .keras file, or if reading it in the block fails.
     """
     if zipfile.is_zipfile(path):
-        raise _no_slots(
+        raise _no_slots_error(
             f"the file {path!r}",
             "a .keras file of TensorFlow 2.15 never has any; of a later one, load the model and "
             "pass model.optimizer.",
@@ -196,13 +206,15 @@ def _opened(path):
         with h5py.File(path) as file:
             yield file
     except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        raise _broken(f"the HDF5 file {path!r}", error) from error
+        raise _damage_error(f"the HDF5 file {path!r}", error) from error
 
 
 def _optimizer_config(file, path):
     """Returns the serialized optimizer of an open file."""
     if "training_config" not in file.attrs:
-        raise _no_slots(f"the HDF5 file {path!r}", "the model was not compiled when it was saved.")
+        raise _no_slots_error(
+            f"the HDF5 file {path!r}", "the model was not compiled when it was saved."
+        )
     try:
         config = json.loads(file.attrs["training_config"])["optimizer_config"]
         if isinstance(config["config"], dict):
@@ -216,36 +228,44 @@ def _optimizer_config(file, path):
     )
 
 
-def _read_hdf5(path, weights):
+def _read_hdf5(path, with_weights):
     """Returns the `Source` of an HDF5 file."""
     origin = f"the HDF5 file {path!r}"
-    with _opened(path) as file:
+    with _open_hdf5(path) as file:
         config = _optimizer_config(file, path)["config"]
-        arrays = _named(file["optimizer_weights"]) if "optimizer_weights" in file else {}
-        layers = file["model_weights"].values() if weights else ()
-        model_weights = {name: value for layer in layers for name, value in _named(layer).items()}
+        arrays = _read_arrays(file["optimizer_weights"]) if "optimizer_weights" in file else {}
+        layers = file["model_weights"].values() if with_weights else ()
+        model_weights = {
+            name: value for layer in layers for name, value in _read_arrays(layer).items()
+        }
     name, step, slots = peers.legacy_slots(arrays)
     if not slots:
-        raise _no_slots(origin, "it was saved without an optimizer, or by one that keeps others.")
+        raise _no_slots_error(
+            origin, "it was saved without an optimizer, or by one that keeps others."
+        )
     source_config = peers.NO_CLIPPING | config
     weights_by_path = {name.rpartition(":")[0]: value for name, value in model_weights.items()}
-    return _source(origin, name, step, slots, source_config, weights_by_path if weights else None)
+    return _make_source(
+        origin, name, step, slots, source_config, weights_by_path if with_weights else None
+    )
 
 
-def _named(group):
+def _read_arrays(group):
     """Returns the arrays of a group by name; leaves out a name without its array."""
     # The attribute is "weight_names", or split into "weight_names0", "weight_names1", ...
-    suffixes = (key.removeprefix("weight_names") for key in group.attrs if "weight_names" in key)
-    numbers = sorted(
-        (n for n in suffixes if not n or n.isdecimal()),
-        key=lambda n: int(n or 0),
+    all_suffixes = (
+        key.removeprefix("weight_names") for key in group.attrs if "weight_names" in key
     )
-    names = [name for number in numbers for name in group.attrs[f"weight_names{number}"]]
+    suffixes = sorted(
+        (suffix for suffix in all_suffixes if not suffix or suffix.isdecimal()),
+        key=lambda suffix: int(suffix or 0),
+    )
+    names = [name for suffix in suffixes for name in group.attrs[f"weight_names{suffix}"]]
     names = [name.decode() if isinstance(name, bytes) else name for name in names]
     return {name: group[name][()] for name in names if name in group}
 
 
-def _source(origin, name, step, slots, source_config, weights):
+def _make_source(origin, name, step, slots, source_config, weights):
     """Makes the `Source` of what was read from a file.
 
     Args:
@@ -261,9 +281,9 @@ def _source(origin, name, step, slots, source_config, weights):
     """
     for variable, values in slots.items():
         for slot, value in values.items():
-            if getattr(getattr(value, "dtype", None), "kind", "") not in _NUMBERS:
-                raise _broken(origin, f"{slot!r} of {variable!r} is no array of numbers.")
-    kinds = {slot for values in slots.values() for slot in values}
-    peer = peers.of_legacy(origin, name, kinds, source_config)
+            if getattr(getattr(value, "dtype", None), "kind", "") not in _NUMBER_KINDS:
+                raise _damage_error(origin, f"{slot!r} of {variable!r} is no array of numbers.")
+    slot_names = {slot for values in slots.values() for slot in values}
+    peer = peers.of_legacy(origin, name, slot_names, source_config)
     origin = f"{peer.title} from {origin}"
     return Source.of_peer(peer, step, slots, source_config, origin=origin, weights=weights)

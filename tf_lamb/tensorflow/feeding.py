@@ -3,27 +3,28 @@
 import tensorflow as tf
 
 
-def dataset(batches, first, is_tried=False):
+def make_dataset(batches, first_batch, is_read_twice=False):
     """Returns a dataset whose shapes are known but for the batch size; one program fits all sizes.
 
     Args:
         batches: The generator of batches, which is read once.
-        first: A batch that is like all others, except for its size.
-        is_tried: Whether `fit` reads the dataset twice: first a batch to build the model, which is
-            `first`, and then all batches. Defaults to False.
+        first_batch: A batch that is like all others, except for its size.
+        is_read_twice: Whether `fit` reads the dataset twice: first a batch to build the model,
+            which is `first_batch`, and then all batches. Defaults to False.
     """
-    passes = iter([[first], batches] if is_tried else [batches])
+    passes = iter([[first_batch], batches] if is_read_twice else [batches])
     signature = tf.nest.map_structure(
-        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), _tuples(first)
+        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype),
+        _lists_to_tuples(first_batch),
     )
     tf_dataset = tf.data.Dataset.from_generator(
-        lambda: map(_tuples, next(passes)), output_signature=signature
+        lambda: map(_lists_to_tuples, next(passes)), output_signature=signature
     )
     return tf_dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def _tuples(batch):
+def _lists_to_tuples(batch):
     """Returns the batch with tuples for lists, because TensorFlow makes one array of a list."""
     if isinstance(batch, dict):
-        return {key: _tuples(value) for key, value in batch.items()}
-    return tuple(map(_tuples, batch)) if isinstance(batch, (list, tuple)) else batch
+        return {key: _lists_to_tuples(value) for key, value in batch.items()}
+    return tuple(map(_lists_to_tuples, batch)) if isinstance(batch, (list, tuple)) else batch

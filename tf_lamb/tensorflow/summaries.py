@@ -19,9 +19,9 @@ def vector_like(variable, strategy, name):
         strategy: The strategy of the optimizer.
         name: The name of the new variable.
     """
-    inside = tf.distribute.get_strategy() is strategy
+    is_in_scope = tf.distribute.get_strategy() is strategy
     with (
-        contextlib.nullcontext() if inside else strategy.scope(),
+        contextlib.nullcontext() if is_in_scope else strategy.scope(),
         strategy.extended.colocate_vars_with(variable),
     ):
         return tf.Variable(UNSEEN, trainable=False, name=name)

@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from tf_lamb.api.optimizers import layout, named
 
-_EDGE = "layout:"  # the beginning of the name of the first edge
+_LAYOUT_PREFIX = "layout:"  # the beginning of the name of the first edge
 
 
-class _Restored:
+class _Restoration:
     """Holds what is known of an optimizer from the checkpoint that is being restored.
 
     Attributes:
@@ -35,47 +35,49 @@ class _Restored:
         self.variables = None
 
 
-def _restored(optimizer):
-    """Returns the `_Restored` of an optimizer."""
+def _restoration(optimizer):
+    """Returns the `_Restoration` of an optimizer."""
     # Written into `__dict__`, because `__setattr__` of Keras 3 and of tf_keras would track it.
-    return optimizer.__dict__.setdefault("_restored", _Restored())
+    return optimizer.__dict__.setdefault("_restoration", _Restoration())
 
 
-def children(optimizer, others):
+def checkpoint_children(optimizer, keras_children):
     """Returns the edges of an optimizer in a checkpoint, name -> object.
 
     Each variable is at an edge of its own, by its name.
 
     Args:
         optimizer: An optimizer of this package.
-        others: The edges that Keras finds, name -> object. Those to lists of variables are left
-            out.
+        keras_children: The edges that Keras finds, name -> object. Those to lists of variables are
+            left out.
     """
-    state, restored = optimizer._named_state(), _restored(optimizer)
+    state, restoration = optimizer._named_state(), _restoration(optimizer)
     if state.parts:
-        restored.layout = restored.variables = None  # they were of an earlier checkpoint
+        restoration.layout = restoration.variables = None  # they were of an earlier checkpoint
     state_variables = state.variables()
     state_ids = {id(variable) for variable in state_variables.values()}
-    layout_edge = {_EDGE + state.layout.to_text(): restored.node} if state.layout.trained else {}
+    layout_edge = (
+        {_LAYOUT_PREFIX + state.layout.to_text(): restoration.node} if state.layout.trained else {}
+    )
     return (
         layout_edge
         | state_variables
         | {
             name: child
-            for name, child in others.items()
+            for name, child in keras_children.items()
             if not isinstance(child, (list, tuple, dict)) and id(child) not in state_ids
         }
     )
 
 
-def lookup(optimizer, name, otherwise):
+def look_up(optimizer, name, look_up_as_keras):
     """Returns the object at an edge of the checkpoint that is being restored.
 
     Args:
         optimizer: An optimizer of this package.
         name: The name of the edge.
-        otherwise: A function without arguments that looks the name up as Keras does. It is called
-            if the name is not that of the layout or of a slot.
+        look_up_as_keras: A function without arguments that looks the name up as Keras does. It is
+            called if the name is not that of the layout or of a slot.
 
     Returns:
         The object, or None if it is not made yet.
@@ -83,24 +85,24 @@ def lookup(optimizer, name, otherwise):
     Raises:
         ValueError: If the checkpoint is of an optimizer of other layers.
     """
-    restored = _restored(optimizer)
-    if name.startswith(_EDGE):
-        restored.layout = layout.from_text(name.removeprefix(_EDGE))
+    restoration = _restoration(optimizer)
+    if name.startswith(_LAYOUT_PREFIX):
+        restoration.layout = layout.from_text(name.removeprefix(_LAYOUT_PREFIX))
         state = optimizer._named_state()
         if not state.parts:
             return None
-        restored.variables = named.variables_of_saved(optimizer.name, state, restored.layout)
-        return restored.node
-    if restored.variables is not None and name.rpartition(":")[2].isdecimal():
-        return restored.variables.get(name)
-    return otherwise()
+        restoration.variables = named.variables_of_saved(optimizer.name, state, restoration.layout)
+        return restoration.node
+    if restoration.variables is not None and name.rpartition(":")[2].isdecimal():
+        return restoration.variables.get(name)
+    return look_up_as_keras()
 
 
 def restore_deferred(optimizer):
     """Restores the variables of a finished build from a checkpoint that was read before it."""
-    state, restored = optimizer._named_state(), _restored(optimizer)
+    state, restoration = optimizer._named_state(), _restoration(optimizer)
     variables = state.variables()
-    if restored.layout is not None and state.parts:
-        variables = named.variables_of_saved(optimizer.name, state, restored.layout)
+    if restoration.layout is not None and state.parts:
+        variables = named.variables_of_saved(optimizer.name, state, restoration.layout)
     for name, variable in variables.items():
         optimizer._handle_deferred_dependencies(name, variable)

@@ -14,23 +14,23 @@ from tf_lamb.tensorflow import checkpoints, feeding, unlisted
 from tf_lamb.tf_keras import family, layers, schedules
 
 
-def _fed(model, batches, first):
+def _fit_input(model, batches, first_batch):
     """Returns batches as a dataset, which `fit` reads.
 
     Args:
         model: Ignored.
         batches: The iterator of batches.
-        first: A batch that is like all others, except for its size.
+        first_batch: A batch that is like all others, except for its size.
     """
-    return feeding.dataset(batches, first)
+    return feeding.make_dataset(batches, first_batch)
 
 
-def _on_batch(method, batch):
+def _call_on_batch(method, batch):
     """Calls a method of a model with a batch; returns its logs."""
     return method(*batch, return_dict=True)
 
 
-def _state_of(source):
+def _read_source(source):
     """Reads a legacy optimizer into a `Source` for `migrate`; returns None for any other object.
 
     Raises:
@@ -68,9 +68,9 @@ frontends.register(
         layers,
         schedules,
         replicas_of,
-        _fed,
-        _on_batch,
-        _state_of,
+        _fit_input,
+        _call_on_batch,
+        _read_source,
         lambda: checkpoints,
         unlisted.variables_below,
     )

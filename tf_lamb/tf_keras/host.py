@@ -225,7 +225,7 @@ def trackable_children(self, save_type="checkpoint", **kwargs):
         return {**children, "_iterations": self.iterations}
     if self._sharded_variable_builders:  # tf_keras joins the parts of variables on servers itself
         return children
-    return tracking.children(self, children)
+    return tracking.checkpoint_children(self, children)
 
 
 def lookup_dependency(self, name, cached_dependencies=None):
@@ -239,8 +239,8 @@ def lookup_dependency(self, name, cached_dependencies=None):
         name: The name in the checkpoint.
         cached_dependencies: Passed on to tf_keras.
     """
-    lookup = tf_keras.optimizers.Optimizer._lookup_dependency
-    return tracking.lookup(self, name, lambda: lookup(self, name, cached_dependencies))
+    look_up_as_keras = tf_keras.optimizers.Optimizer._lookup_dependency
+    return tracking.look_up(self, name, lambda: look_up_as_keras(self, name, cached_dependencies))
 
 
 # -- functions that `host.py` of Keras 3 has, too --------------------------------------------------
