@@ -49,7 +49,7 @@ HOSTS = (keras.optimizers.Optimizer, keras.callbacks.Callback, keras.layers.Laye
 OF_KERAS = {name for host in HOSTS for name in dir(host)}
 WITHIN = {
     "accumulate", "add_variable_like", "clip_aggregated", "declared_by", "has_trust_ratios",
-    "lower", "own_parts", "plan_for", "power", "rule", "settings_class",
+    "lower", "plan_for", "power", "replica_parts", "rule", "settings_class",
     "slots_of", "step", "updates", "value", "without_frozen", "without_gradient",
 }  # fmt: skip
 

@@ -17,10 +17,10 @@ from tf_lamb.core.messages import optional_imports
 from tf_lamb.keras import processes, seams
 
 
-class BetweenBatches(keras.callbacks.Callback):
+class KerasCallback(keras.callbacks.Callback):
     """Finds out how many batches `fit` runs between two calls of a callback's batch methods."""
 
-    def _batches_a_call(self):
+    def _read_steps_per_execution(self):
         """Returns the number of batches between two calls of a method like `on_train_batch_end`."""
         return self.model.steps_per_execution
 
@@ -42,18 +42,18 @@ class _Observing:
         return optimizer
 
 
-class StopOnDivergence(_Observing, callbacks.StopOnDivergence, BetweenBatches):
+class StopOnDivergence(_Observing, callbacks.StopOnDivergence, KerasCallback):
     # Otherwise `help` would show the docstring of the mixin.
     __doc__ = callbacks.StopOnDivergence.__doc__
 
 
-class NoiseScale(callbacks.NoiseScale, BetweenBatches): ...
+class NoiseScale(callbacks.NoiseScale, KerasCallback): ...
 
 
-class StopAtBaseSteps(callbacks.StopAtBaseSteps, BetweenBatches): ...
+class StopAtBaseSteps(callbacks.StopAtBaseSteps, KerasCallback): ...
 
 
-class TrustRatios(_Observing, callbacks.TrustRatios, BetweenBatches):
+class TrustRatios(_Observing, callbacks.TrustRatios, KerasCallback):
     # Otherwise `help` would show the docstring of the mixin.
     __doc__ = callbacks.TrustRatios.__doc__
 

@@ -14,7 +14,7 @@ from tf_lamb.api.variables import variables_of
 from tf_lamb.tensorflow import summaries
 
 
-class BetweenBatches(tf_keras.callbacks.Callback):
+class KerasCallback(tf_keras.callbacks.Callback):
     """Finds out how many batches `fit` runs between two calls of a callback's batch methods.
 
     tf_keras does not wait for the loss of each batch because of such a callback.
@@ -24,22 +24,22 @@ class BetweenBatches(tf_keras.callbacks.Callback):
         super().__init__()
         self._supports_tf_logs = True  # or tf_keras reads each loss; seam: tf_keras 2.20.1
 
-    def _batches_a_call(self):
+    def _read_steps_per_execution(self):
         """Returns the number of batches between two calls of a method like `on_train_batch_end`."""
         # seam: tf_keras 2.20.1. A model has no public attribute for it.
         return int(self.model._steps_per_execution.numpy())
 
 
-class StopOnDivergence(callbacks.StopOnDivergence, BetweenBatches): ...
+class StopOnDivergence(callbacks.StopOnDivergence, KerasCallback): ...
 
 
-class NoiseScale(callbacks.NoiseScale, BetweenBatches): ...
+class NoiseScale(callbacks.NoiseScale, KerasCallback): ...
 
 
-class StopAtBaseSteps(callbacks.StopAtBaseSteps, BetweenBatches): ...
+class StopAtBaseSteps(callbacks.StopAtBaseSteps, KerasCallback): ...
 
 
-class TrustRatios(callbacks.TrustRatios, BetweenBatches):
+class TrustRatios(callbacks.TrustRatios, KerasCallback):
     _writer = summaries.Writer
 
 
@@ -64,14 +64,14 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
             super().on_train_begin(logs)
         except (tf.errors.OpError, LookupError, ValueError) as error:
             raise self._refusal(error) from error
-        if path and (missing := self._missing(path)):
+        if path and (missing := self._missing_variables(path)):
             raise self._refusal(f"it lacks {missing[0]}, which this model has.")
 
-    def _missing(self, path):
+    def _missing_variables(self, path):
         """Returns the names of variables that a checkpoint lacks; TensorFlow reports none."""
         model = self.model
         root = tf.train.Checkpoint(model=model)
-        needed = [*model.variables, *variables_of(model.optimizer)]
-        ids = {id(variable) for variable in needed}
+        model_variables = [*model.variables, *variables_of(model.optimizer)]
+        needed_ids = {id(variable) for variable in model_variables}
         _, _, missing = tf.train.CheckpointView(path).diff(root)
-        return [variable.name for variable in missing if id(variable) in ids]
+        return [variable.name for variable in missing if id(variable) in needed_ids]

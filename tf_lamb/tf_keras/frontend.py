@@ -30,33 +30,33 @@ def _call_on_batch(method, batch):
     return method(*batch, return_dict=True)
 
 
-def _read_source(source):
+def _read_source(optimizer):
     """Reads a legacy optimizer into a `Source` for `migrate`; returns None for any other object.
 
     Raises:
         ValueError: If the optimizer has no slots yet.
     """
-    if not isinstance(source, tf_keras.optimizers.legacy.Optimizer):
+    if not isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer):
         return None
     name, step, slots = peers.legacy_slots(
-        {variable.name: variable.numpy() for variable in source.weights}
+        {variable.name: variable.numpy() for variable in optimizer.weights}
     )
     if not slots:
-        raise ValueError(f"{source._name} has no slots before its first step: train it first.")
-    config = {name: _number(value) for name, value in source.get_config().items()}
+        raise ValueError(f"{optimizer._name} has no slots before its first step: train it first.")
+    config = {name: _to_python_number(value) for name, value in optimizer.get_config().items()}
     peer = peers.of_legacy(
-        f"a {type(source).__name__}",
+        f"a {type(optimizer).__name__}",
         name,
         {slot for variable_slots in slots.values() for slot in variable_slots},
         config,
     )
-    lists = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
+    list_names = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
     # The object has both, but leaves them out of its config.
-    config = peers.NO_CLIPPING | config | {name: getattr(source, name) for name in lists}
+    config = peers.NO_CLIPPING | config | {name: getattr(optimizer, name) for name in list_names}
     return Source.of_peer(peer, step, slots, config)
 
 
-def _number(value):
+def _to_python_number(value):
     """Returns a number of NumPy as one of Python; anything else as it is."""
     return value.item() if hasattr(value, "item") else value
 

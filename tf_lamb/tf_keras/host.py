@@ -42,7 +42,7 @@ def is_in_loss_scale(optimizer) -> bool:
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
 
 
-def with_all(optimizer, pairs):
+def with_missing_gradients(optimizer, pairs):
     """Returns the pairs of a step, and a pair with None for each variable without a gradient.
 
     `LossScaleOptimizer` leaves such pairs out, but has called `build` with all variables.
@@ -56,16 +56,16 @@ def with_all(optimizer, pairs):
     return [*pairs, *((None, v) for v in built_for if optimizer._var_key(v) not in keys)]
 
 
-def by_registered_name(config):
+def with_registered_class_name(config):
     """Returns a serialized object with its registered name in the place of its class name."""
     if not isinstance(config, dict):
         return config
     return {**config, "class_name": config.get("registered_name") or config.get("class_name")}
 
 
-def loaded(array):
+def loaded_array(entry):
     """Returns the saved value of a variable as an array, in bfloat16 where that was saved."""
-    array = array[()]
+    array = entry[()]
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
 
 
@@ -88,11 +88,11 @@ def has_listed_layers(layer):
     return is_functional or isinstance(layer, tf_keras.Sequential)
 
 
-HALF = (tf.float16, tf.bfloat16)
+HALF_PRECISION = (tf.float16, tf.bfloat16)
 Schedule = tf_keras.optimizers.schedules.LearningRateSchedule
 
 
-class AsSchedule(Schedule):  # type: ignore[valid-type, misc]
+class CallableSchedule(Schedule):  # type: ignore[valid-type, misc]
     """A schedule that calls a function without arguments at every step.
 
     Args:
@@ -133,18 +133,17 @@ def native(variable):
 
 def at_least_float32(gradient):
     """Returns a gradient in float32 where it is in half precision."""
-    return tf.cast(gradient, tf.float32) if gradient.dtype in HALF else gradient
+    return tf.cast(gradient, tf.float32) if gradient.dtype in HALF_PRECISION else gradient
 
 
-def of_each(pairs, change):
+def map_gradients(pairs, change):
     """Returns the pairs with each gradient replaced by a function of it; None stays.
 
     Args:
         pairs: Pairs of a gradient and its variable.
         change: A function of the gradient, which is dense and at least float32.
     """
-    wide = at_least_float32
-    return [(g if g is None else change(wide(dense(g, v))), v) for g, v in pairs]
+    return [(g if g is None else change(at_least_float32(dense(g, v))), v) for g, v in pairs]
 
 
 # -- methods of both base classes, which save variables by name, not by position -------------------
@@ -158,10 +157,10 @@ def save_own_variables(self, store):
         store: The mapping to write to.
     """
 
-    def array(variable):
+    def to_array(variable):
         return variable.numpy()
 
-    named.save(self._named_state(), store, array)
+    named.save(self._named_state(), store, to_array)
 
 
 def load_own_variables(self, store):
@@ -178,7 +177,7 @@ def load_own_variables(self, store):
     def assign(variable, value):
         variable.assign(tf.cast(value, variable.dtype))
 
-    named.load(self, store, loaded, assign)
+    named.load(self, store, loaded_array, assign)
 
 
 def set_weights(self, weights):
@@ -192,7 +191,7 @@ def set_weights(self, weights):
         ValueError: If their number is not that of the variables.
     """
     named.check_count(self.name, weights, self._variables, self.variables)
-    tf_keras.optimizers.Optimizer.set_weights(self, [loaded(weight) for weight in weights])
+    tf_keras.optimizers.Optimizer.set_weights(self, [loaded_array(weight) for weight in weights])
     named.note_load(self)
 
 

@@ -31,24 +31,24 @@ class Normalization(tf_keras.layers.BatchNormalization):
         self.add_update(lambda: variable.assign(tf.cast(value, variable.dtype)))
 
 
-def known(half):
+def with_static_training(layer_class):
     """Makes a `call` that takes a tensor as `training`, too, from one that takes a bool.
 
     Args:
-        half: The framework-independent class, whose `call` takes a bool.
+        layer_class: The framework-independent class, whose `call` takes a bool.
     """
 
     def call(self, inputs, training=None, mask=None):
         # seam: tf_keras 2.20.1. The result depends on the learning phase, and on whether the layer
         # is frozen.
         training = self._get_training_value(training)
-        known = tf.get_static_value(training)
-        if known is not None:
-            return half.call(self, inputs, bool(known), mask)
+        static_value = tf.get_static_value(training)
+        if static_value is not None:
+            return layer_class.call(self, inputs, bool(static_value), mask)
         return tf.cond(
             tf.cast(training, tf.bool),
-            lambda: half.call(self, inputs, True, mask),
-            lambda: half.call(self, inputs, False, mask),
+            lambda: layer_class.call(self, inputs, True, mask),
+            lambda: layer_class.call(self, inputs, False, mask),
         )
 
     return call
@@ -56,4 +56,4 @@ def known(half):
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
 class GhostBatchNormalization(batch_norm.GhostBatchNormalization, Normalization):
-    call = known(batch_norm.GhostBatchNormalization)
+    call = with_static_training(batch_norm.GhostBatchNormalization)

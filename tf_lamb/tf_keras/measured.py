@@ -177,32 +177,32 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             ValueError: If gradients of several replicas are summed already, or if the optimizer was
                 made outside of the strategy.
         """
-        pairs = host.with_all(self, list(grads_and_vars))
-        unfrozen = [variable for _, variable in pairs]
+        pairs = host.with_missing_gradients(self, list(grads_and_vars))
+        trainable_variables = [variable for _, variable in pairs]
         replicas.check_strategy(self.inner_optimizer._distribution_strategy, type(self).__name__)
         with tf.init_scope():
-            self.build(unfrozen)
+            self.build(trainable_variables)
         aggregate = kwargs.pop("experimental_aggregate_gradients", True)
-        skip = skip_gradients_aggregation or not aggregate
-        if skip and self._replicas > 1:
+        is_aggregated = skip_gradients_aggregation or not aggregate
+        if is_aggregated and self._replicas > 1:
             raise ValueError(
                 f"{type(self).__name__} has to see the gradients of the replicas before they are "
                 "summed: call apply_gradients without skip_gradients_aggregation. tf_keras's "
                 "LossScaleOptimizer, of mixed_float16, sums them first: use mixed_bfloat16."
             )
-        without_gradient = [(g, v) for g, v in pairs if g is None]
+        missing_pairs = [(g, v) for g, v in pairs if g is None]
         pairs = [(g, v) for g, v in pairs if g is not None]
 
-        def apply(pairs):
+        def apply_inner(pairs):
             self.inner_optimizer.apply_gradients(
-                [*pairs, *without_gradient], name=name, skip_gradients_aggregation=True
+                [*pairs, *missing_pairs], name=name, skip_gradients_aggregation=True
             )
 
         if not without_frozen(self.inner_optimizer, pairs):
             return self.inner_optimizer.apply_gradients(
-                without_gradient, skip_gradients_aggregation=True
+                missing_pairs, skip_gradients_aggregation=True
             )
-        self.step(pairs, apply, unfrozen)
+        self.step(pairs, apply_inner, trainable_variables)
         return self.iterations
 
     def _sums(self, pairs):
@@ -219,4 +219,6 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         """Makes the inner optimizer from its config; returns it if it is an optimizer already."""
         if isinstance(inner, tf_keras.optimizers.Optimizer):
             return inner
-        return tf_keras.optimizers.deserialize(host.by_registered_name(inner), custom_objects)
+        return tf_keras.optimizers.deserialize(
+            host.with_registered_class_name(inner), custom_objects
+        )

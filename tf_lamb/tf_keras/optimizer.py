@@ -23,8 +23,8 @@ def aggregates_as_tf_keras(optimizer):
     `apply_gradients` of the object.
     """
     method = getattr(optimizer.aggregate_gradients, "__func__", None)
-    is_ours = method is LayerwiseOptimizer.aggregate_gradients
-    return is_ours and "apply_gradients" not in vars(optimizer)
+    is_inherited = method is LayerwiseOptimizer.aggregate_gradients
+    return is_inherited and "apply_gradients" not in vars(optimizer)
 
 
 class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
@@ -35,7 +35,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     _schedules = schedules
     _counts = tf.int64
     _widest = tf.float64  # the dtype that holds the averages of all variables
-    _missing: tuple = ()  # with accumulation, the variables without a gradient in this call
+    _variables_without_gradient: tuple = ()  # in this call, with accumulation
     _built_for: tuple = ()  # the variables of the latest call of `build`
 
     def __init__(self, learning_rate, **arguments):
@@ -116,22 +116,24 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         Returns:
             The result of tf_keras's own method.
         """
-        pairs = host.with_all(self, list(grads_and_vars))
-        unfrozen = [variable for _, variable in pairs]
+        pairs = host.with_missing_gradients(self, list(grads_and_vars))
+        trainable_variables = [variable for _, variable in pairs]
         if pairs:
             with tf.name_scope(name or self.name), tf.init_scope():
-                self.build(unfrozen)
+                self.build(trainable_variables)
         pairs = self.without_frozen(pairs)
         if pairs and self.gradient_accumulation_steps:
             aggregate = kwargs.pop("experimental_aggregate_gradients", True)
-            skip = skip_gradients_aggregation or not aggregate
-            pairs = self.own_parts(pairs, aggregated=skip)
+            is_aggregated = skip_gradients_aggregation or not aggregate
+            pairs = self.replica_parts(pairs, is_aggregated=is_aggregated)
             skip_gradients_aggregation = True
             with_gradient = [v for g, v in pairs if g is not None]
-            self._missing = tuple(self.without_gradient(with_gradient, unfrozen))
+            self._variables_without_gradient = tuple(
+                self.without_gradient(with_gradient, trainable_variables)
+            )
         return super().apply_gradients(pairs, name, skip_gradients_aggregation, **kwargs)
 
-    def own_parts(self, pairs, aggregated=False):
+    def replica_parts(self, pairs, is_aggregated=False):
         """Divides gradients such that their sum over replicas is the gradient of the batch.
 
         Gradients that are summed already are divided by the number of replicas, because an update
@@ -139,14 +141,18 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
         Args:
             pairs: Pairs of a gradient and its variable.
-            aggregated: Whether the gradients are summed over replicas already.
+            is_aggregated: Whether the gradients are summed over replicas already.
         """
-        if not aggregated:
+        if not is_aggregated:
             if aggregates_as_tf_keras(self):
                 return pairs
             pairs = self.aggregate_gradients(pairs)
-        n = self._distribution_strategy.num_replicas_in_sync
-        return pairs if n == 1 else host.of_each(pairs, lambda gradient: gradient / n)
+        replica_count = self._distribution_strategy.num_replicas_in_sync
+        return (
+            pairs
+            if replica_count == 1
+            else host.map_gradients(pairs, lambda gradient: gradient / replica_count)
+        )
 
     def accumulate(self, gradients, accumulators):
         """Adds gradients to the accumulators of their replica.
@@ -167,9 +173,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
-        missing = self._missing  # the update takes the sums of their earlier gradients
-        layers, state = self._layers_and_state([*variables, *missing], missing)
-        count = functools.partial(self._count, [*variables, *missing])
+        # The update takes the sums of their earlier gradients.
+        without_gradient = self._variables_without_gradient
+        layers, state = self._layers_and_state([*variables, *without_gradient], without_gradient)
+        count = functools.partial(self._count, [*variables, *without_gradient])
         if self.gradient_accumulation_steps:
             zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
             if not self.gradients_are_gathered:
@@ -178,7 +185,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         update = functools.partial(self._update, layers, state, self._scalars, count)
         strategy = tf.distribute.get_strategy()
         result = interim.maybe_merge_call(update, strategy, tuple(gradients))
-        for variable in missing:
+        for variable in without_gradient:
             if variable.constraint is not None:  # tf_keras constrains the others
                 variable.assign(variable.constraint(variable))
         return result
@@ -187,9 +194,9 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         """Returns the positions of the variables whose moving averages a step updates."""
         return set(map(self._index_of, variables))
 
-    def _add_iterations(self, stepped):
-        """Counts an optimizer step where `stepped` is true."""
-        return self.iterations.assign_add(tf.cast(stepped, tf.int64))
+    def _add_iterations(self, is_taken):
+        """Counts an optimizer step where `is_taken` is true."""
+        return self.iterations.assign_add(tf.cast(is_taken, tf.int64))
 
     def has_traced_a_step(self) -> bool:
         """Returns whether some step has been traced.
@@ -224,7 +231,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             initial_value: The value; None is zeros.
         """
         dtype = host.native(model_variable).dtype
-        dtype = tf.float32 if dtype in host.HALF else dtype
+        dtype = tf.float32 if dtype in host.HALF_PRECISION else dtype
         if initial_value is None:
             return self.add_variable_like(model_variable, variable_name, dtype, shape)
         return self._add_with_value(model_variable, variable_name, tf.cast(initial_value, dtype))
@@ -258,14 +265,14 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         """Sums gradients over replicas as tf_keras does, unless a loss scale wraps accumulation.
 
         `LossScaleOptimizer` then gets n times the gradients of its replica, for n replicas.
-        `own_parts` divides by n again, and the sum is computed once an update.
+        `replica_parts` divides by n again, and the sum is computed once an update.
         """
         pairs = list(grads_and_vars)
         accumulates = self.gradient_accumulation_steps and aggregates_as_tf_keras(self)
         if not (accumulates and host.is_in_loss_scale(self)):
             return super().aggregate_gradients(pairs)
-        n = self._distribution_strategy.num_replicas_in_sync
-        return host.of_each(pairs, lambda gradient: n * gradient)
+        replica_count = self._distribution_strategy.num_replicas_in_sync
+        return host.map_gradients(pairs, lambda gradient: replica_count * gradient)
 
     def _clip_gradients(self, grads):
         """Returns the gradients as they are; the update clips them after aggregation."""
@@ -292,7 +299,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     def _build_learning_rate(self, learning_rate):
         """Returns what tf_keras makes of a learning rate; a callable becomes a schedule."""
         if callable(learning_rate) and not isinstance(learning_rate, host.Schedule):
-            learning_rate = host.AsSchedule(learning_rate)
+            learning_rate = host.CallableSchedule(learning_rate)
         return super()._build_learning_rate(learning_rate)
 
     def _get_hyper(self, name, dtype=None):
@@ -302,7 +309,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     def _rate_in_config(self):
         """Returns the learning rate in a config: a number, or a serialized schedule."""
-        if isinstance(self._learning_rate, host.AsSchedule):
+        if isinstance(self._learning_rate, host.CallableSchedule):
             return float(self.learning_rate)
         rate = self._serialize_hyperparameter(self._learning_rate)
         return rate if isinstance(rate, dict) else float(rate)
@@ -316,6 +323,6 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             custom_objects: Class name -> class, for classes that are not registered.
         """
         if "learning_rate" in config:
-            rate = host.by_registered_name(config["learning_rate"])
+            rate = host.with_registered_class_name(config["learning_rate"])
             config = {**config, "learning_rate": rate}
         return super().from_config(config, custom_objects)

@@ -30,7 +30,7 @@ class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
     @staticmethod
     def _deserialize(config, custom_objects=None):
         """Returns the schedule of a config."""
-        config = host.by_registered_name(config)
+        config = host.with_registered_class_name(config)
         return tf_keras.optimizers.schedules.deserialize(config, custom_objects)
 
 

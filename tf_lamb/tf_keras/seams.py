@@ -41,45 +41,48 @@ def install():
     optimizer knows whose variables it trains. A patch of `compile` itself would come too late for
     the first optimizer: `install` runs while the arguments of `compile` are evaluated.
     """
-    tf_keras.Model._get_optimizer = _noting_model(tf_keras.Model._get_optimizer)
+    tf_keras.Model._get_optimizer = _recording_model(tf_keras.Model._get_optimizer)
     wrapper = loss_scale_optimizer.LossScaleOptimizerV3
-    where_ours_is_inside = functools.partial(named.where_inside, (Layerwise, MeasureNoise))
-    wrapper.save_own_variables = where_ours_is_inside(_nothing, wrapper.save_own_variables)
-    wrapper.load_own_variables = where_ours_is_inside(_nothing, wrapper.load_own_variables)
-    wrapper.set_weights = where_ours_is_inside(_set_weights, wrapper.set_weights)
-    wrapper.get_config = where_ours_is_inside(
-        _by_registered_name(wrapper.get_config), wrapper.get_config
+    if_ours_is_inside = functools.partial(named.where_inside, (Layerwise, MeasureNoise))
+    wrapper.save_own_variables = if_ours_is_inside(_do_nothing, wrapper.save_own_variables)
+    wrapper.load_own_variables = if_ours_is_inside(_do_nothing, wrapper.load_own_variables)
+    wrapper.set_weights = if_ours_is_inside(_set_inner_weights, wrapper.set_weights)
+    wrapper.get_config = if_ours_is_inside(
+        _with_registered_class_name(wrapper.get_config), wrapper.get_config
     )
 
 
-def _noting_model(get_optimizer):
+def _recording_model(get_optimizer):
     """Wraps `_get_optimizer`, to record the model of an optimizer."""
 
     def method(model, optimizer):
         optimizers = get_optimizer(model, optimizer)
-        for part in tf.nest.flatten(optimizers):
-            layout.note_model(part, model)
+        for single_optimizer in tf.nest.flatten(optimizers):
+            layout.note_model(single_optimizer, model)
         return optimizers
 
     return method
 
 
-def _nothing(wrapper, store):
+def _do_nothing(wrapper, store):
     """Saves or loads nothing."""
     pass
 
 
-def _set_weights(wrapper, weights):
+def _set_inner_weights(wrapper, weights):
     """Sets the weights of the optimizer inside."""
     wrapper.inner_optimizer.set_weights(weights)
 
 
-def _by_registered_name(get_config):
+def _with_registered_class_name(get_config):
     """Wraps `get_config`, to put the registered name of the class inside into the config."""
 
     def method(wrapper):
         config = get_config(wrapper)
-        return {**config, "inner_optimizer": host.by_registered_name(config["inner_optimizer"])}
+        return {
+            **config,
+            "inner_optimizer": host.with_registered_class_name(config["inner_optimizer"]),
+        }
 
     return method
 
@@ -91,26 +94,27 @@ def take_over_scale(scale) -> Callable:
     tf_keras 2.20.1, `update` of a scale takes gradients, changes the scale by them, and returns
     whether to apply them. Here it is replaced by one that has all gradients applied.
     """
-    after_update = functools.partial(_after_update, scale.update)
-    scale.update = _let_through
-    return after_update
+    change_scale = functools.partial(_change_scale, scale.update)
+    scale.update = _apply_always
+    return change_scale
 
 
-def _after_update(move, due, skipped):
+def _change_scale(update_scale, is_update, is_skipped):
     """Changes the loss scale as tf_keras does, by a call of its `update`.
 
     Args:
-        move: `update` of the scale. It gets NaN as the gradient if the update is skipped, else 0.
-        due: Whether an update is due, a boolean scalar; otherwise nothing is done.
-        skipped: Whether the update is skipped, a boolean scalar.
+        update_scale: `update` of the scale. It gets NaN as the gradient if the update is skipped,
+            else 0.
+        is_update: Whether an update is due, a boolean scalar; otherwise nothing is done.
+        is_skipped: Whether the update is skipped, a boolean scalar.
     """
 
-    def update():
-        move([tf.where(skipped, math.nan, 0.0)])
+    def change():
+        update_scale([tf.where(is_skipped, math.nan, 0.0)])
 
-    tf.cond(due, update, lambda: None)
+    tf.cond(is_update, change, lambda: None)
 
 
-def _let_through(gradients):
+def _apply_always(gradients):
     """Replaces `update` of the scale: says that gradients are to be applied."""
     return None, True

@@ -3,13 +3,13 @@
 import tensorflow as tf
 import tf_keras
 
-from tf_lamb.tf_keras.layers import Normalization, known
+from tf_lamb.tf_keras.layers import Normalization, with_static_training
 from tf_lamb_extras.adversarial import normalization
 
 
 @tf_keras.saving.register_keras_serializable(package="tf_lamb")
 class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
-    call = known(normalization.SplitBatchNormalization)
+    call = with_static_training(normalization.SplitBatchNormalization)
 
     def _add_like(self, main, name):
         """Adds a weight with the value and the settings of another weight, `main`."""

@@ -1,7 +1,7 @@
 """Defines the callback for tf_keras."""
 
-from tf_lamb.tf_keras.callbacks import BetweenBatches
+from tf_lamb.tf_keras.callbacks import KerasCallback
 from tf_lamb_extras.automatic_warmup import callback
 
 
-class AutoWarmup(callback.AutoWarmup, BetweenBatches): ...
+class AutoWarmup(callback.AutoWarmup, KerasCallback): ...
