@@ -78,7 +78,7 @@ OF_A_USER = {
 # What a user may set, too; then what optimizers of ours alone have.
 SETTABLE = {
     "iterations", "learning_rate", "stop_training",
-    "_early_weights", "_is_from_config", "_recipe", "_replicas", "gradients_are_gathered",
+    "_deferred_weights", "_is_from_config", "_recipe", "_replicas", "gradients_are_gathered",
     "gradients_are_summed",
 }  # fmt: skip
 # What an import of a package never loads.

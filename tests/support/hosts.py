@@ -81,7 +81,7 @@ def state(model):
     from tf_lamb.keras import processes
 
     variables = [*model.variables, *model.optimizer.variables]
-    with processes.gathered(variables):
+    with processes.gathered_variables(variables):
         return [np.asarray(v, "float32").ravel().tolist() for v in variables]
 
 

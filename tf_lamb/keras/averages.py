@@ -1,8 +1,8 @@
 """The moving averages of the weights, which Keras 3 makes and `SwapEMAWeights` swaps in.
 
 Seam into Keras 3 (3.15.1): `_model_variables_moving_average`, which Keras's `build` sets and
-`SwapEMAWeights` reads. In `LayerwiseOptimizer` it is the property `for_swapping`, which keeps the
-list in `_moving_averages`.
+`SwapEMAWeights` reads. In `LayerwiseOptimizer` it is the property `swappable_averages`, which keeps
+the list in `_moving_averages`.
 """
 
 from tf_lamb.api.optimizers import named
@@ -10,13 +10,13 @@ from tf_lamb.api.variables import is_overwritten
 from tf_lamb.keras import arrays
 
 
-def widest(variables):
+def average_dtype(variables):
     """Returns the name of the dtype that can hold the averages of all variables."""
     dtypes = {arrays.compute_dtype(variable.dtype) for variable in variables}
     return "float64" if "float64" in dtypes else "float32"
 
 
-def _averages(self):
+def _read_averages(self):
     """Returns the moving averages that `SwapEMAWeights` swaps in; [] before the first update.
 
     Raises:
@@ -44,11 +44,11 @@ def _averages(self):
     return averages
 
 
-def _keep(self, averages):
+def _set_averages(self, averages):
     """Keeps the averages that Keras's `build` has made."""
     # Written into `__dict__`, because `__setattr__` would track the list a second time: TensorFlow
     # tracks it under Keras's name.
     self.__dict__["_moving_averages"] = averages
 
 
-for_swapping = property(_averages, _keep)  # a member of the class of optimizers
+swappable_averages = property(_read_averages, _set_averages)  # a member of the class of optimizers

@@ -21,7 +21,8 @@ from tf_lamb.keras import arrays, host, processes
 class BaseOptimizer(keras.optimizers.Optimizer):
     """Saves and loads the variables of an optimizer by name, and refuses steps of another model."""
 
-    _early_weights: tuple = ()  # what `set_weights` got before the build, which sets it at its end
+    # What `set_weights` got before the build, which sets it at its end.
+    _deferred_weights: tuple = ()
 
     def save_own_variables(self, store):
         """Saves the optimizer's variables by name, without the recorded trust ratios.
@@ -31,7 +32,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         Args:
             store: The mapping to write to.
         """
-        with processes.gathered(self.variables):
+        with processes.gathered_variables(self.variables):
             named.save(self._named_state(), store, arrays.to_numpy)
 
     def load_own_variables(self, store):
@@ -43,7 +44,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         Raises:
             ValueError: If the saved state is of another rule, or of other layers, slots or shapes.
         """
-        named.load(self, store, _array, lambda variable, value: variable.assign(value))
+        named.load(self, store, _read_entry, lambda variable, value: variable.assign(value))
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         """Returns the objects that TensorFlow saves for the optimizer in a checkpoint, by name."""
@@ -74,20 +75,20 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         if not self.built:
             # HDF5 has no bfloat16, and returns its bits as two bytes without a type.
             values = [weight[()] for weight in weights]
-            self._early_weights = tuple(
+            self._deferred_weights = tuple(
                 value.view("bfloat16") if value.dtype == "V2" else value for value in values
             )
             return
         named.check_count(self.name, weights, self._variables, self.variables)
-        super().set_weights([ops.copy(ops.convert_to_tensor(w)) for w in weights])
+        super().set_weights([ops.copy(ops.convert_to_tensor(weight)) for weight in weights])
         named.note_load(self)
 
-    def _set_weights_of_files(self):
+    def _apply_deferred_weights(self):
         """Sets the variables of a finished build to values that were loaded before it."""
-        if weights := self._early_weights:
+        if weights := self._deferred_weights:
             with host.outside_of_any_graph():
                 self.set_weights(weights)
-            self._early_weights = ()
+            self._deferred_weights = ()
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import tracking
 
@@ -114,6 +115,6 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
 
-def _array(entry):
+def _read_entry(entry):
     """Returns the array in an entry of a store; the entry may be a dataset of HDF5."""
     return entry[()]

@@ -25,7 +25,7 @@ class KerasCallback(keras.callbacks.Callback):
         return self.model.steps_per_execution
 
 
-class _Observing:
+class _HidesTrustRatios:
     """A mixin, the first base of callbacks that make the optimizer record its trust ratios."""
 
     def _find(self, model):
@@ -37,12 +37,12 @@ class _Observing:
         optimizer = super()._find(model)  # type: ignore[misc]  # of the class behind this mixin
         wrapper = model.optimizer
         while wrapper is not optimizer and keras.backend.backend() == "jax":
-            seams.hide_shown(optimizer, wrapper)
+            seams.hide_trust_ratios(optimizer, wrapper)
             wrapper = wrapper.inner_optimizer
         return optimizer
 
 
-class StopOnDivergence(_Observing, callbacks.StopOnDivergence, KerasCallback):
+class StopOnDivergence(_HidesTrustRatios, callbacks.StopOnDivergence, KerasCallback):
     # Otherwise `help` would show the docstring of the mixin.
     __doc__ = callbacks.StopOnDivergence.__doc__
 
@@ -53,18 +53,22 @@ class NoiseScale(callbacks.NoiseScale, KerasCallback): ...
 class StopAtBaseSteps(callbacks.StopAtBaseSteps, KerasCallback): ...
 
 
-class TrustRatios(_Observing, callbacks.TrustRatios, KerasCallback):
+class TrustRatios(_HidesTrustRatios, callbacks.TrustRatios, KerasCallback):
     # Otherwise `help` would show the docstring of the mixin.
     __doc__ = callbacks.TrustRatios.__doc__
 
     def _check_directory(self):
+        """Raises ImportError, before training begins, if TensorFlow or TensorBoard is missing."""
+        self._import_writer_class()
+        super()._check_directory()
+
+    def _import_writer_class(self):
         """Returns the class that writes TensorBoard's files; raises where TensorFlow is missing."""
         with optional_imports(
             f"TrustRatios(directory={self._directory!r}), which writes TensorBoard's files,",
             "tensorflow", "leave the directory out and have the table alone, or ",
         ):  # fmt: skip
             from tf_lamb.tensorflow import summaries
-        super()._check_directory()
         return summaries.Writer
 
     def _writer(self, directory, optimizer):
@@ -75,10 +79,11 @@ class TrustRatios(_Observing, callbacks.TrustRatios, KerasCallback):
             # Otherwise TensorFlow takes the memory of the GPU on which another backend trains.
             with contextlib.suppress(RuntimeError):
                 tf.config.set_visible_devices([], "GPU")
-        return self._check_directory()(directory, optimizer)
+        self._check_directory()
+        return self._import_writer_class()(directory, optimizer)
 
 
-_BEFORE, _AFTER = "after_epoch_", ".weights.h5"
+_PREFIX, _SUFFIX = "after_epoch_", ".weights.h5"
 
 
 class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRestore):
@@ -93,8 +98,10 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
                 the model has no weights yet; or, in every process, if processes differ in what they
                 resume.
         """
-        saved_epochs = self._epochs_done()
-        processes.agree("fit with BackupAndRestore", lambda: self._facts(saved_epochs))
+        saved_epochs = self._epochs_of_backups()
+        processes.check_agreement(
+            "fit with BackupAndRestore", lambda: self._compared_texts(saved_epochs)
+        )
         if not saved_epochs:
             return
         model, optimizer = self.model, self.model.optimizer
@@ -107,7 +114,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
                 # Keras would only warn, and go on with new slots; here that warning is an error.
                 warnings.filterwarnings("error", message="Skipping variable loading")
                 with seams.lora_unmerged(model):
-                    model.load_weights(self._path(saved_epochs[-1]))
+                    model.load_weights(self._backup_path(saved_epochs[-1]))
         except (OSError, ValueError, KeyError, UserWarning) as error:
             raise self._refusal(error) from error
         begin_at(model, saved_epochs[-1])  # as the base class does
@@ -119,33 +126,33 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
             epoch: The number of the epoch, from 0.
             logs: Ignored.
         """
-        with processes.gathered([*self.model.variables, *self.model.optimizer.variables]):
-            processes.by_chief(lambda: self._back_up(epoch))
+        with processes.gathered_variables([*self.model.variables, *self.model.optimizer.variables]):
+            processes.run_in_first_process(lambda: self._write_backup(epoch))
 
     def on_train_end(self, logs=None):
         """Removes the backup, if `delete_checkpoint` asks for it."""
-        processes.by_chief(super().on_train_end)
+        processes.run_in_first_process(super().on_train_end)
 
-    def _back_up(self, epoch):
+    def _write_backup(self, epoch):
         """Writes the backup of an epoch, then removes earlier ones.
 
         If the process is killed meanwhile, the earlier or the new backup is complete.
         """
         os.makedirs(self.backup_dir, exist_ok=True)
-        temporary = os.path.join(self.backup_dir, f"unfinished{_AFTER}")
+        temporary_path = os.path.join(self.backup_dir, f"unfinished{_SUFFIX}")
         try:
-            self._make_room(temporary)
+            self._reserve_space(temporary_path)
             with seams.lora_unmerged(self.model):
-                self.model.save_weights(temporary, overwrite=True)
+                self.model.save_weights(temporary_path, overwrite=True)
         except BaseException:
-            if os.path.exists(temporary):
-                os.remove(temporary)  # it would take space on a disk that may be full
+            if os.path.exists(temporary_path):
+                os.remove(temporary_path)  # it would take space on a disk that may be full
             raise
-        os.replace(temporary, self._path(epoch + 1))
-        for earlier_epoch in self._epochs_done()[:-1]:
-            os.remove(self._path(earlier_epoch))
+        os.replace(temporary_path, self._backup_path(epoch + 1))
+        for earlier_epoch in self._epochs_of_backups()[:-1]:
+            os.remove(self._backup_path(earlier_epoch))
 
-    def _make_room(self, path):
+    def _reserve_space(self, path):
         """Reserves the space of a backup in a file; raises OSError if the disk is full.
 
         Otherwise HDF5 would find the disk full, and might end the process.
@@ -159,24 +166,27 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, sum(sizes))
 
-    def _facts(self, done):
+    def _compared_texts(self, saved_epochs):
         """Returns what has to be equal in all processes before a run resumes, name -> text.
 
         Args:
-            done: The numbers of epochs after which the folder has backups.
+            saved_epochs: The numbers of epochs after which the folder has backups.
         """
         fit_arguments = {name: repr(self.params.get(name)) for name in ("epochs", "steps")}
-        return {**fit_arguments, "the last epoch in the folder that they share": str(done[-1:])}
+        return {
+            **fit_arguments,
+            "the last epoch in the folder that they share": str(saved_epochs[-1:]),
+        }
 
-    def _path(self, epochs):
+    def _backup_path(self, epochs_done):
         """Returns the path of the backup that was written after so many epochs."""
-        return os.path.join(self.backup_dir, f"{_BEFORE}{epochs}{_AFTER}")
+        return os.path.join(self.backup_dir, f"{_PREFIX}{epochs_done}{_SUFFIX}")
 
-    def _epochs_done(self):
+    def _epochs_of_backups(self):
         """Returns after how many epochs each backup in the folder was written, in rising order.
 
         There are several if a process was killed before it had removed the earlier ones.
         """
         names = os.listdir(self.backup_dir) if os.path.isdir(self.backup_dir) else []
-        pattern = re.compile(rf"{re.escape(_BEFORE)}(\d+){re.escape(_AFTER)}")
+        pattern = re.compile(rf"{re.escape(_PREFIX)}(\d+){re.escape(_SUFFIX)}")
         return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)

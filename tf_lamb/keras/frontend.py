@@ -20,13 +20,13 @@ from tf_lamb.api.variables import as_int, names_of, numpy_of, step_of
 from tf_lamb.keras import arrays, family, layers, processes, schedules, seams, sharding, unlisted
 
 
-def _devices(model):
+def _device_count(model):
     """Returns how many devices share a step of the model; raises for several processes."""
-    if (count := len(processes.members())) > 1:
+    if (count := len(processes.mesh_process_ids())) > 1:
         raise ValueError(SEVERAL.format(count))
     if sharding.is_distributed():
-        *_, devices = sharding.data_axis("fit_stages")
-        return devices
+        *_, device_count = sharding.data_axis("fit_stages")
+        return device_count
     return replicas_of(model)
 
 
@@ -39,7 +39,7 @@ def _fit_input(model, batches, first_batch):
         first_batch: A batch that is like all others, except for its size.
     """
     if keras.backend.backend() != "tensorflow":
-        return batches if isinstance(first_batch, tuple) else seams.bare(batches)
+        return batches if isinstance(first_batch, tuple) else seams.adapter_without_targets(batches)
     from tf_lamb.tensorflow import feeding
 
     # seam: Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`. With a strategy, `fit` takes a first
@@ -49,7 +49,7 @@ def _fit_input(model, batches, first_batch):
     )
 
 
-def _tensor(array):
+def _to_tensor(array):
     """Returns a NumPy array as a tensor, except one of strings or objects."""
     return array if array.dtype.kind in "OSU" else keras.ops.convert_to_tensor(array)
 
@@ -57,33 +57,33 @@ def _tensor(array):
 def _call_on_batch(method, batch):
     """Calls a method of a model, such as `train_on_batch`, with a batch; returns its logs."""
     if keras.backend.backend() == "torch":  # Keras would pass NumPy arrays to the step
-        batch = mapped(_tensor, batch)
-    with seams.parts_may_lack():
+        batch = mapped(_to_tensor, batch)
+    with seams.allow_missing_parts():
         return method(*batch, return_dict=True)
 
 
-def _read_source(source):
+def _read_source(optimizer):
     """Reads a `Lamb` or `Muon` of Keras into a `Source` for `migrate`; returns None for others.
 
     Raises:
         ValueError: If the optimizer is not built, or is a `Muon` of Keras before 3.13.
     """
     Muon = getattr(keras.optimizers, "Muon", ())  # old versions of Keras 3 lack it
-    if not isinstance(source, (keras.optimizers.Lamb, Muon)):
+    if not isinstance(optimizer, (keras.optimizers.Lamb, Muon)):
         return None
-    peer = peers.KERAS_MUON if isinstance(source, Muon) else peers.KERAS_LAMB
-    if not source.built:
+    peer = peers.KERAS_MUON if isinstance(optimizer, Muon) else peers.KERAS_LAMB
+    if not optimizer.built:
         raise ValueError(f"{peer.title} has no slots before it is built: train it first.")
-    if isinstance(source, Muon) and not hasattr(source, "momentums"):
+    if isinstance(optimizer, Muon) and not hasattr(optimizer, "momentums"):
         raise ValueError(
             f"{peer.title} before Keras 3.13 (yours is {keras.__version__}) keeps other slots and "
             "scales its updates otherwise: nothing of it can go on here. Begin anew with "
             "tf_lamb.Muon. Nothing was changed."
         )
-    config = source.get_config()
-    slot_variables, scalars = _kept_by(source, peer, config)
+    config = optimizer.get_config()
+    slot_variables, scalars = _slots_and_scalars(optimizer, peer, config)
     used_ids = {id(variable) for variables in slot_variables.values() for variable in variables}
-    used_ids |= {id(source._iterations), id(source._learning_rate)}
+    used_ids |= {id(optimizer._iterations), id(optimizer._learning_rate)}
     if config["use_ema"]:  # Keras averages at every micro-batch, this package at every update
         config["ema_momentum"] **= config["gradient_accumulation_steps"] or 1
     # The config of Keras's optimizers does not hold what is excluded from decay, so the report of
@@ -91,21 +91,21 @@ def _read_source(source):
     options = {} if config["weight_decay"] or config.get("adam_weight_decay") else {"unsaid": ()}
     return Source.of_peer(
         peer,
-        step_of(source),
-        _slots(source, peer, slot_variables, scalars),
+        step_of(optimizer),
+        _slot_arrays(optimizer, slot_variables, scalars),
         config,
-        all_arguments=source.get_config(),
+        all_arguments=optimizer.get_config(),
         scalars=scalars,
-        unplaced=tuple(v.path for v in source.variables if id(v) not in used_ids),
+        unplaced=tuple(v.path for v in optimizer.variables if id(v) not in used_ids),
         **options,
     )
 
 
-def _kept_by(source, peer, config):
+def _slots_and_scalars(optimizer, peer, config):
     """Returns the slots and the scalars that an optimizer of Keras keeps.
 
     Args:
-        source: The optimizer, a `Lamb` or `Muon` of Keras.
+        optimizer: The optimizer, a `Lamb` or `Muon` of Keras.
         peer: Its `Peer`.
         config: Its config.
 
@@ -115,54 +115,57 @@ def _kept_by(source, peer, config):
     """
     is_muon = peer is peers.KERAS_MUON
     slot_variables = {
-        "momentum": source.momentums if is_muon else source._momentums,
-        "velocity": source.adam_velocities if is_muon else source._velocities,
+        "momentum": optimizer.momentums if is_muon else optimizer._momentums,
+        "velocity": optimizer.adam_velocities if is_muon else optimizer._velocities,
     }
     scalars = {}
     if steps := config["gradient_accumulation_steps"]:
-        slot_variables[of_micro_steps("accumulator", steps)] = source._accumulated_gradients
-        micro_step = as_int(source._iterations) % steps
+        slot_variables[of_micro_steps("accumulator", steps)] = optimizer._accumulated_gradients
+        micro_step = as_int(optimizer._iterations) % steps
         scalars[of_micro_steps("micro_step", steps)] = numpy_of(micro_step)
     if config["use_ema"]:
-        slot_variables["average"] = source._model_variables_moving_average
+        slot_variables["average"] = optimizer._model_variables_moving_average
         # Until the first update is done, Keras sets each average to its weight.
-        scalars["has_averages"] = numpy_of(min(step_of(source), 1))
+        scalars["has_averages"] = numpy_of(min(step_of(optimizer), 1))
     return slot_variables, scalars
 
 
-def _slots(source, peer, kept, scalars):
+def _slot_arrays(optimizer, slot_variables, scalars):
     """Reads the slots of an optimizer of Keras into NumPy arrays.
 
     Args:
-        source: The optimizer.
-        peer: Its `Peer`.
-        kept: The slots as `_kept_by` returns them.
-        scalars: The scalars as `_kept_by` returns them. They say whether the optimizer has averages
-            and sums of micro-batches yet; otherwise these are left out.
+        optimizer: The optimizer.
+        slot_variables: The slots as `_slots_and_scalars` returns them.
+        scalars: The scalars as `_slots_and_scalars` returns them. They say whether the optimizer
+            has averages and sums of micro-batches yet; otherwise these are left out.
 
     Returns:
         Path of a variable -> name of a slot -> array.
     """
-    is_begun = {name.partition("_of_")[0]: value.any() for name, value in scalars.items()}
-    slots: dict[str, dict] = {name: {} for name in names_of(source._trainable_variables)}
-    for slot, variables in kept.items():
-        is_sum = slot.startswith("accumulator")
-        if is_begun.get("micro_step" if is_sum else f"has_{slot}s", True):
+    is_nonzero = {name.partition("_of_")[0]: value.any() for name, value in scalars.items()}
+    slots: dict[str, dict] = {name: {} for name in names_of(optimizer._trainable_variables)}
+    for slot, variables in slot_variables.items():
+        is_accumulator = slot.startswith("accumulator")
+        if is_nonzero.get("micro_step" if is_accumulator else f"has_{slot}s", True):
             for name, variable in zip(slots, variables, strict=True):
                 if variable is not None:
-                    slots[name][slot] = _total(source, variable) if is_sum else numpy_of(variable)
+                    slots[name][slot] = (
+                        _sum_over_replicas(optimizer, variable)
+                        if is_accumulator
+                        else numpy_of(variable)
+                    )
     return slots
 
 
-def _total(source, accumulator):
+def _sum_over_replicas(optimizer, accumulator):
     """Returns the sum of an accumulator over all replicas."""
     if keras.backend.backend() != "tensorflow":
         return numpy_of(accumulator)
-    copies = source._distribution_strategy.experimental_local_results(arrays.native(accumulator))
+    copies = optimizer._distribution_strategy.experimental_local_results(arrays.native(accumulator))
     return sum(map(numpy_of, copies))
 
 
-def _checkpoints():
+def _import_checkpoints():
     """Imports and returns the module that reads optimizers from files; this loads TensorFlow."""
     from tf_lamb.tensorflow import checkpoints
 
@@ -175,11 +178,11 @@ frontends.register(
         family,
         layers,
         schedules,
-        _devices,
+        _device_count,
         _fit_input,
         _call_on_batch,
         _read_source,
-        _checkpoints,
+        _import_checkpoints,
         unlisted.unlisted,
     )
 )

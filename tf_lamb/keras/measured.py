@@ -111,7 +111,7 @@ class MeasuringOptimizer(BaseOptimizer):
         if isinstance(inner, LayerwiseOptimizer):
             inner.gradients_are_summed = True
         elif keras.backend.backend() == "tensorflow":
-            seams.leave_sums(inner)
+            seams.disable_sum_over_replicas(inner)
 
     def _take_rate(self, inner):
         """Replaces the inner optimizer's learning rate by AdaScale's schedule, which reads it."""
@@ -126,7 +126,7 @@ class MeasuringOptimizer(BaseOptimizer):
         """
         if self.built or not variables:
             return
-        processes.agree_on(self, variables)
+        processes.check_same_optimizer(self, variables)
         inner, strategy = self.inner_optimizer, None
         if keras.backend.backend() == "tensorflow":
             strategy = self._distribution_strategy
@@ -136,7 +136,7 @@ class MeasuringOptimizer(BaseOptimizer):
             inner.build(variables)
         super().build(variables)
         self._start(Backend(inner, list(variables), strategy, self._replicas, gathers), variables)
-        self._set_weights_of_files()
+        self._apply_deferred_weights()
 
     def _add(self, name, shape, dtype, initializer, is_per_replica):
         """Adds a variable of the measurements.

@@ -40,7 +40,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     _schedules = schedules
     _counts = "int32"
     _shares = None  # under `shard_update` a `sharding.Shares`: how arrays are split over devices
-    _hides_shown = False  # whether `variables` leaves observed trust ratios out
+    _hides_trust_ratios = False  # whether `variables` leaves observed trust ratios out
     _replicas = 1  # on JAX, how many replicas' gradients come stacked; 1 if they come summed
 
     def __init__(self, learning_rate, **arguments):
@@ -72,7 +72,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             check_built_for(self, variables, self._trainable_variables_indices)
             return
         sharding.check_whole(variables, self.name)
-        processes.agree_on(self, variables)
+        processes.check_same_optimizer(self, variables)
         # After the build of an optimizer from a config, its model's weights may be loaded from a
         # file. So the plan must not warn of present weights that are near zero.
         plan = self._planner.build(variables, will_load=self._is_from_config)
@@ -80,7 +80,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             self._shares = sharding.Shares([v for v in variables if not is_overwritten(v)])
         super().build(variables)
         self._make_storage(variables, plan, self._moving_averages if self.use_ema else ())
-        self._widest = averages.widest(variables)
+        self._widest = averages.average_dtype(variables)
         self._update = update.make_update(
             self.rule,
             self._settings.jit_compile,
@@ -88,7 +88,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             self._shares is not None,
             self._update_arguments() | {"assign": self.assign},
         )
-        self._set_weights_of_files()
+        self._apply_deferred_weights()
 
     def add_variable(self, shape, initializer="zeros", dtype=None, **kwargs):
         """Adds a variable as Keras does, but in float32 if the dtype is in half precision.
@@ -271,12 +271,12 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     def variables(self):
         """Keras's list of variables; on JAX, those that record trust ratios follow."""
         keras_variables = super().variables
-        if self._hides_shown or not self._storage or keras.backend.backend() != "jax":
+        if self._hides_trust_ratios or not self._storage or keras.backend.backend() != "jax":
             return keras_variables
         # A step on JAX can change only the variables that it is handed.
         return [*keras_variables, *self._storage.vectors()]
 
-    _model_variables_moving_average = averages.for_swapping
+    _model_variables_moving_average = averages.swappable_averages
 
     @property
     def iterations(self):

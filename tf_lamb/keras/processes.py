@@ -18,11 +18,11 @@ from tf_lamb.api.variables import names_of
 from tf_lamb.core.messages import differences_text
 from tf_lamb.keras import seams, sharding
 
-PATIENCE = 600  # seconds to wait for another process, which may have to read and write files
-_rounds = itertools.count()
+TIMEOUT_SECONDS = 600  # to wait for another process, which may have to read and write files
+_key_numbers = itertools.count()
 
 
-def members():
+def mesh_process_ids():
     """Returns the numbers of the processes whose devices are in the mesh."""
     if not sharding.is_distributed():
         return [0]
@@ -35,7 +35,7 @@ def members():
     return sorted({device.process_index for device in mesh.devices.flat})
 
 
-def by_chief(act):
+def run_in_first_process(function):
     """Calls a function in the first process alone, and returns its result in every process.
 
     The other processes wait until the function has returned. It runs without the distribution,
@@ -43,27 +43,27 @@ def by_chief(act):
     together.
 
     Args:
-        act: A function without arguments, whose result JSON can hold.
+        function: A function without arguments, whose result JSON can hold.
 
     Raises:
         RuntimeError: In the other processes, if the function fails or does not return in time.
     """
-    if len(process_ids := members()) == 1:
-        return act()
+    if len(process_ids := mesh_process_ids()) == 1:
+        return function()
     import jax
 
-    store, key = _store(), f"tf_lamb/{next(_rounds)}"
+    store, key = _store(), f"tf_lamb/{next(_key_numbers)}"
     if jax.process_index() != process_ids[0]:
-        answer = json.loads(_read(store, key, 2 * PATIENCE))
-        if answer["error"]:
+        message = json.loads(_wait_for_text(store, key, 2 * TIMEOUT_SECONDS))
+        if message["error"]:
             raise RuntimeError(
-                f"Process {process_ids[0]}, which acts for all, failed: {answer['error']}"
+                f"Process {process_ids[0]}, which acts for all, failed: {message['error']}"
             )
-        return answer["result"]
+        return message["result"]
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
-        result = act()
+        result = function()
     except BaseException as error:
         store.key_value_set(key, json.dumps({"error": repr(error)}))
         raise
@@ -73,36 +73,38 @@ def by_chief(act):
     return result
 
 
-def agree(what, facts):
+def check_agreement(subject, make_texts):
     """Raises an error in every process if a text that should be equal in all of them differs.
 
     Args:
-        what: What is compared, for the message.
-        facts: A function that returns the texts of this process, name -> text. It is not called if
-            there is only one process.
+        subject: What is compared, for the message.
+        make_texts: A function that returns the texts of this process, name -> text. It is not
+            called if there is only one process.
 
     Raises:
         ValueError: If the processes differ.
-        RuntimeError: If a process does not call this function within `PATIENCE` seconds.
+        RuntimeError: If a process does not call this function within `TIMEOUT_SECONDS` seconds.
     """
-    if len(process_ids := members()) == 1:
+    if len(process_ids := mesh_process_ids()) == 1:
         return
     import jax
 
-    store, key = _store(), f"tf_lamb/{next(_rounds)}"
-    store.key_value_set(f"{key}/{jax.process_index()}", json.dumps({"it": what, **facts()}))
+    store, key = _store(), f"tf_lamb/{next(_key_numbers)}"
+    store.key_value_set(f"{key}/{jax.process_index()}", json.dumps({"it": subject, **make_texts()}))
 
     def compare():
-        facts_by_process = {
-            f"process {process_id}": json.loads(_read(store, f"{key}/{process_id}", PATIENCE))
+        texts_by_process = {
+            f"process {process_id}": json.loads(
+                _wait_for_text(store, f"{key}/{process_id}", TIMEOUT_SECONDS)
+            )
             for process_id in process_ids
         }
-        return differences_text(facts_by_process)
+        return differences_text(texts_by_process)
 
-    if difference := by_chief(compare):
+    if difference := run_in_first_process(compare):
         raise ValueError(
-            f"The processes differ in {what}: {difference}. Start the same program with the same "
-            "arguments in all of them, and give each as many examples as the others."
+            f"The processes differ in {subject}: {difference}. Start the same program with the "
+            "same arguments in all of them, and give each as many examples as the others."
         )
 
 
@@ -123,7 +125,7 @@ def _store():
     return store
 
 
-def _read(store, key, seconds):
+def _wait_for_text(store, key, seconds):
     """Waits until another process has written a text under a key, and returns the text.
 
     Args:
@@ -145,10 +147,10 @@ def _read(store, key, seconds):
         ) from error
 
 
-# -- the facts that are compared -------------------------------------------------------------------
+# -- the texts that are compared -------------------------------------------------------------------
 
 
-def agree_on(optimizer, variables):
+def check_same_optimizer(optimizer, variables):
     """Raises if the processes build different optimizers, or begin with different weights.
 
     It also makes `fit` compare the first batch of each epoch. With batches of different sizes, the
@@ -161,24 +163,26 @@ def agree_on(optimizer, variables):
     Raises:
         ValueError: If the processes differ.
     """
-    agree(f"the optimizer {optimizer.name}", lambda: _facts(optimizer, variables))
+    check_agreement(
+        f"the optimizer {optimizer.name}", lambda: _compared_texts(optimizer, variables)
+    )
     # No other function gets a batch from `fit` before a computation that needs all processes.
     distribution = keras.distribution.distribution()
-    if len(members()) > 1 and "get_data_layout" not in vars(distribution):
-        seams.use_data_layout(distribution, _comparing(distribution.get_data_layout))
+    if len(mesh_process_ids()) > 1 and "get_data_layout" not in vars(distribution):
+        seams.use_data_layout(distribution, _with_comparison(distribution.get_data_layout))
 
 
-def _comparing(get_data_layout):
+def _with_comparison(get_data_layout):
     """Wraps `get_data_layout`, to compare between processes the shape that it gets."""
 
     def get_compared_layout(shape):
-        agree("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})
+        check_agreement("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})
         return get_data_layout(shape)
 
     return get_compared_layout
 
 
-def _facts(optimizer, variables):
+def _compared_texts(optimizer, variables):
     """Returns what has to be equal in all processes, name -> text.
 
     These are the mesh, the optimizer's config, and the dtype, shape and checksum of each variable.
@@ -199,23 +203,23 @@ def _facts(optimizer, variables):
 
 
 @contextlib.contextmanager
-def gathered(variables):
+def gathered_variables(variables):
     """Gathers variables that are split over processes, for the time of a `with` block.
 
     In the block, each variable holds its whole array in every process. All processes must enter
     the block.
     """
-    parts = []
+    split_arrays = []
     try:
-        if len(members()) > 1:
+        if len(mesh_process_ids()) > 1:
             from jax.experimental.multihost_utils import process_allgather
 
             for variable in variables:
                 array = variable.value
                 if not getattr(array, "is_fully_replicated", True):  # NumPy's arrays are whole
-                    parts.append((variable, array))
+                    split_arrays.append((variable, array))
                     seams.put_array(variable, process_allgather(array, tiled=True))
         yield
     finally:
-        for variable, array in parts:
+        for variable, array in split_arrays:
             seams.put_array(variable, array)

@@ -51,24 +51,28 @@ def install():
     also give these different names, by `Variable._path`, too. If two of ours had one name, two
     variables would have one path, and `get_state_tree` would refuse the model.
     """
-    keras.Model._setattr_hook = _noting_model(keras.Model._setattr_hook)
+    keras.Model._setattr_hook = _recording_model(keras.Model._setattr_hook)
     wrapper = keras.optimizers.LossScaleOptimizer
-    stepping = {
-        "build": _built_by(wrapper.build),
-        "apply": _apply,
-        "stateless_apply": _checked(keras.optimizers.Optimizer.stateless_apply),
+    step_methods = {
+        "build": _with_scale_control(wrapper.build),
+        "apply": _apply_unscaled,
+        "stateless_apply": _with_model_check(keras.optimizers.Optimizer.stateless_apply),
     }
-    files = {"save_own_variables": _save, "load_own_variables": _load, "set_weights": _set_weights}
-    kinds: list = [(Layerwise, stepping), ((Layerwise, MeasureNoise), files)]
-    for kind, methods in kinds:
+    file_methods = {
+        "save_own_variables": _save_scale,
+        "load_own_variables": _load_scale,
+        "set_weights": _set_all_weights,
+    }
+    methods_by_class: list = [(Layerwise, step_methods), ((Layerwise, MeasureNoise), file_methods)]
+    for inner_class, methods in methods_by_class:
         for name, method in methods.items():
-            setattr(wrapper, name, named.where_inside(kind, method, getattr(wrapper, name)))
+            setattr(wrapper, name, named.where_inside(inner_class, method, getattr(wrapper, name)))
     if multi_optimizer := getattr(keras.optimizers, "MultiOptimizer", None):  # Keras 3.15 has it
         for name in ("__init__", "build"):
-            setattr(multi_optimizer, name, _then_names_apart(getattr(multi_optimizer, name)))
+            setattr(multi_optimizer, name, _with_distinct_names(getattr(multi_optimizer, name)))
 
 
-def _then_names_apart(method):
+def _with_distinct_names(method):
     """Wraps `__init__` or `build` of `MultiOptimizer`, to give its optimizers different names."""
 
     @functools.wraps(method)
@@ -83,20 +87,20 @@ def _then_names_apart(method):
     return wrapped
 
 
-def _rename(optimizer, taken):
+def _rename(optimizer, used_names):
     """Adds a number to the name of an optimizer if the name is taken, also in variables' paths."""
     old_name = optimizer.name
     names = (f"{old_name}_{i}" if i else old_name for i in itertools.count())
-    optimizer.name = next(name for name in names if name not in taken)
+    optimizer.name = next(name for name in names if name not in used_names)
     if optimizer.name != old_name:
         for variable in optimizer.variables:
-            parts = variable.path.split("/")
+            path_parts = variable.path.split("/")
             variable._path = "/".join(
-                optimizer.name if part == old_name else part for part in parts
+                optimizer.name if path_part == old_name else path_part for path_part in path_parts
             )
 
 
-def _noting_model(setattr_hook):
+def _recording_model(setattr_hook):
     """Wraps the hook, to record the model that an optimizer is assigned to."""
 
     def method(model, name, value):
@@ -107,19 +111,19 @@ def _noting_model(setattr_hook):
     return method
 
 
-def _built_by(build):
+def _with_scale_control(build):
     """Wraps `build` of the wrapper, to have the optimizer inside change the loss scale."""
 
     def method(wrapper, variables):
         unwrapped(wrapper)._follow_loss_scale(
-            functools.partial(_move, wrapper), lambda: wrapper.dynamic_scale
+            functools.partial(_change_scale, wrapper), lambda: wrapper.dynamic_scale
         )
         build(wrapper, variables)
 
     return method
 
 
-def _checked(stateless_apply):
+def _with_model_check(stateless_apply):
     """Wraps `stateless_apply`, to check first that `fit` trains the model of the build."""
 
     def method(wrapper, *arguments):
@@ -129,7 +133,7 @@ def _checked(stateless_apply):
     return method
 
 
-def _apply(wrapper, grads, trainable_variables=None):
+def _apply_unscaled(wrapper, grads, trainable_variables=None):
     """Replaces `apply` of the wrapper: divides gradients by the loss scale, and passes them on.
 
     The optimizer inside gets them even if they are not finite; it then skips the update.
@@ -146,56 +150,57 @@ def _apply(wrapper, grads, trainable_variables=None):
     wrapper.inner_optimizer.apply(unscaled, trainable_variables)
 
 
-def _move(wrapper, due, overflowed):
+def _change_scale(wrapper, is_update, overflows):
     """Halves the loss scale after an update that overflowed; doubles it after many that did not.
 
     Args:
         wrapper: The wrapper. Its `dynamic_growth_steps` says after how many updates it doubles.
-        due: Whether this micro-batch ends an update, a boolean scalar.
-        overflowed: Whether that update's gradients are not finite, a boolean scalar.
+        is_update: Whether this micro-batch ends an update, a boolean scalar.
+        overflows: Whether that update's gradients are not finite, a boolean scalar.
     """
-    scale, steps = map(arrays.native, (wrapper.dynamic_scale, wrapper.step_counter))
-    old_scale, old_steps = map(ops.convert_to_tensor, (scale, steps))
-    grows = ~overflowed & (old_steps >= wrapper.dynamic_growth_steps - 1)
-    steps.assign(ops.where(due, ops.where(overflowed | grows, 0, old_steps + 1), old_steps))
-    factor = ops.where(overflowed, 0.5, ops.where(grows, 2.0, 1.0))
-    scale.assign(ops.where(due, old_scale * ops.cast(factor, old_scale.dtype), old_scale))
+    scale, step_counter = map(arrays.native, (wrapper.dynamic_scale, wrapper.step_counter))
+    old_scale, old_count = map(ops.convert_to_tensor, (scale, step_counter))
+    doubles = ~overflows & (old_count >= wrapper.dynamic_growth_steps - 1)
+    new_count = ops.where(overflows | doubles, 0, old_count + 1)
+    step_counter.assign(ops.where(is_update, new_count, old_count))
+    factor = ops.where(overflows, 0.5, ops.where(doubles, 2.0, 1.0))
+    scale.assign(ops.where(is_update, old_scale * ops.cast(factor, old_scale.dtype), old_scale))
 
 
 # The variables of a `LossScaleOptimizer` that are saved. Its learning rate is not, because the
 # optimizer inside saves it.
-_SCALE = ("step_counter", "dynamic_scale")
+_SCALE_VARIABLES = ("step_counter", "dynamic_scale")
 
 
-def _save(wrapper, store):
+def _save_scale(wrapper, store):
     """Replaces `save_own_variables` of the wrapper: saves the loss scale's variables by name."""
     if wrapper.built:
-        for name in _SCALE:
+        for name in _SCALE_VARIABLES:
             store[name] = arrays.to_numpy(getattr(wrapper, name))
 
 
-def _load(wrapper, store):
+def _load_scale(wrapper, store):
     """Replaces `load_own_variables` of the wrapper: loads the loss scale's variables."""
     if not wrapper.built:
         return
     variables, keys = wrapper._variables, list(store.keys())
-    for name in _SCALE:
+    for name in _SCALE_VARIABLES:
         variable = getattr(wrapper, name)
         # Files of earlier versions have all variables under their positions. One that has no more
         # than the wrapper has was saved before the build, so there is no loss scale to load.
         if name not in keys:
             name = str(next(i for i, candidate in enumerate(variables) if candidate is variable))
-        if name in _SCALE or len(keys) > len(variables):
+        if name in _SCALE_VARIABLES or len(keys) > len(variables):
             variable.assign(store[name][()])  # `[()]` reads an entry of HDF5
 
 
-def _set_weights(wrapper, weights):
+def _set_all_weights(wrapper, weights):
     """Replaces `set_weights` of the wrapper: sets its variables, then those of the one inside."""
     keras.optimizers.Optimizer.set_weights(wrapper, weights)
     wrapper.inner_optimizer.set_weights(weights[len(wrapper._variables) :])
 
 
-def leave_sums(optimizer):
+def disable_sum_over_replicas(optimizer):
     """Keeps one of Keras's own optimizers from summing gradients over replicas.
 
     `MeasureNoise` and `AdaScale` around it have summed them already.
@@ -225,7 +230,7 @@ def use_data_layout(distribution, get_data_layout):
     distribution.get_data_layout = get_data_layout
 
 
-def hide_shown(optimizer, wrapper):
+def hide_trust_ratios(optimizer, wrapper):
     """Keeps a wrapper from saving the recorded trust ratios of its optimizer (Keras 3.15.1).
 
     They are among the variables of the optimizer, which the wrapper saves and loads.
@@ -235,19 +240,19 @@ def hide_shown(optimizer, wrapper):
         wrapper: A wrapper of it, such as `LossScaleOptimizer`.
     """
 
-    def without_shown(method):
+    def without_trust_ratios(method):
         def wrapped(store):
-            optimizer._hides_shown = True
+            optimizer._hides_trust_ratios = True
             try:
                 method(store)
             finally:
-                optimizer._hides_shown = False
+                optimizer._hides_trust_ratios = False
 
         return wrapped
 
     for name in ("save_own_variables", "load_own_variables"):
         if name not in vars(wrapper):
-            setattr(wrapper, name, without_shown(getattr(wrapper, name)))
+            setattr(wrapper, name, without_trust_ratios(getattr(wrapper, name)))
 
 
 @contextlib.contextmanager
@@ -259,7 +264,7 @@ def lora_unmerged(model):
     Seams (Keras 3.15.1): `_flatten_layers`; Keras calls a `save_own_variables` and a
     `load_own_variables` that are set on a layer object.
     """
-    layers = [part for part in model._flatten_layers() if getattr(part, "lora_enabled", False)]
+    layers = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
     methods = keras.layers.Layer.save_own_variables, keras.layers.Layer.load_own_variables
     for layer, method in itertools.product(layers, methods):
         setattr(layer, method.__name__, functools.partial(method, layer))
@@ -271,7 +276,7 @@ def lora_unmerged(model):
 
 
 @contextlib.contextmanager
-def parts_may_lack():
+def allow_missing_parts():
     """Lets `test_on_batch` take a batch without sample weights or targets, in a `with` block.
 
     This is for training under a distribution. There `_distribute_data` of the JAX backend of Keras
@@ -309,7 +314,7 @@ def put_array(variable, array):
     variable._value = array
 
 
-def bare(batches):
+def adapter_without_targets(batches):
     """Returns an adapter that gives `fit` inputs without targets (Keras 3.12.0 to 3.15.1).
 
     Keras's adapter requires tuples when it is made. So inputs are put into tuples first, and taken
