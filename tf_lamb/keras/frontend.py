@@ -183,6 +183,6 @@ frontends.register(
         _call_on_batch,
         _read_source,
         _import_checkpoints,
-        unlisted.unlisted,
+        unlisted.unlisted_state,
     )
 )

@@ -39,7 +39,7 @@ def has_listed_layers(layer):
     return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
 
 
-def unfrozen(variables):
+def select_trainable(variables):
     """Returns the variables whose layers are not frozen now."""
     return [variable for variable in variables if variable.trainable]
 
@@ -149,29 +149,27 @@ def has_accelerator():
     return ops.convert_to_tensor(0.0).device.type != "cpu"
 
 
-def refuse(skipped, finite, refusal, paths):
+def raise_if_skipped(is_skipped, is_finite, refusal, paths):
     """Raises FloatingPointError, when a step runs, if it was skipped.
 
     Args:
-        skipped: Whether the step was skipped, a boolean scalar.
-        finite: Whether each gradient is finite, a boolean vector.
+        is_skipped: Whether the step was skipped, a boolean scalar.
+        is_finite: Whether each gradient is finite, a boolean vector.
         refusal: The beginning of the message, to which the paths that are not finite are added.
-        paths: The paths of the variables, in the order of `finite`.
+        paths: The paths of the variables, in the order of `is_finite`.
     """
 
-    def check(skipped, finite):
-        if skipped:
-            nonfinite = (
-                path for path, is_finite in zip(paths, finite, strict=True) if not is_finite
-            )
+    def check(is_skipped, is_finite):
+        if is_skipped:
+            nonfinite = (path for path, finite in zip(paths, is_finite, strict=True) if not finite)
             raise FloatingPointError(f"{refusal}{', '.join(nonfinite)}.")
 
-    if arrays.concrete_bool(skipped) is None:
+    if arrays.concrete_bool(is_skipped) is None:
         import jax
 
-        jax.debug.callback(check, skipped, finite)
+        jax.debug.callback(check, is_skipped, is_finite)
     else:
-        check(*map(arrays.to_numpy, (skipped, finite)))
+        check(*map(arrays.to_numpy, (is_skipped, is_finite)))
 
 
 # -- functions that `host.py` of tf_keras has, too, besides `put` ----------------------------------
@@ -237,4 +235,4 @@ def vector_like(optimizer, variable, name):
 
 
 # Converts a saved array to the shape of a variable, as `api.optimizers.frontend.Host.fit` says.
-fit = sharding.fitting
+fit = sharding.convert_gradient_sums

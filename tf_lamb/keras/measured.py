@@ -171,14 +171,14 @@ class MeasuringOptimizer(BaseOptimizer):
                 self.build(list(trainable_variables))
         variables = list(trainable_variables or self._trainable_variables)
         self._check_variables_are_known(variables)
-        overwriting, trained = overwritten.split(grads, variables)
+        overwriting_pairs, trained = overwritten.split_pairs(grads, variables)
         pairs = [*zip(*self._filter_empty_gradients(*trained), strict=True)]
 
-        def apply(pairs):
+        def apply_inner(pairs):
             # The "gradient" of an overwritten variable is its next value, which is not measured.
-            self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting, strict=True)))
+            self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting_pairs, strict=True)))
 
-        self.step(pairs, apply, host.unfrozen(self._trainable_variables))
+        self.step(pairs, apply_inner, host.select_trainable(self._trainable_variables))
 
     def _sums(self, pairs):
         """Returns (gradient, variable) pairs whose gradients are summed over replicas.
@@ -188,8 +188,8 @@ class MeasuringOptimizer(BaseOptimizer):
         """
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":
             return pairs
-        reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
-        return list(reduce(self.inner_optimizer, pairs))
+        all_reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
+        return list(all_reduce(self.inner_optimizer, pairs))
 
     def _position(self, variable):
         """Returns the position of a variable among those of the build."""

@@ -114,8 +114,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             initializer: Ignored: the new variable begins with zeros.
         """
         scope: contextlib.AbstractContextManager = contextlib.nullcontext()
-        adds_up = name == "gradient_accumulator" and not is_overwritten(reference_variable)
-        if adds_up and keras.backend.backend() == "tensorflow":
+        is_accumulator = name == "gradient_accumulator" and not is_overwritten(reference_variable)
+        if is_accumulator and keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 
             scope = replicas.per_replica_variables()
@@ -137,14 +137,14 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         layout, shape = sharding.layout_and_shape(
             variable, name, shape, self._shares, self._replicas
         )
-        place: contextlib.AbstractContextManager = contextlib.nullcontext()
+        placement: contextlib.AbstractContextManager = contextlib.nullcontext()
         if keras.backend.backend() == "tensorflow":
             from tf_lamb.tensorflow import replicas
 
-            place = replicas.colocated_with(
+            placement = replicas.colocated_with(
                 self._distribution_strategy, arrays.native(variable), dtype
             )
-        with place:
+        with placement:
             name = f"{path_of(variable).replace('/', '_')}_{name}"
             return super().add_variable(shape, initial, dtype, layout=layout, name=name)
 
@@ -169,22 +169,23 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             grads: The gradients; None for a variable without one.
             trainable_variables: Their variables; None for those of the build.
         """
-        passed = trainable_variables
-        variables = self._trainable_variables if passed is None else list(passed)
+        variables = (
+            self._trainable_variables if trainable_variables is None else list(trainable_variables)
+        )
         if len(grads) != len(variables) or not any(map(is_overwritten, variables)):
-            return super().apply(grads, passed)
+            return super().apply(grads, trainable_variables)
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(variables)
         self._check_variables_are_known(variables)
-        overwriting, trained = overwritten.split(grads, variables)
-        due, step = self._is_update(), self._iterations + 0
+        overwriting_pairs, trained = overwritten.split_pairs(grads, variables)
+        is_update, old_iterations = self._is_update(), self._iterations + 0
         if any(gradient is not None for gradient in trained[0]):
             super().apply(*trained)
         else:
             self._backend_apply_gradients([], [])
             self._iterations.assign_add(1)
-        overwritten.overwrite(self, overwriting, due, self._iterations > step)
+        overwritten.overwrite(self, overwriting_pairs, is_update, self._iterations > old_iterations)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
         """Leaves out frozen variables, to which Keras would apply constraints after this call.
@@ -205,17 +206,17 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         """
         pairs = zip(grads, trainable_variables, strict=True)
         gradients = [ops.cast(arrays.dense(g, v), arrays.compute_dtype(v.dtype)) for g, v in pairs]
-        unfrozen = host.unfrozen(self._trainable_variables)
-        missing = self.without_gradient(trainable_variables, unfrozen)
-        accumulators = (self._storage.accumulators[self._index_of(v)] for v in missing)
+        trainable = host.select_trainable(self._trainable_variables)
+        without_gradient = self.without_gradient(trainable_variables, trainable)
+        accumulators = (self._storage.accumulators[self._index_of(v)] for v in without_gradient)
         gradients += [ops.zeros(total.shape, total.dtype) for total in accumulators]
         if self._settings.shard_update and not self._shares:
             sharding.data_axis(f"shard_update=True of {self.name}")  # raises, with the reason
-        trained = [*trainable_variables, *missing]
+        trained = [*trainable_variables, *without_gradient]
         if not trained:
             self._count(trained, TAKEN)
             return
-        layers, state = self._layers_and_state(trained, missing)
+        layers, state = self._layers_and_state(trained, without_gradient)
         if keras.backend.backend() == "tensorflow":
             gradients = sums.aggregate(self, gradients, state.accumulators)
         apply_update = functools.partial(
@@ -230,13 +231,13 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             # `torch.autocast` would take products in half precision.
             with arrays.without_autocast():
                 apply_update(gradients)
-        for variable in (v for v in missing if v.constraint is not None):
+        for variable in (v for v in without_gradient if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # Keras's `apply` constrains the others
 
-    def _add_iterations(self, stepped):
-        """Subtracts 1 from `_iterations` unless `stepped` is true, because Keras always adds 1."""
+    def _add_iterations(self, is_taken):
+        """Subtracts 1 from `_iterations` unless `is_taken` is true, because Keras always adds 1."""
         iterations = arrays.native(self._iterations)
-        iterations.assign_sub(1 - ops.cast(stepped, iterations.dtype))
+        iterations.assign_sub(1 - ops.cast(is_taken, iterations.dtype))
 
     def _averaged(self, variables):
         """Returns the positions of the variables whose moving averages a step updates.
@@ -258,8 +259,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     def _rate_in_config(self):
         """Returns the learning rate as Keras's config has it."""
         rate = self._learning_rate
-        has_number = self._given_rate is not None and isinstance(rate, keras.Variable)
-        if has_number and host.is_deleted(rate):  # as a `fit` that has failed on JAX leaves it
+        is_number = self._given_rate is not None and isinstance(rate, keras.Variable)
+        if is_number and host.is_deleted(rate):  # as a `fit` that has failed on JAX leaves it
             return self._given_rate
         return keras.optimizers.Optimizer.get_config(self)["learning_rate"]
 

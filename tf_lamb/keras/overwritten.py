@@ -14,7 +14,7 @@ from tf_lamb.api.variables import is_overwritten
 from tf_lamb.keras import arrays
 
 
-def split(grads, variables):
+def split_pairs(grads, variables):
     """Splits off the variables that are overwritten.
 
     Args:
@@ -25,19 +25,19 @@ def split(grads, variables):
         of gradients, None among them, and the list of variables.
     """
     pairs = list(zip(grads, variables, strict=True))
-    overwriting = [(g, v) for g, v in pairs if g is not None and is_overwritten(v)]
-    trained = [(g, v) for g, v in pairs if g is None or not is_overwritten(v)]
-    return overwriting, ([g for g, _ in trained], [v for _, v in trained])
+    overwriting_pairs = [(g, v) for g, v in pairs if g is not None and is_overwritten(v)]
+    trained_pairs = [(g, v) for g, v in pairs if g is None or not is_overwritten(v)]
+    return overwriting_pairs, ([g for g, _ in trained_pairs], [v for _, v in trained_pairs])
 
 
-def overwrite(optimizer, pairs, due, taken):
+def overwrite(optimizer, pairs, is_update, is_taken):
     """Overwrites variables with the largest of their "gradients" in an update.
 
     Args:
         optimizer: The optimizer, whose step has been taken or skipped.
         pairs: Pairs of a gradient of this replica, and a variable.
-        due: A scalar, whether this was the last micro-batch of an update.
-        taken: A scalar, whether the update has changed weights.
+        is_update: A scalar, whether this was the last micro-batch of an update.
+        is_taken: A scalar, whether the update has changed weights.
     """
     variables = [variable for _, variable in pairs]
     values = [ops.cast(gradient, variable.dtype) for gradient, variable in pairs]
@@ -49,16 +49,16 @@ def overwrite(optimizer, pairs, due, taken):
     if accumulators:
         totals = [accumulators[optimizer._get_variable_index(v)] for v in variables]
         values = [ops.maximum(v, ops.cast(t, v.dtype)) for v, t in zip(values, totals, strict=True)]
-        new_totals = [ops.where(due, ops.zeros_like(value), value) for value in values]
-        _assign(optimizer, totals, new_totals)
+        new_totals = [ops.where(is_update, ops.zeros_like(value), value) for value in values]
+        _assign_on_replicas(optimizer, totals, new_totals)
     new_values = [
-        ops.where(taken, value, ops.convert_to_tensor(variable))
+        ops.where(is_taken, value, ops.convert_to_tensor(variable))
         for value, variable in zip(values, variables, strict=True)
     ]
-    _assign(optimizer, variables, new_values)
+    _assign_on_replicas(optimizer, variables, new_values)
 
 
-def _assign(optimizer, variables, values):
+def _assign_on_replicas(optimizer, variables, values):
     """Assigns values that are the same on every replica."""
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow import replicas

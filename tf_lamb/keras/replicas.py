@@ -23,7 +23,7 @@ from tf_lamb.keras.optimizer import LayerwiseOptimizer
 GOLDEN_RATIO = 0x9E3779B9  # 2^32 over the golden ratio: its multiples, as seeds, lie far apart
 
 
-def seed_states(model):
+def seed_state_ids(model):
     """Returns the ids of the variables that are states of random generators."""
     return {
         id(generator.state)
@@ -123,7 +123,7 @@ def _train_step(model, state, data):
     # This is a warning, because an error in a step would lose the weights: Keras has taken them
     # out of the model's variables by now.
     if getattr(unwrapped(model.optimizer, MeasuringOptimizer), "_replicas", 1) == 1:
-        if sharding.data_axis("per_replica()")[2] > 1 and not _is_lent(model):
+        if sharding.data_axis("per_replica()")[2] > 1 and not _has_temporary_optimizer(model):
             warn(
                 f"{model.name} has been compiled with another optimizer since per_replica(): "
                 "gradients are summed in every micro-batch. Call per_replica(model) again."
@@ -139,13 +139,13 @@ def _train_step(model, state, data):
     return logs, (weights, non_trainable, optimizer_variables, metrics)
 
 
-def _is_lent(model):
+def _has_temporary_optimizer(model):
     """Returns whether the model has another optimizer for a time, as in a search for a rate.
 
     The optimizer of `compile` is then one for which `per_replica` was called.
     """
-    compiled = model._compile_config.config["optimizer"]
-    return getattr(unwrapped(compiled, MeasuringOptimizer), "_replicas", 1) > 1
+    compiled_optimizer = model._compile_config.config["optimizer"]
+    return getattr(unwrapped(compiled_optimizer, MeasuringOptimizer), "_replicas", 1) > 1
 
 
 def per_replica_gradients(model, weights, non_trainable, optimizer_variables, metrics, data):
@@ -176,47 +176,48 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
                 f"a batch of {leaf.shape[0]:,} does not split into the parts of {n} devices: give "
                 f"`fit` a batch_size that {n} divides, and leave out a last one that is smaller."
             )
-    seeds = seed_states(model)
+    seed_ids = seed_state_ids(model)
     # The "gradients" of these variables of float8 layers are their next values.
-    is_overwriting = [is_overwritten(v) for v in model.trainable_variables]
-    is_seed = [id(v) in seeds for v in model.non_trainable_variables]
+    are_next_values = [is_overwritten(v) for v in model.trainable_variables]
+    are_seeds = [id(v) in seed_ids for v in model.non_trainable_variables]
 
-    def replica(weights, non_trainable, optimizer_variables, metrics, data):
+    def compute_replica(weights, non_trainable, optimizer_variables, metrics, data):
         """Computes the results of one replica, from its part of `data` and from whole variables."""
         # This offset is added to the seeds of this replica, so that replicas draw different random
         # numbers, and subtracted after the step.
-        value = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
+        seed_offset = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
         non_trainable = [
-            v.at[0].add(value) if seed else v
-            for v, seed in zip(non_trainable, is_seed, strict=True)
+            v.at[0].add(seed_offset) if is_seed else v
+            for v, is_seed in zip(non_trainable, are_seeds, strict=True)
         ]
-        (_, results), gradients = gradient(
+        (_, results), gradients = loss_and_gradients(
             model, axis, weights, non_trainable, optimizer_variables, metrics, data
         )
         loss, predictions, non_trainable, metrics = results
         non_trainable = [
-            v.at[0].add(-value) if seed else _mean(v, axis)
-            for v, seed in zip(non_trainable, is_seed, strict=True)
+            v.at[0].add(-seed_offset) if is_seed else _mean_over_replicas(v, axis)
+            for v, is_seed in zip(non_trainable, are_seeds, strict=True)
         ]
         gradients = [
-            jax.lax.pmax(g, axis) if value else g[None] / n
-            for g, value in zip(gradients, is_overwriting, strict=True)
+            jax.lax.pmax(g, axis) if is_next_value else g[None] / n
+            for g, is_next_value in zip(gradients, are_next_values, strict=True)
         ]
         return jax.lax.pmean(loss, axis), predictions, non_trainable, metrics, gradients
 
-    split, replicated = jax.P(axis), jax.P()
+    split_spec, replicated_spec = jax.P(axis), jax.P()
     # `check_vma=True` refuses a layer's loop over values that only at first are equal on replicas.
     return jax.shard_map(
-        replica, mesh=distribution.device_mesh.backend_mesh, axis_names={axis}, check_vma=False,
-        in_specs=(replicated,) * 4 + (split,),
+        compute_replica,
+        mesh=distribution.device_mesh.backend_mesh, axis_names={axis}, check_vma=False,
+        in_specs=(replicated_spec,) * 4 + (split_spec,),
         out_specs=(
-            replicated, split, replicated, replicated,
-            [replicated if value else split for value in is_overwriting],
+            replicated_spec, split_spec, replicated_spec, replicated_spec,
+            [replicated_spec if is_next_value else split_spec for is_next_value in are_next_values],
         ),
     )(weights, non_trainable, optimizer_variables, metrics, data)  # fmt: skip
 
 
-def gradient(model, axis, weights, non_trainable, optimizer_variables, metrics, data):
+def loss_and_gradients(model, axis, weights, non_trainable, optimizer_variables, metrics, data):
     """Computes loss and gradients of one replica, and sums the loss's metrics over replicas.
 
     Args:
@@ -236,7 +237,7 @@ def gradient(model, axis, weights, non_trainable, optimizer_variables, metrics, 
     import jax
 
     value_and_gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
-    (scaled, (loss, predictions, non_trainable, updated)), gradients = value_and_gradient(
+    (scaled_loss, (loss, predictions, non_trainable, new_metrics)), gradients = value_and_gradient(
         weights,
         non_trainable,
         metrics,
@@ -248,12 +249,12 @@ def gradient(model, axis, weights, non_trainable, optimizer_variables, metrics, 
     loss_variables = {id(v) for metric in loss_metrics for v in metric.variables}
     metrics = [
         old + jax.lax.psum(new - old, axis) if id(v) in loss_variables else old  # metrics are sums
-        for v, old, new in zip(model.metrics_variables, metrics, updated, strict=True)
+        for v, old, new in zip(model.metrics_variables, metrics, new_metrics, strict=True)
     ]
-    return (scaled, (loss, predictions, non_trainable, metrics)), gradients
+    return (scaled_loss, (loss, predictions, non_trainable, metrics)), gradients
 
 
-def _mean(value, axis):
+def _mean_over_replicas(value, axis):
     """Returns the mean over replicas; an integer is a count, the same on each, and stays."""
     import jax
 

@@ -15,7 +15,7 @@ from keras.distribution import TensorLayout
 from tf_lamb.api.variables import is_overwritten, names_of, path_of
 from tf_lamb.core.messages import warn
 
-_LARGE = 0.01  # fraction of all parameters from which a variable is worth a warning
+_WARNED_FRACTION = 0.01  # fraction of all parameters from which a variable is worth a warning
 
 
 def is_distributed():
@@ -23,11 +23,11 @@ def is_distributed():
     return keras.backend.backend() == "jax" and keras.distribution.distribution() is not None
 
 
-def data_axis(what):
+def data_axis(caller):
     """Returns the distribution that is set, and the name and number of devices of its data axis.
 
     Args:
-        what: What needs the distribution, for the message.
+        caller: What needs the distribution, for the message.
 
     Raises:
         ValueError: If no distribution is set, or Keras does not run on JAX.
@@ -36,7 +36,7 @@ def data_axis(what):
         backend = keras.backend.backend()
         reason = "there is no distribution" if backend == "jax" else f"Keras runs on {backend!r}"
         raise ValueError(
-            f"{what} needs Keras's JAX backend and several devices, and {reason}: call keras."
+            f"{caller} needs Keras's JAX backend and several devices, and {reason}: call keras."
             "distribution.set_distribution(keras.distribution.DataParallel()) before the model is "
             "made, or leave it out."
         )
@@ -97,33 +97,37 @@ class Shares:
     """
 
     def __init__(self, variables):
-        self._distribution, self._name, self._devices = data_axis("shard_update=True")
-        unshared = [variable for variable in variables if self._name not in self._axes(variable)]
-        self._check(unshared, variables)
+        self._distribution, self._axis_name, self._device_count = data_axis("shard_update=True")
+        unshared = [
+            variable for variable in variables if self._axis_name not in self._axes(variable)
+        ]
+        self._check_can_split(unshared, variables)
 
-    def _check(self, whole, variables):
+    def _check_can_split(self, unshared, variables):
         """Raises if no variable can be split, and warns of large variables that cannot.
 
         Args:
-            whole: The variables that cannot be split.
+            unshared: The variables that cannot be split.
             variables: All variables.
         """
-        if len(whole) == len(variables) and self._devices > 1:
+        if len(unshared) == len(variables) and self._device_count > 1:
             raise ValueError(
-                f"shard_update=True has nothing to share out: no axis of any variable divides by "
-                f"the {self._devices} devices of the data axis {self._name!r}. Leave it out."
+                "shard_update=True has nothing to share out: no axis of any variable divides by "
+                f"the {self._device_count} devices of the data axis {self._axis_name!r}. Leave it "
+                "out."
             )
         sizes = {
             name: math.prod(variable.shape)
-            for name, variable in zip(names_of(whole), whole, strict=True)
+            for name, variable in zip(names_of(unshared), unshared, strict=True)
         }
-        threshold = _LARGE * sum(math.prod(variable.shape) for variable in variables)
+        threshold = _WARNED_FRACTION * sum(math.prod(variable.shape) for variable in variables)
         if large := {path: size for path, size in sizes.items() if size > threshold}:
             description = ", ".join(f"{path} ({size:,} parameters)" for path, size in large.items())
             warn(
                 f"shard_update=True leaves what accompanies {description} whole on each of the "
-                f"{self._devices} devices, 4 bytes a parameter and slot: no axis of it divides by "
-                f"{self._devices}. Pad it to a multiple, or train on another number of devices."
+                f"{self._device_count} devices, 4 bytes a parameter and slot: no axis of it "
+                f"divides by {self._device_count}. Pad it to a multiple, or train on another "
+                "number of devices."
             )
 
     def layout(self, variable, shape=None):
@@ -139,30 +143,32 @@ class Shares:
     def _axes(self, variable, shape=None):
         """Returns, for each axis of the slots, the axis of the mesh that splits it, or None."""
         axes = axes_of(variable) if shape is None else [None] * len(shape)
-        return _shared(variable.shape if shape is None else shape, axes, self._name, self._devices)
+        return _split_first_axis(
+            variable.shape if shape is None else shape, axes, self._axis_name, self._device_count
+        )
 
 
-def _shared(shape, axes, name, devices):
+def _split_first_axis(shape, axes, name, device_count):
     """Splits the first possible axis of an array along the data axis, unless one is split already.
 
     Args:
         shape: The shape of the array.
         axes: For each of its axes, the axis of the mesh that splits it, or None.
         name: The name of the data axis.
-        devices: The number of devices of that axis. It has to divide the length of the axis that is
-            split.
+        device_count: The number of devices of that axis. It has to divide the length of the axis
+            that is split.
 
     Returns:
         The new `axes`.
     """
     axes = list(axes)
     for i, (size, axis) in enumerate(zip(shape, axes, strict=True)):
-        if name not in axes and axis is None and size and size % devices == 0:
+        if name not in axes and axis is None and size and size % device_count == 0:
             axes[i] = name
     return axes
 
 
-def replicated(rank):
+def replicated_layout(rank):
     """Returns the layout of an array that each device has whole; None without a distribution."""
     if not is_distributed():
         return None
@@ -174,12 +180,12 @@ def is_on_cpus():
     return "cpu" in str(keras.distribution.distribution().device_mesh.devices.flat[0]).lower()
 
 
-def devices():
+def device_count():
     """Returns the number of devices of the data axis; 1 without a distribution."""
     return data_axis("")[2] if is_distributed() else 1
 
 
-def dealt(function, is_shared):
+def distribute_stacks(function, is_shared):
     """Wraps a function of stacked matrices, to have each device work on some of the matrices.
 
     These are the devices of the data axis. A matrix is whole on its device, so no product is split,
@@ -191,33 +197,36 @@ def dealt(function, is_shared):
         is_shared: Whether each device stores a share of every matrix, of arguments and results. If
             not, it stores all of them whole.
     """
-    distribution, name, n = data_axis("a stack")
+    distribution, name, device_count = data_axis("a stack")
 
-    def laid_out(stack, axes):
+    def distribute(stack, axes):
         layout = TensorLayout(axes, distribution.device_mesh)
         return keras.distribution.distribute_tensor(stack, layout)
 
-    def as_stored(stack):
+    def distribute_as_stored(stack):
         axes = [None] * len(stack.shape)
         if is_shared:
-            axes[1:] = _shared(stack.shape[1:], axes[1:], name, n)
-        return laid_out(stack, axes)
+            axes[1:] = _split_first_axis(stack.shape[1:], axes[1:], name, device_count)
+        return distribute(stack, axes)
 
-    def function_of_members(xp, *stacks, **settings):
-        count = stacks[0].shape[0]
+    def distributed_function(xp, *stacks, **settings):
+        matrix_count = stacks[0].shape[0]
 
-        def deal(stack):
-            n_others = len(stack.shape) - 1
-            padded = keras.ops.pad(stack, [(0, -count % n), *[(0, 0)] * n_others])
+        def distribute_to_devices(stack):
+            rest_rank = len(stack.shape) - 1
+            padded = keras.ops.pad(
+                stack, [(0, -matrix_count % device_count), *[(0, 0)] * rest_rank]
+            )
             # It first gets the layout in which it is stored. Otherwise XLA would split matrices
             # that are whole on a device, to exchange their parts.
-            return laid_out(as_stored(padded), [name, *[None] * n_others])
+            return distribute(distribute_as_stored(padded), [name, *[None] * rest_rank])
 
         return [
-            as_stored(result)[:count] for result in function(xp, *map(deal, stacks), **settings)
+            distribute_as_stored(result)[:matrix_count]
+            for result in function(xp, *map(distribute_to_devices, stacks), **settings)
         ]
 
-    return function_of_members
+    return distributed_function
 
 
 def layout_and_shape(variable, name, shape, shares, replicas):
@@ -241,7 +250,7 @@ def layout_and_shape(variable, name, shape, shares, replicas):
     elif shares:
         layout = shares.layout(variable, shape)
     elif shape is not None:
-        layout = replicated(len(shape))
+        layout = replicated_layout(len(shape))
     return layout, variable.shape if shape is None else shape
 
 
@@ -252,13 +261,13 @@ def per_replica_layout(variable):
     return TensorLayout([name, *axes], distribution.device_mesh)
 
 
-def fitting(own, part, value):
+def convert_gradient_sums(accumulator, part, value):
     """Converts saved gradient sums, one for each replica, to another number of replicas.
 
     An update only uses their total, so the first replica gets it, and the others get zeros.
 
     Args:
-        own: The accumulator of this optimizer.
+        accumulator: The accumulator of this optimizer.
         part: The `named.Part` of the variable whose gradients it adds up.
         value: The saved array.
 
@@ -266,17 +275,20 @@ def fitting(own, part, value):
         The new value of the accumulator; None if the shapes are not those of gradient sums.
     """
     rank = len(part.shape)
-    if any(tuple(array.shape)[len(array.shape) - rank :] != part.shape for array in (own, value)):
+    if any(
+        tuple(array.shape)[len(array.shape) - rank :] != part.shape
+        for array in (accumulator, value)
+    ):
         return None
     total = value.sum(axis=0) if value.ndim > rank else value
-    if len(own.shape) == rank:
+    if len(accumulator.shape) == rank:
         return total
-    parts = keras.ops.convert_to_numpy(keras.ops.zeros(own.shape, own.dtype)).copy()
+    parts = keras.ops.convert_to_numpy(keras.ops.zeros(accumulator.shape, accumulator.dtype)).copy()
     parts[0] = total
     return parts
 
 
-def like(variable, array):
+def with_layout_of(variable, array):
     """Returns an array, laid out as a variable is.
 
     Args:
@@ -287,7 +299,7 @@ def like(variable, array):
     return keras.distribution.distribute_tensor(array, variable._layout)
 
 
-def all_gathered(variable, shares, scalar):
+def gather_shares(variable, shares, scalar):
     """Gathers the shares of a variable's new value.
 
     If a collective operation writes into a donated variable itself, libtpu copies the old value
@@ -300,7 +312,7 @@ def all_gathered(variable, shares, scalar):
     """
     import jax
 
-    array, scalar = like(variable, shares), keras.ops.convert_to_tensor(scalar)
+    array, scalar = with_layout_of(variable, shares), keras.ops.convert_to_tensor(scalar)
     if not isinstance(scalar, jax.core.Tracer):
         return array
 

@@ -38,7 +38,7 @@ class Buffer:
             self.value.copy_(ops.convert_to_tensor(value))
 
 
-def unlisted(model):
+def unlisted_state(model):
     """Returns the state of a model that training may change and `model.variables` does not list.
 
     That is `tf.Variable`s on TensorFlow, a `Buffer` for each buffer on torch, and nothing on JAX.

@@ -24,19 +24,21 @@ class Choice:
     variables into that branch.
 
     Attributes:
-        due: A boolean scalar, whether new values are chosen. Defaults to None: always.
+        is_due: A boolean scalar, whether new values are chosen. Defaults to None: always.
     """
 
-    due: Any = None
+    is_due: Any = None
 
-    def of(self, new, old):
+    def choose(self, new, old):
         """Returns the new value if it is due, else the old one.
 
         Args:
             new: The new value.
             old: The old value, an array or a variable.
         """
-        return new if self.due is None else ops.where(self.due, new, ops.convert_to_tensor(old))
+        return (
+            new if self.is_due is None else ops.where(self.is_due, new, ops.convert_to_tensor(old))
+        )
 
     def assign(self, variable, value):
         """Assigns the new value to a variable if it is due.
@@ -45,11 +47,11 @@ class Choice:
             variable: The variable.
             value: The new value.
         """
-        variable.assign(self.of(value, variable.value))
+        variable.assign(self.choose(value, variable.value))
 
-    def __and__(self, due):
-        """Returns a `Choice` of new values only where `due`, a boolean scalar, is true, too."""
-        return Choice(due if self.due is None else self.due & due)
+    def __and__(self, is_due):
+        """Returns a `Choice` of new values only where `is_due`, a boolean scalar, is true, too."""
+        return Choice(is_due if self.is_due is None else self.is_due & is_due)
 
 
 ALWAYS = Choice()
@@ -61,15 +63,15 @@ class Update(step.Update):
 
     Attributes:
         is_shared: Whether each device works on its share of every variable.
-        deals: Whether each device works on some of the stacked matrices.
+        distributes_stacks: Whether each device works on some of the stacked matrices.
     """
 
     is_shared: bool = False
-    deals: bool = False
+    distributes_stacks: bool = False
 
     # In the order in which they run:
     #   __call__          reads the scalars, adds the micro-batch up, and counts at the end
-    #   _within           takes the step in a branch of the program, if it may not be due
+    #   _step_if_due      takes the step in a branch of the program, if it may not be due
     #   _apply_if_finite  sums over replicas and checks the gradients; a step that is skipped is
     #                     computed, but its results are not assigned (`Choice`)
     #   _apply            clips, and runs the rule of each layer, matrices of one shape together
@@ -90,34 +92,36 @@ class Update(step.Update):
         take_step = functools.partial(self._apply_if_finite, plan, state=state, scalars=scalars)
         if self.is_shared:
             pairs = zip(gradients, state.stored, strict=True)
-            gradients = [self._made_whole(g, stored.weight) for g, stored in pairs]
+            gradients = [self._with_layout_of_weight(g, stored.weight) for g, stored in pairs]
         if state.accumulators:
             totals = self._accumulate(gradients, state, scalars.is_update)
-            no_step = ops.zeros((len(gradients),), "bool"), ops.full((), False, "bool")
-            apply = functools.partial(take_step, totals)
-            finite, spike = self._within(scalars.is_update, apply, state, no_step)
+            no_step_result = ops.zeros((len(gradients),), "bool"), ops.full((), False, "bool")
+            apply_totals = functools.partial(take_step, totals)
+            is_finite, is_spike = self._step_if_due(
+                scalars.is_update, apply_totals, state, no_step_result
+            )
         else:
-            finite, spike = take_step(gradients)
+            is_finite, is_spike = take_step(gradients)
         if not state.skipped:
             return count(TAKEN)
-        skipped = scalars.is_update & ~ops.all(finite)
-        self._skip(skipped, finite, state, scalars, paths_of(plan))
-        outcome = ops.where(skipped, NONFINITE, TAKEN)
+        is_skipped = scalars.is_update & ~ops.all(is_finite)
+        self._count_skipped(is_skipped, is_finite, state, scalars, paths_of(plan))
+        outcome = ops.where(is_skipped, NONFINITE, TAKEN)
         if not state.spikes:
             return count(outcome)
         counter = state.spikes[1]
-        counter.assign_add(ops.cast(spike, counter.dtype))
-        return count(ops.where(spike, SPIKE, outcome))
+        counter.assign_add(ops.cast(is_spike, counter.dtype))
+        return count(ops.where(is_spike, SPIKE, outcome))
 
     @staticmethod
-    def _made_whole(gradient, weight):
+    def _with_layout_of_weight(gradient, weight):
         """Returns a gradient with the sharding of its weight, before each device takes its share.
 
         If XLA sees only the sharding into shares, it may also compute the gradient in shares, and
         then gathers its inputs, such as the gradient of a vocabulary's logits, on every device.
         """
         is_per_replica = len(gradient.shape) > len(weight.shape)
-        return gradient if is_per_replica else sharding.like(weight, gradient)
+        return gradient if is_per_replica else sharding.with_layout_of(weight, gradient)
 
     @staticmethod
     def _accumulate(gradients, state, is_update):
@@ -139,22 +143,22 @@ class Update(step.Update):
     def _apply_if_finite(self, plan, gradients, *, state, scalars):
         """Takes one step; returns which gradients are finite, and whether their norm is a spike."""
         gradients = [
-            self._aggregated(g, stored, scalars)
+            self._aggregate(g, stored, scalars)
             for g, stored in zip(gradients, state.stored, strict=True)
         ]
-        spike = ops.full((), False, "bool")
+        is_spike = ops.full((), False, "bool")
         if not state.skipped:
             self._apply(plan, gradients, state, scalars, ALWAYS)
-            return ops.ones((len(gradients),), "bool"), spike
-        finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
-        due = ops.all(finite)
+            return ops.ones((len(gradients),), "bool"), is_spike
+        is_finite = ops.stack([ops.isfinite(ops.sum(ops.square(g))) for g in gradients])
+        is_due = ops.all(is_finite)
         if state.spikes:
-            spike = due & self._watch(gradients, state.spikes[0])
-            due = due & ~spike
-        known_due = arrays.concrete_bool(due)
-        if known_due is not False:
-            self._apply(plan, gradients, state, scalars, ALWAYS if known_due else Choice(due))
-        return finite, spike
+            is_spike = is_due & self._watch(gradients, state.spikes[0])
+            is_due = is_due & ~is_spike
+        due_value = arrays.concrete_bool(is_due)
+        if due_value is not False:
+            self._apply(plan, gradients, state, scalars, ALWAYS if due_value else Choice(is_due))
+        return is_finite, is_spike
 
     def _watch(self, gradients, window):
         """Returns whether the norm of the gradients is a spike, and adds the norm to the window.
@@ -164,11 +168,13 @@ class Update(step.Update):
             window: The variable with the norms of the latest steps (`core/spikes.py`).
         """
         norm, old_window = spikes.global_norm(ops, gradients), ops.convert_to_tensor(window)
-        spike, new_window = spikes.detect_spike(ops, old_window, norm, deviations=self.deviations)
+        is_spike, new_window = spikes.detect_spike(
+            ops, old_window, norm, deviations=self.deviations
+        )
         window.assign(new_window)
-        return spike
+        return is_spike
 
-    def _aggregated(self, gradient, stored, scalars):
+    def _aggregate(self, gradient, stored, scalars):
         """Returns the gradient for the rule: the sum over replicas, the mean over micro-batches.
 
         If devices work on shares, it is sharded as the slots are.
@@ -177,17 +183,17 @@ class Update(step.Update):
             gradient = ops.sum(gradient, axis=0)
         if self.accumulation_steps:
             gradient = self.mean(ops, gradient, scalars)
-        return self._share(gradient, stored)
+        return self._as_share(gradient, stored)
 
-    def _share(self, array, stored):
+    def _as_share(self, array, stored):
         """Returns an array of a weight's shape; if devices work on shares, sharded as its slots."""
-        return self._like(stored.slots[0], array) if stored.slots else array
+        return self._with_layout_of(stored.slots[0], array) if stored.slots else array
 
-    def _like(self, variable, array):
+    def _with_layout_of(self, variable, array):
         """Returns an array with the sharding of a variable, if devices work on shares."""
-        return sharding.like(variable, array) if self.is_shared else array
+        return sharding.with_layout_of(variable, array) if self.is_shared else array
 
-    def _changed_by(self, state):
+    def _changed_variables(self, state):
         """Returns all variables that a step changes, except for counters."""
         stored = [v for entry in state.stored for v in (entry.weight, *entry.slots, entry.master)]
         averages = [average for average, _ in state.averages]
@@ -195,50 +201,52 @@ class Update(step.Update):
         variables = [*stored, *averages, *vectors, *state.spikes[:1]]
         return list({id(v): v for v in variables if v is not None}.values())
 
-    def _within(self, due, apply, state, otherwise):
+    def _step_if_due(self, is_due, apply, state, result_without_step):
         """Takes the step if it is due; in a branch of the program if one is being traced.
 
         Args:
-            due: Whether the step is due, a boolean scalar.
+            is_due: Whether the step is due, a boolean scalar.
             apply: A function without arguments that takes the step.
             state: The `State` of the update.
-            otherwise: What to return if the step is not due.
+            result_without_step: What to return if the step is not due.
 
         Returns:
-            The result of the step, or `otherwise` in its place.
+            The result of the step, or `result_without_step` in its place.
         """
-        if (known_due := arrays.concrete_bool(due)) is not None:
-            return apply() if known_due else otherwise
-        variables = self._changed_by(state)
+        if (due_value := arrays.concrete_bool(is_due)) is not None:
+            return apply() if due_value else result_without_step
+        variables = self._changed_variables(state)
 
-        def stepped():  # returns values, because a branch on JAX cannot assign to variables
+        def run_step():  # returns values, because a branch on JAX cannot assign to variables
             with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
                 result = apply()
             # They get their layout inside the branch. After it, XLA would gather shares even if no
             # step is due.
-            values = (self._like(v, scope.get_current_value(v)) for v in variables)
+            values = (self._with_layout_of(v, scope.get_current_value(v)) for v in variables)
             return result, list(values)
 
-        result, values = ops.cond(due, stepped, lambda: (otherwise, [v.value for v in variables]))
+        result, values = ops.cond(
+            is_due, run_step, lambda: (result_without_step, [v.value for v in variables])
+        )
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
         return result
 
-    def _skip(self, skipped, finite, state, scalars, paths):
+    def _count_skipped(self, is_skipped, is_finite, state, scalars, paths):
         """Counts a skipped step, and raises if `on_nonfinite` asks for that.
 
         Args:
-            skipped: Whether the step is skipped, a boolean scalar.
-            finite: Whether each gradient is finite, a boolean vector.
+            is_skipped: Whether the step is skipped, a boolean scalar.
+            is_finite: Whether each gradient is finite, a boolean vector.
             state: The `State` of the update.
             scalars: The `Scalars`. Nothing is raised while a loss scale is searched.
-            paths: The paths of the variables, in the order of `finite`.
+            paths: The paths of the variables, in the order of `is_finite`.
         """
-        (count,) = state.skipped
-        count.assign_add(ops.cast(skipped, count.dtype))
+        (counter,) = state.skipped
+        counter.assign_add(ops.cast(is_skipped, counter.dtype))
         if self.nonfinite_message:
-            refused = ops.logical_and(skipped, ops.logical_not(scalars.may_overflow))
-            host.refuse(refused, finite, self.nonfinite_message, paths)
+            is_refused = ops.logical_and(is_skipped, ops.logical_not(scalars.may_overflow))
+            host.raise_if_skipped(is_refused, is_finite, self.nonfinite_message, paths)
 
     def _apply(self, plan, gradients, state, scalars, choice):
         """Clips the gradients, runs the rule of each layer, and updates averages of the weights."""
@@ -247,11 +255,15 @@ class Update(step.Update):
             self._step(layer, [gradients[i] for i in layer.members], state, scalars, choice)
             for layer in plan
         ]
-        dealt = functools.partial(sharding.dealt, is_shared=self.is_shared) if self.deals else None
+        distribute = (
+            functools.partial(sharding.distribute_stacks, is_shared=self.is_shared)
+            if self.distributes_stacks
+            else None
+        )
         for group in (
             [steps] if self.stacks_matrices else [[step_of_layer] for step_of_layer in steps]
         ):
-            stacks.run_batched(arrays, group, dealt)
+            stacks.run_batched(arrays, group, distribute)
         for average, stored in state.averages:
             self._average(average, stored, scalars, choice)
 
@@ -260,12 +272,14 @@ class Update(step.Update):
 
         If `scalars.ema_overwrites` is true, the weight and its master become the average.
         """
-        updated = stored._replace(weight=self._like(average, stored.weight))
-        new = step.moving_average(ops, average, updated, scalars.ema_momentum, arrays.bitcast)
-        choice.assign(average, new)
+        stored_like_average = stored._replace(weight=self._with_layout_of(average, stored.weight))
+        new_average = step.moving_average(
+            ops, average, stored_like_average, scalars.ema_momentum, arrays.bitcast
+        )
+        choice.assign(average, new_average)
         for copy in stored.weight_and_master:
-            updated = ops.where(scalars.ema_overwrites, ops.cast(average, copy.dtype), copy.value)
-            choice.assign(copy, updated)
+            new_copy = ops.where(scalars.ema_overwrites, ops.cast(average, copy.dtype), copy.value)
+            choice.assign(copy, new_copy)
 
     def step_layer(self, layer, gradients, state, scalars):
         """Takes one step of the rule for one layer.
@@ -286,20 +300,20 @@ class Update(step.Update):
         if layer.may_rest:
             choice &= ops.any(ops.stack(has_gradient))
         # With `is_shared`, a device works on its share of each weight, as it stores one of slots.
-        shares = [entry._replace(weight=self._share(entry.weight, entry)) for entry in stored]
-        new = yield from step.step(
+        shares = [entry._replace(weight=self._as_share(entry.weight, entry)) for entry in stored]
+        new_entries = yield from step.step(
             arrays, self.rule, layer.treatments, gradients, shares,
             lr=layer.rate(scalars.lr), t=scalars.t, layer_number=layer.number,
             bitcast=arrays.bitcast, decay=scalars.decay,
             observe=step.make_recorder(ops, observed, choice.assign), has_gradient=has_gradient,
         )  # fmt: skip
-        for old, share, entry in zip(stored, shares, new, strict=True):
-            chosen = select_stored(choice.of, entry, share)
+        for stored_entry, share, new_entry in zip(stored, shares, new_entries, strict=True):
+            chosen = select_stored(choice.choose, new_entry, share)
             # The weight is gathered as late as possible, after the choice.
-            weight = self._share(chosen.weight, old)
+            weight = self._as_share(chosen.weight, stored_entry)
             if self.is_shared:
-                weight = sharding.all_gathered(old.weight, weight, scalars.lr)
-            assign_stored(self.assign, old, chosen._replace(weight=weight))
+                weight = sharding.gather_shares(stored_entry.weight, weight, scalars.lr)
+            assign_stored(self.assign, stored_entry, chosen._replace(weight=weight))
 
 
 def make_update(rule, jit_compile, variables, is_shared, arguments):
@@ -323,6 +337,14 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
         )
     # XLA would gather a stack of matrices that are split over devices in several ways.
     may_stack = not sharding.is_split(variables)
-    deals = may_stack and sharding.devices() > 1 and (is_shared or rule.gains_by_sharding)
-    stacks = may_stack and (deals or (arguments["stacks_matrices"] and not is_shared))
-    return Update(is_shared=is_shared, deals=deals, **(arguments | {"stacks_matrices": stacks}))
+    distributes_stacks = (
+        may_stack and sharding.device_count() > 1 and (is_shared or rule.gains_by_sharding)
+    )
+    stacks_matrices = may_stack and (
+        distributes_stacks or (arguments["stacks_matrices"] and not is_shared)
+    )
+    return Update(
+        is_shared=is_shared,
+        distributes_stacks=distributes_stacks,
+        **(arguments | {"stacks_matrices": stacks_matrices}),
+    )

@@ -223,10 +223,10 @@ class Update(step.Update):
             if not state.spikes:
                 tf.cond(all_finite, apply, skip)
                 return outcome
-            spike = all_finite & self._watch(gradients, state.spikes[0])
+            is_spike = all_finite & self._watch(gradients, state.spikes[0])
             count = functools.partial(_add_one, state.spikes[1])
-            tf.cond(all_finite & ~spike, apply, lambda: tf.cond(spike, count, skip))
-            return tf.where(spike, SPIKE, outcome)
+            tf.cond(all_finite & ~is_spike, apply, lambda: tf.cond(is_spike, count, skip))
+            return tf.where(is_spike, SPIKE, outcome)
 
     def _watch(self, gradients, window):
         """Returns whether the norm of the gradients is a spike, and adds the norm to the window.
@@ -239,11 +239,11 @@ class Update(step.Update):
         if self._is_compiled_on_replicas():
             global_norm = tf.function(global_norm, jit_compile=True, autograph=False)
         norm, old_window = global_norm(gradients), tf.convert_to_tensor(window)
-        spike, new_window = spikes.detect_spike(
+        is_spike, new_window = spikes.detect_spike(
             namespace, old_window, norm, deviations=self.deviations
         )
         window.assign(new_window)
-        return spike
+        return is_spike
 
     def _is_compiled_on_replicas(self):
         """Returns whether XLA has to compile the norms that decide whether a step is skipped.

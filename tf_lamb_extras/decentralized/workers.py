@@ -48,7 +48,7 @@ class Workers:
             A list for the trained variables, and one for the others.
         """
         model = self.model
-        seeds = replicas.seed_states(model)
+        seeds = replicas.seed_state_ids(model)
         trained = [self._copies(v, False) for v in model.trainable_variables]
         return trained, [self._copies(v, id(v) in seeds) for v in model.non_trainable_variables]
 
@@ -172,8 +172,10 @@ class Workers:
             """Takes the step of one worker, with its parts of the state and of the data."""
             *worker_state, metrics = state
             weights, non_trainable, slots = jax.tree.map(lambda x: x[0], worker_state)
-            (_, (loss, predictions, non_trainable, metrics)), gradients = replicas.gradient(
-                self.model, AXIS, weights, non_trainable, [], metrics, data
+            (_, (loss, predictions, non_trainable, metrics)), gradients = (
+                replicas.loss_and_gradients(
+                    self.model, AXIS, weights, non_trainable, [], metrics, data
+                )
             )
             update = functools.partial(_update, self.model, self._rule, decays)
             branches = [
