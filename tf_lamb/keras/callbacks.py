@@ -20,7 +20,7 @@ from tf_lamb.keras import processes, seams
 class KerasCallback(keras.callbacks.Callback):
     """Finds out how many batches `fit` runs between two calls of a callback's batch methods."""
 
-    def _read_steps_per_execution(self):
+    def _count_batches_per_call(self):
         """Returns the number of batches between two calls of a method like `on_train_batch_end`."""
         return self.model.steps_per_execution
 

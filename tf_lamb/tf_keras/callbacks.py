@@ -24,7 +24,7 @@ class KerasCallback(tf_keras.callbacks.Callback):
         super().__init__()
         self._supports_tf_logs = True  # or tf_keras reads each loss; seam: tf_keras 2.20.1
 
-    def _read_steps_per_execution(self):
+    def _count_batches_per_call(self):
         """Returns the number of batches between two calls of a method like `on_train_batch_end`."""
         # seam: tf_keras 2.20.1. A model has no public attribute for it.
         return int(self.model._steps_per_execution.numpy())

@@ -20,7 +20,7 @@ class Callback:
 
     It reads between two batches. A subclass defines `_read_now`, which reads, and may override
     `_find`, which picks the optimizer. The callback class of each Keras defines
-    `_read_steps_per_execution`.
+    `_count_batches_per_call`.
 
     With `gradient_accumulation_steps`, an optimizer step takes several batches. A wrapper, such as
     `LossScaleOptimizer`, does not have this setting: if `_find` returns a wrapper, each batch
@@ -36,8 +36,9 @@ class Callback:
 
     model: Any
     params: dict
-    # Returns how many batches `fit` runs between two calls of a callback.
-    _read_steps_per_execution: Callable
+    _count_batches_per_call: (
+        Callable  # returns how many batches `fit` runs between two calls of a callback
+    )
     _read_now: Callable
     _optimizer: Any = None  # the optimizer that is read; set with the model
     _batches = 0
@@ -64,7 +65,7 @@ class Callback:
         steps = (params.get("epochs") or 0) * (params.get("steps") or 0)
         if steps and (warning := averages_that_lag(self.model, steps)):
             warn(warning)
-        self._call = self._read_steps_per_execution()
+        self._call = self._count_batches_per_call()
         self._batches, self._due = 0, None
 
     def on_train_batch_begin(self, batch, logs=None):
