@@ -212,9 +212,7 @@ class Update(step.Update):
         assertions = []
         if self.nonfinite_message:
             paths, is_tolerated = paths_of(plan), scalars.may_overflow
-            assertions = [
-                refuse_nonfinite(is_finite, self.nonfinite_message, paths, is_tolerated)
-            ]
+            assertions = [refuse_nonfinite(is_finite, self.nonfinite_message, paths, is_tolerated)]
         apply = functools.partial(self._apply, plan, gradients, state, scalars)
         skip = functools.partial(_add_one, state.skipped[0])
         with tf.control_dependencies(assertions):
