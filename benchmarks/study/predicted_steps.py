@@ -59,14 +59,14 @@ def pair_fits(batches, pair, one):
             if seed in chosen and steps < math.inf
         ]
         if {batch for batch, _ in runs} == set(pair):
-            yield counts.from_runs(runs)
+            yield counts.curve_from_runs(runs)
 
 
 def reading_fits(batches, reading):
     """The fit of a rival's first batch."""
     batch, noise = reading
     if batch in batches:
-        yield counts.from_noise(noise, batch, statistics.median(batches[batch].values()))
+        yield counts.curve_from_noise(noise, batch, statistics.median(batches[batch].values()))
 
 
 def cells(found, largest, fits):
@@ -74,9 +74,9 @@ def cells(found, largest, fits):
     for rival, batches in found.items():
         for fit in fits(batches):
             for batch, seeds in batches.items():
-                if largest < batch <= fit.largest:
-                    seen, (low, high) = statistics.median(seeds.values()), fit.between(batch)
-                    yield rival, batch, fit.at(batch), seen, low <= seen <= high, fit.noise
+                if largest < batch <= fit.largest_batch:
+                    seen, (low, high) = statistics.median(seeds.values()), fit.steps_interval(batch)
+                    yield rival, batch, fit.steps_at(batch), seen, low <= seen <= high, fit.noise
 
 
 def main(_):

@@ -71,15 +71,15 @@ def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
     target = found.target - np.mean((y - x @ LEAST) ** 2)
     at_base, at_large = (expected(batch, target) for batch in (BATCH, 16 * BATCH))
     of_runs = [run for runs in reach.of_best_rates(found.runs).values() for run in runs]
-    short = steps.from_runs((run.batch, run.steps) for run in of_runs)
+    short = steps.curve_from_runs((run.batch, run.steps) for run in of_runs)
     low, high = short.interval
-    assert low <= steps.two_runs((BATCH, at_base), (16 * BATCH, at_large)) <= high
+    assert low <= steps.noise_of_two_runs((BATCH, at_base), (16 * BATCH, at_large)) <= high
     for batch in (4 * BATCH, 16 * BATCH):
-        factor = short.at(batch) / short.at(BATCH) / (expected(batch, target) / at_base)
+        factor = short.steps_at(batch) / short.steps_at(BATCH) / (expected(batch, target) / at_base)
         assert 1 / 1.2 < factor < 1.2
     # The noise scale of the loss that 2,000 steps reach is six times as large.
     of_whole = next(itertools.islice(losses(BATCH), 1999, None))
-    whole = steps.two_runs((BATCH, 2000), (16 * BATCH, expected(16 * BATCH, of_whole)))
+    whole = steps.noise_of_two_runs((BATCH, 2000), (16 * BATCH, expected(16 * BATCH, of_whole)))
     low, high = curve.interval
     assert short.noise < curve.noise < high and low <= whole <= high
     assert "; both together: examples^0." in str(found)
@@ -87,8 +87,8 @@ def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
     assert found.largest_batch == int(named)
     kept = f"up to batch {int(named)} ({int(least)} to {int(largest)}): "
     assert str(found).startswith(f"the result is kept over the same examples {kept}")
-    assert curve.at(BATCH) == pytest.approx(2000)
-    assert curve.largest == 8 * 16 * BATCH
+    assert curve.steps_at(BATCH) == pytest.approx(2000)
+    assert curve.largest_batch == 8 * 16 * BATCH
     assert {run.seed for run in found.runs} == {0, 1, 2}
     assert 0 < found.cost < 2
     text = str(found)
@@ -101,7 +101,7 @@ def test_the_noise_scale_is_taken_to_the_whole_run(frontend):
     how = {"baseline_epochs": 1, "large_batch_size": 64}
     found = search(ours, linear(host), quadratic(4000), **how)
     assert " from an extrapolation to 4,000 examples: " in str(found)
-    assert found.answer.steps.at(BATCH) == pytest.approx(250)
+    assert found.answer.steps.steps_at(BATCH) == pytest.approx(250)
     left = f"{math.ceil(4000 / found.largest_batch):,} of 250 updates are left there"
     assert f"up to batch {found.largest_batch:,} (" in str(found) and left in str(found)
 
@@ -477,14 +477,14 @@ def test_where_noise_is_all_no_bend_is_seen():
     host, ours = FRONTENDS["keras"]
     found = search(ours, linear(host), noise_scale=runs)
     assert "no bend seen up to 256" in str(found)
-    low = found.answer.steps.keeping(BATCH)[1]
+    low = found.answer.steps.largest_keeping_batch(BATCH)[1]
     assert found.largest_batch == max(int(low), recipes.largest_batch(found.examples, 2))
     named = found.largest_batch
     assert f"  the runs tell no upper end: {named} is the least that is likely" in str(found)
     longer = search(ours, linear(host), noise_scale=runs, baseline_epochs=20)
     named = longer.largest_batch
     assert f"  the runs tell no upper end: {named} has at least 1,024 updates left" in str(longer)
-    assert found.answer.steps.at(BATCH) == pytest.approx(2000)
+    assert found.answer.steps.steps_at(BATCH) == pytest.approx(2000)
     flat = search(ours, linear(host), noise_scale=[(16, 100), (256, 100)])
     assert "no steps are saved beyond batch 16" in str(flat)
     assert flat.batch_size == flat.largest_batch == BATCH

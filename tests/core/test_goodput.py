@@ -90,19 +90,19 @@ def test_no_seconds_are_negative():
 
 
 def test_two_runs_of_lamb():
-    steps = counts.from_runs([(16, 4825), (2048, 102)])
+    steps = counts.curve_from_runs([(16, 4825), (2048, 102)])
     assert round(steps.noise) == 1175 and steps.least_steps == pytest.approx(64.8, abs=0.05)
-    assert steps.notes == () and steps.largest == 8 * 2048
-    weak, *_ = counts.from_runs([(64, 1000), (256, 320)]).notes
+    assert steps.notes == () and steps.largest_batch == 8 * 2048
+    weak, *_ = counts.curve_from_runs([(64, 1000), (256, 320)]).notes
     assert weak == "weak: the batches are 4 times apart; a sure answer needs 16"
-    assert [steps.at(b) for b in (16, 2048)] == pytest.approx([4825, 102])
+    assert [steps.steps_at(b) for b in (16, 2048)] == pytest.approx([4825, 102])
     # 90 % of either end, by hand: rho times or over exp(1.645 x 0.17 x sqrt 2).
     factor = math.exp(1.645 * 0.17 * math.sqrt(2))
-    ends = [counts.two_runs((16, 4825 * f), (2048, 102)) for f in (1 / factor, factor)]
+    ends = [counts.noise_of_two_runs((16, 4825 * f), (2048, 102)) for f in (1 / factor, factor)]
     assert steps.interval == pytest.approx(ends, rel=0.06)
     # Nothing else speaks of the steps at 16 than the run at 16.
     seed = math.exp(1.645 * 0.17)
-    assert steps.between(16) == pytest.approx((4825 / seed, 4825 * seed), rel=0.02)
+    assert steps.steps_interval(16) == pytest.approx((4825 / seed, 4825 * seed), rel=0.02)
 
 
 @given(positive, st.floats(1, 1e3), st.floats(1.5, 100), st.integers(1, 3))
@@ -110,20 +110,23 @@ def test_two_runs_of_lamb():
 def test_runs_on_a_hyperbola_give_it_back(noise_scale, least, ratio, more):
     batches = [16 * ratio**i for i in range(1 + more)]
     runs = [(b, least * (1 + noise_scale / b)) for b in batches]
-    steps = counts.from_runs(runs)
+    steps = counts.curve_from_runs(runs)
     if 1 < noise_scale / 16 < 50:  # farther off all are equal but for rounding
         assert steps.noise == pytest.approx(noise_scale, rel=1e-3)
-    assert [steps.at(b) for b, _ in runs] == pytest.approx([s for _, s in runs], rel=1e-3)
+    assert [steps.steps_at(b) for b, _ in runs] == pytest.approx([s for _, s in runs], rel=1e-3)
     low, high = steps.interval
     assert low <= steps.noise <= high
-    assert all(steps.between(b)[0] <= steps.at(b) <= steps.between(b)[1] for b in batches)
+    assert all(
+        steps.steps_interval(b)[0] <= steps.steps_at(b) <= steps.steps_interval(b)[1]
+        for b in batches
+    )
 
 
 def test_more_seeds_narrow_the_interval_and_scatter_widens_it():
     def width(scatter, seeds):
         runs = [(b, s * math.exp(scatter * (-1) ** i)) for b, s in ((64, 1200), (1024, 147))
                 for i in range(seeds)]  # fmt: skip
-        low, high = counts.from_runs(runs).interval
+        low, high = counts.curve_from_runs(runs).interval
         return high / low
 
     assert width(0, 8) < width(0, 2) < width(0, 1)
@@ -131,14 +134,14 @@ def test_more_seeds_narrow_the_interval_and_scatter_widens_it():
 
 
 def test_where_there_is_no_bend():
-    steps = counts.from_runs([(64, 1000), (1024, 40)])
+    steps = counts.curve_from_runs([(64, 1000), (1024, 40)])
     assert steps.noise == math.inf and steps.least_steps == 0
-    assert steps.at(4096) == pytest.approx(steps.at(1024) / 4)
+    assert steps.steps_at(4096) == pytest.approx(steps.steps_at(1024) / 4)
     low, high = steps.interval
     assert 1024 < low < high == math.inf and f"the noise scale is {low:,.0f} at least" in str(steps)
-    assert counts.two_runs((64, 1600), (1024, 100)) == math.inf
-    saved = counts.from_runs([(64, 1000), (1024, 1000), (1024, 1100)])
-    assert saved.noise == 0 and saved.at(64) == saved.at(8192)
+    assert counts.noise_of_two_runs((64, 1600), (1024, 100)) == math.inf
+    saved = counts.curve_from_runs([(64, 1000), (1024, 1000), (1024, 1100)])
+    assert saved.noise == 0 and saved.steps_at(64) == saved.steps_at(8192)
     assert "no steps are saved" in str(saved)
 
 
@@ -146,8 +149,8 @@ def test_where_there_is_no_bend():
 def test_a_run_that_is_given_up_leaves_an_end_open(batch, end):
     """Its steps are no reading: the estimate stays as it is without it."""
     runs = [(64, 1200), (1024, 300)]
-    whole, steps = counts.from_runs(runs), counts.from_runs(runs, [batch])
-    assert steps.noise == whole.noise and steps.at(256) == whole.at(256)
+    whole, steps = counts.curve_from_runs(runs), counts.curve_from_runs(runs, [batch])
+    assert steps.noise == whole.noise and steps.steps_at(256) == whole.steps_at(256)
     low, high = whole.interval
     assert steps.interval == ((0.0, high) if end == "lower" else (low, math.inf))
     assert steps.notes == (
@@ -158,19 +161,23 @@ def test_a_run_that_is_given_up_leaves_an_end_open(batch, end):
 def test_least_squares_over_six_batches():
     """Of LAMB's medians: 1,286 and 62."""
     seen = {16: 4825, 64: 1394, 256: 393, 512: 204, 1024: 144, 2048: 102}
-    steps = counts.from_runs(seen.items())
+    steps = counts.curve_from_runs(seen.items())
     assert steps.noise == pytest.approx(1286, rel=0.01)
     assert steps.least_steps == pytest.approx(62.5, rel=0.01)
 
 
 def test_one_reading_holds_within_two():
-    steps = counts.from_noise(1000, batch=32, steps=4800)
-    assert steps.at(32) == pytest.approx(4800) and steps.interval == pytest.approx((500, 2000))
+    steps = counts.curve_from_noise(1000, batch=32, steps=4800)
+    assert steps.steps_at(32) == pytest.approx(4800) and steps.interval == pytest.approx(
+        (500, 2000)
+    )
     assert (steps.least_steps, steps.least_examples) == pytest.approx((148.837, 148837), rel=1e-5)
-    assert steps.largest == 8000 and counts.from_noise(10, 32, 4800).largest == 256
+    assert (
+        steps.largest_batch == 8000 and counts.curve_from_noise(10, 32, 4800).largest_batch == 256
+    )
     seed = math.exp(1.645 * 0.17)
     low, high = (4800 * (1 + n / 256) / (1 + n / 32) for n in (2000, 500))
-    assert steps.between(256) == pytest.approx((low / seed, high * seed))
+    assert steps.steps_interval(256) == pytest.approx((low / seed, high * seed))
 
 
 def test_what_the_logs_bear():
@@ -187,13 +194,13 @@ def test_what_the_logs_bear():
     assert all(float(median) <= 1.3 and float(most) <= 1.6 for *_, median, most, _ in far)
     read = [(int(cells), int(inside)) for source, _, cells, _, _, inside in rows
             if source == "reading"]  # fmt: skip
-    assert read == [(25, 96), (8, 100)] and "32 of 33" in counts.from_noise.__doc__
+    assert read == [(25, 96), (8, 100)] and "32 of 33" in counts.curve_from_noise.__doc__
 
 
 # -- the answer ------------------------------------------------------------------------------------
 
 TIME = costs.StepTime(0.05, 0.001)
-STEPS = counts.from_noise(1000, batch=32, steps=4800)
+STEPS = counts.curve_from_noise(1000, batch=32, steps=4800)
 
 
 def plan(steps=STEPS, time=TIME, micro_batch=512, devices=(1,), price=None, network=None, **given):
@@ -254,11 +261,11 @@ def test_the_regret_of_the_optimum(truth, lost):
 def test_the_regret_goes_as_far_as_the_runs_scatter():
     """A factor of two, or farther: to the ends of the interval, which may be infinite."""
     assert list(plan().regret) == [500, 2000]
-    answer = plan(counts.from_runs([(32, 4800), (32, 2900), (512, 420), (512, 700)]))
+    answer = plan(counts.curve_from_runs([(32, 4800), (32, 2900), (512, 420), (512, 700)]))
     low, high = answer.steps.interval
     assert low < answer.steps.noise / 2 and high > 2 * answer.steps.noise
     assert list(answer.regret) == [low, high]
-    answer = plan(counts.from_runs([(256, 700), (512, 420)]))
+    answer = plan(counts.curve_from_runs([(256, 700), (512, 420)]))
     assert answer.steps.interval[1] == math.inf
     lost = answer.regret[math.inf]
     assert lost == pytest.approx(costs.regret(answer.rows, answer.fastest, 1e12)) and lost > 0
@@ -284,18 +291,18 @@ def test_the_batches_that_are_named():
 
 
 def test_without_a_bend_a_larger_batch_is_always_faster():
-    answer = plan(counts.from_runs([(32, 4800), (512, 250)]), micro_batch=4096)
+    answer = plan(counts.curve_from_runs([(32, 4800), (512, 250)]), micro_batch=4096)
     assert answer.fastest == answer.rows[-1] and answer.fastest.batch == 4096
     assert answer.why_not_larger.startswith("at the edge: a fit of 2 runs")
     assert answer.optimum is None and list(answer.regret) == [answer.steps.interval[0]]
     assert "no bend seen up to 512" in str(answer) and "noise scale inf (" in str(answer)
-    flat = plan(counts.from_runs([(32, 4800), (512, 4800)]))
+    flat = plan(counts.curve_from_runs([(32, 4800), (512, 4800)]))
     assert flat.fastest.batch == 32 and flat.optimum is None and "unlimited" not in str(flat)
 
 
 @pytest.mark.parametrize("largest", [32, 512])
 def test_of_level_batches_the_smallest_is_named(largest):
-    steps, time = counts.from_runs([(32, 4800), (512, 300)]), costs.StepTime(0.0, 0.001)
+    steps, time = counts.curve_from_runs([(32, 4800), (512, 300)]), costs.StepTime(0.0, 0.001)
     answer = plan(steps, time, micro_batch=largest)
     assert answer.fastest.batch == answer.cheapest.batch == 32
     assert answer.why_not_larger == "64 takes 1x as long"
@@ -346,7 +353,7 @@ def test_the_text():
 
 
 def test_the_text_of_many_steps_has_no_exponents():
-    long = str(plan(counts.from_noise(1000, 32, 480_000_000)))
+    long = str(plan(counts.curve_from_noise(1000, 32, 480_000_000)))
     assert "e+0" not in long and "10,933 h" in long
 
 
@@ -363,7 +370,7 @@ def test_the_text_of_many_steps_has_no_exponents():
         ({"batches": [32, 64]}, "at the edge: 64 is the largest that was given"),
         ({"examples": 200}, "at the edge: the data has 200 examples to train on"),
         (
-            {"steps": counts.from_runs([(4, 40000), (64, 2500)])},
+            {"steps": counts.curve_from_runs([(4, 40000), (64, 2500)])},
             "at the edge: a fit of 2 runs at 2 batches reaches to 512; run a larger batch first",
         ),
     ],
@@ -381,16 +388,28 @@ def test_why_not_larger(given, why):
         (lambda: costs.fit_time([16, 16], [1, 1]), "two different micro-batches at least"),
         (lambda: costs.fit_time([16, 32], [1, math.nan]), "seconds must be a number"),
         (lambda: costs.fit_time([16, 32], [1, 2], update=1), "update=1 s is no less than a step"),
-        (lambda: counts.from_runs(5), "^runs must be pairs .*, not 5"),
-        (lambda: counts.from_runs([(64, 100, 0)]), "^runs must be pairs"),
-        (lambda: counts.from_runs([(64, "100"), (1024, 9)]), "^Steps in runs must be a number in"),
-        (lambda: counts.from_runs([("64", 100), (1024, 9)]), "^A batch in runs must be a number"),
-        (lambda: counts.from_noise(math.nan, 32, 100), "noise must be a number"),
-        (lambda: plan(deadline=-1), "deadline must be a number"),
-        (lambda: counts.from_runs([(64, 100)]), r"at two batches are needed, .*\[64.0\] alone"),
-        (lambda: counts.from_runs([(64, 100), (1024, 0)]), r"Steps in runs must be .* it is 0\."),
+        (lambda: counts.curve_from_runs(5), "^runs must be pairs .*, not 5"),
+        (lambda: counts.curve_from_runs([(64, 100, 0)]), "^runs must be pairs"),
         (
-            lambda: counts.from_runs([(64, 1000), (256, 320)]).at(2049),
+            lambda: counts.curve_from_runs([(64, "100"), (1024, 9)]),
+            "^Steps in runs must be a number in",
+        ),
+        (
+            lambda: counts.curve_from_runs([("64", 100), (1024, 9)]),
+            "^A batch in runs must be a number",
+        ),
+        (lambda: counts.curve_from_noise(math.nan, 32, 100), "noise must be a number"),
+        (lambda: plan(deadline=-1), "deadline must be a number"),
+        (
+            lambda: counts.curve_from_runs([(64, 100)]),
+            r"at two batches are needed, .*\[64.0\] alone",
+        ),
+        (
+            lambda: counts.curve_from_runs([(64, 100), (1024, 0)]),
+            r"Steps in runs must be .* it is 0\.",
+        ),
+        (
+            lambda: counts.curve_from_runs([(64, 1000), (256, 320)]).steps_at(2049),
             "known of batch 2,049: a fit",
         ),
         (lambda: plan(devices=(1, 0)), "devices must be a whole number"),
@@ -407,13 +426,15 @@ def test_what_is_refused(call, words):
 
 
 def test_a_longer_run_has_the_same_noise_scale():
-    short = counts.from_runs([(32, 200), (512, 20), (512, 24)])
-    long = short.through(32, 2000)
-    assert long.at(32) == pytest.approx(2000)
+    short = counts.curve_from_runs([(32, 200), (512, 20), (512, 24)])
+    long = short.rescaled_to(32, 2000)
+    assert long.steps_at(32) == pytest.approx(2000)
     assert long.noise == pytest.approx(short.noise)
     assert long.interval == pytest.approx(short.interval)
-    assert long.between(512) == pytest.approx([10 * each for each in short.between(512)])
-    assert long.largest == short.largest
+    assert long.steps_interval(512) == pytest.approx(
+        [10 * each for each in short.steps_interval(512)]
+    )
+    assert long.largest_batch == short.largest_batch
 
 
 def test_an_epoch_has_a_start_an_evaluation_and_a_smaller_last_call():
@@ -428,7 +449,7 @@ def test_an_epoch_has_a_start_an_evaluation_and_a_smaller_last_call():
     whole = dataclasses.replace(epoch, drops=True)
     assert (whole.calls(256), whole.begin(256)) == (3, 4.0)
     answer = costs.plan(
-        counts.from_noise(1000, batch=250, steps=40), machine, baseline=250, examples=1000,
+        counts.curve_from_noise(1000, batch=250, steps=40), machine, baseline=250, examples=1000,
         batches=[250],
     )  # fmt: skip
     (row,) = answer.rows

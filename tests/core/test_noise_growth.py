@@ -65,16 +65,16 @@ def runs_of(noise, rng=None, examples=LATE, seeds=3):
 
 def of_two(early, late, rng=None):
     curves = (
-        counts.from_runs(runs_of(noise, rng, examples))
+        counts.curve_from_runs(runs_of(noise, rng, examples))
         for noise, examples in ((early, EARLY), (late, LATE))
     )
     return growth.longer(BASE, WHOLE, *reversed([*zip((EARLY, LATE), curves, strict=True)]))
 
 
 def test_the_curve_of_the_whole_run_has_the_noise_scale_of_the_power():
-    late = counts.from_runs(runs_of(400.0))
+    late = counts.curve_from_runs(runs_of(400.0))
     whole = of_two(200.0, 400.0)
-    assert whole.at(BASE) == pytest.approx(late.at(BASE))
+    assert whole.steps_at(BASE) == pytest.approx(late.steps_at(BASE))
     assert whole.noise == pytest.approx(400 * 10**0.5)  # measured and expected are both 0.5
     low, high = whole.interval
     assert low < late.interval[0] * 10**0.5 and high > late.interval[1] * 10**0.5
@@ -85,7 +85,7 @@ def test_the_curve_of_the_whole_run_has_the_noise_scale_of_the_power():
     assert slope.startswith("and 200 after 40,000: examples^0.50 (+- ")
     assert slope.endswith("); examples^0.5 (+- 0.25) is expected; both together: "
                           "examples^0.50 (+- 0.18)")  # fmt: skip
-    assert whole.largest == late.largest
+    assert whole.largest_batch == late.largest_batch
 
 
 def test_a_measured_slope_moves_the_exponent_by_its_weight():
@@ -109,28 +109,28 @@ def test_the_interval_holds_the_truth_in_nine_of_ten():
 
 
 def grown(curve, factor=4.0, spread=0.5):
-    return curve.grown(BASE, factor, spread)
+    return curve.with_grown_noise(BASE, factor, spread)
 
 
 def test_the_squares_of_the_deviations_add_up():
-    curve = counts.from_noise(1000, BASE, 4800)
+    curve = counts.curve_from_noise(1000, BASE, 4800)
     low, high = grown(curve).interval
     off = math.exp(math.hypot(math.log(2), 0.5))
     assert (low, high) == pytest.approx((4000 / off, 4000 * off))
     assert grown(curve).noise == pytest.approx(4000)
-    assert grown(curve).between(BASE) == pytest.approx(curve.between(BASE))
+    assert grown(curve).steps_interval(BASE) == pytest.approx(curve.steps_interval(BASE))
     assert grown(curve, spread=0.0).interval == pytest.approx((2000, 8000))
 
 
 @pytest.mark.parametrize("large_steps, noise", [(9.0, math.inf), (200.0, 0.0)])
 def test_a_noise_scale_without_an_end_stays(large_steps, noise):
-    short = counts.from_runs([(BASE, 160.0)] * 3 + [(LARGE, large_steps)] * 3)
+    short = counts.curve_from_runs([(BASE, 160.0)] * 3 + [(LARGE, large_steps)] * 3)
     assert short.noise == noise
-    early = EARLY, counts.from_runs(runs_of(200.0))
+    early = EARLY, counts.curve_from_runs(runs_of(200.0))
     whole = growth.longer(BASE, WHOLE, (LATE, short), early)
-    assert whole.noise == noise and whole.at(BASE) == pytest.approx(short.at(BASE))
+    assert whole.noise == noise and whole.steps_at(BASE) == pytest.approx(short.steps_at(BASE))
     assert whole.notes[1] == UNKNOWN
-    factor = 10**0.5 * math.exp(math.copysign(counts.NINETY, -noise) * 0.25 * math.log(10))
+    factor = 10**0.5 * math.exp(math.copysign(counts.Z_90, -noise) * 0.25 * math.log(10))
     if noise:
         assert whole.interval == pytest.approx((short.interval[0] * factor, math.inf))
     else:
@@ -138,15 +138,17 @@ def test_a_noise_scale_without_an_end_stays(large_steps, noise):
 
 
 def test_without_an_early_reading_the_expected_exponent_extends_the_late_one():
-    short = counts.from_runs(runs_of(400.0))
+    short = counts.curve_from_runs(runs_of(400.0))
     whole = growth.longer(BASE, WHOLE, (LATE, short))
     assert whole.noise == pytest.approx(400 * 10**0.5)
     assert whole.notes[1] == UNKNOWN
 
 
 def test_a_batch_keeps_a_result_with_a_twentieth_more_examples():
-    curve = counts.from_noise(1000, BASE, 4800)
-    batch, least, most = curve.keeping(BASE)
-    assert batch * curve.at(batch) == pytest.approx(1.05 * BASE * curve.at(BASE))
+    curve = counts.curve_from_noise(1000, BASE, 4800)
+    batch, least, most = curve.largest_keeping_batch(BASE)
+    assert batch * curve.steps_at(batch) == pytest.approx(1.05 * BASE * curve.steps_at(BASE))
     assert least < batch < most
-    assert counts.from_runs([(16, 1600), (256, 90)]).keeping(BASE)[0] == math.inf
+    assert (
+        counts.curve_from_runs([(16, 1600), (256, 90)]).largest_keeping_batch(BASE)[0] == math.inf
+    )

@@ -56,7 +56,7 @@ GIVEN = {"step_seconds": ["2:0.4", "8:1.0"], "runs": ["8:20", "32:8"]}
 def test_the_table_is_that_of_the_plan(config, monkeypatch, capsys):
     run(monkeypatch, config_file=config(), price=2.0, deadline=1.0, devices=["1", "2"], **GIVEN)
     expected = costs.plan(
-        steps.from_runs([(8, 20), (32, 8)]),
+        steps.curve_from_runs([(8, 20), (32, 8)]),
         costs.Machine(costs.fit_time([2, 8], [0.4, 1.0]), BATCH, (1, 2), price=2.0),
         baseline=BATCH, examples=EXAMPLES, deadline=1.0,
     )  # fmt: skip

@@ -153,7 +153,7 @@ def find_batch(
         )
     total_steps = training_steps(baseline_epochs, split.examples, base, fit_steps)
     curve = _given_curve(noise_scale, base, total_steps)
-    large = steps.RELIABLE * base
+    large = steps.RELIABLE_RATIO * base
     if large_batch_size is not None:
         large = checks.integer("large_batch_size", large_batch_size)
     if curve is None:
@@ -166,7 +166,7 @@ def find_batch(
                 f"keras.distribution shares a call among {devices} devices, and a step is timed on "
                 "one: pass step_seconds=, or search without it, with a model that is built anew."
             )
-        sizes = timing.sizes_from(base, min(split.training, large * steps.FARTHEST))
+        sizes = timing.sizes_from(base, min(split.training, large * steps.RANGE_FACTOR))
     log = SearchLog(directory, "find_batch", model, split, {
         "baseline_batch_size": base, "steps": total_steps, "learning_rate": rate,
         "large_batch_size": large, "optimizer": type(own_optimizer).__name__,
@@ -407,8 +407,10 @@ def _given_curve(noise_scale, base, total):
         return None
     is_number = isinstance(noise_scale, str) or getattr(noise_scale, "ndim", None) == 0
     if isinstance(noise_scale, Iterable) and not is_number:
-        return steps.from_runs(noise_scale).through(base, total)
-    return steps.from_noise(checks.number("noise_scale", noise_scale, "(0, inf)"), base, total)
+        return steps.curve_from_runs(noise_scale).rescaled_to(base, total)
+    return steps.curve_from_noise(
+        checks.number("noise_scale", noise_scale, "(0, inf)"), base, total
+    )
 
 
 def _measured_curve(runs, base, total):
@@ -432,7 +434,7 @@ def _measured_curve(runs, base, total):
             for run in runs
         ]
         early = base * baseline_run.early, _fitted(at_early_loss)
-    return growth.longer(base, base * total, late, early).through(base, total)
+    return growth.longer(base, base * total, late, early).rescaled_to(base, total)
 
 
 def _fitted(runs):
@@ -448,7 +450,7 @@ def _fitted(runs):
         lost = len(outcomes) - len(arrived)
         pairs += [(batch, count) for count in (arrived[-1:] if lost else arrived)]
         given_up += lost * [batch]
-    return steps.from_runs(pairs, given_up)
+    return steps.curve_from_runs(pairs, given_up)
 
 
 def _given_machine(step_seconds):

@@ -14,7 +14,7 @@ from tf_lamb.find.checks import accumulates
 from tf_lamb.find.data import Written
 from tf_lamb.find.found import told_by, training_code
 from tf_lamb.find.goodput.costs import Answer, Row, arrange, calls_of_epoch, duration
-from tf_lamb.find.goodput.steps import MORE
+from tf_lamb.find.goodput.steps import EXTRA_EXAMPLES
 from tf_lamb.find.trials import AVERAGED
 
 
@@ -92,9 +92,9 @@ class FoundBatch:
     def _keeping(self) -> tuple[int, int, int]:
         """Returns `largest_batch`, and the ends of the interval in which it is likely to be."""
         steps, baseline = self.answer.steps, self.answer.baseline
-        limit = min(steps.largest, self.examples)
+        limit = min(steps.largest_batch, self.examples)
         named, least, largest = (
-            max(baseline, int(min(batch, limit))) for batch in steps.keeping(baseline)
+            max(baseline, int(min(batch, limit))) for batch in steps.largest_keeping_batch(baseline)
         )
         if steps.interval[1] == math.inf:
             named = max(least, min(named, self._with_enough or baseline))
@@ -225,7 +225,7 @@ class FoundBatch:
             f"the result is kept over the same examples up to batch {named:,} ({least:,} to "
             f"{largest:,}): {updates_left:,} of {all_updates:,} updates are left there"
         )
-        yield f"  kept: no worse than batch {baseline:,} on {MORE:.0%} fewer examples"
+        yield f"  kept: no worse than batch {baseline:,} on {EXTRA_EXAMPLES:.0%} fewer examples"
         if self.answer.steps.interval[1] == math.inf:
             reason = f"has at least {ENOUGH_UPDATES:,} updates left"
             if updates_left < ENOUGH_UPDATES:
@@ -249,7 +249,7 @@ class FoundBatch:
             return
         if (row := self.row).batch == answer.baseline:
             return
-        machine, base_steps = answer.machine, answer.steps.at(answer.baseline)
+        machine, base_steps = answer.machine, answer.steps.steps_at(answer.baseline)
         base_seconds = machine.begin(answer.baseline, row.devices)
         base_seconds += base_steps * machine.seconds(answer.baseline, row.devices)
         run_seconds = machine.begin(row.batch, row.devices) + self._updates * row.seconds

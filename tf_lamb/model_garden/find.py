@@ -121,8 +121,8 @@ def _steps(args, baseline, train_steps) -> steps.StepCurve:
     """
     with named("--runs" if args.runs else "--noise_scale"):
         if args.runs:
-            return steps.from_runs(_pairs(args, "runs"))
-        return steps.from_noise(args.noise_scale, baseline, train_steps)
+            return steps.curve_from_runs(_pairs(args, "runs"))
+        return steps.curve_from_noise(args.noise_scale, baseline, train_steps)
 
 
 def _seconds(args) -> tuple[costs.StepTime, int]:

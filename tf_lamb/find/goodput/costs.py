@@ -361,15 +361,15 @@ def plan(
         ValueError: if no batch can be planned, or for a number that is out of range.
 
     Example:
-        >>> from tf_lamb.find.goodput.steps import from_noise
-        >>> steps = from_noise(1000, batch=32, steps=4800)
+        >>> from tf_lamb.find.goodput.steps import curve_from_noise
+        >>> steps = curve_from_noise(1000, batch=32, steps=4800)
         >>> machine = Machine(StepTime(0.05, 0.001), micro_batch=512)
         >>> answer = plan(steps, machine, baseline=32, examples=60000)
         >>> answer.fastest.batch, round(answer.fastest.hours * 60, 1)
         (256, 3.7)
     """
     _check(machine, baseline, examples, most, deadline)
-    baseline_examples = steps.at(baseline) * baseline
+    baseline_examples = steps.steps_at(baseline) * baseline
     why_not = functools.partial(_why_not, steps=steps, examples=examples, most=most)
     sizes, limit_reason = _wanted(batches, baseline, machine, why_not)
     row_set, planned, left_out = set(), set(), {}
@@ -446,8 +446,8 @@ def _why_not(batch, steps, examples, most):
         return f"the data has {examples:,} examples to train on"
     if most is not None and batch > most:
         return f"{most:,} is the largest that is wanted"
-    if batch > steps.largest:
-        return f"{steps.source} reaches to {steps.largest:,.0f}; run a larger batch first"
+    if batch > steps.largest_batch:
+        return f"{steps.source} reaches to {steps.largest_batch:,.0f}; run a larger batch first"
     return ""
 
 
@@ -484,9 +484,11 @@ def _row(steps, machine, base, batch, devices):
         devices: The number of devices.
     """
     micro, accumulation = arrange(batch, devices, machine.micro_batch)
-    seconds, updates = machine.seconds(batch, devices), max(1, round(steps.at(batch)))
+    seconds, updates = machine.seconds(batch, devices), max(1, round(steps.steps_at(batch)))
     begin = machine.begin(batch, devices)
-    low, high = ((begin + step_count * seconds) / 3600 for step_count in steps.between(batch))
+    low, high = (
+        (begin + step_count * seconds) / 3600 for step_count in steps.steps_interval(batch)
+    )
     hours = (begin + updates * seconds) / 3600
     return Row(
         batch=batch,

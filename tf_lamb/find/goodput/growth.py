@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tf_lamb.find.goodput.steps import NINETY, StepCurve
+from tf_lamb.find.goodput.steps import Z_90, StepCurve
 
 # The exponent a that is expected before anything is measured, and its standard deviation. The
 # registered prediction of docs/updates_left.md is 0.4 to 0.6 for the critical batch, which is
@@ -137,7 +137,7 @@ def longer(
             f"both together: examples^{power.exponent:.2f} (+- {power.deviation:.2f})"
         )
     return dataclasses.replace(
-        curve.grown(batch, growth, NINETY * power.spread(whole)),
+        curve.with_grown_noise(batch, growth, Z_90 * power.spread(whole)),
         source=f"an extrapolation to {whole:,.0f} examples",
         notes=(measured_note, slope, *curve.notes),
     )
@@ -148,4 +148,4 @@ def _deviation(curve: StepCurve) -> float:
     low, high = curve.interval
     if not (low > 0 and high < math.inf and 0 < curve.noise < math.inf):
         return math.inf
-    return math.log(high / low) / (2 * NINETY)
+    return math.log(high / low) / (2 * Z_90)

@@ -15,16 +15,17 @@ from collections.abc import Iterable
 
 from tf_lamb.core import checks
 
-FARTHEST = 8  # a curve ends at this many times the largest batch of its runs
-RELIABLE = 16  # the least ratio of the largest to the smallest batch for a reliable Bn
+RANGE_FACTOR = 8  # a curve ends at this many times the largest batch of its runs
+RELIABLE_RATIO = 16  # the least ratio of the largest to the smallest batch for a reliable Bn
 # SEED_DEVIATION: the standard deviation of the logarithm of one run's steps, in the logs of
-# benchmarks/study/steps_to_target.py. SEED_RUNS: it weighs as much as this many of the user's runs.
-SEED_DEVIATION, SEED_RUNS = 0.17, 4
-NINETY = 1.645  # standard deviations on either side that hold 90 %
-GRID = 1.02  # factor between the noise scales that a fit tries; its 100th root near the best
-READING = 2.0  # a reading of the noise scale is right within this factor
+# benchmarks/study/steps_to_target.py. PRIOR_RUNS: it weighs as much as this many of the user's
+# runs.
+SEED_DEVIATION, PRIOR_RUNS = 0.17, 4
+Z_90 = 1.645  # standard deviations on either side that hold 90 %
+GRID_FACTOR = 1.02  # factor between the noise scales that a fit tries; its 100th root near the best
+READING_FACTOR = 2.0  # a reading of the noise scale is right within this factor
 # A batch keeps a result with at most this share of additional examples; docs/updates_left.md.
-MORE = 0.05
+EXTRA_EXAMPLES = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,54 +36,54 @@ class StepCurve:
         least_steps: S_min; 0 if the runs show no bend, so that steps fall in proportion to the
             batch.
         least_examples: E_min; 0 where a larger batch saves no steps.
-        likely: Pairs (S_min, E_min) of the curves that are likely, within 90 %.
-        largest: The largest batch for which the curve gives steps.
+        likely_constants: Pairs (S_min, E_min) of the curves that are likely, within 90 %.
+        largest_batch: The largest batch for which the curve gives steps.
         source: What the curve comes from, as a part of a sentence.
         notes: Sentences on what makes the curve uncertain. Defaults to ().
     """
 
     least_steps: float
     least_examples: float
-    likely: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)
-    largest: float
+    likely_constants: tuple[tuple[float, float], ...] = dataclasses.field(repr=False)
+    largest_batch: float
     source: str
     notes: tuple[str, ...] = ()
 
     @property
     def noise(self) -> float:
         """The noise scale Bn, infinite where no bend was seen."""
-        return _noise(self.least_steps, self.least_examples)
+        return _noise_scale(self.least_steps, self.least_examples)
 
     @property
     def interval(self) -> tuple[float, float]:
         """The least and the largest likely noise scale."""
-        scales = [_noise(*constants) for constants in self.likely]
+        scales = [_noise_scale(*constants) for constants in self.likely_constants]
         return min(scales), max(scales)
 
-    def at(self, batch: float) -> float:
-        """Returns S, the steps at a batch; raises ValueError for one beyond `largest`."""
-        return self._at(batch, self.least_steps, self.least_examples)
+    def steps_at(self, batch: float) -> float:
+        """Returns S, the steps at a batch; raises ValueError for one beyond `largest_batch`."""
+        return self._steps_at(batch, self.least_steps, self.least_examples)
 
-    def between(self, batch: float) -> tuple[float, float]:
+    def steps_interval(self, batch: float) -> tuple[float, float]:
         """Returns the fewest and the most steps that are likely at a batch."""
-        steps = [self._at(batch, *constants) for constants in self.likely]
+        steps = [self._steps_at(batch, *constants) for constants in self.likely_constants]
         return min(steps), max(steps)
 
-    def through(self, batch: float, steps: float) -> "StepCurve":
+    def rescaled_to(self, batch: float, steps: float) -> "StepCurve":
         """Returns the curve of a run of another length, with the same noise scale.
 
         Args:
             batch: A batch of the other run.
             steps: The steps of the other run at that batch.
         """
-        factor = steps / self.at(batch)
-        likely = tuple((factor * s, factor * e) for s, e in self.likely)
+        factor = steps / self.steps_at(batch)
+        likely = tuple((factor * s, factor * e) for s, e in self.likely_constants)
         return dataclasses.replace(
             self, least_steps=factor * self.least_steps,
-            least_examples=factor * self.least_examples, likely=likely,
+            least_examples=factor * self.least_examples, likely_constants=likely,
         )  # fmt: skip
 
-    def grown(self, batch: float, growth: float, spread: float) -> "StepCurve":
+    def with_grown_noise(self, batch: float, growth: float, spread: float) -> "StepCurve":
         """Returns the curve with another noise scale, and with the same steps at a batch.
 
         Args:
@@ -93,55 +94,69 @@ class StepCurve:
                 the old interval to the old noise scale.
         """
         likely = []
-        for constants in self.likely:
-            scale = _noise(*constants)
+        for constants in self.likely_constants:
+            scale = _noise_scale(*constants)
             deviation = 0.0
             if {scale, self.noise}.isdisjoint({0.0, math.inf}):
                 deviation = math.log(scale / self.noise)
-            farther = math.hypot(deviation, spread)
-            exponents = [math.copysign(farther, deviation)] if deviation else [-spread, spread]
-            middle = self.noise if deviation else scale
+            new_deviation = math.hypot(deviation, spread)
+            exponents = (
+                [math.copysign(new_deviation, deviation)] if deviation else [-spread, spread]
+            )
+            center_noise = self.noise if deviation else scale
             likely += [
-                _through(middle * growth * math.exp(exponent), batch, self._at(batch, *constants))
+                _constants_through(
+                    center_noise * growth * math.exp(exponent),
+                    batch,
+                    self._steps_at(batch, *constants),
+                )
                 for exponent in exponents
             ]
-        least_steps, least_examples = _through(self.noise * growth, batch, self.at(batch))
+        least_steps, least_examples = _constants_through(
+            self.noise * growth, batch, self.steps_at(batch)
+        )
         return dataclasses.replace(
-            self, least_steps=least_steps, least_examples=least_examples, likely=tuple(likely)
+            self,
+            least_steps=least_steps,
+            least_examples=least_examples,
+            likely_constants=tuple(likely),
         )
 
-    def keeping(self, batch: float, more: float = MORE) -> tuple[float, float, float]:
+    def largest_keeping_batch(
+        self, batch: float, extra_share: float = EXTRA_EXAMPLES
+    ) -> tuple[float, float, float]:
         """Returns the largest batch that takes few more examples to the target than another one.
 
-            E(B) <= (1 + more) E(batch):  B = batch + more (batch + Bn)
+            E(B) <= (1 + x) E(batch):  B = batch + x (batch + Bn),  x = extra_share
 
         Args:
             batch: The other batch.
-            more: The share of additional examples that B may take. Defaults to 0.05, by which the
-                registered study tells that a batch keeps a result (docs/updates_left.md).
+            extra_share: The share of additional examples that B may take. Defaults to 0.05, by
+                which the registered study tells that a batch keeps a result (docs/updates_left.md).
 
         Returns:
             B for the noise scale, and for the lower and the upper end of its interval.
 
         Example:
-            >>> [round(b, 1) for b in from_noise(1000, batch=32, steps=4800).keeping(32)]
+            >>> curve = curve_from_noise(1000, batch=32, steps=4800)
+            >>> [round(b, 1) for b in curve.largest_keeping_batch(32)]
             [83.6, 58.6, 133.6]
         """
         by_noise, by_least_noise, by_largest_noise = (
-            batch + more * (batch + noise) for noise in (self.noise, *self.interval)
+            batch + extra_share * (batch + noise) for noise in (self.noise, *self.interval)
         )
         return by_noise, by_least_noise, by_largest_noise
 
-    def _at(self, batch, least_steps, least_examples):
-        if batch > self.largest:
+    def _steps_at(self, batch, least_steps, least_examples):
+        if batch > self.largest_batch:
             raise ValueError(
                 f"Nothing is known of batch {batch:,.0f}: {self.source} reaches to "
-                f"{self.largest:,.0f}. Run a larger batch first."
+                f"{self.largest_batch:,.0f}. Run a larger batch first."
             )
         return least_steps + least_examples / batch
 
 
-def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
+def noise_of_two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
     """Returns the noise scale of two runs, (B1, S1) and (B2, S2) with B1 < B2.
 
         Bn = (rho - 1)/(1/B1 - rho/B2),  rho = S1/S2
@@ -154,7 +169,7 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
         second: The pair of the larger batch.
 
     Example:
-        >>> round(two_runs((16, 4825), (2048, 102)))
+        >>> round(noise_of_two_runs((16, 4825), (2048, 102)))
         1175
     """
     (small, small_steps), (large, large_steps) = first, second
@@ -164,7 +179,9 @@ def two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
     return math.inf if rho >= large / small else (rho - 1) / (1 / small - rho / large)
 
 
-def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = ()) -> StepCurve:
+def curve_from_runs(
+    runs: Iterable[tuple[float, float]], given_up_batches: Iterable[float] = ()
+) -> StepCurve:
     """Fits the hyperbola through runs at two batches or more.
 
     Through two batches it is exact: it goes through the geometric mean of the steps at each.
@@ -175,9 +192,10 @@ def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = (
 
     Args:
         runs: Pairs (batch, steps to the target).
-        given_up: The batch of each further run that was given up before the target. Of the steps of
-            such a run only a lower bound is known. So at the smallest batch it leaves the noise
-            scale without an upper end, and at a larger one without a lower end. Defaults to ().
+        given_up_batches: The batch of each further run that was given up before the target. Of the
+            steps of such a run only a lower bound is known. So at the smallest batch it leaves the
+            noise scale without an upper end, and at a larger one without a lower end. Defaults to
+            ().
 
     Raises:
         TypeError: for anything else than pairs.
@@ -189,72 +207,81 @@ def from_runs(runs: Iterable[tuple[float, float]], given_up: Iterable[float] = (
         raise TypeError(
             f"runs must be pairs (batch, steps), such as [(32, 4800), (512, 400)], not {runs!r}."
         ) from None
-    within = f"[1, {checks.MAX_STEPS}]"
+    allowed_range = f"[1, {checks.MAX_STEPS}]"
     runs = sorted(
-        (checks.number("A batch in runs", b, within), checks.number("Steps in runs", s, within))
+        (
+            checks.number("A batch in runs", b, allowed_range),
+            checks.number("Steps in runs", s, allowed_range),
+        )
         for b, s in pairs
     )
     batches = sorted({batch for batch, _ in runs})
     if len(batches) < 2:
         raise ValueError(
-            f"Runs at two batches are needed, {RELIABLE} times apart, not at {batches} alone."
+            f"Runs at two batches are needed, {RELIABLE_RATIO} times apart, not at {batches} alone."
         )
-    small, large = batches[0], batches[-1]
-    grid_size = math.ceil(math.log(1e6 * large / small, GRID))
-    grid = [0.0, *(small / 1e3 * GRID**i for i in range(grid_size)), math.inf]
+    smallest, largest = batches[0], batches[-1]
+    grid_size = math.ceil(math.log(1e6 * largest / smallest, GRID_FACTOR))
+    grid = [0.0, *(smallest / 1e3 * GRID_FACTOR**i for i in range(grid_size)), math.inf]
 
-    def squares_of(noise):
-        return _fit(noise, runs)[0]
+    def sum_of_squares_at(noise):
+        return _fit_minimum(noise, runs)[0]
 
-    noise = min(grid, key=squares_of)
+    noise = min(grid, key=sum_of_squares_at)
     if len(batches) == 2:
-        noise = two_runs(
+        noise = noise_of_two_runs(
             *(
                 (b, statistics.geometric_mean(s for run_batch, s in runs if run_batch == b))
                 for b in batches
             )
         )
     elif 0 < noise < math.inf:
-        noise = min((noise * GRID ** (i / 100) for i in range(-100, 101)), key=squares_of)
-    least, level = _fit(noise, runs)
-    variance = (SEED_RUNS * SEED_DEVIATION**2 + least) / (SEED_RUNS + len(runs) - 2)
+        noise = min(
+            (noise * GRID_FACTOR ** (i / 100) for i in range(-100, 101)), key=sum_of_squares_at
+        )
+    least_squares, minimum = _fit_minimum(noise, runs)
+    variance = (PRIOR_RUNS * SEED_DEVIATION**2 + least_squares) / (PRIOR_RUNS + len(runs) - 2)
     likely = []
     for candidate in (noise, *grid):
-        squares, mean = _fit(candidate, runs)
-        slack = (least + NINETY**2 * variance - squares) / len(runs)
-        if slack >= 0:  # its level may change as far as the slack allows
+        sum_of_squares, candidate_minimum = _fit_minimum(candidate, runs)
+        slack = (least_squares + Z_90**2 * variance - sum_of_squares) / len(runs)
+        if slack >= 0:  # its minimum may change as far as the slack allows
             likely += [
-                _curve(candidate, mean * math.exp(sign * math.sqrt(slack))) for sign in (-1, 1)
+                _constants(candidate, candidate_minimum * math.exp(sign * math.sqrt(slack)))
+                for sign in (-1, 1)
             ]
-    low, high = (pick(_noise(*candidate) for candidate in likely) for pick in (min, max))
+    low, high = (pick(_noise_scale(*candidate) for candidate in likely) for pick in (min, max))
     notes = []
-    if large < RELIABLE * small:
+    if largest < RELIABLE_RATIO * smallest:
         notes.append(
-            f"weak: the batches are {large / small:.3g} times apart; a sure answer needs {RELIABLE}"
+            f"weak: the batches are {largest / smallest:.3g} times apart; a sure answer needs "
+            f"{RELIABLE_RATIO}"
         )
     if noise == math.inf:
-        notes.append(f"no bend seen up to {large:,.0f}: the noise scale is {low:,.0f} at least")
+        notes.append(f"no bend seen up to {largest:,.0f}: the noise scale is {low:,.0f} at least")
     elif noise == 0:
-        notes.append(f"no steps are saved beyond batch {small:,.0f}")
+        notes.append(f"no steps are saved beyond batch {smallest:,.0f}")
     elif high == math.inf:
         notes.append("no upper end of the noise scale: run a larger batch, or more seeds")
-    for batch, count in sorted(collections.Counter(given_up).items()):
-        end, scale, kept_batch = (
-            ("upper", math.inf, large) if batch == small else ("lower", 0.0, small)
+    for batch, run_count in sorted(collections.Counter(given_up_batches).items()):
+        open_end, scale, kept_batch = (
+            ("upper", math.inf, largest) if batch == smallest else ("lower", 0.0, smallest)
         )
-        least_steps, least_examples = _curve(noise, level)
-        likely.append(_through(scale, kept_batch, least_steps + least_examples / kept_batch))
+        least_steps, least_examples = _constants(noise, minimum)
+        likely.append(
+            _constants_through(scale, kept_batch, least_steps + least_examples / kept_batch)
+        )
         notes.append(
-            f"given up before the loss at batch {batch:,.0f}: {count} run{'s' * (count > 1)}; the "
-            f"noise scale has no {end} end"
+            f"given up before the loss at batch {batch:,.0f}: {run_count} "
+            f"run{'s' * (run_count > 1)}; the noise scale has no {open_end} end"
         )
     return StepCurve(
-        *_curve(noise, level), tuple(likely), FARTHEST * large,
+        *_constants(noise, minimum), tuple(likely), RANGE_FACTOR * largest,
         f"a fit of {len(runs)} runs at {len(batches)} batches", tuple(notes),
     )  # fmt: skip
 
 
-def from_noise(noise: float, batch: float, steps: float) -> StepCurve:
+def curve_from_noise(noise: float, batch: float, steps: float) -> StepCurve:
     """Returns the hyperbola through one run, with the noise scale that was read last in that run.
 
     A curve is likely if its Bn is within a factor of two, and its steps at the run's batch are no
@@ -272,37 +299,37 @@ def from_noise(noise: float, batch: float, steps: float) -> StepCurve:
     noise = checks.number("noise", noise, "(0, inf)")
     batch = checks.number("batch", batch, "(0, inf)")
     steps = checks.number("steps", steps, "(0, inf)")
-    curve = _curve(noise, steps / (1 + noise / batch))
+    constants = _constants(noise, steps / (1 + noise / batch))
     likely = [
-        _curve(scale, steps / (1 + scale / batch) * math.exp(sign * NINETY * SEED_DEVIATION))
-        for scale in (noise / READING, noise * READING)
+        _constants(scale, steps / (1 + scale / batch) * math.exp(sign * Z_90 * SEED_DEVIATION))
+        for scale in (noise / READING_FACTOR, noise * READING_FACTOR)
         for sign in (-1, 1)
     ]
     source = "one reading of the noise scale"
-    return StepCurve(*curve, tuple(likely), FARTHEST * max(batch, noise), source)
+    return StepCurve(*constants, tuple(likely), RANGE_FACTOR * max(batch, noise), source)
 
 
-def _noise(least_steps, least_examples):
+def _noise_scale(least_steps, least_examples):
     """Returns the noise scale E_min/S_min."""
     return least_examples / least_steps if least_steps else math.inf
 
 
-def _curve(noise: float, level: float) -> tuple[float, float]:
+def _constants(noise: float, minimum: float) -> tuple[float, float]:
     """Returns S_min and E_min of the curve with a noise scale.
 
     Args:
         noise: The noise scale Bn.
-        level: S_min, or E_min if Bn is infinite, as `_fit` returns it.
+        minimum: S_min, or E_min if Bn is infinite, as `_fit_minimum` returns it.
     """
-    return (0.0, level) if noise == math.inf else (level, level * noise)
+    return (0.0, minimum) if noise == math.inf else (minimum, minimum * noise)
 
 
-def _through(noise: float, batch: float, steps: float) -> tuple[float, float]:
+def _constants_through(noise: float, batch: float, steps: float) -> tuple[float, float]:
     """Returns S_min and E_min of the curve with a noise scale and the steps at a batch."""
-    return _curve(noise, steps * batch if noise == math.inf else steps / (1 + noise / batch))
+    return _constants(noise, steps * batch if noise == math.inf else steps / (1 + noise / batch))
 
 
-def _fit(noise, runs):
+def _fit_minimum(noise, runs):
     """Fits the curve with one noise scale to runs.
 
     Returns:
@@ -313,5 +340,5 @@ def _fit(noise, runs):
         logs = [math.log(s * b) for b, s in runs]
     else:
         logs = [math.log(s / (1 + noise / b)) for b, s in runs]
-    mean = sum(logs) / len(logs)
-    return sum((log - mean) ** 2 for log in logs), math.exp(mean)
+    mean_log = sum(logs) / len(logs)
+    return sum((log - mean_log) ** 2 for log in logs), math.exp(mean_log)
