@@ -15,43 +15,46 @@ READINGS = [(1e4, 90.0, 0.2), (4e4, 210.0, 0.3), (9e4, 190.0, 0.15)]
 
 
 def test_readings_that_lie_on_a_power_give_its_exponent():
-    power = growth.power_of([(d, 3 * d**0.8, 1e-4) for d in (1e4, 4e4, 9e4)])
-    assert power.measured == pytest.approx(0.8)
+    power = growth.fit_power_law([(d, 3 * d**0.8, 1e-4) for d in (1e4, 4e4, 9e4)])
+    assert power.measured_exponent == pytest.approx(0.8)
     assert power.exponent == pytest.approx(0.8, abs=1e-5)
-    assert power.at(1e6) == pytest.approx(3 * 1e6**0.8, rel=1e-4)
+    assert power.noise_at(1e6) == pytest.approx(3 * 1e6**0.8, rel=1e-4)
     assert power.spread(math.exp(power.center)) == pytest.approx(0)
 
 
 def test_the_expected_exponent_is_one_more_observation():
     """Least squares of NumPy, with a row of its own for the exponent."""
-    power = growth.power_of(READINGS)
+    power = growth.fit_power_law(READINGS)
     d, noise, sd = np.array(READINGS).T
     rows = np.stack([np.ones(3), np.log(d) - power.center], 1) / sd[:, None]
-    rows = np.vstack([rows, [0, 1 / growth.DEVIATION]])
-    targets = [*np.log(noise) / sd, growth.EXPONENT / growth.DEVIATION]
+    rows = np.vstack([rows, [0, 1 / growth.EXPONENT_DEVIATION]])
+    targets = [*np.log(noise) / sd, growth.EXPECTED_EXPONENT / growth.EXPONENT_DEVIATION]
     level, exponent = np.linalg.lstsq(rows, targets)[0]
-    assert (power.level, power.exponent) == pytest.approx((level, exponent))
+    assert (power.intercept, power.exponent) == pytest.approx((level, exponent))
     variances = np.linalg.inv(rows.T @ rows)
-    assert power.deviation == pytest.approx(math.sqrt(variances[1, 1]))
+    assert power.exponent_deviation == pytest.approx(math.sqrt(variances[1, 1]))
     assert variances[0, 1] == pytest.approx(0)  # so the spread of the exponent is apart
     alone = np.polyfit(np.log(d), np.log(noise), 1, w=1 / sd)
-    assert power.measured == pytest.approx(alone[0])
+    assert power.measured_exponent == pytest.approx(alone[0])
 
 
 def test_of_one_reading_the_expected_exponent_stands_alone():
-    power = growth.power_of([(LATE, 500.0, 0.3)])
-    assert (power.exponent, power.deviation) == (growth.EXPONENT, growth.DEVIATION)
-    assert power.measured is None and power.measured_deviation == math.inf
-    assert power.at(100 * LATE) == pytest.approx(5000)
-    assert power.spread(100 * LATE) == pytest.approx(growth.DEVIATION * math.log(100))
+    power = growth.fit_power_law([(LATE, 500.0, 0.3)])
+    assert (power.exponent, power.exponent_deviation) == (
+        growth.EXPECTED_EXPONENT,
+        growth.EXPONENT_DEVIATION,
+    )
+    assert power.measured_exponent is None and power.measured_deviation == math.inf
+    assert power.noise_at(100 * LATE) == pytest.approx(5000)
+    assert power.spread(100 * LATE) == pytest.approx(growth.EXPONENT_DEVIATION * math.log(100))
 
 
 def test_of_one_reading_no_rounding_tells_a_slope():
     """Its weighted mean (w x)/w is not always x."""
     rng = np.random.default_rng(0)
     for examples, deviation in np.exp(rng.uniform([5, -5], [20, 2], (2000, 2))):
-        power = growth.power_of([(examples, 500.0, deviation)])
-        assert power.measured is None and power.exponent == growth.EXPONENT
+        power = growth.fit_power_law([(examples, 500.0, deviation)])
+        assert power.measured_exponent is None and power.exponent == growth.EXPECTED_EXPONENT
 
 
 def runs_of(noise, rng=None, examples=LATE, seeds=3):
@@ -68,7 +71,7 @@ def of_two(early, late, rng=None):
         counts.curve_from_runs(runs_of(noise, rng, examples))
         for noise, examples in ((early, EARLY), (late, LATE))
     )
-    return growth.longer(BASE, WHOLE, *reversed([*zip((EARLY, LATE), curves, strict=True)]))
+    return growth.extrapolate(BASE, WHOLE, *reversed([*zip((EARLY, LATE), curves, strict=True)]))
 
 
 def test_the_curve_of_the_whole_run_has_the_noise_scale_of_the_power():
@@ -99,7 +102,7 @@ def test_the_interval_holds_the_truth_in_nine_of_ten():
     rng = np.random.default_rng(0)
     inside, slopes, cases = 0, 0, 150
     for _ in range(cases):
-        exponent = rng.normal(growth.EXPONENT, growth.DEVIATION)
+        exponent = rng.normal(growth.EXPECTED_EXPONENT, growth.EXPONENT_DEVIATION)
         late = math.exp(rng.uniform(math.log(50), math.log(800)))
         whole = of_two(late * (EARLY / LATE) ** exponent, late, rng)
         low, high = whole.interval
@@ -127,7 +130,7 @@ def test_a_noise_scale_without_an_end_stays(large_steps, noise):
     short = counts.curve_from_runs([(BASE, 160.0)] * 3 + [(LARGE, large_steps)] * 3)
     assert short.noise == noise
     early = EARLY, counts.curve_from_runs(runs_of(200.0))
-    whole = growth.longer(BASE, WHOLE, (LATE, short), early)
+    whole = growth.extrapolate(BASE, WHOLE, (LATE, short), early)
     assert whole.noise == noise and whole.steps_at(BASE) == pytest.approx(short.steps_at(BASE))
     assert whole.notes[1] == UNKNOWN
     factor = 10**0.5 * math.exp(math.copysign(counts.Z_90, -noise) * 0.25 * math.log(10))
@@ -139,7 +142,7 @@ def test_a_noise_scale_without_an_end_stays(large_steps, noise):
 
 def test_without_an_early_reading_the_expected_exponent_extends_the_late_one():
     short = counts.curve_from_runs(runs_of(400.0))
-    whole = growth.longer(BASE, WHOLE, (LATE, short))
+    whole = growth.extrapolate(BASE, WHOLE, (LATE, short))
     assert whole.noise == pytest.approx(400 * 10**0.5)
     assert whole.notes[1] == UNKNOWN
 

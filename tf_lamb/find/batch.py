@@ -434,7 +434,7 @@ def _measured_curve(runs, base, total):
             for run in runs
         ]
         early = base * baseline_run.early, _fitted(at_early_loss)
-    return growth.longer(base, base * total, late, early).rescaled_to(base, total)
+    return growth.extrapolate(base, base * total, late, early).rescaled_to(base, total)
 
 
 def _fitted(runs):
