@@ -62,7 +62,7 @@ def timed(make):
         "residual": fit.residual,
         "between": [
             {"micro_batch": size, "seconds": seen[size],
-             "predicted": fit.step(size)}
+             "predicted": fit.step_seconds(size)}
             for size in sizes[1::2]
         ],
     }  # fmt: skip

@@ -166,7 +166,7 @@ def search(chain: Chain, settings: Settings) -> dict:
             if answer is None:
                 return {"refused": str(error)}
             break
-        if answer.answer.steps.interval[1] < math.inf:
+        if answer.answer.curve.interval[1] < math.inf:
             break
         large *= LARGER
     return {"named": answer.largest_batch, "print": str(answer).splitlines(), "commit": commit()}

@@ -67,7 +67,7 @@ def expected(batch, target):
 def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
     host, ours = FRONTENDS["keras"]
     found = search(ours, linear(host), validation_data=quadratic(8192, seed=1))
-    (x, y), curve = quadratic(8192, seed=1), found.answer.steps
+    (x, y), curve = quadratic(8192, seed=1), found.answer.curve
     target = found.target - np.mean((y - x @ LEAST) ** 2)
     at_base, at_large = (expected(batch, target) for batch in (BATCH, 16 * BATCH))
     of_runs = [run for runs in reach.of_best_rates(found.runs).values() for run in runs]
@@ -101,7 +101,7 @@ def test_the_noise_scale_is_taken_to_the_whole_run(frontend):
     how = {"baseline_epochs": 1, "large_batch_size": 64}
     found = search(ours, linear(host), quadratic(4000), **how)
     assert " from an extrapolation to 4,000 examples: " in str(found)
-    assert found.answer.steps.steps_at(BATCH) == pytest.approx(250)
+    assert found.answer.curve.steps_at(BATCH) == pytest.approx(250)
     left = f"{math.ceil(4000 / found.largest_batch):,} of 250 updates are left there"
     assert f"up to batch {found.largest_batch:,} (" in str(found) and left in str(found)
 
@@ -112,7 +112,7 @@ def test_a_reading_of_noise_gives_a_table_a_recipe_and_code(frontend):
     found = search(
         ours, linear(host), noise_scale=500, deadline_hours=0.05, device_counts={1: 0, 4: 0.001}
     )
-    assert found.answer.steps.interval == pytest.approx((250, 1000))
+    assert found.answer.curve.interval == pytest.approx((250, 1000))
     assert found.largest_batch == 41 and "up to batch 41 (29 to 66): " in str(found)
     assert found.batch_size == found.answer.by_deadline.batch > BATCH
     text = str(found)
@@ -160,7 +160,7 @@ def test_fit_makes_the_steps_of_the_recipe_where_gradients_accumulate():
     assert (found.batch_size, calls, recipe.epochs) == (512, 8, found.epochs)
     by_epochs = recipes.transfer(
         512, BATCH, RATE, examples=600, epochs=found.epochs, baseline_epochs=40, optimizer="SGD",
-        noise_scale=found.answer.steps.noise,
+        noise_scale=found.answer.curve.noise,
     )  # fmt: skip
     assert recipe.learning_rate == pytest.approx(by_epochs.learning_rate)
     own = ours.SGDP(recipe.schedule(ours.schedules), gradient_accumulation_steps=calls)
@@ -255,15 +255,19 @@ def test_seconds_are_measured_the_update_for_itself(name, monkeypatch):
     host, ours = FRONTENDS[name]
     Machine(monkeypatch)
     found = measured(ours, linear(host, ours.SGDP(RATE)))
-    time = found.answer.machine.time
-    assert (time.micro_batch, time.example, time.update) == pytest.approx((0.010, 0.001, 0.005))
+    time = found.answer.machine.step_time
+    assert (time.micro_batch_seconds, time.example_seconds, time.update_seconds) == pytest.approx(
+        (0.010, 0.001, 0.005)
+    )
     epoch = found.answer.machine.epoch
-    assert (epoch.start, epoch.compiled, epoch.examples) == pytest.approx((0.020, 1.5, EXAMPLES))
+    assert (epoch.start_seconds, epoch.step_compile_seconds, epoch.examples) == pytest.approx(
+        (0.020, 1.5, EXAMPLES)
+    )
     # Two epochs of 1,000 calls; 16,000 examples are 16 calls of 1,024, of which one is smaller.
     assert found.fit_seconds(16, 2) == pytest.approx(1.5 + 2 * (0.020 + 1000 * 0.031))
     assert found.fit_seconds(1024, 1) == pytest.approx(2 * 1.5 + 0.020 + 16 * 1.039)
     # From 256 to 1,024 an example takes no less time.
-    assert found.answer.machine.micro_batch == 1024
+    assert found.answer.machine.max_micro_batch == 1024
     assert "beyond, an example takes no less time" in str(found)
 
 
@@ -292,7 +296,7 @@ def test_a_device_that_is_full_ends_the_list(error, monkeypatch):
     host, ours = FRONTENDS["keras"]
     machine = Machine(monkeypatch, holds=600, error=error)
     found = measured(ours, linear(host))
-    assert found.answer.machine.micro_batch == 512
+    assert found.answer.machine.max_micro_batch == 512
     assert "micro-batches up to 512: 1,024 does not fit" in str(found)
     assert max(machine.sizes) == 1024
     Machine(monkeypatch, holds=600, error=RuntimeError("No room at the inn"))
@@ -442,7 +446,7 @@ def test_it_says_what_becomes_of_the_saving_in_whole_epochs():
     assert text.endswith("searches the rate here for 0.5 of the run at most, 27.8 s")
     fast = {"step_seconds": {16: 0.026, 256: 0.05}}
     saved = search(ours, linear(host), **how, **fast)
-    share = 1 - saved.row.seconds * saved.recipe().train_steps / 52
+    share = 1 - saved.row.step_seconds * saved.recipe().train_steps / 52
     assert f"batch 16 takes 52 s: {share:.0%} is saved" in str(saved) and share > 0.3
     late = search(ours, linear(host), **how, deadline_hours=41.5 / 3600)
     assert "nothing is saved, and the deadline is missed" in str(late)
@@ -477,14 +481,14 @@ def test_where_noise_is_all_no_bend_is_seen():
     host, ours = FRONTENDS["keras"]
     found = search(ours, linear(host), noise_scale=runs)
     assert "no bend seen up to 256" in str(found)
-    low = found.answer.steps.largest_keeping_batch(BATCH)[1]
+    low = found.answer.curve.largest_keeping_batch(BATCH)[1]
     assert found.largest_batch == max(int(low), recipes.largest_batch(found.examples, 2))
     named = found.largest_batch
     assert f"  the runs tell no upper end: {named} is the least that is likely" in str(found)
     longer = search(ours, linear(host), noise_scale=runs, baseline_epochs=20)
     named = longer.largest_batch
     assert f"  the runs tell no upper end: {named} has at least 1,024 updates left" in str(longer)
-    assert found.answer.steps.steps_at(BATCH) == pytest.approx(2000)
+    assert found.answer.curve.steps_at(BATCH) == pytest.approx(2000)
     flat = search(ours, linear(host), noise_scale=[(16, 100), (256, 100)])
     assert "no steps are saved beyond batch 16" in str(flat)
     assert flat.batch_size == flat.largest_batch == BATCH

@@ -30,29 +30,35 @@ def test_the_examples_run(module):
 
 
 def test_the_update_and_the_network_of_several_devices_are_counted_once():
-    time = costs.fit_time([16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update=0.02)
-    assert (time.micro_batch, time.example) == pytest.approx((0.05, 0.001), rel=1e-9)
+    time = costs.fit_time(
+        [16, 64, 256], [0.066 + 0.02, 0.114 + 0.02, 0.306 + 0.02], update_seconds=0.02
+    )
+    assert (time.micro_batch_seconds, time.example_seconds) == pytest.approx(
+        (0.05, 0.001), rel=1e-9
+    )
     assert time.residual < 1e-12
-    assert time.step(64, 4) == pytest.approx(4 * 0.114 + 0.02)
+    assert time.step_seconds(64, 4) == pytest.approx(4 * 0.114 + 0.02)
     machine = costs.Machine(time, 64, (1, 8))
-    assert machine.seconds(8 * 256, 8) == machine.seconds(256, 1) == time.step(64, 4)
-    assert costs.Machine(time, 512, (16,)).seconds(256, 16) == time.step(16)
-    wired = costs.Machine(time, 64, (1, 8), network={8: 0.03})
-    assert wired.seconds(8 * 256, 8) == pytest.approx(4 * 0.114 + 0.05)
-    assert wired.seconds(8 * 256, 8, 256) == pytest.approx(0.306 + 0.05)
-    assert wired.seconds(256, 1) == time.step(64, 4)
+    assert (
+        machine.step_seconds(8 * 256, 8) == machine.step_seconds(256, 1) == time.step_seconds(64, 4)
+    )
+    assert costs.Machine(time, 512, (16,)).step_seconds(256, 16) == time.step_seconds(16)
+    wired = costs.Machine(time, 64, (1, 8), network_seconds={8: 0.03})
+    assert wired.step_seconds(8 * 256, 8) == pytest.approx(4 * 0.114 + 0.05)
+    assert wired.step_seconds(8 * 256, 8, 256) == pytest.approx(0.306 + 0.05)
+    assert wired.step_seconds(256, 1) == time.step_seconds(64, 4)
 
 
 def test_between_sizes_that_were_timed_the_seconds_are_on_the_line_through_them():
-    time = costs.fit_time([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update=0.01)
-    assert [time.step(at) for at in (4, 6, 8, 12, 16)] == pytest.approx(
+    time = costs.fit_time([4, 16, 8, 8], [0.05, 0.25, 0.08, 0.07], update_seconds=0.01)
+    assert [time.step_seconds(at) for at in (4, 6, 8, 12, 16)] == pytest.approx(
         [0.05, 0.06, 0.07, 0.16, 0.25]
     )
-    assert time.step(8, 3) == pytest.approx(3 * 0.06 + 0.01)
-    assert time.micro_batch == 0  # the best line would be below it
-    below, beyond = (time.call(at) for at in (2, 20))
-    assert below == pytest.approx((time.micro_batch + 0.04) / 2)
-    assert beyond == pytest.approx(0.24 + 4 * time.example)
+    assert time.step_seconds(8, 3) == pytest.approx(3 * 0.06 + 0.01)
+    assert time.micro_batch_seconds == 0  # the best line would be below it
+    below, beyond = (time.call_seconds(at) for at in (2, 20))
+    assert below == pytest.approx((time.micro_batch_seconds + 0.04) / 2)
+    assert beyond == pytest.approx(0.24 + 4 * time.example_seconds)
 
 
 positive = st.floats(1e-3, 1e3)
@@ -68,22 +74,23 @@ def test_the_fit_is_the_best_of_its_neighbourhood(pairs):
         return sum(((micro_batch + example * b) / t - 1) ** 2 for b, t in pairs)
 
     time = costs.fit_time(sizes, seconds)
-    assert time.micro_batch >= 0 and time.example >= 0
-    least = squares(time.micro_batch, time.example)
+    assert time.micro_batch_seconds >= 0 and time.example_seconds >= 0
+    least = squares(time.micro_batch_seconds, time.example_seconds)
     for a, b in itertools.product((0.0, 0.99, 1.01), repeat=2):
-        assert squares(time.micro_batch * a, time.example * b) >= least * (1 - 1e-9)
+        assert squares(time.micro_batch_seconds * a, time.example_seconds * b) >= least * (1 - 1e-9)
     step = min(seconds) / 1e3  # away from a parameter that ended at 0
-    assert squares(time.micro_batch + step, time.example) >= least * (1 - 1e-9)
-    assert squares(time.micro_batch, time.example + step / 10) >= least * (1 - 1e-9)
+    assert squares(time.micro_batch_seconds + step, time.example_seconds) >= least * (1 - 1e-9)
+    assert squares(time.micro_batch_seconds, time.example_seconds + step / 10) >= least * (1 - 1e-9)
     assert time.residual == pytest.approx(
-        max(abs((time.micro_batch + time.example * b) / t - 1) for b, t in pairs), abs=1e-9
+        max(abs((time.micro_batch_seconds + time.example_seconds * b) / t - 1) for b, t in pairs),
+        abs=1e-9,
     )
 
 
 def test_no_seconds_are_negative():
     rising, falling = costs.fit_time([1, 2], [0.1, 0.3]), costs.fit_time([1, 2], [0.3, 0.1])
-    assert (rising.micro_batch, rising.example) == (0, pytest.approx(3 / 26))
-    assert (falling.micro_batch, falling.example) == (pytest.approx(0.12), 0)
+    assert (rising.micro_batch_seconds, rising.example_seconds) == (0, pytest.approx(3 / 26))
+    assert (falling.micro_batch_seconds, falling.example_seconds) == (pytest.approx(0.12), 0)
 
 
 # -- steps at a batch ------------------------------------------------------------------------------
@@ -220,13 +227,13 @@ def plan(steps=STEPS, time=TIME, micro_batch=512, devices=(1,), price=None, netw
 )
 def test_the_table_of_one_device(batch, micro, k, updates, seconds, minutes, cost):
     """Of a = 50 ms once an update; 8 devices' price on one."""
-    once = costs.StepTime(0.0, 0.001, update=0.05)
+    once = costs.StepTime(0.0, 0.001, update_seconds=0.05)
     rows = {r.batch: r for r in plan(time=once, batches=[32, 224, 512, 4096], price=9.6).rows}
     row = rows[batch]
     assert (row.micro_batch, row.accumulation, row.steps) == (micro, k, updates)
     assert row.examples == updates * batch
-    assert row.relative == row.examples / 153600
-    assert row.seconds == pytest.approx(seconds, rel=2e-3)
+    assert row.examples_ratio == row.examples / 153600
+    assert row.step_seconds == pytest.approx(seconds, rel=2e-3)
     assert row.hours * 60 == pytest.approx(minutes, abs=0.05)
     assert row.cost == pytest.approx(cost, abs=0.006)
 
@@ -234,7 +241,7 @@ def test_the_table_of_one_device(batch, micro, k, updates, seconds, minutes, cos
 @given(st.floats(1e-3, 1), st.floats(1e-6, 1e-2), st.floats(1, 1e5))
 def test_the_optimum_is_the_best_of_a_grid(alpha, beta, noise_scale):
     time = costs.StepTime(alpha, beta)
-    best = costs.optimum(time, noise_scale)
+    best = costs.optimal_batch(time, noise_scale)
 
     def hours(batch):
         return (alpha + beta * batch) * (1 + noise_scale / batch)
@@ -244,7 +251,7 @@ def test_the_optimum_is_the_best_of_a_grid(alpha, beta, noise_scale):
 
 
 def test_the_fastest_of_many_batches_is_the_optimum():
-    assert costs.optimum(TIME, 1000) == pytest.approx(223.6, abs=0.05)
+    assert costs.optimal_batch(TIME, 1000) == pytest.approx(223.6, abs=0.05)
     answer = plan(batches=[*range(16, 1000, 4)], micro_batch=1000)
     assert answer.fastest.batch == pytest.approx(224, abs=16)  # those within 0.1% are level
 
@@ -262,11 +269,11 @@ def test_the_regret_goes_as_far_as_the_runs_scatter():
     """A factor of two, or farther: to the ends of the interval, which may be infinite."""
     assert list(plan().regret) == [500, 2000]
     answer = plan(counts.curve_from_runs([(32, 4800), (32, 2900), (512, 420), (512, 700)]))
-    low, high = answer.steps.interval
-    assert low < answer.steps.noise / 2 and high > 2 * answer.steps.noise
+    low, high = answer.curve.interval
+    assert low < answer.curve.noise / 2 and high > 2 * answer.curve.noise
     assert list(answer.regret) == [low, high]
     answer = plan(counts.curve_from_runs([(256, 700), (512, 420)]))
-    assert answer.steps.interval[1] == math.inf
+    assert answer.curve.interval[1] == math.inf
     lost = answer.regret[math.inf]
     assert lost == pytest.approx(costs.regret(answer.rows, answer.fastest, 1e12)) and lost > 0
     assert " or inf, it takes " in str(answer)
@@ -274,27 +281,27 @@ def test_the_regret_goes_as_far_as_the_runs_scatter():
 
 @given(st.integers(1, 10**5), st.integers(1, 64), st.integers(1, 512))
 def test_parts_are_as_few_as_memory_allows_and_equal(batch, devices, largest):
-    micro, k = costs.arrange(batch, devices, largest)
+    micro, k = costs.split_batch(batch, devices, largest)
     assert micro <= largest and batch <= micro * k * devices < batch + k * devices
     assert (k - 1) * largest * devices < batch
 
 
 def test_the_batches_that_are_named():
-    answer = plan(network={8: 0.02}, devices=(1, 8), price=1.2, deadline=0.025)
+    answer = plan(network={8: 0.02}, devices=(1, 8), price=1.2, deadline_hours=0.025)
     by_hours = min(answer.rows, key=lambda row: row.hours)
     assert answer.fastest == by_hours and by_hours.devices == 8
     assert answer.cheapest.devices == 1 and answer.cheapest.cost < answer.fastest.cost
     later = [row.batch for row in answer.rows if row.hours <= 0.025]
     assert answer.by_deadline.batch == max(later) < max(row.batch for row in answer.rows)
-    assert plan(deadline=1e-6).by_deadline is None
-    assert "no batch ends within 1e-06 hours" in str(plan(deadline=1e-6))
+    assert plan(deadline_hours=1e-6).by_deadline is None
+    assert "no batch ends within 1e-06 hours" in str(plan(deadline_hours=1e-6))
 
 
 def test_without_a_bend_a_larger_batch_is_always_faster():
     answer = plan(counts.curve_from_runs([(32, 4800), (512, 250)]), micro_batch=4096)
     assert answer.fastest == answer.rows[-1] and answer.fastest.batch == 4096
     assert answer.why_not_larger.startswith("at the edge: a fit of 2 runs")
-    assert answer.optimum is None and list(answer.regret) == [answer.steps.interval[0]]
+    assert answer.optimum is None and list(answer.regret) == [answer.curve.interval[0]]
     assert "no bend seen up to 512" in str(answer) and "noise scale inf (" in str(answer)
     flat = plan(counts.curve_from_runs([(32, 4800), (512, 4800)]))
     assert flat.fastest.batch == 32 and flat.optimum is None and "unlimited" not in str(flat)
@@ -310,7 +317,7 @@ def test_of_level_batches_the_smallest_is_named(largest):
 
 def test_the_candidates():
     """Powers of two times the baseline and what fits, where every device has an example."""
-    answer = plan(network={32: 0.02}, micro_batch=50, devices=(1, 32), most=1700)
+    answer = plan(network={32: 0.02}, micro_batch=50, devices=(1, 32), max_batch=1700)
     found = {1: set(), 32: set()}
     for row in answer.rows:
         found[row.devices].add(row.batch)
@@ -322,19 +329,19 @@ def test_the_candidates():
     # 33 examples on two devices are 34, which the data does not have.
     assert [row.batch for row in plan(batches=[32, 33], devices=(2,), examples=33).rows] == [32]
     # As many devices as examples; what the limits name is still possible.
-    (row,) = plan(batches=[32], devices=(32,), examples=32, most=32).rows
+    (row,) = plan(batches=[32], devices=(32,), examples=32, max_batch=32).rows
     assert row.batch == 32
 
 
 def test_a_batch_that_may_miss_the_deadline_is_told_of():
-    text = str(plan(deadline=0.1))
+    text = str(plan(deadline_hours=0.1))
     assert "\n1,024 may miss the deadline: it takes up to 10.6 min" in text
-    answer = plan(deadline=9.9, most=1024)
-    assert answer.by_deadline.between[1] < 9.9 and "may miss" not in str(answer)
+    answer = plan(deadline_hours=9.9, max_batch=1024)
+    assert answer.by_deadline.hours_interval[1] < 9.9 and "may miss" not in str(answer)
 
 
 def test_the_text():
-    lines = str(plan(deadline=0.1)).splitlines()
+    lines = str(plan(deadline_hours=0.1)).splitlines()
     fastest = (
         "fastest to the same loss: batch 256: 2.57 min to 5.75 min, for 1.22x the examples; 128"
     )
@@ -366,7 +373,7 @@ def test_the_text_of_many_steps_has_no_exponents():
             "256 would be faster in one micro-batch of 256 examples a device; "
             "128 is the largest here",
         ),
-        ({"most": 64}, "at the edge: 64 is the largest that is wanted"),
+        ({"max_batch": 64}, "at the edge: 64 is the largest that is wanted"),
         ({"batches": [32, 64]}, "at the edge: 64 is the largest that was given"),
         ({"examples": 200}, "at the edge: the data has 200 examples to train on"),
         (
@@ -387,7 +394,10 @@ def test_why_not_larger(given, why):
     [
         (lambda: costs.fit_time([16, 16], [1, 1]), "two different micro-batches at least"),
         (lambda: costs.fit_time([16, 32], [1, math.nan]), "seconds must be a number"),
-        (lambda: costs.fit_time([16, 32], [1, 2], update=1), "update=1 s is no less than a step"),
+        (
+            lambda: costs.fit_time([16, 32], [1, 2], update_seconds=1),
+            "update=1 s is no less than a step",
+        ),
         (lambda: counts.curve_from_runs(5), "^runs must be pairs .*, not 5"),
         (lambda: counts.curve_from_runs([(64, 100, 0)]), "^runs must be pairs"),
         (
@@ -399,7 +409,7 @@ def test_why_not_larger(given, why):
             "^A batch in runs must be a number",
         ),
         (lambda: counts.curve_from_noise(math.nan, 32, 100), "noise must be a number"),
-        (lambda: plan(deadline=-1), "deadline must be a number"),
+        (lambda: plan(deadline_hours=-1), "deadline must be a number"),
         (
             lambda: counts.curve_from_runs([(64, 100)]),
             r"at two batches are needed, .*\[64.0\] alone",
@@ -416,7 +426,7 @@ def test_why_not_larger(given, why):
         (lambda: plan(devices=()), "devices must name a number of devices at least"),
         (lambda: plan(batches=[]), "batches must name one at least"),
         (lambda: plan(baseline=9000), "Nothing is known of batch 9,000"),
-        (lambda: plan(most=16), "No batch can be planned for 1 devices: 16 is the largest"),
+        (lambda: plan(max_batch=16), "No batch can be planned for 1 devices: 16 is the largest"),
         (lambda: plan(devices=(64,), batches=[32]), "planned for 64 devices: 32 is the largest"),
     ],
 )
@@ -439,15 +449,21 @@ def test_a_longer_run_has_the_same_noise_scale():
 
 def test_an_epoch_has_a_start_an_evaluation_and_a_smaller_last_call():
     """1,000 examples are four calls of 256, the last one smaller, which compiles once more."""
-    epoch = costs.Epoch(1000, start=0.5, evaluation=(0.1, 25.6), compiled=3.0, evaluated=1.0)
+    epoch = costs.Epoch(
+        1000,
+        start_seconds=0.5,
+        evaluation_coefficients=(0.1, 25.6),
+        step_compile_seconds=3.0,
+        evaluation_compile_seconds=1.0,
+    )
     machine = costs.Machine(costs.StepTime(0.01, 0.001), 256, epoch=epoch)
-    assert machine.seconds(256, 1) == pytest.approx(0.266 + (0.5 + 0.1 + 0.1) / 4)
+    assert machine.step_seconds(256, 1) == pytest.approx(0.266 + (0.5 + 0.1 + 0.1) / 4)
     # Two calls an update: an update has twice the share.
-    assert machine.seconds(512, 1) == pytest.approx(2 * machine.seconds(256, 1))
-    assert machine.begin(256, 1) == 2 * 3.0 + 1.0
-    assert machine.begin(250, 1) == machine.begin(1000, 8) == 3.0 + 1.0
-    whole = dataclasses.replace(epoch, drops=True)
-    assert (whole.calls(256), whole.begin(256)) == (3, 4.0)
+    assert machine.step_seconds(512, 1) == pytest.approx(2 * machine.step_seconds(256, 1))
+    assert machine.compile_seconds(256, 1) == 2 * 3.0 + 1.0
+    assert machine.compile_seconds(250, 1) == machine.compile_seconds(1000, 8) == 3.0 + 1.0
+    whole = dataclasses.replace(epoch, drop_remainder=True)
+    assert (whole.calls(256), whole.compile_seconds(256)) == (3, 4.0)
     answer = costs.plan(
         counts.curve_from_noise(1000, batch=250, steps=40), machine, baseline=250, examples=1000,
         batches=[250],

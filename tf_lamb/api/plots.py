@@ -349,10 +349,10 @@ def batches(answer, ax=None):
         The `Axes`.
     """
     (ax,) = given_or_new("batches", ax)
-    for devices in answer.machine.devices:
+    for devices in answer.machine.device_counts:
         rows = [row for row in answer.rows if row.devices == devices]
         sizes = [row.batch for row in rows]
-        low_hours, high_hours = ([row.between[end] for row in rows] for end in (0, 1))
+        low_hours, high_hours = ([row.hours_interval[end] for row in rows] for end in (0, 1))
         ax.fill_between(sizes, low_hours, high_hours, alpha=0.2)
         ax.plot(sizes, [row.hours for row in rows], ".-", label=f"devices: {devices:,}")
     marked = {"fastest": (answer.fastest, "o"), "cheapest": (answer.cheapest, "s")}
@@ -360,8 +360,8 @@ def batches(answer, ax=None):
         marked["largest by the deadline"] = (answer.by_deadline, "D")
     for label, (row, marker) in marked.items():
         ax.plot(row.batch, row.hours, marker, ms=9, color="black", mfc="none", ls="", label=label)
-    if answer.deadline is not None:
-        ax.axhline(answer.deadline, color="black", ls="--", lw=1, label="deadline")
+    if answer.deadline_hours is not None:
+        ax.axhline(answer.deadline_hours, color="black", ls="--", lw=1, label="deadline")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log", base=2)
     ax.set(xlabel="batch", ylabel="hours")

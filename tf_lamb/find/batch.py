@@ -23,6 +23,7 @@ from tf_lamb.find.data import Examples
 from tf_lamb.find.feeds import feed_of
 from tf_lamb.find.found_batch import FoundBatch
 from tf_lamb.find.goodput import costs, growth, steps
+from tf_lamb.find.goodput.answer_text import duration_text
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import Trials, normalizations
 
@@ -31,6 +32,13 @@ PART = 0.1  # the length of the first short run, as a share of the steps of the 
 # the running averages of batch normalization. The runs at the large batch take one update.
 AVERAGED = 4
 ACCUMULATED = 4  # micro-batches of the update with which the accumulation of gradients is timed
+
+EPOCH_FIELD_BY_LOG_KEY = {
+    "start": "start_seconds",
+    "compiled": "step_compile_seconds",
+    "evaluated": "evaluation_compile_seconds",
+    "drops": "drop_remainder",
+}
 
 
 def find_batch(
@@ -177,13 +185,13 @@ def find_batch(
     timed, idle = "seconds of a step: as given", ()
     if machine is None:
         machine, timed, idle = search.machine(sizes)
-    machine = dataclasses.replace(machine, devices=counts, network=network)
+    machine = dataclasses.replace(machine, device_counts=counts, network_seconds=network)
     target, runs = None, []
     if curve is None:
         target, runs = search.short_runs(machine, total_steps)
         curve = _measured_curve(runs, base, total_steps)
     answer = costs.plan(
-        curve, machine, baseline=base, examples=split.training, deadline=deadline_hours
+        curve, machine, baseline=base, examples=split.training, deadline_hours=deadline_hours
     )
     return FoundBatch(
         answer=answer, runs=tuple(runs), target=target, timed=timed,
@@ -230,7 +238,9 @@ class _Search:
         time = costs.fit_time(micro_batches, seconds, measured["update"])
         constant, coefficient = measured["evaluation"]
         epoch = costs.Epoch(
-            self.split.examples, evaluation=(constant, coefficient), **measured["epoch"]
+            self.split.examples,
+            evaluation_coefficients=(constant, coefficient),
+            **{EPOCH_FIELD_BY_LOG_KEY[key]: value for key, value in measured["epoch"].items()},
         )
         return (
             costs.Machine(time, max(micro_batches), epoch=epoch),
@@ -325,9 +335,11 @@ class _Search:
         length = round(PART * total)
         run_examples = reach.examples(base, length)
         low, high = (count / (base * total) for count in run_examples)
-        example_seconds = sum(machine.time.call(batch) / batch for batch in (base, large)) / 2
-        micro_batch = machine.micro_batch if accumulates(self.optimizer) else large
-        _, calls = costs.arrange(large, 1, micro_batch)
+        example_seconds = (
+            sum(machine.step_time.call_seconds(batch) / batch for batch in (base, large)) / 2
+        )
+        micro_batch = machine.max_micro_batch if accumulates(self.optimizer) else large
+        _, calls = costs.split_batch(large, 1, micro_batch)
         base_calls = micro_batches(base, micro_batch)
         check_shared(self.model, base // base_calls)
         check_shared(self.model, large // calls)
@@ -337,7 +349,7 @@ class _Search:
             ["look", base], lambda: self._look_seconds(*calls_of[base])
         )
         quick, slow = (
-            costs.duration(
+            duration_text(
                 count * example_seconds + number_of_runs * looks * look_seconds + 2 * begin_seconds
             )
             for count, (number_of_runs, looks) in zip(run_examples, reach.LOOKED, strict=True)

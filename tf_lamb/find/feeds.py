@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tf_lamb.api.data import Arrays, Batches, Rebatched, mapped, parts_of, size_of
-from tf_lamb.find.goodput.costs import calls_of_epoch
+from tf_lamb.find.goodput.costs import calls_per_epoch
 
 
 def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
@@ -49,7 +49,7 @@ class Feed:
 
     def steps(self, size: int) -> int:
         """Returns the steps of an epoch at a batch of this many examples."""
-        return calls_of_epoch(self.examples, size, self.drops)
+        return calls_per_epoch(self.examples, size, self.drops)
 
     def of(self, size: int, steps: int) -> dict[str, Any]:
         """Returns the arguments of a `fit` on the data.

@@ -13,7 +13,8 @@ from tf_lamb.find import reach, search
 from tf_lamb.find.checks import accumulates
 from tf_lamb.find.data import Written
 from tf_lamb.find.found import told_by, training_code
-from tf_lamb.find.goodput.costs import Answer, Row, arrange, calls_of_epoch, duration
+from tf_lamb.find.goodput.answer_text import duration_text
+from tf_lamb.find.goodput.costs import Answer, Row, calls_per_epoch, split_batch
 from tf_lamb.find.goodput.steps import EXTRA_EXAMPLES
 from tf_lamb.find.trials import AVERAGED
 
@@ -65,11 +66,11 @@ class FoundBatch:
         Raises:
             ValueError: if no batch ends by the deadline.
         """
-        if self.answer.deadline is None:
+        if self.answer.deadline_hours is None:
             return self.answer.fastest
         if self.answer.by_deadline is None:
             raise ValueError(
-                f"No batch ends within {self.answer.deadline:g} hours; the fastest takes "
+                f"No batch ends within {self.answer.deadline_hours:g} hours; the fastest takes "
                 f"{self.answer.fastest.hours:.3g}."
             )
         return self.answer.by_deadline
@@ -91,7 +92,7 @@ class FoundBatch:
 
     def _keeping(self) -> tuple[int, int, int]:
         """Returns `largest_batch`, and the ends of the interval in which it is likely to be."""
-        steps, baseline = self.answer.steps, self.answer.baseline
+        steps, baseline = self.answer.curve, self.answer.baseline
         limit = min(steps.largest_batch, self.examples)
         named, least, largest = (
             max(baseline, int(min(batch, limit))) for batch in steps.largest_keeping_batch(baseline)
@@ -144,7 +145,7 @@ class FoundBatch:
         """
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
-        noise = self.answer.steps.noise
+        noise = self.answer.curve.noise
         epochs_of_updates = self._updates / math.ceil(self.examples / self.batch_size)
         transferred = transfer(
             self.batch_size,
@@ -226,7 +227,7 @@ class FoundBatch:
             f"{largest:,}): {updates_left:,} of {all_updates:,} updates are left there"
         )
         yield f"  kept: no worse than batch {baseline:,} on {EXTRA_EXAMPLES:.0%} fewer examples"
-        if self.answer.steps.interval[1] == math.inf:
+        if self.answer.curve.interval[1] == math.inf:
             reason = f"has at least {ENOUGH_UPDATES:,} updates left"
             if updates_left < ENOUGH_UPDATES:
                 reason = "is the least that is likely"
@@ -245,26 +246,28 @@ class FoundBatch:
     def _in_whole_epochs(self):
         """Yields lines on the time that this batch saves in whole epochs, and on `find_rate`."""
         answer = self.answer
-        if answer.deadline is not None and answer.by_deadline is None:
+        if answer.deadline_hours is not None and answer.by_deadline is None:
             return
         if (row := self.row).batch == answer.baseline:
             return
-        machine, base_steps = answer.machine, answer.steps.steps_at(answer.baseline)
-        base_seconds = machine.begin(answer.baseline, row.devices)
-        base_seconds += base_steps * machine.seconds(answer.baseline, row.devices)
-        run_seconds = machine.begin(row.batch, row.devices) + self._updates * row.seconds
+        machine, base_steps = answer.machine, answer.curve.steps_at(answer.baseline)
+        base_seconds = machine.compile_seconds(answer.baseline, row.devices)
+        base_seconds += base_steps * machine.step_seconds(answer.baseline, row.devices)
+        run_seconds = (
+            machine.compile_seconds(row.batch, row.devices) + self._updates * row.step_seconds
+        )
         saved = (
             f"{1 - run_seconds / base_seconds:.0%} is saved"
             if run_seconds < base_seconds
             else "nothing is saved"
         )
-        if answer.deadline is not None and run_seconds > 3600 * answer.deadline:
+        if answer.deadline_hours is not None and run_seconds > 3600 * answer.deadline_hours:
             saved += ", and the deadline is missed"
         yield (
             f"batch {row.batch:,} in whole epochs, as the script trains: {self.epochs}, "
             f"{self._updates:,} steps, "
-            f"{duration(run_seconds)}; batch {answer.baseline:,} takes {duration(base_seconds)}: "
-            f"{saved}"
+            f"{duration_text(run_seconds)}; batch {answer.baseline:,} takes "
+            f"{duration_text(base_seconds)}: {saved}"
         )
         if self.epochs > self.baseline_epochs:
             yield (
@@ -276,7 +279,7 @@ class FoundBatch:
         else:
             yield (
                 f"find_rate searches the rate here for {self._budget:g} of the run at most, "
-                f"{duration(self._budget * run_seconds)}"
+                f"{duration_text(self._budget * run_seconds)}"
             )
 
     def fit_seconds(self, batch_size: int, epochs: float) -> float:
@@ -290,26 +293,31 @@ class FoundBatch:
             epochs: Epochs to train for.
         """
         machine = self.answer.machine
-        micro, accumulation = arrange(batch_size, 1, machine.micro_batch)
-        drops = machine.epoch is not None and machine.epoch.drops
-        calls = calls_of_epoch(self.examples, micro, drops)
+        micro, accumulation = split_batch(batch_size, 1, machine.max_micro_batch)
+        drops = machine.epoch is not None and machine.epoch.drop_remainder
+        calls = calls_per_epoch(self.examples, micro, drops)
         updates = epochs * calls / accumulation
-        return machine.begin(batch_size, 1) + updates * machine.seconds(batch_size, 1)
+        return machine.compile_seconds(batch_size, 1) + updates * machine.step_seconds(
+            batch_size, 1
+        )
 
     def _input(self):
         """Yields a line on the share of a step's time that goes into making its input."""
-        time, shares = self.answer.machine.time, []
+        time, shares = self.answer.machine.step_time, []
         for size, idle in self.idle:
-            seconds = time.step(size)
+            seconds = time.step_seconds(size)
             shares.append(f"{max(0.0, 1 - idle / seconds):.0%} at {size:,}")
         if shares:
             yield f"of a step, waiting for its input is {', '.join(shares)}"
 
     def _price(self):
         """Yields a line on how long the whole search took."""
-        steps = sum(run.made * self.answer.machine.time.call(run.batch) for run in self.runs)
-        of_steps = f", {duration(steps)} of it steps of the short runs" if self.runs else ""
-        yield f"the search took {duration(self.took)}, with compilation and evaluation{of_steps}"
+        steps = sum(
+            run.made * self.answer.machine.step_time.call_seconds(run.batch) for run in self.runs
+        )
+        of_steps = f", {duration_text(steps)} of it steps of the short runs" if self.runs else ""
+        search_time = duration_text(self.took)
+        yield f"the search took {search_time}, with compilation and evaluation{of_steps}"
 
     def _short_runs(self):
         """Yields lines on the short runs: steps to the target at the best rate of each batch."""

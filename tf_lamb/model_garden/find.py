@@ -191,8 +191,8 @@ def ask(params, args) -> costs.Answer:
             baseline=baseline,
             examples=examples,
             batches=sizes or None,
-            most=None if accumulates else micro_batch * max(devices),
-            deadline=args.deadline,
+            max_batch=None if accumulates else micro_batch * max(devices),
+            deadline_hours=args.deadline,
         )
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
