@@ -23,7 +23,7 @@ from benchmarks.shared.pictures import FASHION_MNIST, images
 from benchmarks.shared.run_log import Log
 from benchmarks.study import adascale
 from tf_lamb.find.data import Examples
-from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.feeds import make_feed
 from tf_lamb.find.goodput import costs
 from tf_lamb.find.timing import in_turn, lasting
 from tf_lamb.find.trials import Trials
@@ -55,7 +55,7 @@ def timed(make):
     read = Examples(train, held_out)
     with Trials(model, read, SMALLEST) as trials:
         trials.choose("adam", lambda: keras.optimizers.Adam())
-        feed = feed_of(read.source, read.examples, keras)
+        feed = make_feed(read.source, read.examples, keras)
         seen = in_turn(trials, feed, {size: lasting(trials, feed, size) for size in sizes}).seconds
     fit = costs.fit_time(sizes[::2], [seen[size] for size in sizes[::2]])
     return {

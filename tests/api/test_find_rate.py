@@ -14,9 +14,9 @@ from support.frontends import FRONTENDS, every_frontend, on_jax, on_tensorflow
 from support.notebooks import assert_shown
 from support.own_steps import stepping
 
-from tf_lamb.find.checks import anew
+from tf_lamb.find.checks import copy_optimizer
 from tf_lamb.find.data import Examples
-from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.feeds import make_feed
 from tf_lamb.find.trials import Trials
 
 EXAMPLES, WIDTH, BATCH = 1600, 8, 32
@@ -222,7 +222,7 @@ def test_what_keras_was_told_to_exclude_from_decay_stays_excluded(frontend, told
     weights = model.trainable_variables
     excluded = {"var_names": ["bias"], "var_list": [weights[1]]}[told]
     model.optimizer.exclude_from_weight_decay(**{told: excluded})
-    made = anew(model.optimizer, 1)
+    made = copy_optimizer(model.optimizer, 1)
     assert [made._use_weight_decay(weight) for weight in weights] == [True, False]
 
 
@@ -289,11 +289,11 @@ def test_steps_of_the_models_own_get_what_fit_gives_them(frontend, kind):
             trials.start()
             losses.append([trials.step(0.1), trials.step(0.1), *trials.judge()])
             for _ in range(2):
-                feed = feed_of(read.source, read.examples, host)
-                for how in (feed.of(BATCH, 2), feed.repeated(BATCH, 2)):
+                feed = make_feed(read.source, read.examples, host)
+                for how in (feed.fit_arguments(BATCH, 2), feed.repeated_batch_arguments(BATCH, 2)):
                     assert len(trials.epochs(how, 1)) == 2
         assert "train_step" not in vars(model) and model.test_function is None
-        assert read.written.data == ("(x, y)" if kind == "arrays" else "data")
+        assert read.data_code.data == ("(x, y)" if kind == "arrays" else "data")
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
@@ -443,7 +443,7 @@ def test_what_is_shuffled_anew_is_not_held_out_of_itself(frontend, monkeypatch):
     monkeypatch.setattr(model, "train_on_batch", lambda *_, **__: pytest.fail("a step was made"))
     with pytest.raises(ValueError, match="first 160 cannot be held out: pass validation_data="):
         search(ours, model, shuffled)
-    read = Examples(shuffled, held_out=data())
+    read = Examples(shuffled, validation_data=data())
     passes = read.batches(EXAMPLES, 0)
     assert not np.array_equal(next(passes)[0], next(passes)[0])
 

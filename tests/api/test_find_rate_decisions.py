@@ -24,7 +24,7 @@ from tf_lamb.api import frontends
 from tf_lamb.find import rate
 from tf_lamb.find import search as search_of
 from tf_lamb.find.data import Examples
-from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.feeds import make_feed
 from tf_lamb.find.trials import Trials
 
 
@@ -212,8 +212,8 @@ def test_lists_of_inputs_and_outputs_are_trained_and_timed(frontend):
         trials.start()
         trials.step(1e-4)
         assert np.isfinite(trials.judge()[0])
-        feed = feed_of(trials.data.source, trials.data.examples, host)
-        assert len(trials.epochs(feed.of(BATCH, 2), 1)) == 2
+        feed = make_feed(trials.data.source, trials.data.examples, host)
+        assert len(trials.epochs(feed.fit_arguments(BATCH, 2), 1)) == 2
 
 
 @pytest.mark.once

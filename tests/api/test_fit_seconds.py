@@ -10,7 +10,7 @@ from support.frontends import FRONTENDS, every_frontend, uncompiled
 
 from tf_lamb.find import search_log, timing, trials
 from tf_lamb.find.data import Examples
-from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.feeds import make_feed
 
 COMPILED, START, STEP, ROW = 1.5, 0.040, 0.002, 0.001
 BEGUN, EVALUATED = 0.020, 0.003  # of an evaluation; of each of its steps
@@ -289,9 +289,9 @@ def test_a_feed_has_the_examples_in_their_order_at_any_batch(frontend, kind, siz
     x, y = quadratic(100)
     clock = Virtual(linear(host), monkeypatch)
     read = Examples(given(kind, host, (x, y), clock, 16), quadratic(64), 100)
-    feed = feed_of(read.source, read.examples, host)
+    feed = make_feed(read.source, read.examples, host)
     begin, steps = clock.now, 4
-    how = feed.of(size, steps)
+    how = feed.fit_arguments(size, steps)
     batches = iter(how["x"])
     if hasattr(how["x"], "__getitem__"):
         batches = map(how["x"].__getitem__, range(len(how["x"])))
@@ -300,7 +300,7 @@ def test_a_feed_has_the_examples_in_their_order_at_any_batch(frontend, kind, siz
     np.testing.assert_array_equal(np.concatenate([b for _, b in seen]), y[: steps * size])
     whole = -(-steps * size // 16) * 16  # those of the data's own batches that hold them
     assert clock.now - begin <= ROW * (min(100, whole) + 32) + 1e-9
-    repeated = feed.repeated(size, 5)["x"]
+    repeated = feed.repeated_batch_arguments(size, 5)["x"]
     begin = clock.now
     for i, batch in zip(range(5), repeated, strict=False):
         assert len(batch[0]) == size
@@ -315,6 +315,6 @@ def test_a_generator_begins_anew_behind_a_pass_that_its_batches_divide(frontend,
     x, y = quadratic(48)
     clock = Virtual(linear(host), monkeypatch)
     read = Examples(given("generator", host, (x, y), clock, 24), quadratic(64), 48)
-    batches = feed_of(read.source, read.examples, host).of(12, 6)["x"]
+    batches = make_feed(read.source, read.examples, host).fit_arguments(12, 6)["x"]
     seen = np.concatenate([next(batches)[0] for _ in range(6)])
     np.testing.assert_array_equal(seen, np.concatenate([x, x[:24]]))

@@ -18,9 +18,16 @@ from tf_lamb.core import checks
 from tf_lamb.core.recipes.recipe import micro_batches
 from tf_lamb.core.recipes.scaling import fit_steps, training_steps
 from tf_lamb.find import reach, timing
-from tf_lamb.find.checks import accumulates, anew, check, check_shared, executions, tuned_rate
+from tf_lamb.find.checks import (
+    baseline_rate_of,
+    can_accumulate,
+    check_even_split,
+    check_model,
+    copy_optimizer,
+    steps_per_execution,
+)
 from tf_lamb.find.data import Examples
-from tf_lamb.find.feeds import feed_of
+from tf_lamb.find.feeds import make_feed
 from tf_lamb.find.found_batch import FoundBatch
 from tf_lamb.find.goodput import costs, growth, steps
 from tf_lamb.find.goodput.answer_text import duration_text
@@ -149,15 +156,15 @@ def find_batch(
     if deadline_hours is not None:
         checks.number("deadline_hours", deadline_hours, "(0, inf)")
     counts, network = _device_counts(device_counts)
-    check(model, base, None, one_execution=False)
+    check_model(model, base, None, one_execution=False)
     own_optimizer = unwrapped(model.optimizer)
-    rate = tuned_rate(own_optimizer, baseline_learning_rate)
+    rate = baseline_rate_of(own_optimizer, baseline_learning_rate)
     devices = frontends.of(model).devices(model)
     split = Examples(data, validation_data, examples, devices)
-    if split.training < base:
+    if split.training_count < base:
         raise ValueError(
-            f"{split.training:,} examples to train on are fewer than a batch of {base:,}: "
-            f"{split.held_out:,} are held out; pass validation_data= to train on all."
+            f"{split.training_count:,} examples to train on are fewer than a batch of {base:,}: "
+            f"{split.held_out_count:,} are held out; pass validation_data= to train on all."
         )
     total_steps = training_steps(baseline_epochs, split.examples, base, fit_steps)
     curve = _given_curve(noise_scale, base, total_steps)
@@ -165,7 +172,7 @@ def find_batch(
     if large_batch_size is not None:
         large = checks.integer("large_batch_size", large_batch_size)
     if curve is None:
-        _check_large(large, base, split.training, total_steps)
+        _check_large(large, base, split.training_count, total_steps)
     machine, sizes = _given_machine(step_seconds), []
     if machine is None:
         mapped(_check_numbers, split.blocks[0])
@@ -174,7 +181,7 @@ def find_batch(
                 f"keras.distribution shares a call among {devices} devices, and a step is timed on "
                 "one: pass step_seconds=, or search without it, with a model that is built anew."
             )
-        sizes = timing.sizes_from(base, min(split.training, large * steps.RANGE_FACTOR))
+        sizes = timing.sizes_from(base, min(split.training_count, large * steps.RANGE_FACTOR))
     log = SearchLog(directory, "find_batch", model, split, {
         "baseline_batch_size": base, "steps": total_steps, "learning_rate": rate,
         "large_batch_size": large, "optimizer": type(own_optimizer).__name__,
@@ -191,14 +198,14 @@ def find_batch(
         target, runs = search.short_runs(machine, total_steps)
         curve = _measured_curve(runs, base, total_steps)
     answer = costs.plan(
-        curve, machine, baseline=base, examples=split.training, deadline_hours=deadline_hours
+        curve, machine, baseline=base, examples=split.training_count, deadline_hours=deadline_hours
     )
     return FoundBatch(
         answer=answer, runs=tuple(runs), target=target, timed=timed,
         optimizer=own_optimizer, learning_rate=rate, baseline_epochs=baseline_epochs,
         examples=split.examples,
         cost=sum(run.batch * run.made for run in runs) / (base * total_steps), took=log.took,
-        normalizes=bool(normalizations(model)), data=split.written, idle=tuple(idle),
+        normalizes=bool(normalizations(model)), data=split.data_code, idle=tuple(idle),
     )  # fmt: skip
 
 
@@ -219,7 +226,7 @@ class _Search:
     def __init__(self, model, split, optimizer, log, base, large, rate, verbose):
         self.model, self.split, self.optimizer, self.log = model, split, optimizer, log
         self.base, self.large, self.rate, self.verbose = base, large, rate, verbose
-        self.executions = executions(model)
+        self.executions = steps_per_execution(model)
         self.progress: Progress | None = None
 
     def machine(self, sizes):
@@ -257,10 +264,10 @@ class _Search:
         Returns:
             The measurements by name, in types that JSON has.
         """
-        is_accumulating, host = accumulates(self.optimizer), frontends.of(self.model).host
-        feed = feed_of(self.split.source, self.split.examples, host)
+        is_accumulating, host = can_accumulate(self.optimizer), frontends.of(self.model).host
+        feed = make_feed(self.split.source, self.split.examples, host)
         timings = (1 + timing.ROUNDS) * (len(sizes) + is_accumulating)
-        epoch = {"drops": feed.drops}
+        epoch = {"drops": feed.drop_remainder}
         with Progress(self.model, timings, self.verbose, unit="timing") as progress:
             listed = ", ".join(map(str, sizes))
             progress.say(
@@ -279,7 +286,7 @@ class _Search:
                     )
                 timed = timing.in_turn(trials, feed, fitting, least, progress.add)
                 evaluation = 0.0, 0.0
-                if validation := self.split.given_validation(host):
+                if validation := self.split.validation_feed(host):
                     evaluation, epoch["evaluated"] = self._evaluation(
                         trials, feed, validation, [*fitting]
                     )
@@ -338,11 +345,11 @@ class _Search:
         example_seconds = (
             sum(machine.step_time.call_seconds(batch) / batch for batch in (base, large)) / 2
         )
-        micro_batch = machine.max_micro_batch if accumulates(self.optimizer) else large
+        micro_batch = machine.max_micro_batch if can_accumulate(self.optimizer) else large
         _, calls = costs.split_batch(large, 1, micro_batch)
         base_calls = micro_batches(base, micro_batch)
-        check_shared(self.model, base // base_calls)
-        check_shared(self.model, large // calls)
+        check_even_split(self.model, base // base_calls)
+        check_even_split(self.model, large // calls)
         calls_of = {base: (base_calls, AVERAGED), (large := large // calls * calls): (calls, 1)}
         expected_examples, most_examples = run_examples
         look_seconds, begin_seconds = self.log.cached(
@@ -358,7 +365,7 @@ class _Search:
             self.progress.say(
                 f"find_batch: short runs at batch {base:,} and {large:,}, on about {low:.1f} to "
                 f"at most {high:.1f} times the examples of the baseline, {quick} to {slow} with "
-                f"evaluation and compilation; {self.split.held_out:,} are held out"
+                f"evaluation and compilation; {self.split.held_out_count:,} are held out"
             )
             self.log.tell(self.progress.say)
             return reach.short_runs(
@@ -390,7 +397,7 @@ class _Search:
             Trials(self.model, self.split, batch, batch // calls, averaged=averaged) as trials,
         ):
             self.log.begin(trials)
-            trials.choose("own", lambda: anew(self.optimizer, calls))
+            trials.choose("own", lambda: copy_optimizer(self.optimizer, calls))
             if self.progress:
                 trials.tell = self.progress.add
             yield trials

@@ -8,12 +8,12 @@ from tf_lamb.core import checks
 
 # Attributes in which an optimizer of Keras keeps the arguments of exclude_from_weight_decay().
 # seam: Keras 3.15.1, tf_keras 2.20.1.
-UNDECAYED = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_names")}
+EXCLUSION_ATTRIBUTES = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_names")}
 # Settings of a `LossScaleOptimizer`, by their names in the config of either Keras.
-SCALING = ("dynamic", "initial_scale", "dynamic_growth_steps")
+LOSS_SCALE_SETTINGS = ("dynamic", "initial_scale", "dynamic_growth_steps")
 
 
-def check_shared(model: Any, examples: int) -> None:
+def check_even_split(model: Any, examples: int) -> None:
     """Checks that the devices can share the examples of a call of the training step evenly.
 
     Args:
@@ -30,7 +30,7 @@ def check_shared(model: Any, examples: int) -> None:
         )
 
 
-def tuned_rate(optimizer: Any, rate: float | None) -> float:
+def baseline_rate_of(optimizer: Any, rate: float | None) -> float:
     """Returns the rate that the baseline was tuned at: the user's, or the optimizer's own.
 
     Args:
@@ -51,12 +51,12 @@ def tuned_rate(optimizer: Any, rate: float | None) -> float:
     return checks.number("baseline_learning_rate", rate, "(0, inf)")
 
 
-def accumulates(optimizer: Any) -> bool:
+def can_accumulate(optimizer: Any) -> bool:
     """Returns whether an optimizer can accumulate the gradients of several micro-batches."""
     return "gradient_accumulation_steps" in optimizer.get_config()
 
 
-def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
+def copy_optimizer(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
     """Makes an optimizer with the settings of another, but with no slots built yet.
 
     The config of Keras's optimizers does not contain what `exclude_from_weight_decay` has set, so
@@ -69,27 +69,27 @@ def anew(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
         rate: The learning rate of the copy, a number or a schedule. Defaults to 1.0.
     """
     config = {**optimizer.get_config(), "learning_rate": rate}
-    if accumulates(optimizer):
+    if can_accumulate(optimizer):
         config["gradient_accumulation_steps"] = calls if calls > 1 else None
     copy = type(optimizer).from_config(config)
     if not is_ours(optimizer):
-        excluded = UNDECAYED & vars(optimizer).keys()
+        excluded = EXCLUSION_ATTRIBUTES & vars(optimizer).keys()
         vars(copy).update({name: vars(optimizer)[name] for name in excluded})
     return copy
 
 
-def scaled_as(compiled: Any, optimizer: Any) -> Any:
+def with_loss_scale_of(compiled_optimizer: Any, optimizer: Any) -> Any:
     """Returns an optimizer, wrapped in a `LossScaleOptimizer` if that of `compile` is.
 
     Args:
-        compiled: The optimizer of `compile`, whose settings of the loss scale are taken.
+        compiled_optimizer: The optimizer of `compile`, whose settings of the loss scale are taken.
         optimizer: The optimizer to return, or to wrap.
     """
-    if "LossScale" not in type(compiled).__name__:
+    if "LossScale" not in type(compiled_optimizer).__name__:
         return optimizer
-    config = compiled.get_config()
-    settings = {name: config[name] for name in SCALING if config.get(name) is not None}
-    return type(compiled)(optimizer, **settings)
+    config = compiled_optimizer.get_config()
+    settings = {name: config[name] for name in LOSS_SCALE_SETTINGS if config.get(name) is not None}
+    return type(compiled_optimizer)(optimizer, **settings)
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -119,7 +119,7 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
-def executions(model: Any) -> int:
+def steps_per_execution(model: Any) -> int:
     """Returns the `steps_per_execution` of `compile`."""
     # seam: tf_keras 2.20.1, whose `steps_per_execution` has no public name.
     count = getattr(model, "steps_per_execution", None) or getattr(
@@ -128,7 +128,7 @@ def executions(model: Any) -> int:
     return 1 if count is None else as_int(count)
 
 
-def check(
+def check_model(
     model: Any, batch_size: int, micro_batch_size: int | None, one_execution: bool = True
 ) -> None:
     """Checks that short runs of a model are possible.
@@ -152,9 +152,9 @@ def check(
             "model.compile(optimizer=..., loss=...) first."
         )
     check_optimizer(model.optimizer)
-    tuned = unwrapped(model.optimizer)
+    model_optimizer = unwrapped(model.optimizer)
     for name, value in vars(model).items():
-        if hasattr(value, "apply_gradients") and unwrapped(value) is not tuned:
+        if hasattr(value, "apply_gradients") and unwrapped(value) is not model_optimizer:
             raise ValueError(
                 f"The model has an optimizer of its own, {name}, beside that of compile. A search "
                 "moves one learning rate, and would leave what that optimizer has learned changed."
@@ -168,8 +168,8 @@ def check(
             "The model was built for several replicas. Search with a model built outside of the "
             "strategy's scope: the answer depends on the batch, not on its replicas."
         )
-    check_shared(model, micro_batch_size or batch_size)
-    if one_execution and (count := executions(model)) != 1:
+    check_even_split(model, micro_batch_size or batch_size)
+    if one_execution and (count := steps_per_execution(model)) != 1:
         raise ValueError(
             f"A search sets the rate of every step, and the model was compiled with "
             f"steps_per_execution={count}: compile it with 1 for the search."

@@ -7,39 +7,41 @@ from typing import Any
 
 from tf_lamb.api.data import Arrays, checksum, first_not_finite, mapped, size_of, source
 from tf_lamb.core import checks
-from tf_lamb.find.feeds import Feed, feed_of
+from tf_lamb.find.feeds import Feed, make_feed
 
-MOST_HELD_OUT = 8192  # examples
-BLOCKS = 16  # blocks of held-out examples; the scatter of their losses is the error of a comparison
-# The size of a block of WHOLE**2 examples or more is a multiple of this number, so that devices can
-# share the block evenly.
-WHOLE = 8
-COMPARED = 64  # training examples that are part of the checksum of the data
+MAX_HELD_OUT = 8192  # examples
+# Blocks of held-out examples. The scatter of their losses is the error of a comparison.
+BLOCK_COUNT = 16
+# The size of a block of BLOCK_MULTIPLE**2 examples or more is a multiple of this number, so that
+# devices can share the block evenly.
+BLOCK_MULTIPLE = 8
+CHECKSUM_EXAMPLES = 64  # training examples that are part of the checksum of the data
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
+class DataCode:
     """Holds the user's data as source code, for the script that a search proposes.
 
     Attributes:
         data: The `data` argument of a search, such as "(x, y)".
-        more: The other arguments of a search that describe the data, each after a comma.
-        fit: The arguments of `fit`, with the placeholders `{batch}`, examples of a batch, and
-            `{steps}`, batches of an epoch.
-        note: A comment for the line of `fit`, with the same placeholders; "" for none.
+        search_arguments: The other arguments of a search that describe the data, each after a
+            comma.
+        fit_template: The arguments of `fit`, with the placeholders `{batch}`, examples of a batch,
+            and `{steps}`, batches of an epoch.
+        note_template: A comment for the line of `fit`, with the same placeholders; "" for none.
         examples: Examples of an epoch.
     """
 
     data: str
-    more: str
-    fit: str
-    note: str
+    search_arguments: str
+    fit_template: str
+    note_template: str
     examples: int
 
-    def at(self, batch: int) -> tuple[str, str]:
+    def at_batch(self, batch: int) -> tuple[str, str]:
         """Returns the arguments of `fit` at a batch of this many examples, and the note."""
-        places = {"batch": batch, "steps": math.ceil(self.examples / batch)}
-        return self.fit.format(**places), self.note.format(**places)
+        values = {"batch": batch, "steps": math.ceil(self.examples / batch)}
+        return self.fit_template.format(**values), self.note_template.format(**values)
 
 
 class Examples:
@@ -51,18 +53,18 @@ class Examples:
 
     Args:
         data: Arrays in a tuple, or batches that can be read again.
-        held_out: The user's `validation_data`. Defaults to None: a part of `data`.
+        validation_data: The user's `validation_data`. Defaults to None: a part of `data`.
         examples: Examples of a pass over `data`. Defaults to None: counted.
         devices: The number of devices that share a batch. Defaults to 1.
 
     Attributes:
         examples: Examples of a pass over `data`.
-        training: The number of examples to train on, which are not held out.
-        blocks: The held-out examples, in `BLOCKS` batches of one size.
-        held_out: The number of examples in all blocks.
+        training_count: The number of examples to train on, which are not held out.
+        blocks: The held-out examples, in `BLOCK_COUNT` batches of one size.
+        held_out_count: The number of examples in all blocks.
         is_py_dataset: Whether `data` is a `PyDataset` of Keras 3. If it has inputs but no targets,
             `fit` leaves the inputs in a tuple.
-        written: The data as source code.
+        data_code: The data as source code.
         source: The reader of `data`.
 
     Raises:
@@ -72,7 +74,7 @@ class Examples:
     """
 
     def __init__(
-        self, data: Any, held_out: Any = None, examples: int | None = None, devices: int = 1
+        self, data: Any, validation_data: Any = None, examples: int | None = None, devices: int = 1
     ):
         if examples is not None:
             examples = checks.integer("examples", examples, maximum=math.inf)
@@ -82,40 +84,40 @@ class Examples:
         self.examples = examples or self.source.count()
         # Arrays may be only a part of the examples of an epoch.
         available = self.source.count() if isinstance(self.source, Arrays) else self.examples
-        if held_out is None:
-            requested = min(available // 10, MOST_HELD_OUT)
-            validation = self.source.hold_out(requested)
-            self.training = available - requested
+        if validation_data is None:
+            requested_count = min(available // 10, MAX_HELD_OUT)
+            validation = self.source.hold_out(requested_count)
+            self.training_count = available - requested_count
         else:
-            self._validation_source = validation_source = source("validation_data", held_out)
-            requested, self.training, is_arrays = (
+            self._validation_source = validation_source = source("validation_data", validation_data)
+            requested_count, self.training_count, is_arrays = (
                 0,
                 available,
                 isinstance(validation_source, Arrays),
             )
             validation = validation_source.hold_out(
-                validation_source.count() if is_arrays else MOST_HELD_OUT
+                validation_source.count() if is_arrays else MAX_HELD_OUT
             )
-        if (count := size_of(validation) if validation else 0) < requested:
+        if (count := size_of(validation) if validation else 0) < requested_count:
             raise ValueError(
                 f"data has {count:,} examples, fewer than a tenth of examples={self.examples:,}: "
                 "pass those of one pass."
             )
-        if count < (minimum := BLOCKS * devices):
+        if count < (minimum := BLOCK_COUNT * devices):
             raise ValueError(
                 f"{count} held-out examples are too few to compare losses on; {minimum} are the "
                 "least. Pass validation_data=(x, y), or more data."
             )
-        block_size = count // BLOCKS
-        if block_size >= WHOLE**2:
-            block_size -= block_size % WHOLE
+        block_size = count // BLOCK_COUNT
+        if block_size >= BLOCK_MULTIPLE**2:
+            block_size -= block_size % BLOCK_MULTIPLE
         block_size -= block_size % devices
-        cuts = [slice(i * block_size, (i + 1) * block_size) for i in range(BLOCKS)]
+        cuts = [slice(i * block_size, (i + 1) * block_size) for i in range(BLOCK_COUNT)]
         self.blocks = [mapped(lambda array, cut=cut: array[cut], validation) for cut in cuts]
-        self.held_out = block_size * BLOCKS
+        self.held_out_count = block_size * BLOCK_COUNT
         self.is_py_dataset = self.source.is_py_dataset
-        self.written = _written(
-            self.source, len(validation), self.examples, examples, held_out is not None
+        self.data_code = _data_code(
+            self.source, len(validation), self.examples, examples, validation_data is not None
         )
 
     def batches(self, size: int, seed: int) -> Iterator[tuple]:
@@ -131,7 +133,7 @@ class Examples:
         """
         return self.source.batches(size, seed, self._user_examples)
 
-    def given_validation(self, host: Any) -> Feed | None:
+    def validation_feed(self, host: Any) -> Feed | None:
         """Returns the `Feed` of `validation_data`; None if the user passed none, or endless ones.
 
         Args:
@@ -142,20 +144,20 @@ class Examples:
         try:
             is_arrays = isinstance(self._validation_source, Arrays)
             count = self._validation_source.length if is_arrays else self._validation_source.count()
-            return feed_of(self._validation_source, count, host)
+            return make_feed(self._validation_source, count, host)
         except ValueError:
             return None
 
-    def not_finite(self) -> str:
+    def not_finite_message(self) -> str:
         """Reads a pass and names an example that is NaN or infinite; "" if there is none."""
         for name, reader in (("data", self.source), ("validation_data", self._validation_source)):
             if reader is None:
                 continue
             position = 0
             for batch in reader.one_pass():
-                finding = first_not_finite(batch)
-                if finding:
-                    example, part, value = finding
+                first_finding = first_not_finite(batch)
+                if first_finding:
+                    example, part, value = first_finding
                     return f"example {position + example:,} of {name} has {value} in {part}"
                 position += size_of(batch)
                 if self._user_examples and position >= self._user_examples:
@@ -170,38 +172,46 @@ class Examples:
         """
         held_out_checksum = checksum(self.blocks)
         first_pass, second_pass = (
-            checksum(next(self.batches(COMPARED, 0)), held_out_checksum) for _ in range(2)
+            checksum(next(self.batches(CHECKSUM_EXAMPLES, 0)), held_out_checksum) for _ in range(2)
         )
         return f"{first_pass if first_pass == second_pass else held_out_checksum:08x}"
 
 
-def _written(source, parts, examples_of_epoch, examples, validated):
+def _data_code(source, part_count, examples_of_epoch, examples, has_validation_data):
     """Returns the data as source code.
 
     Args:
         source: The reader of the data.
-        parts: The parts of a batch: 2 for (x, y).
+        part_count: The parts of a batch: 2 for (x, y).
         examples_of_epoch: Examples of an epoch.
         examples: The user's `examples`, or None.
-        validated: Whether the user gave `validation_data`.
+        has_validation_data: Whether the user gave `validation_data`.
     """
     arguments = f", examples={examples}" if examples else ""
-    arguments += ", validation_data=validation_data" if validated else ""
+    arguments += ", validation_data=validation_data" if has_validation_data else ""
     if isinstance(source, Arrays):
-        names = ("x", "y", "sample_weight")[:parts]
-        data = f"({', '.join(names)})" if parts > 1 else "(x,)"
-        fit_arguments = ", ".join((*names[:2], *(f"{name}={name}" for name in names[2:])))
-        return Written(
-            data, arguments, f"{fit_arguments}, batch_size={{batch}}", "", examples_of_epoch
+        array_names = ("x", "y", "sample_weight")[:part_count]
+        data_argument = f"({', '.join(array_names)})" if part_count > 1 else "(x,)"
+        fit_arguments = ", ".join(
+            (*array_names[:2], *(f"{name}={name}" for name in array_names[2:]))
+        )
+        return DataCode(
+            data_argument,
+            arguments,
+            f"{fit_arguments}, batch_size={{batch}}",
+            "",
+            examples_of_epoch,
         )
     if hasattr(source.user_data, "rebatch"):
         endless = ", steps_per_epoch={steps}" if examples else ""
-        return Written(
+        return DataCode(
             "data", arguments, f"data.rebatch({{batch}}){endless}", "", examples_of_epoch
         )
     if hasattr(source.user_data, "__getitem__") and not isinstance(source.user_data, list):
-        return Written(
+        return DataCode(
             "data", arguments, "data", "data gives batches of {batch}", examples_of_epoch
         )
-    note = "batches: those of data, {batch} each, without end"
-    return Written("data", arguments, "batches, steps_per_epoch={steps}", note, examples_of_epoch)
+    note_template = "batches: those of data, {batch} each, without end"
+    return DataCode(
+        "data", arguments, "batches, steps_per_epoch={steps}", note_template, examples_of_epoch
+    )

@@ -8,7 +8,7 @@ from tf_lamb.api.data import Arrays, Batches, Rebatched, mapped, parts_of, size_
 from tf_lamb.find.goodput.costs import calls_per_epoch
 
 
-def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
+def make_feed(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
     """Returns the `Feed` that is for this kind of data.
 
     Args:
@@ -21,9 +21,9 @@ def feed_of(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
     data = source.user_data
     if hasattr(data, "element_spec") and hasattr(data, "rebatch"):
         return DatasetFeed(data, source, examples)
-    indexed = getattr(host.utils, "PyDataset", None) or host.utils.Sequence
-    if isinstance(data, indexed):
-        return IndexedFeed(data, source, examples, indexed)
+    sequence_class = getattr(host.utils, "PyDataset", None) or host.utils.Sequence
+    if isinstance(data, sequence_class):
+        return IndexedFeed(data, source, examples, sequence_class)
     return Feed(data, source, examples)
 
 
@@ -35,32 +35,32 @@ class Feed:
 
     Attributes:
         name: The kind of data, as a search prints it.
-        has_work: Whether a pipeline makes the batches; else they are rows of arrays.
+        has_pipeline: Whether a pipeline makes the batches; else they are rows of arrays.
         examples: Examples of an epoch.
-        drops: Whether the last batch of an epoch is left out if it is smaller.
+        drop_remainder: Whether the last batch of an epoch is left out if it is smaller.
     """
 
     name = "a generator"
-    has_work = True
-    drops = False
+    has_pipeline = True
+    drop_remainder = False
 
     def __init__(self, data: Any, source: Any, examples: int):
         self.data, self.source, self.examples = data, source, examples
 
-    def steps(self, size: int) -> int:
+    def steps_per_epoch(self, size: int) -> int:
         """Returns the steps of an epoch at a batch of this many examples."""
-        return calls_per_epoch(self.examples, size, self.drops)
+        return calls_per_epoch(self.examples, size, self.drop_remainder)
 
-    def of(self, size: int, steps: int) -> dict[str, Any]:
+    def fit_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """Returns the arguments of a `fit` on the data.
 
         Args:
             size: Examples of a batch.
             steps: Steps of an epoch.
         """
-        return {"x": self._anew(size), "steps_per_epoch": steps}
+        return {"x": self._endless_batches(size), "steps_per_epoch": steps}
 
-    def repeated(self, size: int, steps: int) -> dict[str, Any]:
+    def repeated_batch_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """Returns the arguments of a `fit` on one batch, made once and then repeated.
 
         Such a `fit` takes the seconds of the steps without the making of their input.
@@ -69,24 +69,24 @@ class Feed:
             size: Examples of the batch.
             steps: Steps of an epoch.
         """
-        batch = next(self._anew(size))
+        batch = next(self._endless_batches(size))
         return {"x": (batch for _ in itertools.count()), "steps_per_epoch": steps}
 
-    def evaluated(self, size: int, steps: int) -> dict[str, Any]:
+    def validation_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """Returns the arguments of a `fit` that evaluates on these data after each epoch.
 
         Args:
             size: Examples of a batch.
             steps: Steps of an evaluation.
         """
-        arguments = self.of(size, steps)
+        arguments = self.fit_arguments(size, steps)
         is_endless = "steps_per_epoch" in arguments
         return {
             "validation_data": arguments["x"],
             **({"validation_steps": steps} if is_endless else {}),
         }
 
-    def _anew(self, size: int) -> Iterator[tuple]:
+    def _endless_batches(self, size: int) -> Iterator[tuple]:
         """Yields batches without end, from one pass after another."""
         while True:
             rebatched = Rebatched(self.source.one_pass())
@@ -97,21 +97,23 @@ class Feed:
 class ArrayFeed(Feed):
     """Passes arrays to `fit`, which takes some of their rows as a batch."""
 
-    name, has_work = "arrays", False
+    name, has_pipeline = "arrays", False
 
     def __init__(self, source: Arrays, examples: int):
         super().__init__(None, source, min(examples, source.length))
 
-    def of(self, size: int, steps: int) -> dict[str, Any]:
+    def fit_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; `fit` cuts the arrays into batches itself."""
-        named = zip(("x", "y", "sample_weight"), self._rows(size, steps), strict=False)
-        return {**dict(named), "batch_size": size}
+        arrays_by_name = zip(
+            ("x", "y", "sample_weight"), self._first_rows(size, steps), strict=False
+        )
+        return {**dict(arrays_by_name), "batch_size": size}
 
-    def evaluated(self, size: int, steps: int) -> dict[str, Any]:
+    def validation_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; `fit` cuts the arrays into batches itself."""
-        return {"validation_data": self._rows(size, steps), "validation_batch_size": size}
+        return {"validation_data": self._first_rows(size, steps), "validation_batch_size": size}
 
-    def _rows(self, size, steps):
+    def _first_rows(self, size, steps):
         return self.source.first(min(size * steps, self.examples))
 
 
@@ -125,21 +127,21 @@ class DatasetFeed(Feed):
         shapes: list = []
         mapped(lambda spec: shapes.append(spec.shape), parts_of(data.element_spec))
         self._static_size = shapes[0][0] if shapes and shapes[0].rank else None
-        self.drops = self._static_size is not None
-        self._own_size: int | None = self._static_size
+        self.drop_remainder = self._static_size is not None
+        self._user_batch_size: int | None = self._static_size
 
-    def of(self, size: int, steps: int) -> dict[str, Any]:
+    def fit_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; the pipeline is rebatched if its own batches have another size."""
-        if self._own_size is None:
-            self._own_size = size_of(next(self.source.one_pass()))
+        if self._user_batch_size is None:
+            self._user_batch_size = size_of(next(self.source.one_pass()))
         data = self.data
-        if size != self._own_size:
-            data = data.rebatch(size, drop_remainder=self.drops)
+        if size != self._user_batch_size:
+            data = data.rebatch(size, drop_remainder=self.drop_remainder)
         return {"x": self._prefetched(data.take(steps))}
 
-    def repeated(self, size: int, steps: int) -> dict[str, Any]:
+    def repeated_batch_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; the pipeline caches the batch."""
-        single_batch = self.data.rebatch(size, drop_remainder=self.drops).take(1).cache()
+        single_batch = self.data.rebatch(size, drop_remainder=self.drop_remainder).take(1).cache()
         return {"x": self._prefetched(single_batch.repeat(steps))}
 
     def _prefetched(self, data):
@@ -157,28 +159,33 @@ class IndexedFeed(Feed):
 
     name = "a PyDataset"
 
-    def __init__(self, data: Any, source: Any, examples: int, kind: type):
+    def __init__(self, data: Any, source: Any, examples: int, base_class: type):
         super().__init__(data, source, examples)
-        self._kind, self._own_size = kind, size_of(next(source.one_pass()))
+        self._base_class, self._user_batch_size = base_class, size_of(next(source.one_pass()))
         names = ("workers", "use_multiprocessing", "max_queue_size")
         self._workers = {
             setting: getattr(data, setting) for setting in names if hasattr(data, setting)
         }
 
-    def of(self, size: int, steps: int) -> dict[str, Any]:
+    def fit_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; the batches are the data's own, or are joined or cut from them."""
-        make = self.data.__getitem__ if size == self._own_size else self._cut(size)
-        return self._indexed(make, steps)
+        make_batch = (
+            self.data.__getitem__ if size == self._user_batch_size else self._batch_maker(size)
+        )
+        return self._indexed_arguments(make_batch, steps)
 
-    def repeated(self, size: int, steps: int) -> dict[str, Any]:
+    def repeated_batch_arguments(self, size: int, steps: int) -> dict[str, Any]:
         """See base class; the batch is the same at every index."""
-        batch = next(self._anew(size))
-        return self._indexed(lambda i: batch, steps)
+        batch = next(self._endless_batches(size))
+        return self._indexed_arguments(lambda i: batch, steps)
 
-    def _indexed(self, make, steps):
-        return {"x": _indexed(self._kind)(make, steps, **self._workers), "shuffle": False}
+    def _indexed_arguments(self, make_batch, steps):
+        return {
+            "x": _indexed_class(self._base_class)(make_batch, steps, **self._workers),
+            "shuffle": False,
+        }
 
-    def _cut(self, size):
+    def _batch_maker(self, size):
         """Returns a function from an index to the batch of `size` examples there.
 
         The function joins or cuts the data's own batches that hold these examples. Each of the
@@ -186,39 +193,41 @@ class IndexedFeed(Feed):
         """
         cached: dict[int, tuple] = {}
 
-        def read_own(index):
+        def read_user_batch(index):
             if (batch := cached.get(index)) is None:
                 batch = cached[index] = parts_of(self.data[index])
             return batch
 
-        def make(index):
-            begin, end = index * size, min((index + 1) * size, self.examples)
-            own_indices = range(begin // self._own_size, -(-end // self._own_size))
-            rows = Rebatched(read_own(own_index) for own_index in own_indices)
-            if skipped := begin % self._own_size:
+        def make_batch(index):
+            first_row, end_row = index * size, min((index + 1) * size, self.examples)
+            user_indices = range(
+                first_row // self._user_batch_size, -(-end_row // self._user_batch_size)
+            )
+            rows = Rebatched(read_user_batch(user_index) for user_index in user_indices)
+            if skipped := first_row % self._user_batch_size:
                 rows.take(skipped)
-            batch = rows.take(end - begin)
-            for own_index in own_indices:
-                if (own_index + 1) * self._own_size <= end or end == self.examples:
-                    cached.pop(own_index, None)
+            batch = rows.take(end_row - first_row)
+            for user_index in user_indices:
+                if (user_index + 1) * self._user_batch_size <= end_row or end_row == self.examples:
+                    cached.pop(user_index, None)
             return batch
 
-        return make
+        return make_batch
 
 
-def _indexed(kind):
+def _indexed_class(base_class):
     """Makes a subclass of `PyDataset` or `Sequence` that gets each batch from a function."""
 
-    class Indexed(kind):  # type: ignore[misc, valid-type]
-        def __init__(self, make, steps, **workers):
+    class Indexed(base_class):  # type: ignore[misc, valid-type]
+        def __init__(self, make_batch, steps, **workers):
             if workers:
                 super().__init__(**workers)
-            self._make, self._steps = make, steps
+            self._make_batch, self._steps = make_batch, steps
 
         def __len__(self):
             return self._steps
 
         def __getitem__(self, index):
-            return self._make(index)
+            return self._make_batch(index)
 
     return Indexed

@@ -9,10 +9,10 @@ from tf_lamb.api import plots
 from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import ARGUMENTS, Recipe
 from tf_lamb.find import search
-from tf_lamb.find.data import Written
+from tf_lamb.find.data import DataCode
 
 
-def training_code(batch_size: int, epochs: float, data: Written, note: str = "") -> str:
+def training_code(batch_size: int, epochs: float, data: DataCode, note: str = "") -> str:
     """Returns the lines of code that train with the result of a `find_rate`.
 
     Args:
@@ -23,10 +23,10 @@ def training_code(batch_size: int, epochs: float, data: Written, note: str = "")
     """
     fit_epochs = math.ceil(epochs)
     end = "" if fit_epochs == epochs else f"  # the schedule ends after {epochs:.3g} of them"
-    fit_arguments, note_on_data = data.at(batch_size)
+    fit_arguments, note_on_data = data.at_batch(batch_size)
     notes = [note_on_data, end.removeprefix("  # ")]
     end = "  # " * any(notes) + "; ".join(filter(None, notes))
-    validation = ", validation_data=validation_data" * ("validation_data" in data.more)
+    validation = ", validation_data=validation_data" * ("validation_data" in data.search_arguments)
     return (
         "# with your other arguments of compile: metrics, loss_weights, ...\n"
         f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
@@ -126,7 +126,7 @@ class FoundRate:
     examples: int
     decay: str
     calls: int
-    data: Written
+    data: DataCode
     trials: tuple[search.Trial, ...]
     cost: float
     candidates: tuple[Candidate, ...] = dataclasses.field(repr=False)

@@ -10,8 +10,8 @@ from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import fit_steps
 from tf_lamb.core.recipes.transfer import ENOUGH_UPDATES, exponents, transfer
 from tf_lamb.find import reach, search
-from tf_lamb.find.checks import accumulates
-from tf_lamb.find.data import Written
+from tf_lamb.find.checks import can_accumulate
+from tf_lamb.find.data import DataCode
 from tf_lamb.find.found import told_by, training_code
 from tf_lamb.find.goodput.answer_text import duration_text
 from tf_lamb.find.goodput.costs import Answer, Row, calls_per_epoch, split_batch
@@ -55,7 +55,7 @@ class FoundBatch:
     optimizer: Any = dataclasses.field(repr=False)
     learning_rate: float
     normalizes: bool
-    data: Written
+    data: DataCode
     took: float = dataclasses.field(compare=False)
     idle: tuple[tuple[int, float], ...] = ()
 
@@ -134,7 +134,7 @@ class FoundBatch:
         row, name = self.row, type(self.optimizer).__name__
         if row.steps < search.SHORTEST:
             return f"{row.steps} steps are too few to search the rate in"
-        if row.accumulation > 1 and not accumulates(self.optimizer):
+        if row.accumulation > 1 and not can_accumulate(self.optimizer):
             return f"{name} accumulates no gradients for the {row.accumulation} calls of an update"
         return None
 
@@ -198,7 +198,8 @@ class FoundBatch:
         return (
             f"found = tf_lamb.{host}.find_rate(\n"
             f"    model, {self.data.data}, {row.batch}, epochs={self.epochs},{arguments}\n"
-            f"    baseline_batch_size={self.answer.baseline}{rate_argument}{self.data.more})\n"
+            f"    baseline_batch_size={self.answer.baseline}{rate_argument}"
+            f"{self.data.search_arguments})\n"
             + training_code(row.batch // calls, self.epochs, self.data)
         )
 

@@ -13,7 +13,14 @@ from tf_lamb.api.variables import is_ours, unwrapped
 from tf_lamb.core import checks, rules
 from tf_lamb.core.recipes.scaling import fit_steps
 from tf_lamb.find import search
-from tf_lamb.find.checks import accumulates, anew, check, check_optimizer, scaled_as, tuned_rate
+from tf_lamb.find.checks import (
+    baseline_rate_of,
+    can_accumulate,
+    check_model,
+    check_optimizer,
+    copy_optimizer,
+    with_loss_scale_of,
+)
 from tf_lamb.find.data import Examples
 from tf_lamb.find.found import Answer, Candidate, FoundRate
 from tf_lamb.find.search_log import SearchLog, settings_by_name
@@ -130,12 +137,13 @@ def find_rate(
     if baseline_batch_size is not None:
         checks.integer("baseline_batch_size", baseline_batch_size)
     frontend = frontends.of(model)
-    check(model, batch_size, micro_batch_size)
+    check_model(model, batch_size, micro_batch_size)
     split = Examples(data, validation_data, examples, frontend.devices(model))
-    if split.training < batch_size:
+    if split.training_count < batch_size:
         raise ValueError(
-            f"{split.training:,} examples to train on are fewer than batch_size={batch_size:,}. "
-            f"{split.held_out:,} are held out: pass validation_data= to train on all of data."
+            f"{split.training_count:,} examples to train on are fewer than "
+            f"batch_size={batch_size:,}. {split.held_out_count:,} are held out: "
+            "pass validation_data= to train on all of data."
         )
     ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
     calls = batch_size // (micro_batch_size or batch_size)
@@ -160,7 +168,7 @@ def find_rate(
             progress.say(
                 f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
                 f"{most_steps / total_steps:.2f} times the {total_steps:,} steps of the real run; "
-                f"{split.held_out:,} examples are held out"
+                f"{split.held_out_count:,} examples are held out"
             )
             log.tell(progress.say)
             trials_by_name = _search(
@@ -169,8 +177,8 @@ def find_rate(
     run_settings = {
         "batch_size": batch_size, "train_steps": total_steps,
         "warmup_steps": round(warmup * total_steps), "epochs": epochs, "examples": split.examples,
-        "decay": decay, "schedules": frontend.schedules, "calls": calls, "data": split.written,
-        "wrapped": functools.partial(scaled_as, model.optimizer),
+        "decay": decay, "schedules": frontend.schedules, "calls": calls, "data": split.data_code,
+        "wrapped": functools.partial(with_loss_scale_of, model.optimizer),
     }  # fmt: skip
     return _answer(candidates, trials_by_name, averaging_updates, split, **run_settings)
 
@@ -369,7 +377,7 @@ def _answer(
         way_out = "look at the data and the weights, or pass optimizers of smaller rates"
         raise ValueError(
             "Every short run was lost, as no rate that was tried keeps the loss finite: "
-            f"{split.not_finite() or way_out}."
+            f"{split.not_finite_message() or way_out}."
         )
     winner, why_winner = search.choose({name: item.best for name, item in final_plateaus.items()})
     starts = {item.name: item.start for item in candidates if item.is_baseline}
@@ -412,7 +420,7 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
         selected.setdefault(tuned, tuned)
     scaled_rate = 0.0
     if tuned in selected:
-        scaled_rate = tuned_rate(tuned, baseline_rate) * math.sqrt(batch_ratio or 1)
+        scaled_rate = baseline_rate_of(tuned, baseline_rate) * math.sqrt(batch_ratio or 1)
     elif baseline_rate is not None:
         raise ValueError(
             f"baseline_learning_rate={baseline_rate} is of the model's {type(tuned).__name__}, "
@@ -427,7 +435,7 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
                 "their names: search with one of them at a time. The model's own is tried, too, "
                 "where baseline_batch_size is given."
             )
-        if calls > 1 and not accumulates(optimizer):
+        if calls > 1 and not can_accumulate(optimizer):
             raise ValueError(
                 f"micro_batch_size asks for {calls} micro-batches an update, and {name} of "
                 f"{frontend.host.__name__} does not accumulate gradients: take an optimizer of "
@@ -438,7 +446,7 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
         start = scaled_rate if optimizer is tuned else start_of(name)
         is_baseline = optimizer is tuned and batch_ratio is not None
         candidates[name] = Candidate(
-            name, functools.partial(anew, optimizer, calls), start, is_baseline, counted
+            name, functools.partial(copy_optimizer, optimizer, calls), start, is_baseline, counted
         )
     return list(candidates.values())
 

@@ -231,7 +231,8 @@ def short_runs(
         if len(history) > len(set(history.values())) == 1:
             raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
         if max(history) < length:
-            why = trials.data.not_finite() or "all data are finite, so that the rate is too high"
+            finite_text = "all data are finite, so that the rate is too high"
+            why = trials.data.not_finite_message() or finite_text
             raise ValueError(
                 f"The loss of the baseline is not finite in {length:,} steps at batch {base:,} and "
                 f"rate {rate:.3g}: {why}."
@@ -398,7 +399,7 @@ def _runs_at(
         if (
             is_lost
             and any(other_run.rate >= rate for other_run in arrived)
-            and (why := trials.data.not_finite())
+            and (why := trials.data.not_finite_message())
         ):
             raise ValueError(f"The loss is not finite at batch {batch:,}, rate {rate:.3g}: {why}.")
         is_given_up = seed > 0 and steps == math.inf

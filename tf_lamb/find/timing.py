@@ -174,11 +174,11 @@ def lasting(trials: Trials, feed: Feed, size: int, least: int = 1) -> Size:
         A `Size` with the steps and the seconds of a step.
     """
     trials.start()
-    epoch_steps = feed.steps(size)
+    epoch_steps = feed.steps_per_epoch(size)
     least = min(least, epoch_steps)
     steps, least_seconds, begin = least, math.inf, math.inf
     while True:
-        first_seconds, seconds = trials.epochs(feed.of(size, steps), 1)
+        first_seconds, seconds = trials.epochs(feed.fit_arguments(size, steps), 1)
         if steps == least:
             least_seconds, begin = seconds, max(0.0, first_seconds - seconds)
         if seconds >= LASTS or steps >= epoch_steps:
@@ -220,12 +220,12 @@ def in_turn(
     for size in ROUNDS * [*sizes]:
         steps, fewest = sizes[size].steps, min(least, sizes[size].steps)
         repeats = max(1, min(TIMED, int(3 * LASTS / (steps * sizes[size].seconds))))
-        long[size].append(mean(feed.of(size, steps), repeats))
+        long[size].append(mean(feed.fit_arguments(size, steps), repeats))
         if steps > fewest:
             short_repeats = max(1, min(SHORT, int(LASTS / (fewest * sizes[size].seconds))))
-            short[size].append(mean(feed.of(size, fewest), short_repeats))
-        if feed.has_work:
-            idle[size].append(mean(feed.repeated(size, steps), repeats))
+            short[size].append(mean(feed.fit_arguments(size, fewest), short_repeats))
+        if feed.has_pipeline:
+            idle[size].append(mean(feed.repeated_batch_arguments(size, steps), repeats))
         tell(1)
     starts = [_start(long[size], short[size], sizes[size].steps, least) for size in sizes]
     start = statistics.median([item for item in starts if item is not None] or [0.0])
@@ -297,15 +297,16 @@ def of_evaluation(
         The seconds of an evaluation, and of the compilation.
     """
     trials.start()
-    fit_steps, evaluation_steps = min(least, feed.steps(size)), held_out.steps(size)
+    fit_steps = min(least, feed.steps_per_epoch(size))
+    evaluation_steps = held_out.steps_per_epoch(size)
 
     def epochs(arguments):
-        return trials.epochs({**feed.of(size, fit_steps), **arguments}, TIMED)
+        return trials.epochs({**feed.fit_arguments(size, fit_steps), **arguments}, TIMED)
 
     first_without, *without = epochs({})
     steps, single_seconds, compilation = 1, 0.0, None
     while True:
-        first_seconds, *epoch_seconds = epochs(held_out.evaluated(size, steps))
+        first_seconds, *epoch_seconds = epochs(held_out.validation_arguments(size, steps))
         seconds = max(0.0, min(epoch_seconds) - min(without))
         if compilation is None:
             single_seconds, compilation = seconds, max(0.0, first_seconds - first_without - seconds)

@@ -14,8 +14,8 @@ from tf_lamb.api import frontends, seams
 from tf_lamb.api.data import mapped, parts_of, size_of
 from tf_lamb.api.unlisted import identity_of, unlisted
 from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variables_of
-from tf_lamb.find.checks import scaled_as
-from tf_lamb.find.data import WHOLE, Examples
+from tf_lamb.find.checks import with_loss_scale_of
+from tf_lamb.find.data import BLOCK_MULTIPLE, Examples
 
 AVERAGED = 16  # micro-batches from which running averages of batch normalization are estimated
 # Attributes that `fit` sets in a model, and that are as before after a search.
@@ -122,7 +122,7 @@ class Trials:
             if config.get("on_nonfinite") == "raise":  # an error would end the whole search
                 policy = "skip" if config.get("on_spike") else "propagate"
                 optimizer = type(optimizer).from_config({**config, "on_nonfinite": policy})
-            optimizer = scaled_as(self._compiled_state[0], optimizer)
+            optimizer = with_loss_scale_of(self._compiled_state[0], optimizer)
             self._start_values.put_back()  # a slot may begin as a copy of the weights
             optimizer.build(self.model.trainable_variables)
             self._optimizers[name] = [optimizer, None, Snapshot(variables_of(optimizer))]
@@ -230,7 +230,7 @@ class Trials:
             ValueError: if it is not finite, or 0.
         """
         if not (losses := self.judge()):
-            way_out = self.data.not_finite() or "look at the data and the weights first"
+            way_out = self.data.not_finite_message() or "look at the data and the weights first"
             raise ValueError(f"The loss of the model is not finite before any step: {way_out}.")
         if not any(losses):
             raise ValueError(f"The held-out loss is 0 before any step, {self._way_out()}")
@@ -325,7 +325,7 @@ class Trials:
         if fixed and block_size != fixed:
             count = len(self.data.blocks)
             # `Examples` makes blocks of such sizes only.
-            can_hold_out = fixed < WHOLE**2 or fixed % WHOLE == 0
+            can_hold_out = fixed < BLOCK_MULTIPLE**2 or fixed % BLOCK_MULTIPLE == 0
             way_out = f"pass validation_data= of {count * fixed:,} examples"
             rebuild = "make the model without a batch in that shape"
             raise ValueError(
