@@ -84,7 +84,7 @@ def searched(runs, log, best, rival, batch, seed, budget):
             of = {"baseline_batch_size": base}
         else:
             of = {"optimizers": [steps_to_target.optimizer(rival)]}
-        spent = max(budget, search.least_budget(run, 1))
+        spent = max(budget, search.min_budget(run, 1))
         found = tf_lamb.find_rate(
             model, (x, y), batch, epochs=run / math.ceil(len(y) / batch), decay="constant",
             validation_data=tuple(held_out), seed=seed, budget=spent, verbose=False, **of,

@@ -18,7 +18,7 @@ from absl import app
 
 from tf_lamb.find import search
 from tf_lamb.find.found import Candidate
-from tf_lamb.find.rate import _second_rung
+from tf_lamb.find.rate import _run_second_rung
 
 LOGS = pathlib.Path(__file__).parents[1] / "logs"
 TASKS = "flights", "pictures", "text"
@@ -68,15 +68,15 @@ def again(searches):
                    if steps < long]  # fmt: skip
         start, is_baseline = shorter[0].rate, line["rival"] == "adamw"
         candidate = Candidate(line["rival"], None, start, is_baseline)
-        first, short = search.plateau(shorter), sorted((t.rate, t.loss) for t in shorter)
+        first, short = search.find_plateau(shorter), sorted((t.rate, t.loss) for t in shorter)
 
         def run(_, rate, steps, order=0, curves=(points, short)):
             return _trial(rate, _loss_at(*curves, rate), steps)
 
-        made = _second_rung(run, candidate, shorter, first, long)
-        second = search.plateau(made)
-        rate, _ = search.decide(first, second, start if is_baseline else None)
-        yield line, made, rate, search.interval(first, second)
+        made = _run_second_rung(run, candidate, shorter, first, long)
+        second = search.find_plateau(made)
+        rate, _ = search.decide_rate(first, second, start if is_baseline else None)
+        yield line, made, rate, search.rate_interval(first, second)
 
 
 def _longer(line):
@@ -125,7 +125,7 @@ def compared(task):
             shorter = [each for each in line["trials"] if each[1] < made[0].steps]
             short = min(shorter, key=lambda each: _or_inf(each[2]))[0]
             longer = _longer(line)
-            was = search.plateau(_trial(*each, made[0].steps) for each in longer)
+            was = search.find_plateau(_trial(*each, made[0].steps) for each in longer)
             wider += high / low > 1.001 * was.high / was.low
             for i, (found, tried) in enumerate((
                 (line["found"], [each for each, _ in longer]),

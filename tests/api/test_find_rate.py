@@ -616,7 +616,7 @@ def test_the_warmup_is_that_of_the_run_and_of_the_short_ones(warmup, part, monke
     monkeypatch.setattr(Trials, "step", stepping_at)
     found = search(ours, linear(host), warmup=warmup)
     assert found.warmup_steps == found.recipe().warmup_steps == round(warmup * 800)
-    wanted = [trial.tried / round(part * trial.steps) for trial in found.trials]
+    wanted = [trial.peak_rate / round(part * trial.steps) for trial in found.trials]
     assert firsts == pytest.approx(wanted)
 
 

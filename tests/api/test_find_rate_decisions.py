@@ -35,7 +35,7 @@ def noisy(worse=0.0):
     """
 
     def planted(run, peak, steps, order):
-        rate = peak / search_of.short_run_rate(1.0, steps, run.total)
+        rate = peak / search_of.short_run_rate(1.0, steps, run.total_steps)
         draw, octaves = random.Random(f"{rate:.4g} {steps}"), math.log2(rate / 0.064)
         level = 2.1 - 0.05 * steps**0.5 * math.exp(-(octaves**2) / 9) + worse * (steps > 40)
         return [level + 0.01 * i + draw.gauss(0, 0.15) for i in range(16)]
@@ -47,7 +47,7 @@ def noisy(worse=0.0):
 def test_the_best_short_run_is_made_longer(frontend, monkeypatch):
     """Where the start is not clearly worse, too: few examples tell little."""
     host, ours = FRONTENDS[frontend]
-    monkeypatch.setattr(rate._Run, "_train", noisy())
+    monkeypatch.setattr(rate._ShortRuns, "_train", noisy())
     found = search(ours, linear(host, host.optimizers.SGD(0.004)))
     shorter, longer = (
         [trial for trial in found.trials if trial.steps == steps]
@@ -67,25 +67,25 @@ def test_a_baseline_whose_short_run_fails_is_trained_in_another_order(monkeypatc
     orders = []
 
     def planted(run, peak, steps, order):
-        octaves = math.log2(peak / search_of.short_run_rate(0.15, steps, run.total))
+        octaves = math.log2(peak / search_of.short_run_rate(0.15, steps, run.total_steps))
         fails = abs(octaves) < 0.1 and steps > 40 and order < failures
         if abs(octaves) < 0.1 and steps > 40:
             orders.append(order)
         level = 1 + 0.05 * octaves**2 + 0.3 * fails + 0.2 * (steps < 40)
         return [level + 0.01 * block for block in range(16)]
 
-    monkeypatch.setattr(rate._Run, "_train", planted)
+    monkeypatch.setattr(rate._ShortRuns, "_train", planted)
     found = search(ours, linear(host, host.optimizers.SGD(0.075)), baseline_batch_size=8)
     assert orders == [0, 1]
     assert (found.learning_rate == found.baseline) is kept
     longest = max(trial.steps for trial in found.trials)
-    assert sum(trial.steps == longest for trial in found.trials) <= search_of.SECOND
+    assert sum(trial.steps == longest for trial in found.trials) <= search_of.MAX_SECOND_RUNS
 
 
 @pytest.mark.parametrize("baseline", [None, 8])
 def test_longer_runs_that_end_above_shorter_ones_decide_nothing(baseline, monkeypatch):
     host, ours = FRONTENDS["keras"]
-    monkeypatch.setattr(rate._Run, "_train", noisy(worse=0.6))
+    monkeypatch.setattr(rate._ShortRuns, "_train", noisy(worse=0.6))
     own = host.optimizers.SGD(0.004)
     found = search(ours, linear(host, own), baseline_batch_size=baseline)
     assert found.rate is None and "undecided" in str(found)
@@ -97,7 +97,7 @@ def test_longer_runs_that_end_above_shorter_ones_decide_nothing(baseline, monkey
 
 def test_an_optimizer_that_is_left_out_while_level_is_told_of(monkeypatch):
     host, ours = FRONTENDS["keras"]
-    monkeypatch.setattr(rate._Run, "_train", noisy())
+    monkeypatch.setattr(rate._ShortRuns, "_train", noisy())
     named = ["SGD", "LAMB", "Adam"]
     found = search(ours, linear(host), optimizers=named, budget=1.0)
     (left,) = {*named} - {*found.answers}
@@ -120,7 +120,7 @@ def test_optimizers_are_named_in_any_case(frontend):
 
     def found(names, own=None, ratio=None):
         model = linear(host, own or "sgd")
-        made = rate._candidates(frontends.of(model), model, names, ratio, None, 1)
+        made = rate._make_candidates(frontends.of(model), model, names, ratio, None, 1)
         return [(each.name, type(each.make(0.1))) for each in made]
 
     adam, sgd = (type(getattr(host.optimizers, name)()) for name in ("Adam", "SGD"))

@@ -40,15 +40,15 @@ def rung(run, start, factor, steps, most, best=None):
 
 def answered(start, run):
     """Likewise, where `run` gives the trial of a rate and a length."""
-    short, long = search.rungs(TOTAL, 1, 0.5)
-    made = rung(run, start, search.COARSE, short, search.FIRST)
-    first = search.plateau(made)
+    short, long = search.rung_lengths(TOTAL, 1, 0.5)
+    made = rung(run, start, search.COARSE_FACTOR, short, search.MAX_FIRST_RUNS)
+    first = search.find_plateau(made)
     best = first.best.rate
-    at = start if search.keeps_start(made[0], first.best) else best
-    longer = rung(run, at, search.between(first), long, search.SECOND, best)
+    at = start if search.is_start_kept(made[0], first.best) else best
+    longer = rung(run, at, search.second_rung_factor(first), long, search.MAX_SECOND_RUNS, best)
     assert any(trial.rate == best for trial in longer)
-    second = search.plateau(longer)
-    return search.decide(first, second, None)[0], search.interval(first, second)
+    second = search.find_plateau(longer)
+    return search.decide_rate(first, second, None)[0], search.rate_interval(first, second)
 
 
 @pytest.mark.parametrize("start", [0.004, 0.03, 0.2])
@@ -76,59 +76,63 @@ def test_the_best_of_the_short_runs_is_made_longer(best, most):
     nearest = min(rates[len(begun) :], key=lambda rate: abs(math.log(rate / lowest)))
     assert nearest == pytest.approx(2 * lowest) or nearest == pytest.approx(lowest / 2)
     if len(rates) < most:
-        assert search.plateau(made).edges == ()
+        assert search.find_plateau(made).open_edges == ()
 
 
 @pytest.mark.parametrize("baseline", [None, 0.02])
 def test_longer_runs_that_end_above_shorter_ones_decide_nothing(baseline):
-    first = search.plateau(trials_of([BEST / 4, BEST, BEST * 4], 100))
+    first = search.find_plateau(trials_of([BEST / 4, BEST, BEST * 4], 100))
     low, level, high = (
-        search.plateau([dataclasses.replace(t, losses=tuple(each + by for each in t.losses))
+        search.find_plateau([dataclasses.replace(t, losses=tuple(each + by for each in t.losses))
                         for t in trials_of([BEST / 2, BEST, BEST * 2], 400)])
         for by in (-0.01, 0.004, 0.01)
     )  # fmt: skip
-    assert search.decide(first, low, baseline)[0] == search.decide(first, level, baseline)[0] > 0
-    rate, why = search.decide(first, high, baseline)
+    assert (
+        search.decide_rate(first, low, baseline)[0]
+        == search.decide_rate(first, level, baseline)[0]
+        > 0
+    )
+    rate, why = search.decide_rate(first, high, baseline)
     assert rate is None and "longer runs ended at 1.0" in why and "above the " in why
 
 
 def test_an_interval_is_half_the_way_to_what_is_worse():
     """And where no longer run was worse, as far as what was in the shorter ones."""
-    first = search.plateau(trials_of([BEST / 16, BEST, BEST * 16], 100))
-    second = search.plateau(trials_of([BEST / 4, BEST, BEST * 2], 400))
-    assert search.interval(first, second) == pytest.approx((BEST / 2, BEST * math.sqrt(2)))
-    open_ended = search.plateau(trials_of([BEST / 4, BEST], 400))
-    assert search.interval(first, open_ended) == pytest.approx((BEST / 2, BEST * 16))
-    single = search.plateau(trials_of([BEST], 400))
-    assert search.interval(single, single) == (BEST, BEST)
+    first = search.find_plateau(trials_of([BEST / 16, BEST, BEST * 16], 100))
+    second = search.find_plateau(trials_of([BEST / 4, BEST, BEST * 2], 400))
+    assert search.rate_interval(first, second) == pytest.approx((BEST / 2, BEST * math.sqrt(2)))
+    open_ended = search.find_plateau(trials_of([BEST / 4, BEST], 400))
+    assert search.rate_interval(first, open_ended) == pytest.approx((BEST / 2, BEST * 16))
+    single = search.find_plateau(trials_of([BEST], 400))
+    assert search.rate_interval(single, single) == (BEST, BEST)
 
 
 def test_an_edge_is_no_answer():
     trials = trials_of([BEST / 64, BEST / 16, BEST / 4], 400)
-    found = search.plateau(trials)
-    assert found.edges == ("upper",)
-    rate, why = search.decide(found, found, None)
+    found = search.find_plateau(trials)
+    assert found.open_edges == ("upper",)
+    rate, why = search.decide_rate(found, found, None)
     assert rate is None and "upper edge" in why
 
 
 def test_rates_that_cannot_be_told_apart_are_no_answer():
-    found = search.plateau(trials_of([0.01, 0.03, 0.1], 400, width=1e3))
-    assert search.decide(found, found, None)[0] is None
+    found = search.find_plateau(trials_of([0.01, 0.03, 0.1], 400, width=1e3))
+    assert search.decide_rate(found, found, None)[0] is None
 
 
 def test_a_baseline_that_is_as_good_is_kept():
-    found = search.plateau(trials_of([BEST / 2, BEST, BEST * 2], 400, width=10))
-    assert search.decide(found, found, 0.02)[0] == 0.02
-    found = search.plateau(trials_of([BEST / 4, BEST, BEST * 4], 400))
-    assert search.decide(found, found, 0.005)[0] != 0.005
+    found = search.find_plateau(trials_of([BEST / 2, BEST, BEST * 2], 400, width=10))
+    assert search.decide_rate(found, found, 0.02)[0] == 0.02
+    found = search.find_plateau(trials_of([BEST / 4, BEST, BEST * 4], 400))
+    assert search.decide_rate(found, found, 0.005)[0] != 0.005
 
 
 def test_a_lost_run_is_never_level_nor_best():
     lost = Trial("LAMB", 0.01, 0.02, 400, ())
     trials = [lost, *trials_of([0.03, 0.1], 400, width=1e3)]
-    assert search.plateau(trials).best is not lost
-    assert search.plateau(trials).edges == ("upper",)
-    assert search.plateau([lost]) is None
+    assert search.find_plateau(trials).best is not lost
+    assert search.find_plateau(trials).open_edges == ("upper",)
+    assert search.find_plateau([lost]) is None
     assert search.next_rate([lost], 0.01, 4.0, 5) == pytest.approx(0.04)
 
 
@@ -140,7 +144,7 @@ def test_where_every_run_is_lost_the_search_goes_down():
 def test_the_best_between_two_that_were_lost_is_kept():
     lost = [Trial("LAMB", rate, rate, 8, ()) for rate in (0.25, 4.0)]
     best = Trial("LAMB", 1.0, 1.0, 8, (1.0,) * 16)
-    assert search.plateau([lost[0], best, lost[1]]).best is best
+    assert search.find_plateau([lost[0], best, lost[1]]).best is best
 
 
 @pytest.mark.parametrize("total", [500, 4000, 10**6])
@@ -148,9 +152,9 @@ def test_the_best_between_two_that_were_lost_is_kept():
 @pytest.mark.parametrize("budget", [0.1, 0.5, 3.0])
 @pytest.mark.parametrize("averaging_updates", [0, 16])
 def test_a_search_stays_in_its_budget(total, optimizers, budget, averaging_updates):
-    lengths = search.rungs(total, optimizers, budget, averaging_updates)
-    assert lengths[1] == search.LONGER * lengths[0] <= total
-    most = search.most_steps(lengths, optimizers, averaging_updates)
+    lengths = search.rung_lengths(total, optimizers, budget, averaging_updates)
+    assert lengths[1] == search.RUNG_FACTOR * lengths[0] <= total
+    most = search.max_steps(lengths, optimizers, averaging_updates)
     assert most <= budget * total or lengths == (0, 0)
 
 
@@ -158,10 +162,10 @@ def test_a_search_stays_in_its_budget(total, optimizers, budget, averaging_updat
 @pytest.mark.parametrize("optimizers", [1, 3])
 @pytest.mark.parametrize("averaging_updates", [0, 1, 16])
 def test_the_least_budget_is_enough(total, optimizers, averaging_updates):
-    budget = search.least_budget(total, optimizers, averaging_updates)
-    enough = search.rungs(total, optimizers, budget, averaging_updates)[0]
-    less = search.rungs(total, optimizers, 0.8 * budget, averaging_updates)[0]
-    assert less < search.LEAST_STEPS <= enough
+    budget = search.min_budget(total, optimizers, averaging_updates)
+    enough = search.rung_lengths(total, optimizers, budget, averaging_updates)[0]
+    less = search.rung_lengths(total, optimizers, 0.8 * budget, averaging_updates)[0]
+    assert less < search.MIN_RUNG_STEPS <= enough
 
 
 def test_a_paired_difference_is_told_where_the_losses_alone_would_not():
@@ -176,12 +180,15 @@ def test_of_optimizers_that_are_level_the_first_is_taken():
         return Trial(name, 0.1, 0.1, 8, tuple(mean + 0.1 * i for i in range(16)))
 
     best = {name: trial(name, mean) for name, mean in (("A", 1.2), ("B", 1.004), ("C", 1.0))}
-    assert search.choose(best) == ("B", "level with C, and named before it")
-    assert search.choose({"C": best["C"], "B": best["B"]}) == ("C", "the lowest held-out loss")
+    assert search.choose_optimizer(best) == ("B", "level with C, and named before it")
+    assert search.choose_optimizer({"C": best["C"], "B": best["B"]}) == (
+        "C",
+        "the lowest held-out loss",
+    )
 
 
 def test_of_two_runs_at_one_rate_the_better_counts():
     trials = trials_of([0.015, 0.03, 0.06], 100)
-    worse = Trial("LAMB", 0.03, trials[1].tried, 100, tuple(x + 1 for x in trials[1].losses))
-    assert search.plateau([*trials, worse]) == search.plateau([worse, *trials])
-    assert search.plateau([*trials, worse]) == search.plateau(trials)
+    worse = Trial("LAMB", 0.03, trials[1].peak_rate, 100, tuple(x + 1 for x in trials[1].losses))
+    assert search.find_plateau([*trials, worse]) == search.find_plateau([worse, *trials])
+    assert search.find_plateau([*trials, worse]) == search.find_plateau(trials)

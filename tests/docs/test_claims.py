@@ -13,7 +13,7 @@ from support.figures import CLAIMS, figures, page_of
 from support.pages import ROOT, runs, table
 
 from tf_lamb.core import rules
-from tf_lamb.find.rate import STARTS_OF_KERAS, start_of
+from tf_lamb.find.rate import KERAS_START_RATES, start_rate_of
 
 SETTINGS = {  # batches, ratios, seeds, epochs, targets, budgets, and what a page quotes
     "../README.md#A larger batch": "0 16 32 13.8 256 1,024 2,048",
@@ -42,9 +42,9 @@ def test_find_rate_begins_where_the_page_says():
         name: float(begin.split(",")[0])
         for names, _, begin in rows
         for name in re.findall(r"\w+", names)
-        if name in {*STARTS_OF_KERAS, *rules.ALL}
+        if name in {*KERAS_START_RATES, *rules.ALL}
     }
-    assert said == {name: start_of(name) for name in said}
+    assert said == {name: start_rate_of(name) for name in said}
     assert {*said} == {"LAMB", "LANS", "Muon", "SOAP", "AdamW", "Adam", "LARS"}
     soap = {
         line["settings"]["rate"]

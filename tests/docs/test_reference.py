@@ -16,7 +16,7 @@ from support.signatures import signature_of
 import tf_lamb
 from tf_lamb.api.optimizers import settings
 from tf_lamb.core import recipes, rules, schedules
-from tf_lamb.find.rate import start_of
+from tf_lamb.find.rate import start_rate_of
 from tf_lamb.model_garden import train
 from tf_lamb.model_garden.experiments import optimizers
 from tf_lamb.model_garden.experiments import schedules as garden_schedules
@@ -126,7 +126,7 @@ def test_the_rates_to_start_from_are_those_of_a_search():
         return inspect.signature(getattr(tf_lamb, name)).parameters["learning_rate"].default
 
     assert {name: (float(default), float(begin)) for name, default, begin in rows} == {
-        name: (default_of(name), start_of(name)) for name in rules.OURS
+        name: (default_of(name), start_rate_of(name)) for name in rules.OURS
     }
 
 

@@ -22,19 +22,19 @@ def training_code(batch_size: int, epochs: float, data: DataCode, note: str = ""
         note: A comment at the end of the line of `compile`. Defaults to "".
     """
     fit_epochs = math.ceil(epochs)
-    end = "" if fit_epochs == epochs else f"  # the schedule ends after {epochs:.3g} of them"
-    fit_arguments, note_on_data = data.at_batch(batch_size)
-    notes = [note_on_data, end.removeprefix("  # ")]
-    end = "  # " * any(notes) + "; ".join(filter(None, notes))
+    comment = "" if fit_epochs == epochs else f"  # the schedule ends after {epochs:.3g} of them"
+    fit_arguments, data_note = data.at_batch(batch_size)
+    notes = [data_note, comment.removeprefix("  # ")]
+    comment = "  # " * any(notes) + "; ".join(filter(None, notes))
     validation = ", validation_data=validation_data" * ("validation_data" in data.search_arguments)
     return (
         "# with your other arguments of compile: metrics, loss_weights, ...\n"
         f"model.compile(optimizer=found.optimizer(), loss=model.loss){note}\n"
-        f"model.fit({fit_arguments}, epochs={fit_epochs}{validation}){end}"
+        f"model.fit({fit_arguments}, epochs={fit_epochs}{validation}){comment}"
     )
 
 
-def told_by(optimizer: Any) -> dict[str, Any]:
+def recipe_fields(optimizer: Any) -> dict[str, Any]:
     """Returns the arguments of an optimizer of this package that are fields of a `Recipe`, by name.
 
     A weight decay that is a schedule is left out. For an optimizer of Keras the result is empty.
@@ -59,22 +59,22 @@ class Candidate:
     Attributes:
         name: The name of its class.
         make: Makes the optimizer, from a learning rate or a schedule.
-        start: The rate of the real run at which the search begins.
+        start_rate: The rate of the real run at which the search begins.
         is_baseline: Whether it is the model's own, with its rate scaled from the baseline's batch.
             Defaults to False.
-        counted: By how many steps an update advances its schedule: that of Keras's optimizers
-            counts micro-batches. Defaults to 1.
+        schedule_steps: By how many steps an update advances its schedule: that of Keras's
+            optimizers counts micro-batches. Defaults to 1.
     """
 
     name: str
     make: Callable[[Any], Any]
-    start: float
+    start_rate: float
     is_baseline: bool = False
-    counted: int = 1
+    schedule_steps: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class RateAnswer:
     """Holds the result for one optimizer that was tried on the second rung.
 
     Attributes:
@@ -98,8 +98,8 @@ class FoundRate:
     Attributes:
         optimizer_name: The class of the best optimizer that was tried.
         why_optimizer: Why that optimizer was chosen.
-        answers: Name of an optimizer -> its `Answer`, for each one on the second rung, that of the
-            longer runs.
+        answers: Name of an optimizer -> its `RateAnswer`, for each one on the second rung, that of
+            the longer runs.
         batch_size: Examples of an update in the real run.
         train_steps: Updates of the real run.
         warmup_steps: Updates of its linear warmup.
@@ -118,7 +118,7 @@ class FoundRate:
 
     optimizer_name: str
     why_optimizer: str
-    answers: dict[str, Answer]
+    answers: dict[str, RateAnswer]
     batch_size: int
     train_steps: int
     warmup_steps: int
@@ -152,7 +152,7 @@ class FoundRate:
     def baseline(self) -> float | None:
         """The baseline's rate at this batch, by square-root scaling, or None without a baseline."""
         return next(
-            (candidate.start for candidate in self.candidates if candidate.is_baseline), None
+            (candidate.start_rate for candidate in self.candidates if candidate.is_baseline), None
         )
 
     @property
@@ -177,7 +177,7 @@ class FoundRate:
         return self.rate
 
     @property
-    def _candidate(self) -> Candidate:
+    def _chosen_candidate(self) -> Candidate:
         """The candidate of the optimizer that is taken."""
         return next(
             candidate for candidate in self.candidates if candidate.name == self.optimizer_name
@@ -202,15 +202,17 @@ class FoundRate:
             epochs=self.epochs,
             arithmetic=(f"learning_rate: {self.why}",),
             source="find_rate, on this model and data",
-            **told_by(self._candidate.make(self.learning_rate)),
+            **recipe_fields(self._chosen_candidate.make(self.learning_rate)),
         )
 
     def optimizer(self) -> Any:
         """Makes the optimizer for the real run, with its schedule and loss scale, for `compile`."""
-        recipe, counted = self.recipe(), self._candidate.counted
-        steps = {name: counted * getattr(recipe, name) for name in ("warmup_steps", "train_steps")}
+        recipe, schedule_steps = self.recipe(), self._chosen_candidate.schedule_steps
+        steps = {
+            name: schedule_steps * getattr(recipe, name) for name in ("warmup_steps", "train_steps")
+        }
         schedule = dataclasses.replace(recipe, **steps).schedule(self.schedules)
-        return self.wrapped(self._candidate.make(schedule))
+        return self.wrapped(self._chosen_candidate.make(schedule))
 
     @property
     def script(self) -> str:
@@ -220,18 +222,18 @@ class FoundRate:
 
     def __str__(self) -> str:
         rows = [("optimizer", "learning rate", "tried at", "steps", "held-out loss", "")]
-        names = {trial.optimizer for trial in self.trials}
-        best_runs = [trial for name in names for trial in self._best_runs(name)]
+        optimizer_names = {trial.optimizer for trial in self.trials}
+        best_runs = [trial for name in optimizer_names for trial in self._best_runs(name)]
         for trial in sorted(self.trials, key=lambda run: (run.optimizer, run.steps, run.rate)):
             is_best = trial.losses and trial in best_runs
             rows.append((
-                trial.optimizer, f"{trial.rate:.3g}", f"{trial.tried:.3g}", f"{trial.steps:,}",
+                trial.optimizer, f"{trial.rate:.3g}", f"{trial.peak_rate:.3g}", f"{trial.steps:,}",
                 f"{trial.loss:.4g}" if trial.losses else "lost", "best" if is_best else "",
             ))  # fmt: skip
         low, high = self.interval
-        rate = "undecided" if self.rate is None else f"{self.rate:.3g}"
+        rate_text = "undecided" if self.rate is None else f"{self.rate:.3g}"
         lines = [
-            f"{self.optimizer_name} at batch {self.batch_size:,}: learning rate {rate}; "
+            f"{self.optimizer_name} at batch {self.batch_size:,}: learning rate {rate_text}; "
             f"{low:.3g} to {high:.3g} are level",
             f"  {self.why}",
         ]
@@ -246,13 +248,12 @@ class FoundRate:
             lines.append(f"  the baseline's by square-root scaling: {self.baseline:.3g}")
         if search.is_level(*self._best_runs(self.optimizer_name)):
             lines.append(
-                f"  runs of {search.LONGER} times the steps ended no lower, as on a plateau where "
-                "training begins: they tell little of the rate"
+                f"  runs of {search.RUNG_FACTOR} times the steps ended no lower, as on a plateau "
+                "where training begins: they tell little of the rate"
             )
         lines.append(f"  the search took {self.cost:.2f} times the examples of the run")
-        lines += (
-            f"  {line}" for line in (*self._optimizers(), *table(rows, right_aligned=(1, 2, 3, 4)))
-        )
+        table_lines = table(rows, right_aligned=(1, 2, 3, 4))
+        lines += (f"  {line}" for line in (*self._optimizer_lines(), *table_lines))
         return "\n".join(lines)
 
     def _best_runs(self, name):
@@ -263,7 +264,7 @@ class FoundRate:
             for steps in sorted({trial.steps for trial in runs})
         ]
 
-    def _optimizers(self):
+    def _optimizer_lines(self):
         """Returns the lines of a table with a row for each optimizer; [] if only one was tried.
 
         A row has the rate, its interval, the loss, and why the optimizer was or was not chosen.
@@ -273,7 +274,9 @@ class FoundRate:
         rows = [("optimizer", "learning rate", "level from", "to", "held-out loss", "")]
         for candidate in self.candidates:
             if (answer := self.answers.get(candidate.name)) is None:
-                rows.append((candidate.name, "", "", "", "", self._why_left(candidate.name)))
+                rows.append(
+                    (candidate.name, "", "", "", "", self._why_without_answer(candidate.name))
+                )
                 continue
             low, high = answer.interval
             rows.append((
@@ -283,7 +286,7 @@ class FoundRate:
             ))  # fmt: skip
         return table(rows, right_aligned=(1, 2, 3, 4))
 
-    def _why_left(self, name):
+    def _why_without_answer(self, name):
         """Explains why an optimizer has no answer."""
         short_run, *long_runs = self._best_runs(name)
         if long_runs or not short_run.losses:

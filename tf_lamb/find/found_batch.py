@@ -12,7 +12,7 @@ from tf_lamb.core.recipes.transfer import ENOUGH_UPDATES, exponents, transfer
 from tf_lamb.find import reach, search
 from tf_lamb.find.checks import can_accumulate
 from tf_lamb.find.data import DataCode
-from tf_lamb.find.found import told_by, training_code
+from tf_lamb.find.found import recipe_fields, training_code
 from tf_lamb.find.goodput.answer_text import duration_text
 from tf_lamb.find.goodput.costs import Answer, Row, calls_per_epoch, split_batch
 from tf_lamb.find.goodput.steps import EXTRA_EXAMPLES
@@ -127,12 +127,12 @@ class FoundBatch:
     def _budget(self) -> float:
         """The `budget` that `find_rate` needs at this batch, its default of 0.5 at least."""
         averaging_updates = math.ceil(AVERAGED / self.row.accumulation) if self.normalizes else 0
-        return max(0.5, search.least_budget(self.row.steps, 1, averaging_updates))
+        return max(0.5, search.min_budget(self.row.steps, 1, averaging_updates))
 
     def _why_not_searched(self) -> str | None:
         """Explains why `find_rate` cannot search the rate of this batch; None if it can."""
         row, name = self.row, type(self.optimizer).__name__
-        if row.steps < search.SHORTEST:
+        if row.steps < search.MIN_RUN_STEPS:
             return f"{row.steps} steps are too few to search the rate in"
         if row.accumulation > 1 and not can_accumulate(self.optimizer):
             return f"{name} accumulates no gradients for the {row.accumulation} calls of an update"
@@ -162,14 +162,14 @@ class FoundBatch:
         )
         settings = {
             argument: value
-            for argument, value in told_by(self.optimizer).items()
+            for argument, value in recipe_fields(self.optimizer).items()
             if getattr(transferred, argument) is None
         }
         # An update of accumulated gradients may continue in the next epoch. Then `epochs` is more
         # than the epochs that `transfer` got, and the rate is lowered, because the best one falls
         # with the length of training.
         if (stretch := self.epochs / epochs_of_updates) > 1:
-            slower = stretch**-search.SLOPE
+            slower = stretch**-search.LENGTH_EXPONENT
             settings["learning_rate"] = slower * transferred.learning_rate
             if transferred.weight_decay:
                 settings["weight_decay"] = transferred.weight_decay / slower

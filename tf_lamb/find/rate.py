@@ -22,20 +22,20 @@ from tf_lamb.find.checks import (
     with_loss_scale_of,
 )
 from tf_lamb.find.data import Examples
-from tf_lamb.find.found import Answer, Candidate, FoundRate
+from tf_lamb.find.found import Candidate, FoundRate, RateAnswer
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import NO_TEST_STEP, Trials
 
 # Name of an optimizer class of Keras -> the rate at which its search begins, unless it is the
 # model's own optimizer. It is the middle of rates that were tuned.
-STARTS_OF_KERAS = {"Adam": 0.002, "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05}
+KERAS_START_RATES = {"Adam": 0.002, "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05}
 
 
-def start_of(name: str) -> float:
+def start_rate_of(class_name: str) -> float:
     """Returns the rate at which the search begins for a class of optimizers, by its name."""
-    if name in rules.ALL:
-        return rules.ALL[name].start_rate
-    return STARTS_OF_KERAS.get(name, 0.01)
+    if class_name in rules.ALL:
+        return rules.ALL[class_name].start_rate
+    return KERAS_START_RATES.get(class_name, 0.01)
 
 
 def find_rate(
@@ -145,24 +145,26 @@ def find_rate(
             f"batch_size={batch_size:,}. {split.held_out_count:,} are held out: "
             "pass validation_data= to train on all of data."
         )
-    ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
+    batch_ratio = None if baseline_batch_size is None else batch_size / baseline_batch_size
     calls = batch_size // (micro_batch_size or batch_size)
-    candidates = _candidates(frontend, model, optimizers, ratio, baseline_learning_rate, calls)
+    candidates = _make_candidates(
+        frontend, model, optimizers, batch_ratio, baseline_learning_rate, calls
+    )
     total_steps = fit_steps(epochs, split.examples, batch_size // calls) // calls
     with Trials(model, split, batch_size, micro_batch_size, seed) as trials:
-        count, averaging_updates = len(candidates), trials.averaging_updates
-        lengths = _lengths(total_steps, count, budget, averaging_updates)
+        optimizer_count, averaging_updates = len(candidates), trials.averaging_updates
+        lengths = _rung_lengths(total_steps, optimizer_count, budget, averaging_updates)
         settings = {
             "batch_size": batch_size, "steps": total_steps, "rungs": lengths, "seed": seed,
             "warmup": warmup, "decay": decay, "micro_batch_size": micro_batch_size,
-            "optimizers": [[candidate.name, candidate.start] for candidate in candidates],
+            "optimizers": [[candidate.name, candidate.start_rate] for candidate in candidates],
             "loss_scale": "LossScale" in type(model.optimizer).__name__,
         }  # fmt: skip
         for candidate in candidates if directory else ():
             settings |= settings_by_name(candidate.make(1.0))
         log = SearchLog(directory, "find_rate", model, split, settings)
         log.begin(trials)
-        most_steps = search.most_steps(lengths, count, averaging_updates)
+        most_steps = search.max_steps(lengths, optimizer_count, averaging_updates)
         with Progress(model, most_steps * batch_size, verbose) as progress:
             trials.tell = progress.add
             progress.say(
@@ -171,8 +173,10 @@ def find_rate(
                 f"{split.held_out_count:,} examples are held out"
             )
             log.tell(progress.say)
-            trials_by_name = _search(
-                _Run(trials, log, total_steps, warmup, decay, progress.say), candidates, lengths
+            trials_by_name = _search_rungs(
+                _ShortRuns(trials, log, total_steps, warmup, decay, progress.say),
+                candidates,
+                lengths,
             )
     run_settings = {
         "batch_size": batch_size, "train_steps": total_steps,
@@ -180,85 +184,88 @@ def find_rate(
         "decay": decay, "schedules": frontend.schedules, "calls": calls, "data": split.data_code,
         "wrapped": functools.partial(with_loss_scale_of, model.optimizer),
     }  # fmt: skip
-    return _answer(candidates, trials_by_name, averaging_updates, split, **run_settings)
+    return _make_found_rate(candidates, trials_by_name, averaging_updates, split, **run_settings)
 
 
-def _lengths(total, optimizers, budget, averaging_updates):
+def _rung_lengths(total_steps, optimizer_count, budget, averaging_updates):
     """Returns the steps of a short run on each rung; raises if they would be too few.
 
     Args:
-        total: Steps of the real run.
-        optimizers: The number of optimizers to try.
-        budget: The most steps of the search, as a fraction of `total`.
+        total_steps: Steps of the real run.
+        optimizer_count: The number of optimizers to try.
+        budget: The most steps of the search, as a fraction of `total_steps`.
         averaging_updates: Updates that each short run makes in addition, to estimate the running
             averages of batch normalization.
     """
-    if total < search.SHORTEST:
+    if total_steps < search.MIN_RUN_STEPS:
         raise ValueError(
-            f"A run of {total:,} steps is too short to be searched, {search.SHORTEST} are the "
-            "least: train it in full at half, once and twice the rate of recipes.transfer."
+            f"A run of {total_steps:,} steps is too short to be searched, "
+            f"{search.MIN_RUN_STEPS} are the least: train it in full at half, once and twice the "
+            "rate of recipes.transfer."
         )
-    lengths = search.rungs(total, optimizers, budget, averaging_updates)
-    if lengths[0] < search.LEAST_STEPS:
+    lengths = search.rung_lengths(total_steps, optimizer_count, budget, averaging_updates)
+    if lengths[0] < search.MIN_RUNG_STEPS:
         raise ValueError(
-            f"budget={budget:g} is too small for a run of {total:,} steps: the first runs "
-            f"would have {lengths[0]} steps, and {search.LEAST_STEPS} are the least. Pass "
-            f"budget={search.least_budget(total, optimizers, averaging_updates)}, or take "
+            f"budget={budget:g} is too small for a run of {total_steps:,} steps: the first runs "
+            f"would have {lengths[0]} steps, and {search.MIN_RUNG_STEPS} are the least. Pass "
+            f"budget={search.min_budget(total_steps, optimizer_count, averaging_updates)}, or take "
             "recipes.transfer."
         )
     return lengths
 
 
-class _Run:
+class _ShortRuns:
     """Makes the short runs, or takes them from a saved search, and prints the result of each.
 
     Args:
         trials: The `Trials` of the model.
         log: The `SearchLog`, which saves the runs.
-        total: Steps of the real run.
+        total_steps: Steps of the real run.
         warmup: The share of the real run that is warmup.
         decay: "polynomial" or "constant", after the warmup.
         say: Prints a line.
     """
 
-    def __init__(self, trials, log, total, warmup, decay, say):
-        self.trials, self.log, self.total, self.say = trials, log, total, say
-        self.warmup, self.decay = max(warmup, search.WARMUP), decay
+    def __init__(self, trials, log, total_steps, warmup, decay, say):
+        self.trials, self.log, self.total_steps, self.say = trials, log, total_steps, say
+        self.warmup, self.decay = max(warmup, search.MIN_WARMUP_SHARE), decay
 
     def __call__(self, candidate, rate, steps, order=0) -> search.Trial:
-        peak = search.short_run_rate(rate, steps, self.total)
+        peak_rate = search.short_run_rate(rate, steps, self.total_steps)
         losses = self.log.cached(
-            [candidate.name, rate, steps, order], lambda: self._train(peak, steps, order),
+            [candidate.name, rate, steps, order], lambda: self._train(peak_rate, steps, order),
             on_saved=lambda _: self.trials.tell(steps * self.trials.batch_size),
         )  # fmt: skip
-        trial = search.Trial(candidate.name, rate, peak, steps, tuple(losses))
+        trial = search.Trial(candidate.name, rate, peak_rate, steps, tuple(losses))
         outcome = f"held-out loss {trial.loss:.4g}" if losses else "lost"
         self.say(f"{candidate.name}, {steps:,} steps at {rate:.3g}: {outcome}")
         return trial
 
-    def _train(self, peak, steps, order):
+    def _train(self, peak_rate, steps, order):
         """Trains at a peak rate; returns the held-out losses, or () if a loss is not finite.
 
         Args:
-            peak: The rate after the warmup.
+            peak_rate: The rate after the warmup.
             steps: Steps of the run.
             order: Which order of the data to take.
         """
         warmup_steps = max(1, round(self.warmup * steps))
         decay_steps = (
-            round(search.COOLDOWN * steps) if self.decay == "constant" else steps - warmup_steps
+            round(search.COOLDOWN_SHARE * steps)
+            if self.decay == "constant"
+            else steps - warmup_steps
         )
         self.trials.start(order)
         for step in range(steps):
             remaining = (steps - step) / max(1, decay_steps)
             if not math.isfinite(
-                self.trials.step(peak * min((step + 1) / warmup_steps, 1.0, remaining))
+                self.trials.step(peak_rate * min((step + 1) / warmup_steps, 1.0, remaining))
             ):
                 return ()
         return self.trials.judge()
 
 
-def _search(run, candidates, lengths):
+def _search_rungs(run, candidates, lengths):
     """Searches on both rungs.
 
     Args:
@@ -273,9 +280,11 @@ def _search(run, candidates, lengths):
     trials_by_name: dict[str, tuple[list, list]] = {}
     for candidate in candidates:
         run.trials.choose(candidate.name, lambda contender=candidate: contender.make(1.0))
-        trials_by_name[candidate.name] = (
-            _rung(run, candidate, [], candidate.start, search.COARSE, first_steps, search.FIRST), []
+        first_rung = _run_rung(
+            run, candidate, [], candidate.start_rate, search.COARSE_FACTOR, first_steps,
+            search.MAX_FIRST_RUNS,
         )  # fmt: skip
+        trials_by_name[candidate.name] = first_rung, []
     final_losses = [
         trial.losses for rungs in trials_by_name.values() for trial in rungs[0] if trial.losses
     ]
@@ -284,21 +293,21 @@ def _search(run, candidates, lengths):
     plateaus = {
         contender.name: plateau
         for contender in candidates
-        if (plateau := search.plateau(trials_by_name[contender.name][0]))
+        if (plateau := search.find_plateau(trials_by_name[contender.name][0]))
     }
     survivors = [contender for contender in candidates if contender.name in plateaus]
     for candidate in sorted(survivors, key=lambda contender: plateaus[contender.name].best.loss)[
-        : search.FINALISTS
+        : search.FINALIST_COUNT
     ]:
         run.trials.choose(candidate.name, lambda contender=candidate: contender.make(1.0))
         first_trials, second_trials = trials_by_name[candidate.name]
         second_trials.extend(
-            _second_rung(run, candidate, first_trials, plateaus[candidate.name], second_steps)
+            _run_second_rung(run, candidate, first_trials, plateaus[candidate.name], second_steps)
         )
     return trials_by_name
 
 
-def _second_rung(run, candidate, first_trials, first_plateau, steps):
+def _run_second_rung(run, candidate, first_trials, first_plateau, steps):
     """Returns the trials of an optimizer on the second rung.
 
     The rung begins at the rate with which the first rung began, unless that is clearly worse than
@@ -312,42 +321,51 @@ def _second_rung(run, candidate, first_trials, first_plateau, steps):
         first_plateau: The `Plateau` of these trials.
         steps: Steps of a short run on the second rung.
     """
-    factor, trials, best_rate = search.between(first_plateau), [], first_plateau.best.rate
+    factor = search.second_rung_factor(first_plateau)
+    trials, best_rate = [], first_plateau.best.rate
     start_rate = (
-        candidate.start if search.keeps_start(first_trials[0], first_plateau.best) else best_rate
+        candidate.start_rate
+        if search.is_start_kept(first_trials[0], first_plateau.best)
+        else best_rate
     )
     if candidate.is_baseline:
-        trials.append(run(candidate, candidate.start, steps))
-        _rung(run, candidate, trials, start_rate, factor, steps, search.SECOND - 1, best_rate)
-        plateau = search.plateau(trials)
-        if plateau is None or candidate.start not in plateau:
-            trials.append(run(candidate, candidate.start, steps, order=1))
-    return _rung(run, candidate, trials, start_rate, factor, steps, search.SECOND, best_rate)
+        trials.append(run(candidate, candidate.start_rate, steps))
+        _run_rung(
+            run, candidate, trials, start_rate, factor, steps, search.MAX_SECOND_RUNS - 1, best_rate
+        )
+        plateau = search.find_plateau(trials)
+        if plateau is None or candidate.start_rate not in plateau:
+            trials.append(run(candidate, candidate.start_rate, steps, order=1))
+    return _run_rung(
+        run, candidate, trials, start_rate, factor, steps, search.MAX_SECOND_RUNS, best_rate
+    )
 
 
-def _rung(run, candidate, trials, start, factor, steps, most_trials, best=None):
+def _run_rung(run, candidate, trials, start_rate, factor, steps, most_trials, best_rate=None):
     """Trains at the rates of one rung, which `search.next_rate` chooses one after the other.
 
     Args:
         run: Makes a short run.
         candidate: The optimizer.
         trials: Its trials on the rung so far; new ones are appended.
-        start: The rate to begin with.
+        start_rate: The rate to begin with.
         factor: The factor between two rates.
         steps: Steps of a short run.
         most_trials: The most trials on the rung.
-        best: The best rate of the first rung, for the second. Defaults to None.
+        best_rate: The best rate of the first rung, for the second. Defaults to None.
 
     Returns:
         `trials`.
     """
-    while (rate := search.next_rate(trials, start, factor, most_trials, best)) is not None:
+    while (
+        rate := search.next_rate(trials, start_rate, factor, most_trials, best_rate)
+    ) is not None:
         trials.append(run(candidate, rate, steps))
     return trials
 
 
-def _answer(
-    candidates, trials_by_name, averaging_updates, split, train_steps, **of_run
+def _make_found_rate(
+    candidates, trials_by_name, averaging_updates, split, train_steps, **run_settings
 ) -> FoundRate:
     """Makes the `FoundRate` from the trials of both rungs.
 
@@ -358,7 +376,7 @@ def _answer(
             averages of batch normalization.
         split: The examples to train on and those held out.
         train_steps: Steps of the real run.
-        **of_run: Further attributes of the `FoundRate`.
+        **run_settings: Further attributes of the `FoundRate`.
 
     Raises:
         ValueError: if the loss of every run was not finite.
@@ -370,7 +388,11 @@ def _answer(
         averaging_updates > 0
     )
     first_plateaus, final_plateaus = (
-        {name: item for name, rungs in trials_by_name.items() if (item := search.plateau(rungs[i]))}
+        {
+            name: item
+            for name, rungs in trials_by_name.items()
+            if (item := search.find_plateau(rungs[i]))
+        }
         for i in (0, 1)
     )
     if not final_plateaus:
@@ -379,20 +401,22 @@ def _answer(
             "Every short run was lost, as no rate that was tried keeps the loss finite: "
             f"{split.not_finite_message() or way_out}."
         )
-    winner, why_winner = search.choose({name: item.best for name, item in final_plateaus.items()})
-    starts = {item.name: item.start for item in candidates if item.is_baseline}
+    winner, why_winner = search.choose_optimizer(
+        {name: item.best for name, item in final_plateaus.items()}
+    )
+    baseline_rates = {item.name: item.start_rate for item in candidates if item.is_baseline}
     answers = {}
     for name, final in final_plateaus.items():
-        rate, why = search.decide(first_plateaus[name], final, starts.get(name))
-        bounds = [*search.interval(first_plateaus[name], final), *([rate] if rate else [])]
-        answers[name] = Answer(rate, why, (min(bounds), max(bounds)), final.best.loss)
+        rate, why = search.decide_rate(first_plateaus[name], final, baseline_rates.get(name))
+        bounds = [*search.rate_interval(first_plateaus[name], final), *([rate] if rate else [])]
+        answers[name] = RateAnswer(rate, why, (min(bounds), max(bounds)), final.best.loss)
     return FoundRate(
         optimizer_name=winner, why_optimizer=why_winner, answers=answers, train_steps=train_steps,
-        trials=all_trials, cost=steps / train_steps, candidates=tuple(candidates), **of_run,
+        trials=all_trials, cost=steps / train_steps, candidates=tuple(candidates), **run_settings,
     )  # fmt: skip
 
 
-def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
+def _make_candidates(frontend, model, optimizers, batch_ratio, user_rate, calls):
     """Returns a `Candidate` for each optimizer to try.
 
     They are those of the user, and the model's own if there is a baseline.
@@ -402,29 +426,32 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
         model: The compiled model.
         optimizers: The argument of `find_rate`.
         batch_ratio: The batch over the baseline's; None without a baseline.
-        baseline_rate: The user's `baseline_learning_rate`, or None.
+        user_rate: The user's `baseline_learning_rate`, or None.
         calls: Micro-batches of an update.
     """
-    tuned = unwrapped(model.optimizer)
+    model_optimizer = unwrapped(model.optimizer)
     is_single = isinstance(optimizers, str) or hasattr(optimizers, "get_config")
-    optimizers = [optimizers] if is_single else optimizers or (tuned,)
+    optimizers = [optimizers] if is_single else optimizers or (model_optimizer,)
     selected: dict[Any, Any] = {}  # the class of a name, or an optimizer -> the optimizer
     for choice in optimizers:
         if isinstance(choice, str):
-            optimizer = _named(frontend, tuned, choice)
-            selected.setdefault(tuned if optimizer is tuned else type(optimizer), optimizer)
+            optimizer = _optimizer_by_name(frontend, model_optimizer, choice)
+            selected.setdefault(
+                model_optimizer if optimizer is model_optimizer else type(optimizer), optimizer
+            )
         else:
             check_optimizer(choice)
             selected.setdefault(unwrapped(choice), unwrapped(choice))
     if batch_ratio is not None:
-        selected.setdefault(tuned, tuned)
+        selected.setdefault(model_optimizer, model_optimizer)
     scaled_rate = 0.0
-    if tuned in selected:
-        scaled_rate = baseline_rate_of(tuned, baseline_rate) * math.sqrt(batch_ratio or 1)
-    elif baseline_rate is not None:
+    if model_optimizer in selected:
+        scaled_rate = baseline_rate_of(model_optimizer, user_rate) * math.sqrt(batch_ratio or 1)
+    elif user_rate is not None:
         raise ValueError(
-            f"baseline_learning_rate={baseline_rate} is of the model's {type(tuned).__name__}, "
-            "which is not tried: pass baseline_batch_size=, too, or leave it out."
+            f"baseline_learning_rate={user_rate} is of the model's "
+            f"{type(model_optimizer).__name__}, which is not tried: pass baseline_batch_size=, "
+            "too, or leave it out."
         )
     candidates: dict[str, Candidate] = {}
     for optimizer in selected.values():
@@ -442,16 +469,20 @@ def _candidates(frontend, model, optimizers, batch_ratio, baseline_rate, calls):
                 "tf_lamb, or leave it out."
             )
         # Schedules of Keras's optimizers count micro-batches. Ours count updates.
-        counted = 1 if is_ours(optimizer) else calls
-        start = scaled_rate if optimizer is tuned else start_of(name)
-        is_baseline = optimizer is tuned and batch_ratio is not None
+        schedule_steps = 1 if is_ours(optimizer) else calls
+        start_rate = scaled_rate if optimizer is model_optimizer else start_rate_of(name)
+        is_baseline = optimizer is model_optimizer and batch_ratio is not None
         candidates[name] = Candidate(
-            name, functools.partial(copy_optimizer, optimizer, calls), start, is_baseline, counted
+            name,
+            functools.partial(copy_optimizer, optimizer, calls),
+            start_rate,
+            is_baseline,
+            schedule_steps,
         )
     return list(candidates.values())
 
 
-def _named(frontend, model_optimizer, name):
+def _optimizer_by_name(frontend, model_optimizer, name):
     """Returns the model's optimizer if its class has this name, else a new one of that class.
 
     If no class has this very name, upper and lower case are taken as the same.
@@ -463,7 +494,7 @@ def _named(frontend, model_optimizer, name):
     """
     host = frontend.host
     members = [*vars(frontend.optimizers).items(), *vars(host.optimizers).items()]
-    classes = [(class_name, kind) for class_name, kind in members if isinstance(kind, type)]
+    classes = [(class_name, member) for class_name, member in members if isinstance(member, type)]
     makers: list[tuple[str, Any]] = [
         (type(model_optimizer).__name__, lambda: model_optimizer),
         *classes,
@@ -471,9 +502,9 @@ def _named(frontend, model_optimizer, name):
     try:
         return next(
             make
-            for fold in (str, str.lower)
+            for normalize_case in (str, str.lower)
             for class_name, make in makers
-            if fold(class_name) == fold(name)
+            if normalize_case(class_name) == normalize_case(name)
         )()
     except (StopIteration, TypeError):
         raise ValueError(
