@@ -25,7 +25,7 @@ from benchmarks.study import adascale
 from tf_lamb.find.data import Examples
 from tf_lamb.find.feeds import make_feed
 from tf_lamb.find.goodput import costs
-from tf_lamb.find.timing import in_turn, lasting
+from tf_lamb.find.timing import estimate_size, time_in_turn
 from tf_lamb.find.trials import Trials
 
 SMALLEST = 16
@@ -54,9 +54,11 @@ def timed(make):
     sizes = [SMALLEST * 2**i for i in range(9)]
     read = Examples(train, held_out)
     with Trials(model, read, SMALLEST) as trials:
-        trials.choose("adam", lambda: keras.optimizers.Adam())
+        trials.use_optimizer("adam", lambda: keras.optimizers.Adam())
         feed = make_feed(read.source, read.examples, keras)
-        seen = in_turn(trials, feed, {size: lasting(trials, feed, size) for size in sizes}).seconds
+        seen = time_in_turn(
+            trials, feed, {size: estimate_size(trials, feed, size) for size in sizes}
+        ).step_seconds
     fit = costs.fit_time(sizes[::2], [seen[size] for size in sizes[::2]])
     return {
         "residual": fit.residual,

@@ -197,7 +197,7 @@ def test_everything_is_as_it_was(frontend, ticks, stop_after, monkeypatch):
     model.fit(*(each[:640] for each in data), batch_size=BATCH, verbose=0)
     optimizer, before, done, step = model.optimizer, state_of(model), [], Trials.step
     history, ticked = model.history, []
-    monkeypatch.setattr("tf_lamb.find.timing.LASTS", 0.1)
+    monkeypatch.setattr("tf_lamb.find.timing.MIN_EPOCH_SECONDS", 0.1)
 
     def clock():
         ticked.append(1)
@@ -243,7 +243,7 @@ class Machine:
             least = 0.020 + steps * (0.010 + 0.001 * size + 0.005 / trials.calls)
             return [begin + least, *[least] * count]
 
-        monkeypatch.setattr(Trials, "epochs", epochs)
+        monkeypatch.setattr(Trials, "time_epochs", epochs)
 
 
 def measured(ours, model, **how):

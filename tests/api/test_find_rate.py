@@ -285,13 +285,13 @@ def test_steps_of_the_models_own_get_what_fit_gives_them(frontend, kind):
         model, read = stepping(host, steps, width), Examples(of)
         with Trials(model, read, BATCH) as trials:
             # On JAX a second `fit` would donate a weight and its average, one buffer, twice.
-            trials.choose("SGD", lambda: host.optimizers.SGD(1.0, use_ema=True))
-            trials.start()
-            losses.append([trials.step(0.1), trials.step(0.1), *trials.judge()])
+            trials.use_optimizer("SGD", lambda: host.optimizers.SGD(1.0, use_ema=True))
+            trials.start_run()
+            losses.append([trials.step(0.1), trials.step(0.1), *trials.evaluate()])
             for _ in range(2):
                 feed = make_feed(read.source, read.examples, host)
                 for how in (feed.fit_arguments(BATCH, 2), feed.repeated_batch_arguments(BATCH, 2)):
-                    assert len(trials.epochs(how, 1)) == 2
+                    assert len(trials.time_epochs(how, 1)) == 2
         assert "train_step" not in vars(model) and model.test_function is None
         assert read.data_code.data == ("(x, y)" if kind == "arrays" else "data")
     np.testing.assert_allclose(*losses, rtol=1e-5)
@@ -317,7 +317,7 @@ def test_losses_that_no_training_moves_decide_nothing(monkeypatch):
     """As those of a test_step that leaves out the weights; here they are planted."""
     host, ours = FRONTENDS["keras"]
     monkeypatch.setattr(Trials, "step", lambda *_: 1.0)
-    monkeypatch.setattr(Trials, "judge", lambda _: (0.5,) * 16)
+    monkeypatch.setattr(Trials, "evaluate", lambda _: (0.5,) * 16)
     with pytest.raises(ValueError, match="short runs end at the same losses, .* a test_step that"):
         search(ours, linear(host), baseline_batch_size=BATCH)
     with pytest.raises(ValueError, match="ends at the losses that it begins with, .* a test_step"):
@@ -346,7 +346,7 @@ def test_devices_that_share_a_call_divide_it(stopped):
             blocks = trials.data.blocks
             assert {len(each) for each, _ in blocks} == {12}
             wanted = [float(np.mean(each**2)) for _, each in blocks]  # weights are 0
-            np.testing.assert_allclose(trials.judge(), wanted, rtol=1e-5)
+            np.testing.assert_allclose(trials.evaluate(), wanted, rtol=1e-5)
         with pytest.raises(ValueError, match="A call has 33 examples, which 2 devices cannot"):
             search(ours, model, (x, y), batch_size=33)
         told = {"baseline_batch_size": 16, "baseline_epochs": 8, "large_batch_size": 64}
@@ -604,8 +604,8 @@ def test_the_warmup_is_that_of_the_run_and_of_the_short_ones(warmup, part, monke
     """Which have a fifth at least; the rate of the first step tells."""
     host, ours = FRONTENDS["keras"]
     firsts, begun = [], []
-    step, start = Trials.step, Trials.start
-    monkeypatch.setattr(Trials, "start", lambda self, *of: (begun.append(1), start(self, *of)))
+    step, start = Trials.step, Trials.start_run
+    monkeypatch.setattr(Trials, "start_run", lambda self, *of: (begun.append(1), start(self, *of)))
 
     def stepping_at(self, rate):
         if begun:
@@ -674,9 +674,9 @@ def test_an_optimizer_that_keeps_weights_is_judged_by_its_own():
     model = keras.Sequential([layers.Input((WIDTH,)), layers.BatchNormalization(), layers.Dense(1)])
     model.compile("sgd", "mse")
     with Trials(model, Examples(data()), BATCH) as trials:
-        trials.choose("Keeping", lambda: Keeping(1.0))
-        trials.start()
+        trials.use_optimizer("Keeping", lambda: Keeping(1.0))
+        trials.start_run()
         trials.step(0.1)
         weights = [np.array(w) for w in model.trainable_variables]
-        trials.judge()
+        trials.evaluate()
         assert_equal(weights, [np.array(w) for w in model.trainable_variables])

@@ -172,10 +172,10 @@ def test_averages_of_a_layer_that_is_called_twice_are_those_of_its_inputs(fronte
     model = host.Model([one, other], layers.Dense(1)(both))
     model.compile("sgd", "mse")
     with Trials(model, Examples(((x, x), y)), BATCH) as trials:
-        trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
-        trials.start()
+        trials.use_optimizer("SGD", lambda: host.optimizers.SGD(1.0))
+        trials.start_run()
         for _ in range(2):
-            trials.judge()
+            trials.evaluate()
             for layer in (tower, ghost):
                 np.testing.assert_allclose(layer.moving_mean, x.mean(0), atol=0.5)
                 np.testing.assert_allclose(layer.moving_variance, x.var(0), rtol=0.25)
@@ -208,12 +208,12 @@ def test_lists_of_inputs_and_outputs_are_trained_and_timed(frontend):
     model = host.Model([one, other], [layers.Dense(1)(one), layers.Dense(1)(other)])
     model.compile("sgd", ["mse", "mae"])
     with Trials(model, Examples(([x, x], [y, y])), BATCH) as trials:
-        trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
-        trials.start()
+        trials.use_optimizer("SGD", lambda: host.optimizers.SGD(1.0))
+        trials.start_run()
         trials.step(1e-4)
-        assert np.isfinite(trials.judge()[0])
+        assert np.isfinite(trials.evaluate()[0])
         feed = make_feed(trials.data.source, trials.data.examples, host)
-        assert len(trials.epochs(feed.fit_arguments(BATCH, 2), 1)) == 2
+        assert len(trials.time_epochs(feed.fit_arguments(BATCH, 2), 1)) == 2
 
 
 @pytest.mark.once

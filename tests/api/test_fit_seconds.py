@@ -123,7 +123,7 @@ def searched(frontend, monkeypatch, kind, examples, epochs, **how):
     told = {**BASELINE, "baseline_epochs": epochs, "noise_scale": 500, "verbose": False, **how}
     if kind == "generator":
         told["examples"] = examples
-    for name in ("ROUNDS", "TIMED", "SHORT"):  # this clock is never slow
+    for name in ("ROUNDS", "MAX_LONG_EPOCHS", "MAX_SHORT_EPOCHS"):  # this clock is never slow
         monkeypatch.setattr(timing, name, 1)
     with uncompiled():
         found = ours.find_batch(model, at(BATCH), **told)

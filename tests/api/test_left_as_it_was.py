@@ -91,11 +91,13 @@ def test_equal_runs_end_alike_and_leave_it(frontend, kind):
     assert BACKEND == "jax" or all(np.any(each) for each in held)
     runs = []
     with Trials(model, Examples((x, y), data(seed=1)), BATCH) as trials:
-        trials.choose("SGD", lambda: host.optimizers.SGD(1.0))
+        trials.use_optimizer("SGD", lambda: host.optimizers.SGD(1.0))
         for _ in range(2):
-            trials.start()
+            trials.start_run()
             losses = [trials.step(0.1) for _ in range(3)]
-            runs.append((*losses, trials.look(), trials.step(0.1), trials.judge()))
+            runs.append(
+                (*losses, trials.evaluate_within_run(), trials.step(0.1), trials.evaluate())
+            )
         looked, *_, judged = runs[0][3:]
         assert looked != judged
     assert runs[0] == runs[1]

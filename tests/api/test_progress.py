@@ -162,7 +162,7 @@ def test_without_a_standard_output_all_goes_on(place, monkeypatch, seen):
 def test_a_search_tells_its_price_before_and_shows_a_bar(frontend, monkeypatch, seen):
     """Losses are planted: they fall with the examples since the start."""
     host, ours = FRONTENDS[frontend]
-    model, done, start = of_batch.linear(host), [], Trials.start
+    model, done, start = of_batch.linear(host), [], Trials.start_run
 
     def train_on_batch(x, y, return_dict):
         done.append(len(x))
@@ -173,8 +173,8 @@ def test_a_search_tells_its_price_before_and_shows_a_bar(frontend, monkeypatch, 
 
     monkeypatch.setattr(model, "train_on_batch", train_on_batch)
     monkeypatch.setattr(model, "test_on_batch", test_on_batch)
-    monkeypatch.setattr(timing, "of_look", lambda _: (0.010, 3.0))
-    monkeypatch.setattr(Trials, "start", lambda self, *of: (done.clear(), start(self, *of)))
+    monkeypatch.setattr(timing, "time_evaluation_within_run", lambda _: (0.010, 3.0))
+    monkeypatch.setattr(Trials, "start_run", lambda self, *of: (done.clear(), start(self, *of)))
 
     def printed(place, **more):
         output = seen(place)

@@ -20,7 +20,7 @@ class Learner:
     def __init__(self, loss):
         self.loss, self.orders = loss, []
 
-    def start(self, order=0):
+    def start_run(self, order=0):
         self.at, self.rate = 0, 0.0
         self.orders.append(order)
 
@@ -28,15 +28,15 @@ class Learner:
         self.at, self.rate = self.at + 1, max(self.rate, rate)
         return 1.0
 
-    def look(self):
+    def evaluate_within_run(self):
         return tuple(self.loss(self.at, self.rate) * (1 + 1e-4 * i) for i in range(4))
 
 
 class InOneOrder(Learner):
     """Trials that learn in the first order of the data alone."""
 
-    def look(self):
-        return (1.0,) * 4 if self.orders[-1] else super().look()
+    def evaluate_within_run(self):
+        return (1.0,) * 4 if self.orders[-1] else super().evaluate_within_run()
 
 
 def short_runs(small, large, base=16, batch=256, length=400, learner=Learner):

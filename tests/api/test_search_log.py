@@ -76,7 +76,7 @@ def test_what_is_saved_is_not_made_again_and_both_finders_share_a_folder(
     data = of_batch.quadratic(4000)
     of_rate.search(ours, of_rate.linear(host), directory=tmp_path, **SMALL)
     whole = of_batch.search(ours, of_batch.linear(host), data, **how)
-    for name in ("step", "epochs"):
+    for name in ("step", "time_epochs"):
         monkeypatch.setattr(Trials, name, lambda *_: pytest.fail("it is made again"))
     capsys.readouterr()
     found = of_batch.search(ours, of_batch.linear(host), data, **how, verbose=True)

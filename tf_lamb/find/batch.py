@@ -32,7 +32,7 @@ from tf_lamb.find.found_batch import FoundBatch
 from tf_lamb.find.goodput import costs, growth, steps
 from tf_lamb.find.goodput.answer_text import duration_text
 from tf_lamb.find.search_log import SearchLog, settings_by_name
-from tf_lamb.find.trials import Trials, normalizations
+from tf_lamb.find.trials import Trials, batch_norm_layers
 
 PART = 0.1  # the length of the first short run, as a share of the steps of the baseline's run
 # Micro-batches, rounded up to whole updates, from which the runs at the baseline's batch estimate
@@ -181,7 +181,7 @@ def find_batch(
                 f"keras.distribution shares a call among {devices} devices, and a step is timed on "
                 "one: pass step_seconds=, or search without it, with a model that is built anew."
             )
-        sizes = timing.sizes_from(base, min(split.training_count, large * steps.RANGE_FACTOR))
+        sizes = timing.sizes_to_time(base, min(split.training_count, large * steps.RANGE_FACTOR))
     log = SearchLog(directory, "find_batch", model, split, {
         "baseline_batch_size": base, "steps": total_steps, "learning_rate": rate,
         "large_batch_size": large, "optimizer": type(own_optimizer).__name__,
@@ -205,7 +205,7 @@ def find_batch(
         optimizer=own_optimizer, learning_rate=rate, baseline_epochs=baseline_epochs,
         examples=split.examples,
         cost=sum(run.batch * run.made for run in runs) / (base * total_steps), took=log.took,
-        normalizes=bool(normalizations(model)), data=split.data_code, idle=tuple(idle),
+        normalizes=bool(batch_norm_layers(model)), data=split.data_code, idle=tuple(idle),
     )  # fmt: skip
 
 
@@ -284,7 +284,7 @@ class _Search:
                         "and the seconds of a step have to be timed at two numbers: pass "
                         "step_seconds=, which maps two micro-batches to seconds."
                     )
-                timed = timing.in_turn(trials, feed, fitting, least, progress.add)
+                timed = timing.time_in_turn(trials, feed, fitting, least, progress.add)
                 evaluation = 0.0, 0.0
                 if validation := self.split.validation_feed(host):
                     evaluation, epoch["evaluated"] = self._evaluation(
@@ -293,16 +293,20 @@ class _Search:
             update, smallest, calls = 0.0, sizes[0], ACCUMULATED
             if is_accumulating:
                 with self._timed_trials(calls * smallest, calls) as trials:
-                    call_seconds = timing.seconds_of_update(trials, feed, smallest, progress.add)
-                step_seconds = dict(timed.idle or timed.seconds)[smallest]
+                    call_seconds = timing.micro_batch_seconds_in_update(
+                        trials, feed, smallest, progress.add
+                    )
+                step_seconds = dict(timed.step_seconds_without_input or timed.step_seconds)[
+                    smallest
+                ]
                 update = min(
                     max(0.0, (step_seconds - call_seconds) * calls / (calls - 1)),
                     0.5 * step_seconds,
                 )
         return {
-            "seconds": [*timed.seconds.items()], "update": update, "how": timed_note,
-            "idle": [*timed.idle.items()], "evaluation": evaluation,
-            "epoch": {"start": timed.start, "compiled": timed.begin, **epoch},
+            "seconds": [*timed.step_seconds.items()], "update": update, "how": timed_note,
+            "idle": [*timed.step_seconds_without_input.items()], "evaluation": evaluation,
+            "epoch": {"start": timed.start_seconds, "compiled": timed.compile_seconds, **epoch},
         }  # fmt: skip
 
     def _evaluation(self, trials, feed, validation, sizes):
@@ -320,7 +324,7 @@ class _Search:
         """
         ends = sizes[0], sizes[-1]
         (small_seconds, evaluated), (large_seconds, _) = (
-            timing.of_evaluation(trials, feed, validation, size, self.executions) for size in ends
+            timing.time_evaluation(trials, feed, validation, size, self.executions) for size in ends
         )
         if ends[0] == ends[1]:
             return (small_seconds, 0.0), evaluated
@@ -380,7 +384,7 @@ class _Search:
             *calls: The arguments `calls` and `averaged` of `_trials`.
         """
         with self._trials(self.base, *calls) as trials:
-            return timing.of_look(trials)
+            return timing.time_evaluation_within_run(trials)
 
     @contextlib.contextmanager
     def _trials(self, batch, calls=1, averaged=1):
@@ -394,12 +398,14 @@ class _Search:
         """
         with (
             seams.executed(self.model, 1),
-            Trials(self.model, self.split, batch, batch // calls, averaged=averaged) as trials,
+            Trials(
+                self.model, self.split, batch, batch // calls, batch_norm_batches=averaged
+            ) as trials,
         ):
             self.log.begin(trials)
-            trials.choose("own", lambda: copy_optimizer(self.optimizer, calls))
+            trials.use_optimizer("own", lambda: copy_optimizer(self.optimizer, calls))
             if self.progress:
-                trials.tell = self.progress.add
+                trials.on_step = self.progress.add
             yield trials
 
     @contextlib.contextmanager

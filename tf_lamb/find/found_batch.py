@@ -16,7 +16,7 @@ from tf_lamb.find.found import recipe_fields, training_code
 from tf_lamb.find.goodput.answer_text import duration_text
 from tf_lamb.find.goodput.costs import Answer, Row, calls_per_epoch, split_batch
 from tf_lamb.find.goodput.steps import EXTRA_EXAMPLES
-from tf_lamb.find.trials import AVERAGED
+from tf_lamb.find.trials import BATCH_NORM_BATCHES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,9 @@ class FoundBatch:
     @property
     def _budget(self) -> float:
         """The `budget` that `find_rate` needs at this batch, its default of 0.5 at least."""
-        averaging_updates = math.ceil(AVERAGED / self.row.accumulation) if self.normalizes else 0
+        averaging_updates = (
+            math.ceil(BATCH_NORM_BATCHES / self.row.accumulation) if self.normalizes else 0
+        )
         return max(0.5, search.min_budget(self.row.steps, 1, averaging_updates))
 
     def _why_not_searched(self) -> str | None:

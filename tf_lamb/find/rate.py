@@ -24,7 +24,7 @@ from tf_lamb.find.checks import (
 from tf_lamb.find.data import Examples
 from tf_lamb.find.found import Candidate, FoundRate, RateAnswer
 from tf_lamb.find.search_log import SearchLog, settings_by_name
-from tf_lamb.find.trials import NO_TEST_STEP, Trials
+from tf_lamb.find.trials import NO_TEST_STEP_HINT, Trials
 
 # Name of an optimizer class of Keras -> the rate at which its search begins, unless it is the
 # model's own optimizer. It is the middle of rates that were tuned.
@@ -166,7 +166,7 @@ def find_rate(
         log.begin(trials)
         most_steps = search.max_steps(lengths, optimizer_count, averaging_updates)
         with Progress(model, most_steps * batch_size, verbose) as progress:
-            trials.tell = progress.add
+            trials.on_step = progress.add
             progress.say(
                 f"find_rate: runs of {lengths[0]:,} and {lengths[1]:,} steps, at most "
                 f"{most_steps / total_steps:.2f} times the {total_steps:,} steps of the real run; "
@@ -234,7 +234,7 @@ class _ShortRuns:
         peak_rate = search.short_run_rate(rate, steps, self.total_steps)
         losses = self.log.cached(
             [candidate.name, rate, steps, order], lambda: self._train(peak_rate, steps, order),
-            on_saved=lambda _: self.trials.tell(steps * self.trials.batch_size),
+            on_saved=lambda _: self.trials.on_step(steps * self.trials.batch_size),
         )  # fmt: skip
         trial = search.Trial(candidate.name, rate, peak_rate, steps, tuple(losses))
         outcome = f"held-out loss {trial.loss:.4g}" if losses else "lost"
@@ -255,14 +255,14 @@ class _ShortRuns:
             if self.decay == "constant"
             else steps - warmup_steps
         )
-        self.trials.start(order)
+        self.trials.start_run(order)
         for step in range(steps):
             remaining = (steps - step) / max(1, decay_steps)
             if not math.isfinite(
                 self.trials.step(peak_rate * min((step + 1) / warmup_steps, 1.0, remaining))
             ):
                 return ()
-        return self.trials.judge()
+        return self.trials.evaluate()
 
 
 def _search_rungs(run, candidates, lengths):
@@ -279,7 +279,7 @@ def _search_rungs(run, candidates, lengths):
     first_steps, second_steps = lengths
     trials_by_name: dict[str, tuple[list, list]] = {}
     for candidate in candidates:
-        run.trials.choose(candidate.name, lambda contender=candidate: contender.make(1.0))
+        run.trials.use_optimizer(candidate.name, lambda contender=candidate: contender.make(1.0))
         first_rung = _run_rung(
             run, candidate, [], candidate.start_rate, search.COARSE_FACTOR, first_steps,
             search.MAX_FIRST_RUNS,
@@ -289,7 +289,9 @@ def _search_rungs(run, candidates, lengths):
         trial.losses for rungs in trials_by_name.values() for trial in rungs[0] if trial.losses
     ]
     if len(final_losses) > len(set(final_losses)) == 1:
-        raise ValueError(f"{len(final_losses)} short runs end at the same losses, {NO_TEST_STEP}")
+        raise ValueError(
+            f"{len(final_losses)} short runs end at the same losses, {NO_TEST_STEP_HINT}"
+        )
     plateaus = {
         contender.name: plateau
         for contender in candidates
@@ -299,7 +301,7 @@ def _search_rungs(run, candidates, lengths):
     for candidate in sorted(survivors, key=lambda contender: plateaus[contender.name].best.loss)[
         : search.FINALIST_COUNT
     ]:
-        run.trials.choose(candidate.name, lambda contender=candidate: contender.make(1.0))
+        run.trials.use_optimizer(candidate.name, lambda contender=candidate: contender.make(1.0))
         first_trials, second_trials = trials_by_name[candidate.name]
         second_trials.extend(
             _run_second_rung(run, candidate, first_trials, plateaus[candidate.name], second_steps)

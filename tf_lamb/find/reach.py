@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 from tf_lamb.find import search
 from tf_lamb.find.search_log import SearchLog
-from tf_lamb.find.trials import NO_TEST_STEP, Trials
+from tf_lamb.find.trials import NO_TEST_STEP_HINT, Trials
 
 RATES = 5  # the most rates that are tried at a batch
 SEEDS = 3  # the number of orders of the data in which the best rate is run
@@ -91,13 +91,13 @@ def losses(
     Returns:
         Step -> the loss on each held-out block. They end where a loss is not finite.
     """
-    trials.start(order)
-    history, next_look = {0: trials.look()}, first_look
+    trials.start_run(order)
+    history, next_look = {0: trials.evaluate_within_run()}, first_look
     for step in range(1, steps + 1):
         if not math.isfinite(trials.step(rate * min(1.0, step / max(1.0, warm)))):
             break
         if step >= next_look or step == steps:
-            if not (block_losses := trials.look()):
+            if not (block_losses := trials.evaluate_within_run()):
                 break
             history[step] = block_losses
             if crossing(history, target) < math.inf:
@@ -229,7 +229,9 @@ def short_runs(
         first_look = length / (EARLY * SHORTER)
         history = _losses(log, base, trials, rate, length, warmup_examples / base, first_look)
         if len(history) > len(set(history.values())) == 1:
-            raise ValueError(f"The baseline ends at the losses that it begins with, {NO_TEST_STEP}")
+            raise ValueError(
+                f"The baseline ends at the losses that it begins with, {NO_TEST_STEP_HINT}"
+            )
         if max(history) < length:
             finite_text = "all data are finite, so that the rate is too high"
             why = trials.data.not_finite_message() or finite_text
@@ -343,7 +345,7 @@ def _losses(log, batch, trials, *arguments):
     """
     history = log.cached(
         [batch, *arguments], lambda: list(losses(trials, *arguments).items()),
-        on_saved=lambda history: trials.tell(history[-1][0] * batch),
+        on_saved=lambda history: trials.on_step(history[-1][0] * batch),
     )  # fmt: skip
     return {step: tuple(block_losses) for step, block_losses in history}
 

@@ -103,10 +103,10 @@ class SearchLog:
         """
         if self._is_saved:
             try:
-                trials.load(self._weights)
+                trials.load_start_values(self._weights)
             except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
                 raise self._unreadable(self._weights, error) from error
-        loss = trials.check_loss()
+        loss = trials.check_start_loss()
         if not self.folder:
             return
         if self._is_saved:
@@ -118,7 +118,7 @@ class SearchLog:
                 )
             return
         with files.replaced(self._weights, "wb") as file:
-            trials.save(file)
+            trials.save_start_values(file)
         self._loss, self._is_saved = loss, True
         self._write()
 

@@ -10,74 +10,80 @@ from time import perf_counter as clock
 from tf_lamb.find.feeds import Feed
 from tf_lamb.find.trials import Trials
 
-# LASTS: a timed epoch lasts at least this many seconds, but it is never more than a whole epoch.
+# MIN_EPOCH_SECONDS: a timed epoch lasts at least this many seconds, but it is never more than a
+# whole epoch.
 # ROUNDS: the rounds of timing. In a round all micro-batches take turns, so that a slow moment of
 # the machine does not hit one of them alone.
-LASTS, ROUNDS = 0.15, 3
-# While an epoch is shorter than LASTS, the next one has at most this many times as many steps.
-MORE = 8
-# The most epochs that are timed in one `fit`. TIMED: of those that last LASTS seconds. SHORT: of
-# those of the fewest steps.
-TIMED, SHORT = 2, 8
-GROWTH = 4  # the factor from one micro-batch to the next
+MIN_EPOCH_SECONDS, ROUNDS = 0.15, 3
+# While an epoch is shorter than MIN_EPOCH_SECONDS, the next one has at most this many times as many
+# steps.
+MAX_STEPS_GROWTH = 8
+# The most epochs that are timed in one `fit`. MAX_LONG_EPOCHS: of those that last
+# MIN_EPOCH_SECONDS.
+# MAX_SHORT_EPOCHS: of those of the fewest steps.
+MAX_LONG_EPOCHS, MAX_SHORT_EPOCHS = 2, 8
+SIZE_FACTOR = 4  # the factor from one micro-batch to the next
 # A larger micro-batch gains nothing if its seconds grow by this share of its growth in examples.
-LINEAR = 0.95
-# A size counts as compiled if its seconds of compilation, `Size.begin`, are at least this share of
-# those of the first size.
-COMPILES = 0.3
-LEAST = 0.1  # the steps are taken to need at least this share of the seconds of an epoch
-FULL = re.compile(
+LINEAR_SHARE = 0.95
+# A size counts as compiled if its seconds of compilation, `SizeEstimate.compile_seconds`, are at
+# least this share of those of the first size.
+MIN_COMPILE_SHARE = 0.3
+MIN_STEPS_SHARE = 0.1  # the steps are taken to need at least this share of the seconds of an epoch
+OUT_OF_MEMORY = re.compile(
     r"resource.?exhausted|out of memory|\bOOM\b|MemoryError|failed to allocate", re.IGNORECASE
 )
-Tell = Callable[[int], None]
+OnTiming = Callable[[int], None]
 
 
 @dataclasses.dataclass
-class Size:
+class SizeEstimate:
     """Holds what is known of a micro-batch before it is timed in turn with the others.
 
     Attributes:
-        steps: Steps of an epoch that lasts `LASTS` seconds, or of a whole one if that is shorter.
-        seconds: The seconds of that epoch over its steps: those of a step, with its share of the
-            start of the epoch.
-        begin: Seconds by which the first epoch is longer than another one: compilation.
-        start: About the seconds of an epoch besides its steps. Defaults to None: unknown, because
-            all epochs had the same number of steps.
+        steps: Steps of an epoch that lasts `MIN_EPOCH_SECONDS`, or of a whole one if that is
+            shorter.
+        step_seconds: The seconds of that epoch over its steps: those of a step, with its share of
+            the start of the epoch.
+        compile_seconds: Seconds by which the first epoch is longer than another one: compilation.
+        start_seconds: About the seconds of an epoch besides its steps. Defaults to None: unknown,
+            because all epochs had the same number of steps.
     """
 
     steps: int
-    seconds: float
-    begin: float
-    start: float | None = None
+    step_seconds: float
+    compile_seconds: float
+    start_seconds: float | None = None
 
-    def step(self, start: float) -> float:
+    def net_step_seconds(self, start_seconds: float) -> float:
         """Returns the seconds of a step.
 
         Args:
-            start: The seconds of an epoch besides its steps.
+            start_seconds: The seconds of an epoch besides its steps.
         """
-        return max(LEAST * self.seconds, self.seconds - start / self.steps)
+        return max(
+            MIN_STEPS_SHARE * self.step_seconds, self.step_seconds - start_seconds / self.steps
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Timed:
-    """Holds the seconds that `fit` takes for an epoch: `start` + steps x `seconds`.
+class EpochTiming:
+    """Holds the seconds that `fit` takes for an epoch: `start_seconds` + steps x `step_seconds`.
 
     Attributes:
-        seconds: Seconds of a step, its input included, by micro-batch.
-        start: Seconds of an epoch besides its steps.
-        begin: Seconds of compiling the training step for one micro-batch.
-        idle: Seconds of a step without the making of its input, by micro-batch. Empty where no
-            input is made.
+        step_seconds: Seconds of a step, its input included, by micro-batch.
+        start_seconds: Seconds of an epoch besides its steps.
+        compile_seconds: Seconds of compiling the training step for one micro-batch.
+        step_seconds_without_input: Seconds of a step without the making of its input, by
+            micro-batch. Empty where no input is made.
     """
 
-    seconds: dict[int, float]
-    start: float
-    begin: float
-    idle: dict[int, float]
+    step_seconds: dict[int, float]
+    start_seconds: float
+    compile_seconds: float
+    step_seconds_without_input: dict[int, float]
 
 
-def sizes_from(base: int, largest: int) -> list[int]:
+def sizes_to_time(base: int, largest: int) -> list[int]:
     """Returns the micro-batches to time: base/4, base, 4 base, and so on up to `largest`.
 
     Where the next would be too large, one of twice the last may follow: else a batch of that size,
@@ -87,9 +93,9 @@ def sizes_from(base: int, largest: int) -> list[int]:
         base: Examples of the baseline's batch.
         largest: The most examples of a micro-batch.
     """
-    sizes = [base] if base < GROWTH else [base // GROWTH, base]
-    while GROWTH * sizes[-1] <= largest:
-        sizes.append(GROWTH * sizes[-1])
+    sizes = [base] if base < SIZE_FACTOR else [base // SIZE_FACTOR, base]
+    while SIZE_FACTOR * sizes[-1] <= largest:
+        sizes.append(SIZE_FACTOR * sizes[-1])
     if 2 * sizes[-1] <= largest:
         sizes.append(2 * sizes[-1])
     elif len(sizes) < 2 and largest > sizes[-1]:
@@ -98,8 +104,12 @@ def sizes_from(base: int, largest: int) -> list[int]:
 
 
 def sizes_that_fit(
-    trials: Trials, feed: Feed, sizes: list[int], least: int, tell: Tell = lambda timings: None
-) -> tuple[dict[int, Size], str]:
+    trials: Trials,
+    feed: Feed,
+    sizes: list[int],
+    fewest_steps: int,
+    on_timing: OnTiming = lambda timings: None,
+) -> tuple[dict[int, SizeEstimate], str]:
     """Finds the micro-batches that are worth timing.
 
     They end before a micro-batch that does not fit in memory, or at one in which an example takes
@@ -109,31 +119,32 @@ def sizes_that_fit(
         trials: The trials of the model, whose epochs are timed.
         feed: The input of `fit`.
         sizes: Micro-batches to try, in their order.
-        least: The fewest steps of an epoch, the `steps_per_execution` of the model.
-        tell: Is called with 1 after each size. Defaults to a function that does nothing.
+        fewest_steps: The fewest steps of an epoch, the `steps_per_execution` of the model.
+        on_timing: Is called with 1 after each size. Defaults to a function that does nothing.
 
     Returns:
-        A `Size` for each micro-batch, and a sentence on why there is no larger one.
+        A `SizeEstimate` for each micro-batch, and a sentence on why there is no larger one.
     """
-    fitting: dict[int, Size] = {}
+    fitting: dict[int, SizeEstimate] = {}
     reason = ""
     for size in sizes:
         smaller = max(fitting, default=size)
-        if (measured := _fitting(trials, feed, size, least, fitting)) is None:
+        if (estimate := _try_size(trials, feed, size, fewest_steps, fitting)) is None:
             if size // 2 > smaller:
-                half_size = _fitting(trials, feed, size // 2, least, fitting)
-                fitting |= {} if half_size is None else {size // 2: half_size}
+                half_estimate = _try_size(trials, feed, size // 2, fewest_steps, fitting)
+                fitting |= {} if half_estimate is None else {size // 2: half_estimate}
             reason = f"{2 * max(fitting):,} does not fit"
             break
-        fitting[size] = measured
-        tell(1)
-        start = min(
-            (entry.start for entry in fitting.values() if entry.start is not None), default=0.0
+        fitting[size] = estimate
+        on_timing(1)
+        start_seconds = min(
+            (entry.start_seconds for entry in fitting.values() if entry.start_seconds is not None),
+            default=0.0,
         )
-        linear_growth = LINEAR * size / smaller
-        if len(fitting) > 2 and measured.step(start) >= linear_growth * fitting[smaller].step(
-            start
-        ):
+        linear_growth = LINEAR_SHARE * size / smaller
+        smaller_seconds = fitting[smaller].net_step_seconds(start_seconds)
+        size_seconds = estimate.net_step_seconds(start_seconds)
+        if len(fitting) > 2 and size_seconds >= linear_growth * smaller_seconds:
             reason = "beyond, an example takes no less time"
             break
     return (
@@ -142,56 +153,58 @@ def sizes_that_fit(
     )
 
 
-def _fitting(trials, feed, size, least, smaller):
-    """Returns the `Size` of a micro-batch, or None if there is no memory for it.
+def _try_size(trials, feed, size, fewest_steps, smaller_sizes):
+    """Returns the `SizeEstimate` of a micro-batch, or None if there is no memory for it.
 
     Args:
         trials: The trials of the model, whose epochs are timed.
         feed: The input of `fit`.
         size: Examples of the micro-batch.
-        least: The fewest steps of an epoch.
-        smaller: Smaller micro-batches that fit. If there are none, the error is raised.
+        fewest_steps: The fewest steps of an epoch.
+        smaller_sizes: Smaller micro-batches that fit. If there are none, the error is raised.
     """
     try:
-        return lasting(trials, feed, size, least)
+        return estimate_size(trials, feed, size, fewest_steps)
     except Exception as error:
-        if not smaller or not FULL.search(f"{type(error).__name__}: {error}"):
+        if not smaller_sizes or not OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}"):
             raise
-        trials.start()  # the error may have lost some variables
+        trials.start_run()  # the error may have lost some variables
         return None
 
 
-def lasting(trials: Trials, feed: Feed, size: int, least: int = 1) -> Size:
-    """Finds how many steps make an epoch that lasts at least `LASTS` seconds, or a whole one.
+def estimate_size(trials: Trials, feed: Feed, size: int, fewest_steps: int = 1) -> SizeEstimate:
+    """Finds how many steps make an epoch that lasts at least `MIN_EPOCH_SECONDS`, or a whole one.
 
     Args:
         trials: The trials of the model, whose epochs are timed.
         feed: The input of `fit`.
         size: Examples of a micro-batch.
-        least: The fewest steps; epochs have a multiple of these. Defaults to 1.
+        fewest_steps: The fewest steps; epochs have a multiple of these. Defaults to 1.
 
     Returns:
-        A `Size` with the steps and the seconds of a step.
+        A `SizeEstimate` with the steps and the seconds of a step.
     """
-    trials.start()
+    trials.start_run()
     epoch_steps = feed.steps_per_epoch(size)
-    least = min(least, epoch_steps)
-    steps, least_seconds, begin = least, math.inf, math.inf
+    fewest_steps = min(fewest_steps, epoch_steps)
+    steps, fewest_steps_seconds, compile_seconds = fewest_steps, math.inf, math.inf
     while True:
-        first_seconds, seconds = trials.epochs(feed.fit_arguments(size, steps), 1)
-        if steps == least:
-            least_seconds, begin = seconds, max(0.0, first_seconds - seconds)
-        if seconds >= LASTS or steps >= epoch_steps:
-            start = _start([seconds], [least_seconds] if steps > least else [], steps, least)
-            return Size(steps, seconds / steps, begin, start)
-        factor = min(MORE, 1.2 * LASTS / seconds)
-        steps = min(epoch_steps, least * math.ceil(factor * steps / least))
+        first_seconds, epoch_seconds = trials.time_epochs(feed.fit_arguments(size, steps), 1)
+        if steps == fewest_steps:
+            fewest_steps_seconds = epoch_seconds
+            compile_seconds = max(0.0, first_seconds - epoch_seconds)
+        if epoch_seconds >= MIN_EPOCH_SECONDS or steps >= epoch_steps:
+            short_epochs = [fewest_steps_seconds] if steps > fewest_steps else []
+            start_seconds = _start_seconds([epoch_seconds], short_epochs, steps, fewest_steps)
+            return SizeEstimate(steps, epoch_seconds / steps, compile_seconds, start_seconds)
+        factor = min(MAX_STEPS_GROWTH, 1.2 * MIN_EPOCH_SECONDS / epoch_seconds)
+        steps = min(epoch_steps, fewest_steps * math.ceil(factor * steps / fewest_steps))
 
 
-def in_turn(
-    trials: Trials, feed: Feed, sizes: dict[int, Size], least: int = 1,
-    tell: Tell = lambda timings: None,
-) -> Timed:  # fmt: skip
+def time_in_turn(
+    trials: Trials, feed: Feed, sizes: dict[int, SizeEstimate], fewest_steps: int = 1,
+    on_timing: OnTiming = lambda timings: None,
+) -> EpochTiming:  # fmt: skip
     """Times all micro-batches in turn, in `ROUNDS` rounds.
 
     In a round, each micro-batch is timed in epochs that last long enough, in epochs of the fewest
@@ -202,66 +215,84 @@ def in_turn(
         trials: The trials of the model, whose epochs are timed.
         feed: The input of `fit`.
         sizes: Micro-batches, as `sizes_that_fit` found them.
-        least: The fewest steps of an epoch. Defaults to 1.
-        tell: Is called with 1 after each size in each round. Defaults to a function that does
+        fewest_steps: The fewest steps of an epoch. Defaults to 1.
+        on_timing: Is called with 1 after each size in each round. Defaults to a function that does
             nothing.
 
     Returns:
         The medians over the rounds.
     """
-    long: dict[int, list[float]] = {size: [] for size in sizes}
-    short: dict[int, list[float]] = {size: [] for size in sizes}
-    idle: dict[int, list[float]] = {size: [] for size in sizes}
-    trials.start()
+    long_epochs: dict[int, list[float]] = {size: [] for size in sizes}
+    short_epochs: dict[int, list[float]] = {size: [] for size in sizes}
+    epochs_without_input: dict[int, list[float]] = {size: [] for size in sizes}
+    trials.start_run()
 
-    def mean(data, count):
-        return statistics.fmean(trials.epochs(data, count)[1:])
+    def mean_epoch_seconds(data, count):
+        return statistics.fmean(trials.time_epochs(data, count)[1:])
 
     for size in ROUNDS * [*sizes]:
-        steps, fewest = sizes[size].steps, min(least, sizes[size].steps)
-        repeats = max(1, min(TIMED, int(3 * LASTS / (steps * sizes[size].seconds))))
-        long[size].append(mean(feed.fit_arguments(size, steps), repeats))
-        if steps > fewest:
-            short_repeats = max(1, min(SHORT, int(LASTS / (fewest * sizes[size].seconds))))
-            short[size].append(mean(feed.fit_arguments(size, fewest), short_repeats))
+        steps, short_steps = sizes[size].steps, min(fewest_steps, sizes[size].steps)
+        wanted_count = int(3 * MIN_EPOCH_SECONDS / (steps * sizes[size].step_seconds))
+        long_count = max(1, min(MAX_LONG_EPOCHS, wanted_count))
+        long_epochs[size].append(mean_epoch_seconds(feed.fit_arguments(size, steps), long_count))
+        if steps > short_steps:
+            wanted_count = int(MIN_EPOCH_SECONDS / (short_steps * sizes[size].step_seconds))
+            short_count = max(1, min(MAX_SHORT_EPOCHS, wanted_count))
+            short_epochs[size].append(
+                mean_epoch_seconds(feed.fit_arguments(size, short_steps), short_count)
+            )
         if feed.has_pipeline:
-            idle[size].append(mean(feed.repeated_batch_arguments(size, steps), repeats))
-        tell(1)
-    starts = [_start(long[size], short[size], sizes[size].steps, least) for size in sizes]
-    start = statistics.median([item for item in starts if item is not None] or [0.0])
+            epochs_without_input[size].append(
+                mean_epoch_seconds(feed.repeated_batch_arguments(size, steps), long_count)
+            )
+        on_timing(1)
+    starts = [
+        _start_seconds(long_epochs[size], short_epochs[size], sizes[size].steps, fewest_steps)
+        for size in sizes
+    ]
+    start_seconds = statistics.median([item for item in starts if item is not None] or [0.0])
 
     def step_seconds(samples):
         return {
-            size: max(LEAST * epoch_seconds, epoch_seconds - start) / sizes[size].steps
+            size: max(MIN_STEPS_SHARE * epoch_seconds, epoch_seconds - start_seconds)
+            / sizes[size].steps
             for size, item in samples.items()
             if item and (epoch_seconds := statistics.median(item))
         }
 
-    compilations = [item.begin for item in sizes.values()]
+    all_compile_seconds = [item.compile_seconds for item in sizes.values()]
     # JAX compiles a step for each size, and TensorFlow only for the first ones.
-    compilation = statistics.median(
-        [item for item in compilations if item >= COMPILES * compilations[0]]
+    compile_seconds = statistics.median(
+        [item for item in all_compile_seconds if item >= MIN_COMPILE_SHARE * all_compile_seconds[0]]
     )
-    return Timed(step_seconds(long), start, compilation, step_seconds(idle))
+    return EpochTiming(
+        step_seconds(long_epochs),
+        start_seconds,
+        compile_seconds,
+        step_seconds(epochs_without_input),
+    )
 
 
-def _start(long, short, steps, least):
+def _start_seconds(long_epochs, short_epochs, long_steps, short_steps):
     """Returns the seconds that an epoch takes besides its steps, from epochs of two lengths.
 
     Args:
-        long: Seconds of epochs of `steps` steps.
-        short: Seconds of epochs of `least` steps; if there are none, the result is None.
-        steps: Steps of a long epoch.
-        least: Steps of a short epoch.
+        long_epochs: Seconds of epochs of `long_steps` steps.
+        short_epochs: Seconds of epochs of `short_steps` steps; if there are none, the result is
+            None.
+        long_steps: Steps of a long epoch.
+        short_steps: Steps of a short epoch.
     """
-    if not short:
+    if not short_epochs:
         return None
-    long_seconds, short_seconds = statistics.median(long), statistics.median(short)
-    return max(0.0, (short_seconds * steps - long_seconds * least) / (steps - least))
+    long_seconds, short_seconds = statistics.median(long_epochs), statistics.median(short_epochs)
+    return max(
+        0.0, (short_seconds * long_steps - long_seconds * short_steps) / (long_steps - short_steps)
+    )
 
 
-def seconds_of_update(
-    trials: Trials, feed: Feed, size: int, tell: Tell = lambda timings: None
+def micro_batch_seconds_in_update(
+    trials: Trials, feed: Feed, size: int, on_timing: OnTiming = lambda timings: None
 ) -> float:
     """Returns the seconds of a micro-batch, as the mean over the k micro-batches of an update.
 
@@ -271,15 +302,15 @@ def seconds_of_update(
         trials: The trials of the model, whose updates have k = `trials.calls` micro-batches.
         feed: The input of `fit`.
         size: Examples of a micro-batch.
-        tell: Is called with 1 after each round. Defaults to a function that does nothing.
+        on_timing: Is called with 1 after each round. Defaults to a function that does nothing.
     """
-    lasting_size = lasting(trials, feed, size, trials.calls)
-    timed = in_turn(trials, feed, {size: lasting_size}, trials.calls, tell)
-    return (timed.idle or timed.seconds)[size]
+    estimate = estimate_size(trials, feed, size, trials.calls)
+    timing = time_in_turn(trials, feed, {size: estimate}, trials.calls, on_timing)
+    return (timing.step_seconds_without_input or timing.step_seconds)[size]
 
 
-def of_evaluation(
-    trials: Trials, feed: Feed, held_out: Feed, size: int, least: int = 1
+def time_evaluation(
+    trials: Trials, feed: Feed, validation_feed: Feed, size: int, fewest_steps: int = 1
 ) -> tuple[float, float]:
     """Times the evaluation at the end of an epoch of `fit`, and its compilation.
 
@@ -289,43 +320,48 @@ def of_evaluation(
     Args:
         trials: The trials of the model, whose epochs are timed.
         feed: The input of `fit`.
-        held_out: The input of its evaluation.
+        validation_feed: The input of its evaluation.
         size: Examples of a batch.
-        least: The fewest steps of an epoch. Defaults to 1.
+        fewest_steps: The fewest steps of an epoch. Defaults to 1.
 
     Returns:
         The seconds of an evaluation, and of the compilation.
     """
-    trials.start()
-    fit_steps = min(least, feed.steps_per_epoch(size))
-    evaluation_steps = held_out.steps_per_epoch(size)
+    trials.start_run()
+    fit_steps = min(fewest_steps, feed.steps_per_epoch(size))
+    evaluation_steps = validation_feed.steps_per_epoch(size)
 
-    def epochs(arguments):
-        return trials.epochs({**feed.fit_arguments(size, fit_steps), **arguments}, TIMED)
+    def time_fit(arguments):
+        return trials.time_epochs(
+            {**feed.fit_arguments(size, fit_steps), **arguments}, MAX_LONG_EPOCHS
+        )
 
-    first_without, *without = epochs({})
-    steps, single_seconds, compilation = 1, 0.0, None
+    first_without, *without = time_fit({})
+    steps, single_seconds, compile_seconds = 1, 0.0, None
     while True:
-        first_seconds, *epoch_seconds = epochs(held_out.validation_arguments(size, steps))
-        seconds = max(0.0, min(epoch_seconds) - min(without))
-        if compilation is None:
-            single_seconds, compilation = seconds, max(0.0, first_seconds - first_without - seconds)
-        if seconds - single_seconds >= LASTS or steps >= evaluation_steps:
-            step_seconds = max(0.0, seconds - single_seconds) / (steps - 1) if steps > 1 else 0.0
-            return single_seconds + step_seconds * (evaluation_steps - 1), compilation
-        factor = min(MORE, 1.2 * LASTS / max(seconds, 1e-9))
+        first_seconds, *later_seconds = time_fit(validation_feed.validation_arguments(size, steps))
+        evaluation_seconds = max(0.0, min(later_seconds) - min(without))
+        if compile_seconds is None:
+            single_seconds = evaluation_seconds
+            compile_seconds = max(0.0, first_seconds - first_without - evaluation_seconds)
+        if evaluation_seconds - single_seconds >= MIN_EPOCH_SECONDS or steps >= evaluation_steps:
+            step_seconds = (
+                max(0.0, evaluation_seconds - single_seconds) / (steps - 1) if steps > 1 else 0.0
+            )
+            return single_seconds + step_seconds * (evaluation_steps - 1), compile_seconds
+        factor = min(MAX_STEPS_GROWTH, 1.2 * MIN_EPOCH_SECONDS / max(evaluation_seconds, 1e-9))
         steps = min(evaluation_steps, max(steps + 1, math.ceil(factor * steps)))
 
 
-def of_look(trials: Trials) -> tuple[float, float]:
+def time_evaluation_within_run(trials: Trials) -> tuple[float, float]:
     """Returns the seconds of an evaluation within a run, and of the compilation of a step."""
 
-    def seconds(call):
+    def seconds_of(call):
         start = clock()
         call()
         return clock() - start
 
-    trials.start()
-    first_seconds, second_seconds = (seconds(lambda: trials.step(0.0)) for _ in range(2))
-    look_seconds = [seconds(trials.look) for _ in range(2)][1]
-    return look_seconds, max(0.0, first_seconds - second_seconds)
+    trials.start_run()
+    first_seconds, second_seconds = (seconds_of(lambda: trials.step(0.0)) for _ in range(2))
+    evaluation_seconds = [seconds_of(trials.evaluate_within_run) for _ in range(2)][1]
+    return evaluation_seconds, max(0.0, first_seconds - second_seconds)

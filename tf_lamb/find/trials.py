@@ -17,15 +17,17 @@ from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variabl
 from tf_lamb.find.checks import with_loss_scale_of
 from tf_lamb.find.data import BLOCK_MULTIPLE, Examples
 
-AVERAGED = 16  # micro-batches from which running averages of batch normalization are estimated
+# Micro-batches from which running averages of batch normalization are estimated.
+BATCH_NORM_BATCHES = 16
 # Attributes that `fit` sets in a model, and that are as before after a search.
 # seam: Keras 3.15.1, the last two. On JAX they hold the values of all variables during a step. If a
 # step is interrupted and they are left, Keras assigns these values to the variables later.
-SET_BY_FIT = ("history", "stop_training", "_jax_state", "_jax_state_synced")
-HUGE = 2.0**100  # so large that rounding drops the statistics of a batch that are added to it
-STEPS = ("train_step", "test_step")  # methods of a model
+FIT_ATTRIBUTES = ("history", "stop_training", "_jax_state", "_jax_state_synced")
+# So large that rounding drops the statistics of a batch that are added to it.
+HUGE_AVERAGE = 2.0**100
+STEP_METHODS = ("train_step", "test_step")  # methods of a model
 # The end of an error for a loss that training does not change.
-NO_TEST_STEP = (
+NO_TEST_STEP_HINT = (
     "as where a model has a train_step of its own and no test_step, which evaluate needs for its "
     "loss: give the model a test_step that returns it."
 )
@@ -44,23 +46,23 @@ class Trials:
         batch_size: Examples of an update.
         micro_batch_size: Examples of a micro-batch. Defaults to None: the batch.
         seed: Seed of the order of the data. Defaults to 0.
-        averaged: Micro-batches, rounded up to whole updates, from which the running averages of
-            batch normalization are estimated. Defaults to 16.
+        batch_norm_batches: Micro-batches, rounded up to whole updates, from which the running
+            averages of batch normalization are estimated. Defaults to 16.
 
     Attributes:
         calls: Calls of `train_on_batch` in an update, one for each micro-batch.
-        tell: A function that is called with the number of examples of each step, for a progress
+        on_step: A function that is called with the number of examples of each step, for a progress
             bar. By default it does nothing.
     """
 
     def __init__(
         self, model: Any, data: Examples, batch_size: int, micro_batch_size: int | None = None,
-        seed: int = 0, averaged: int = AVERAGED,
+        seed: int = 0, batch_norm_batches: int = BATCH_NORM_BATCHES,
     ):  # fmt: skip
         self.model, self.data, self.batch_size = model, data, batch_size
         self.calls = batch_size // (micro_batch_size or batch_size)
-        self.seed, self.averaged = seed, averaged
-        self.tell: Callable[[int], None] = lambda examples: None
+        self.seed, self.batch_norm_batches = seed, batch_norm_batches
+        self.on_step: Callable[[int], None] = lambda examples: None
 
     def __enter__(self) -> "Trials":
         import numpy as np
@@ -72,10 +74,14 @@ class Trials:
             model.test_function,
             random.getstate(),
             np.random.get_state(),
-            {name: vars(model)[name] for name in SET_BY_FIT + STEPS if name in vars(model)},
+            {
+                name: vars(model)[name]
+                for name in FIT_ATTRIBUTES + STEP_METHODS
+                if name in vars(model)
+            },
         )
         self._user_values = Snapshot(self._variables())
-        wrapped = {name: _as_in_fit(getattr(model, name), self.data) for name in STEPS}
+        wrapped = {name: _with_fit_data(getattr(model, name), self.data) for name in STEP_METHODS}
         try:
             seams.set_own(model, wrapped, None)
             self._evaluate_first()
@@ -94,7 +100,7 @@ class Trials:
         self._is_trained = False  # whether a step has gone through the optimizer that is tried
         # Name -> [optimizer, compiled training step, snapshot of its variables before any step].
         self._optimizers: dict[str, list] = {}
-        self._empty_slots = Snapshot([])
+        self._initial_slots = Snapshot([])
         self._averages = RunningAverages(model)
         return self
 
@@ -104,20 +110,20 @@ class Trials:
         optimizer, compiled, evaluating, python, numpy, set_by_fit = self._compiled_state
         self._user_values.put_back()
         seams.use_optimizer(self.model, optimizer, compiled)
-        seams.set_own(self.model, set_by_fit, evaluating, without=SET_BY_FIT + STEPS)
+        seams.set_own(self.model, set_by_fit, evaluating, without=FIT_ATTRIBUTES + STEP_METHODS)
         random.setstate(python)
         np.random.set_state(numpy)
 
-    def choose(self, name: str, make: Callable[[], Any]) -> None:
+    def use_optimizer(self, name: str, make_optimizer: Callable[[], Any]) -> None:
         """Trains with another optimizer from now on.
 
         Args:
             name: The name of the optimizer in this search. A name that was chosen before gets its
                 optimizer back.
-            make: Makes the optimizer, whose learning rate is a number.
+            make_optimizer: Makes the optimizer, whose learning rate is a number.
         """
         if name not in self._optimizers:
-            optimizer = make()
+            optimizer = make_optimizer()
             config = optimizer.get_config()
             if config.get("on_nonfinite") == "raise":  # an error would end the whole search
                 policy = "skip" if config.get("on_spike") else "propagate"
@@ -129,22 +135,22 @@ class Trials:
         for entry in self._optimizers.values():
             if entry[0] is self.model.optimizer:
                 entry[1] = self.model.train_function
-        *used, self._empty_slots = self._optimizers[name]
-        seams.use_optimizer(self.model, *used)
+        *optimizer_and_step, self._initial_slots = self._optimizers[name]
+        seams.use_optimizer(self.model, *optimizer_and_step)
 
-    def save(self, file: IO[bytes]) -> None:
+    def save_start_values(self, file: IO[bytes]) -> None:
         """Writes the weights that runs begin with to an open file, as `numpy.savez` does."""
         import numpy as np
 
         np.savez(file, *self._start_values.values)
 
-    def load(self, path: str) -> None:
+    def load_start_values(self, path: str) -> None:
         """Sets the weights that runs begin with to those of a file.
 
         Leaving the context still restores the model's own.
 
         Args:
-            path: A file that `save` wrote.
+            path: A file that `save_start_values` wrote.
 
         Raises:
             ValueError: if the file holds weights of other shapes.
@@ -152,14 +158,16 @@ class Trials:
         import numpy as np
 
         with np.load(path) as file:
-            start = [*file.values()]
-        if [array.shape for array in start] != [array.shape for array in self._user_values.values]:
+            start_arrays = [*file.values()]
+        if [array.shape for array in start_arrays] != [
+            array.shape for array in self._user_values.values
+        ]:
             raise ValueError(
                 f"{path} holds the weights of another model: pass the model of that search, or "
                 "another directory."
             )
         # NumPy's files do not know bfloat16: they have it as raw bytes.
-        pairs = zip(start, self._user_values.values, strict=True)
+        pairs = zip(start_arrays, self._user_values.values, strict=True)
         values = [
             saved.view(own_value.dtype) if saved.dtype.kind == "V" else saved
             for saved, own_value in pairs
@@ -167,14 +175,14 @@ class Trials:
         self._start_values = Snapshot(self._user_values.variables, values)
         self._start_values.put_back()
 
-    def start(self, order: int = 0) -> None:
+    def start_run(self, order: int = 0) -> None:
         """Begins a run: resets the weights to those that runs begin with, and the optimizer.
 
         Args:
             order: Is added to the seed of the order of the data. Defaults to 0.
         """
         self._start_values.put_back()
-        self._empty_slots.put_back()
+        self._initial_slots.put_back()
         self._batches = self.data.batches(self.batch_size, self.seed + order)
 
     def step(self, rate: float) -> float:
@@ -193,10 +201,10 @@ class Trials:
         for i in range(self.calls):
             cut = slice(i * micro_size, (i + 1) * micro_size)
             micro = mapped(lambda array, cut=cut: array[cut], batch)
-            loss = self._call(self.model.train_on_batch, micro)
+            loss = self._loss_on_batch(self.model.train_on_batch, micro)
         if not self._is_trained:
             self._check_trained()
-        self.tell(self.batch_size)
+        self.on_step(self.batch_size)
         return loss
 
     def _check_trained(self):
@@ -216,40 +224,42 @@ class Trials:
                 "compile, so that no learning rate can be tried: let it use self.optimizer."
             )
 
-    def judge(self) -> tuple[float, ...]:
+    def evaluate(self) -> tuple[float, ...]:
         """Returns the loss on each block of the held-out examples; () if one is not finite."""
-        if self._averages and self._empty_slots.variables:
-            self._average()
-        losses = [self._call(self.model.test_on_batch, block) for block in self.data.blocks]
+        if self._averages and self._initial_slots.variables:
+            self._estimate_averages()
+        losses = [
+            self._loss_on_batch(self.model.test_on_batch, block) for block in self.data.blocks
+        ]
         return tuple(losses) if all(map(math.isfinite, losses)) else ()
 
-    def check_loss(self) -> float:
+    def check_start_loss(self) -> float:
         """Returns the mean held-out loss before any step.
 
         Raises:
             ValueError: if it is not finite, or 0.
         """
-        if not (losses := self.judge()):
+        if not (losses := self.evaluate()):
             way_out = self.data.not_finite_message() or "look at the data and the weights first"
             raise ValueError(f"The loss of the model is not finite before any step: {way_out}.")
         if not any(losses):
-            raise ValueError(f"The held-out loss is 0 before any step, {self._way_out()}")
+            raise ValueError(f"The held-out loss is 0 before any step, {self._way_out_text()}")
         return math.fsum(losses) / len(losses)
 
-    def look(self) -> tuple[float, ...]:
-        """Returns the losses of `judge` during a run, with no effect on the rest of the run."""
-        with self._aside(1):
-            return self.judge()
+    def evaluate_within_run(self) -> tuple[float, ...]:
+        """Returns the losses of `evaluate` during a run, with no effect on the rest of the run."""
+        with self._side_run(1):
+            return self.evaluate()
 
     @contextlib.contextmanager
-    def _aside(self, order):
+    def _side_run(self, order):
         """Reads batches in another order within the context, and restores all variables afterwards.
 
         Args:
             order: Is added to the seed of the order of the data.
         """
         snapshots = [
-            Snapshot(snapshot.variables) for snapshot in (self._empty_slots, self._user_values)
+            Snapshot(snapshot.variables) for snapshot in (self._initial_slots, self._user_values)
         ]
         batches, self._batches = (
             self._batches,
@@ -262,10 +272,10 @@ class Trials:
 
     @property
     def averaging_updates(self) -> int:
-        """The updates with which `judge` estimates the averages of batch normalization."""
-        return math.ceil(self.averaged / self.calls) if self._averages else 0
+        """The updates with which `evaluate` estimates the averages of batch normalization."""
+        return math.ceil(self.batch_norm_batches / self.calls) if self._averages else 0
 
-    def epochs(self, data: Mapping[str, Any], count: int) -> list[float]:
+    def time_epochs(self, data: Mapping[str, Any], count: int) -> list[float]:
         """Trains epochs at a learning rate of 0, and times them.
 
         The progress bar of `fit`, which waits for each step, is drawn to the null device.
@@ -280,15 +290,15 @@ class Trials:
         self.model.optimizer.learning_rate = 0.0
         host, times = frontends.of(self.model).host, [clock()]
 
-        def end(epoch, logs):
-            _loss("fit", logs)  # waits for the device
+        def note_end(epoch, logs):
+            _loss_of_logs("fit", logs)  # waits for the device
             times.append(clock())
 
         # seam: Keras 3.15.1 on JAX. Where `use_ema` has replaced the weights by their averages at
         # the end of a `fit`, both are one buffer, which the next `fit` cannot donate twice.
         Snapshot(self.model.trainable_variables).put_back()
         options = {
-            "callbacks": [host.callbacks.LambdaCallback(on_epoch_end=end)],
+            "callbacks": [host.callbacks.LambdaCallback(on_epoch_end=note_end)],
             "verbose": int(host.utils.is_interactive_logging_enabled()),
         }
         with (
@@ -302,15 +312,15 @@ class Trials:
 
     def _evaluate_first(self):
         """Evaluates a block, so that weights and metrics are built; raises if there is no loss."""
-        self._check_calls()
+        self._check_call_size()
         try:
-            self._call(self.model.test_on_batch, self.data.blocks[0])
+            self._loss_on_batch(self.model.test_on_batch, self.data.blocks[0])
         except Exception as error:
-            if not (way := self._way_out("")):
+            if not (way_out := self._way_out_text("")):
                 raise
-            raise ValueError(f"The model cannot be evaluated ({error}), {way}") from error
+            raise ValueError(f"The model cannot be evaluated ({error}), {way_out}") from error
 
-    def _check_calls(self):
+    def _check_call_size(self):
         """Raises if the model takes batches of another size only, as a stateful RNN does."""
         shapes = (tensor.shape for tensor in getattr(self.model, "inputs", None) or ())
         fixed = next((shape[0] for shape in shapes if len(shape) and shape[0]), None)
@@ -333,26 +343,28 @@ class Trials:
                 f"{way_out if can_hold_out else rebuild}."
             )
 
-    def _way_out(self, otherwise: str = NO_TEST_STEP) -> str:
+    def _way_out_text(self, default: str = NO_TEST_STEP_HINT) -> str:
         """Returns the end of the error for an evaluation without a loss: what to do.
 
         Args:
-            otherwise: The text if neither a test_step nor targets are missing. Defaults to
-                `NO_TEST_STEP`.
+            default: The text if neither a test_step nor targets are missing. Defaults to
+                `NO_TEST_STEP_HINT`.
         """
         host = frontends.of(self.model).host.__name__
-        modules = [getattr(type(self.model), name).__module__.partition(".")[0] for name in STEPS]
+        modules = [
+            getattr(type(self.model), name).__module__.partition(".")[0] for name in STEP_METHODS
+        ]
         if [module == host for module in modules] == [False, True]:
-            return NO_TEST_STEP
+            return NO_TEST_STEP_HINT
         if len(self.data.blocks[0]) == 1:
             return "as its loss needs targets: pass data=(x, y)."
-        return otherwise
+        return default
 
-    def _average(self):
+    def _estimate_averages(self):
         """Estimates the running averages for the present weights, which do not change."""
-        self._empty_slots.put_back()
+        self._initial_slots.put_back()
         if not self._averages.is_measured:
-            with self._aside(0):
+            with self._side_run(0):
                 self._averages.measure(lambda: self.step(0.0))
         trained = Snapshot(self.model.trainable_variables)
 
@@ -375,11 +387,11 @@ class Trials:
         variables = [*self.model.variables, *metric_variables, *unlisted(self.model)]
         return list({identity_of(variable): variable for variable in variables}.values())
 
-    def _call(self, method, batch):
+    def _loss_on_batch(self, method, batch):
         """Returns the loss of one `train_on_batch` or `test_on_batch`."""
         self.model.reset_metrics()  # else the loss in Keras 3.12 is the mean of all calls
         try:
-            return _loss(method.__name__, frontends.of(self.model).on_batch(method, batch))
+            return _loss_of_logs(method.__name__, frontends.of(self.model).on_batch(method, batch))
         except ValueError as error:
             if "values to unpack" not in str(error):
                 raise
@@ -391,7 +403,7 @@ class Trials:
             ) from error
 
 
-def _as_in_fit(step: Callable, examples: Examples) -> Callable:
+def _with_fit_data(step: Callable, examples: Examples) -> Callable:
     """Wraps a model's `train_step` or `test_step`, so that it gets the data as `fit` gives them.
 
     These are x, (x, y) or (x, y, sample_weight).
@@ -413,7 +425,7 @@ def _as_in_fit(step: Callable, examples: Examples) -> Callable:
     return adapted_step
 
 
-def _loss(name, logs):
+def _loss_of_logs(name, logs):
     """Returns the loss in the logs of a method; raises if there is none."""
     if "loss" not in logs:
         raise ValueError(
@@ -423,7 +435,7 @@ def _loss(name, logs):
     return float(logs["loss"])
 
 
-def normalizations(model: Any) -> list:
+def batch_norm_layers(model: Any) -> list:
     """Returns the layers of batch normalization whose running averages training moves."""
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
     layers = model._flatten_layers()
@@ -447,7 +459,7 @@ class RunningAverages:
     """
 
     def __init__(self, model: Any):
-        layers = normalizations(model)
+        layers = batch_norm_layers(model)
         self._means = [layer.moving_mean for layer in layers]
         self._variances = [layer.moving_variance for layer in layers]
         self._retained_shares: list[float] = []  # the share s that an update keeps, of each layer
@@ -461,10 +473,10 @@ class RunningAverages:
         Args:
             update: Makes an update of the model.
         """
-        _fill(self._variances, HUGE)
+        _fill(self._variances, HUGE_AVERAGE)
         update()
         self._retained_shares = [
-            float(numpy_of(variance).flat[0]) / HUGE for variance in self._variances
+            float(numpy_of(variance).flat[0]) / HUGE_AVERAGE for variance in self._variances
         ]
 
     @property
