@@ -70,7 +70,7 @@ def test_the_steps_of_a_noisy_quadratic_are_those_of_its_closed_form():
     (x, y), curve = quadratic(8192, seed=1), found.answer.curve
     target = found.target - np.mean((y - x @ LEAST) ** 2)
     at_base, at_large = (expected(batch, target) for batch in (BATCH, 16 * BATCH))
-    of_runs = [run for runs in reach.of_best_rates(found.runs).values() for run in runs]
+    of_runs = [run for runs in reach.best_runs_by_batch(found.runs).values() for run in runs]
     short = steps.curve_from_runs((run.batch, run.steps) for run in of_runs)
     low, high = short.interval
     assert low <= steps.noise_of_two_runs((BATCH, at_base), (16 * BATCH, at_large)) <= high

@@ -42,7 +42,7 @@ class InOneOrder(Learner):
 def short_runs(small, large, base=16, batch=256, length=400, learner=Learner):
     """Those of a loss at the base batch, and of one at a larger batch."""
     trials = {base: learner(small), batch: learner(large)}
-    made = reach.short_runs(
+    made = reach.make_short_runs(
         lambda batch: contextlib.nullcontext(trials[batch]), 0.1, base, batch, length,
         lambda line: None, SearchLog(None, "find_batch", None, None, {}),
     )  # fmt: skip
@@ -73,7 +73,7 @@ def test_a_run_that_arrives_before_anybody_looks_is_looked_at_earlier():
     _, runs, _ = short_runs(loss, at_large(loss))
     best = [run.steps for run in runs if (run.batch, run.rate) == (16, 0.2)]
     assert len(best) == 3 and max(best) < 1.2 * min(best) < 1.5 * 400 / 8
-    assert all(run.made >= run.steps for run in runs if run.steps < float("inf"))
+    assert all(run.steps_trained >= run.steps for run in runs if run.steps < float("inf"))
     with pytest.raises(ValueError, match="the baseline's rate of 0.1 is far too low"):
         short_runs(functools.partial(loss, by=64), at_large(loss))
 
@@ -85,7 +85,7 @@ def test_a_run_that_is_past_the_early_loss_at_first_is_looked_at_earlier():
         return 1 / (1 + 1e-3 * step * (8 if 0.15 < rate < 0.3 else 1))
 
     _, runs, _ = short_runs(loss, at_large(loss))
-    early = [run.early for run in runs if (run.batch, run.rate) == (16, 0.2)]
+    early = [run.early_steps for run in runs if (run.batch, run.rate) == (16, 0.2)]
     assert len(early) == 3 and all(10 < steps < 20 for steps in early)
 
 
@@ -94,20 +94,20 @@ def test_a_run_that_is_given_up_is_told_from_one_that_arrives():
     assert all(run.is_given_up == (run.seed > 0) for run in runs)
     given_up = [run for run in runs if run.is_given_up]
     assert {run.batch for run in given_up} == {16, 256}
-    assert all(run.steps == run.made for run in given_up)
+    assert all(run.steps == run.steps_trained for run in given_up)
 
 
 def test_a_rate_that_is_given_up_in_an_order_comes_after_one_that_is_not():
     lucky = [Run(256, 0.2, 0, 9.0, 9), Run(256, 0.2, 1, 18.0, 18, is_given_up=True)]
     slower = Run(256, 0.1, 0, 15.0, 15)
-    assert reach.best_of([*lucky, slower]) == [slower]
-    assert reach.best_of(lucky) == lucky
+    assert reach.runs_at_best_rate([*lucky, slower]) == [slower]
+    assert reach.runs_at_best_rate(lucky) == lucky
 
 
 # Noise scales of 400 and, at the early loss, 200: 160 and 40 steps at batch 16 and its best rates.
-BASE = Run(16, 0.1, 0, steps=160.0, made=200, early=80.0)
-SOONER = Run(16, 0.2, 0, steps=170.0, made=170, early=40.0)
-AT_256 = Run(256, 0.4, 0, 160 * (1 + 400 / 256) / 26, 20, early=40 * (1 + 200 / 256) / 13.5)
+BASE = Run(16, 0.1, 0, steps=160.0, steps_trained=200, early_steps=80.0)
+SOONER = Run(16, 0.2, 0, steps=170.0, steps_trained=170, early_steps=40.0)
+AT_256 = Run(256, 0.4, 0, 160 * (1 + 400 / 256) / 26, 20, early_steps=40 * (1 + 200 / 256) / 13.5)
 
 
 def test_a_noise_scale_is_that_of_the_best_rates_where_the_baseline_is_at_the_loss():

@@ -204,7 +204,8 @@ def find_batch(
         answer=answer, runs=tuple(runs), target=target, timed=timed,
         optimizer=own_optimizer, learning_rate=rate, baseline_epochs=baseline_epochs,
         examples=split.examples,
-        cost=sum(run.batch * run.made for run in runs) / (base * total_steps), took=log.took,
+        cost=sum(run.batch * run.steps_trained for run in runs) / (base * total_steps),
+        took=log.elapsed_seconds,
         normalizes=bool(batch_norm_layers(model)), data=split.data_code, idle=tuple(idle),
     )  # fmt: skip
 
@@ -344,7 +345,7 @@ class _Search:
         """
         base, large = self.base, self.large
         length = round(PART * total)
-        run_examples = reach.examples(base, length)
+        run_examples = reach.example_counts(base, length)
         low, high = (count / (base * total) for count in run_examples)
         example_seconds = (
             sum(machine.step_time.call_seconds(batch) / batch for batch in (base, large)) / 2
@@ -363,7 +364,9 @@ class _Search:
             duration_text(
                 count * example_seconds + number_of_runs * looks * look_seconds + 2 * begin_seconds
             )
-            for count, (number_of_runs, looks) in zip(run_examples, reach.LOOKED, strict=True)
+            for count, (number_of_runs, looks) in zip(
+                run_examples, reach.RUNS_AND_EVALUATIONS, strict=True
+            )
         )
         with Progress(self.model, most_examples, self.verbose, expected_examples) as self.progress:
             self.progress.say(
@@ -371,8 +374,8 @@ class _Search:
                 f"at most {high:.1f} times the examples of the baseline, {quick} to {slow} with "
                 f"evaluation and compilation; {self.split.held_out_count:,} are held out"
             )
-            self.log.tell(self.progress.say)
-            return reach.short_runs(
+            self.log.print_resumed(self.progress.say)
+            return reach.make_short_runs(
                 lambda batch: self._trials(batch, *calls_of[batch]),
                 self.rate, base, large, length, self.progress.say, self.log,
             )  # fmt: skip
@@ -402,7 +405,7 @@ class _Search:
                 self.model, self.split, batch, batch // calls, batch_norm_batches=averaged
             ) as trials,
         ):
-            self.log.begin(trials)
+            self.log.load_or_save_start_values(trials)
             trials.use_optimizer("own", lambda: copy_optimizer(self.optimizer, calls))
             if self.progress:
                 trials.on_step = self.progress.add
@@ -451,14 +454,14 @@ def _measured_curve(runs, base, total):
     # With early = 0 a run was past the early loss at its first evaluation already, so that its
     # steps to that loss are unknown. As its rate may be the best one to that loss, the early loss
     # is then left out.
-    if baseline_run.early < baseline_run.steps and all(run.early for run in runs):
+    if baseline_run.early_steps < baseline_run.steps and all(run.early_steps for run in runs):
         at_early_loss = [
-            dataclasses.replace(run, steps=run.early, is_given_up=False)
-            if run.early < math.inf
+            dataclasses.replace(run, steps=run.early_steps, is_given_up=False)
+            if run.early_steps < math.inf
             else run
             for run in runs
         ]
-        early = base * baseline_run.early, _fitted(at_early_loss)
+        early = base * baseline_run.early_steps, _fitted(at_early_loss)
     return growth.extrapolate(base, base * total, late, early).rescaled_to(base, total)
 
 
@@ -469,7 +472,7 @@ def _fitted(runs):
     there: of the known numbers of steps it is the nearest to the median of all.
     """
     pairs, given_up = [], []
-    for batch, best in reach.of_best_rates(runs).items():
+    for batch, best in reach.best_runs_by_batch(runs).items():
         outcomes = sorted((run.is_given_up, run.steps) for run in best)
         arrived = [count for is_given_up, count in outcomes if not is_given_up]
         lost = len(outcomes) - len(arrived)
@@ -527,7 +530,7 @@ def _check_large(large, base, examples, total):
         examples: Examples to train on.
         total: Steps of the baseline's run.
     """
-    largest = min(examples, round(PART * total) * base // reach.LEAST_STEPS)
+    largest = min(examples, round(PART * total) * base // reach.MIN_STEPS)
     if not 2 * base <= large <= largest:
         raise ValueError(
             f"Short runs at batch {large:,} tell nothing beside {base:,}: {2 * base:,} is the "

@@ -316,7 +316,8 @@ class FoundBatch:
     def _price(self):
         """Yields a line on how long the whole search took."""
         steps = sum(
-            run.made * self.answer.machine.step_time.call_seconds(run.batch) for run in self.runs
+            run.steps_trained * self.answer.machine.step_time.call_seconds(run.batch)
+            for run in self.runs
         )
         of_steps = f", {duration_text(steps)} of it steps of the short runs" if self.runs else ""
         search_time = duration_text(self.took)
@@ -327,7 +328,7 @@ class FoundBatch:
         if not self.runs:
             return
         yield f"short runs to a held-out loss of {self.target:.4g}, at the best rate of each batch:"
-        for batch, runs in reach.of_best_rates(self.runs).items():
+        for batch, runs in reach.best_runs_by_batch(self.runs).items():
             reached = ", ".join(f"{'>' * run.is_given_up}{run.steps:.3g}" for run in runs)
             yield f"  batch {batch:,}, learning rate {runs[0].rate:.3g}: {reached} steps"
         yield f"  they took {self.cost:.2f} times the examples of the baseline"

@@ -163,7 +163,7 @@ def find_rate(
         for candidate in candidates if directory else ():
             settings |= settings_by_name(candidate.make(1.0))
         log = SearchLog(directory, "find_rate", model, split, settings)
-        log.begin(trials)
+        log.load_or_save_start_values(trials)
         most_steps = search.max_steps(lengths, optimizer_count, averaging_updates)
         with Progress(model, most_steps * batch_size, verbose) as progress:
             trials.on_step = progress.add
@@ -172,7 +172,7 @@ def find_rate(
                 f"{most_steps / total_steps:.2f} times the {total_steps:,} steps of the real run; "
                 f"{split.held_out_count:,} examples are held out"
             )
-            log.tell(progress.say)
+            log.print_resumed(progress.say)
             trials_by_name = _search_rungs(
                 _ShortRuns(trials, log, total_steps, warmup, decay, progress.say),
                 candidates,

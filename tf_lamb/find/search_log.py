@@ -13,20 +13,25 @@ from tf_lamb.api import files, frontends
 from tf_lamb.find.data import Examples
 from tf_lamb.find.trials import Trials
 
-SAME = 1e-3  # relative difference that another processor or other threads may make in a loss
+# Relative difference that another processor or other threads may make in a loss.
+LOSS_TOLERANCE = 1e-3
 # Settings of an optimizer that may differ when a search goes on. A search sets the first and the
 # last of them itself.
-NOT_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
+IGNORED_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
 
 
 def settings_by_name(optimizer: Any) -> dict[str, Any]:
-    """Returns the settings of an optimizer by "class.setting", without those in `NOT_SETTINGS`.
+    """Returns the settings of an optimizer by "class.setting", without those in `IGNORED_SETTINGS`.
 
     A search that goes on needs an optimizer of the same settings.
     """
-    kind = type(optimizer).__name__
+    class_name = type(optimizer).__name__
     config = optimizer.get_config()
-    return {f"{kind}.{name}": config[name] for name in config if name not in NOT_SETTINGS}
+    return {
+        f"{class_name}.{setting}": config[setting]
+        for setting in config
+        if setting not in IGNORED_SETTINGS
+    }
 
 
 class SearchLog:
@@ -48,16 +53,16 @@ class SearchLog:
     """
 
     def __init__(
-        self, directory: str | os.PathLike | None, finder: str, model: Any, data: Examples,
+        self, directory: str | os.PathLike | None, finder_name: str, model: Any, data: Examples,
         settings: dict[str, Any],
     ):  # fmt: skip
         self.folder = os.fspath(directory) if directory else ""
         self._results: dict[str, Any] = {}  # key, as JSON -> result
-        self._loss = math.nan  # the held-out loss before any step
+        self._start_loss = math.nan  # the held-out loss before any step
         # Whether the folder holds a search, and how many results of it were read.
-        self._is_saved, self._results_before = False, 0
+        self._is_saved, self._resumed_count = False, 0
         # When this process began or continued the search, and the seconds before that.
-        self._began, self._seconds_before = clock(), 0.0
+        self._start_time, self._seconds_before = clock(), 0.0
         if not self.folder:
             return
         if "://" in self.folder or os.path.isfile(self.folder):
@@ -65,31 +70,31 @@ class SearchLog:
                 f"directory={self.folder!r} is no folder of this machine: pass the path of one, "
                 "which is made if it is not there."
             )
-        self._file, self._weights = (
-            os.path.join(self.folder, f"{finder}.{kind}") for kind in ("json", "npz")
+        self._json_path, self._weights_path = (
+            os.path.join(self.folder, f"{finder_name}.{suffix}") for suffix in ("json", "npz")
         )
         host = frontends.of(model).host
         settings = {
             **settings,
             "Keras": f"{host.__name__} on {host.backend.backend()}",
-            "model": layers_of(model),
+            "model": layer_checksums(model),
             "data": data.checksum(),
         }
-        self._settings = json.loads(json.dumps(settings, default=_plain))
-        if os.path.exists(self._file):
+        self._settings = json.loads(json.dumps(settings, default=_to_json))
+        if os.path.exists(self._json_path):
             self._read()
 
     @property
-    def took(self) -> float:
+    def elapsed_seconds(self) -> float:
         """The seconds of the search until now, those before an interruption included."""
-        return self._seconds_before + clock() - self._began
+        return self._seconds_before + clock() - self._start_time
 
-    def tell(self, say: Callable[[str], None]) -> None:
+    def print_resumed(self, say: Callable[[str], None]) -> None:
         """Prints how many results an interrupted search has left in the folder, if any."""
-        if self._results_before:
-            say(f"goes on after {self._results_before} results in {self._file}")
+        if self._resumed_count:
+            say(f"goes on after {self._resumed_count} results in {self._json_path}")
 
-    def begin(self, trials: Trials) -> None:
+    def load_or_save_start_values(self, trials: Trials) -> None:
         """Sets the weights that runs begin with to those of the saved search.
 
         If none is saved, the weights that the model has are saved.
@@ -103,23 +108,23 @@ class SearchLog:
         """
         if self._is_saved:
             try:
-                trials.load_start_values(self._weights)
+                trials.load_start_values(self._weights_path)
             except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-                raise self._unreadable(self._weights, error) from error
+                raise self._unreadable_error(self._weights_path, error) from error
         loss = trials.check_start_loss()
         if not self.folder:
             return
         if self._is_saved:
-            if not math.isclose(loss, self._loss, rel_tol=SAME):
+            if not math.isclose(loss, self._start_loss, rel_tol=LOSS_TOLERANCE):
                 raise ValueError(
-                    f"{self._file} is of a search whose loss before any step is {self._loss:.6g}, "
-                    f"and here it is {loss:.6g}: pass the model and the loss of that search, or "
-                    "another directory."
+                    f"{self._json_path} is of a search whose loss before any step is "
+                    f"{self._start_loss:.6g}, and here it is {loss:.6g}: pass the model and the "
+                    "loss of that search, or another directory."
                 )
             return
-        with files.replaced(self._weights, "wb") as file:
+        with files.replaced(self._weights_path, "wb") as file:
             trials.save_start_values(file)
-        self._loss, self._is_saved = loss, True
+        self._start_loss, self._is_saved = loss, True
         self._write()
 
     def cached(
@@ -147,23 +152,24 @@ class SearchLog:
     def _read(self):
         """Reads the saved search; raises if its settings differ, or if it cannot be read."""
         try:
-            with open(self._file) as file:
+            with open(self._json_path) as file:
                 saved = json.load(file)
-            saved_arguments, self._loss = saved["what"], float(saved["loss"])
+            all_saved_settings, self._start_loss = saved["what"], float(saved["loss"])
             self._seconds_before = float(saved.get("took", 0.0))  # older files lack it
             self._results = {json.dumps(key): result for key, result in saved["made"]}
-            before = {name: saved_arguments.get(name) for name in self._settings}
+            saved_settings = {name: all_saved_settings.get(name) for name in self._settings}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise self._unreadable(self._file, error) from error
+            raise self._unreadable_error(self._json_path, error) from error
         for name, value in self._settings.items():
-            if before[name] != value:
+            if saved_settings[name] != value:
+                difference = _difference_text(name, saved_settings[name], value)
                 raise ValueError(
-                    f"{self._file} is of a search {_difference(name, before[name], value)}: go on "
-                    "as that search began, or pass another directory."
+                    f"{self._json_path} is of a search {difference}: go on as that search began, "
+                    "or pass another directory."
                 )
-        self._is_saved, self._results_before = True, len(self._results)
+        self._is_saved, self._resumed_count = True, len(self._results)
 
-    def _unreadable(self, path, error):
+    def _unreadable_error(self, path, error):
         """Returns the error for a file that cannot be read."""
         return ValueError(
             f"{path} cannot be read ({type(error).__name__}: {error}): delete {self.folder} to "
@@ -173,12 +179,17 @@ class SearchLog:
     def _write(self):
         """Writes all results to the file of the search."""
         results = [[json.loads(key), value] for key, value in self._results.items()]
-        with files.replaced(self._file) as file:
-            saved = {"what": self._settings, "loss": self._loss, "made": results, "took": self.took}
+        with files.replaced(self._json_path) as file:
+            saved = {
+                "what": self._settings,
+                "loss": self._start_loss,
+                "made": results,
+                "took": self.elapsed_seconds,
+            }
             json.dump(saved, file)
 
 
-def layers_of(model: Any) -> list[list[str]]:
+def layer_checksums(model: Any) -> list[list[str]]:
     """Returns the type of each layer, and a checksum of its settings.
 
     Names of layers do not count.
@@ -192,30 +203,31 @@ def layers_of(model: Any) -> list[list[str]]:
                 config = {**layer.get_config(), "name": ""}
             except Exception:  # the user's own layer may have no config
                 config = {}
-        config_json = json.dumps(config, default=_plain, sort_keys=True)
+        config_json = json.dumps(config, default=_to_json, sort_keys=True)
         layers.append([type(layer).__name__, f"{zlib.crc32(config_json.encode()):08x}"])
     return layers
 
 
-def _plain(value):
+def _to_json(value):
     """Converts a scalar of NumPy to a number, and an object to the name of its type, for JSON."""
     return value.item() if getattr(value, "shape", None) == () else type(value).__name__
 
 
-def _difference(name, before, now):
+def _difference_text(setting, saved_value, new_value):
     """Describes how a search differs from the saved one, as the end of "FILE is of a search ...".
 
     Args:
-        name: The setting that differs.
-        before: Its value in the saved search.
-        now: Its value in this search.
+        setting: The setting that differs.
+        saved_value: Its value in the saved search.
+        new_value: Its value in this search.
     """
-    if name == "data":
+    if setting == "data":
         return "on other data"
-    if name != "model":
-        return f"with {name}={before}, and this one has {now}"
-    pairs = zip(before or [], now, strict=False)
+    if setting != "model":
+        return f"with {setting}={saved_value}, and this one has {new_value}"
+    layer_pairs = zip(saved_value or [], new_value, strict=False)
     layer_type = next(
-        (saved_layer[0] for saved_layer, layer in pairs if saved_layer != layer), "number of layers"
+        (saved_layer[0] for saved_layer, layer in layer_pairs if saved_layer != layer),
+        "number of layers",
     )
     return f"of another model, whose {layer_type} differs"
