@@ -119,7 +119,7 @@ def test_a_noise_scale_is_that_of_the_best_rates_where_the_baseline_is_at_the_lo
 def test_of_runs_that_are_given_up_nothing_is_taken_for_an_arrival():
     slower = Run(256, 0.4, 1, 17.0, 17)
     given_up = Run(256, 0.4, 2, 32.0, 32, is_given_up=True)
-    curve = finder._fitted([BASE, AT_256, slower, given_up])
+    curve = finder._fit_best_runs([BASE, AT_256, slower, given_up])
     assert curve.noise == pytest.approx(counts.noise_of_two_runs((16, 160.0), (256, 17.0)))
     assert curve.interval[0] == 0
 

@@ -34,11 +34,12 @@ from tf_lamb.find.goodput.answer_text import duration_text
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import Trials, batch_norm_layers
 
-PART = 0.1  # the length of the first short run, as a share of the steps of the baseline's run
+# The length of the first short run, as a share of the steps of the baseline's run.
+SHORT_RUN_SHARE = 0.1
 # Micro-batches, rounded up to whole updates, from which the runs at the baseline's batch estimate
 # the running averages of batch normalization. The runs at the large batch take one update.
-AVERAGED = 4
-ACCUMULATED = 4  # micro-batches of the update with which the accumulation of gradients is timed
+BATCH_NORM_BATCHES = 4
+TIMED_CALLS = 4  # micro-batches of the update with which the accumulation of gradients is timed
 
 EPOCH_FIELD_BY_LOG_KEY = {
     "start": "start_seconds",
@@ -151,62 +152,72 @@ def find_batch(
         - McCandlish et al., https://arxiv.org/abs/1812.06162
         - Qiao et al., Pollux, https://arxiv.org/abs/2008.12260, the seconds of a step
     """
-    base = checks.integer("baseline_batch_size", baseline_batch_size)
+    base_batch = checks.integer("baseline_batch_size", baseline_batch_size)
     checks.number("baseline_epochs", baseline_epochs, "(0, inf)")
     if deadline_hours is not None:
         checks.number("deadline_hours", deadline_hours, "(0, inf)")
-    counts, network = _device_counts(device_counts)
-    check_model(model, base, None, one_execution=False)
+    counts, network_seconds = _check_device_counts(device_counts)
+    check_model(model, base_batch, None, one_execution=False)
     own_optimizer = unwrapped(model.optimizer)
-    rate = baseline_rate_of(own_optimizer, baseline_learning_rate)
+    baseline_rate = baseline_rate_of(own_optimizer, baseline_learning_rate)
     devices = frontends.of(model).devices(model)
     split = Examples(data, validation_data, examples, devices)
-    if split.training_count < base:
+    if split.training_count < base_batch:
         raise ValueError(
-            f"{split.training_count:,} examples to train on are fewer than a batch of {base:,}: "
-            f"{split.held_out_count:,} are held out; pass validation_data= to train on all."
+            f"{split.training_count:,} examples to train on are fewer than a batch of "
+            f"{base_batch:,}: {split.held_out_count:,} are held out; pass validation_data= to "
+            "train on all."
         )
-    total_steps = training_steps(baseline_epochs, split.examples, base, fit_steps)
-    curve = _given_curve(noise_scale, base, total_steps)
-    large = steps.RELIABLE_RATIO * base
+    total_steps = training_steps(baseline_epochs, split.examples, base_batch, fit_steps)
+    curve = _user_curve(noise_scale, base_batch, total_steps)
+    large_batch = steps.RELIABLE_RATIO * base_batch
     if large_batch_size is not None:
-        large = checks.integer("large_batch_size", large_batch_size)
+        large_batch = checks.integer("large_batch_size", large_batch_size)
     if curve is None:
-        _check_large(large, base, split.training_count, total_steps)
-    machine, sizes = _given_machine(step_seconds), []
+        _check_large_batch(large_batch, base_batch, split.training_count, total_steps)
+    machine, sizes = _user_machine(step_seconds), []
     if machine is None:
-        mapped(_check_numbers, split.blocks[0])
+        mapped(_check_numeric, split.blocks[0])
         if devices > 1:
             raise ValueError(
                 f"keras.distribution shares a call among {devices} devices, and a step is timed on "
                 "one: pass step_seconds=, or search without it, with a model that is built anew."
             )
-        sizes = timing.sizes_to_time(base, min(split.training_count, large * steps.RANGE_FACTOR))
+        sizes = timing.sizes_to_time(
+            base_batch, min(split.training_count, large_batch * steps.RANGE_FACTOR)
+        )
     log = SearchLog(directory, "find_batch", model, split, {
-        "baseline_batch_size": base, "steps": total_steps, "learning_rate": rate,
-        "large_batch_size": large, "optimizer": type(own_optimizer).__name__,
+        "baseline_batch_size": base_batch, "steps": total_steps, "learning_rate": baseline_rate,
+        "large_batch_size": large_batch, "optimizer": type(own_optimizer).__name__,
         **settings_by_name(own_optimizer),
         "loss_scale": "LossScale" in type(model.optimizer).__name__,
     })  # fmt: skip
-    search = _Search(model, split, own_optimizer, log, base, large, rate, verbose)
-    timed, idle = "seconds of a step: as given", ()
+    search = _Search(
+        model, split, own_optimizer, log, base_batch, large_batch, baseline_rate, verbose
+    )
+    timing_note, seconds_without_input = "seconds of a step: as given", ()
     if machine is None:
-        machine, timed, idle = search.machine(sizes)
-    machine = dataclasses.replace(machine, device_counts=counts, network_seconds=network)
+        machine, timing_note, seconds_without_input = search.measure_machine(sizes)
+    machine = dataclasses.replace(machine, device_counts=counts, network_seconds=network_seconds)
     target, runs = None, []
     if curve is None:
-        target, runs = search.short_runs(machine, total_steps)
-        curve = _measured_curve(runs, base, total_steps)
+        target, runs = search.make_short_runs(machine, total_steps)
+        curve = _measured_curve(runs, base_batch, total_steps)
     answer = costs.plan(
-        curve, machine, baseline=base, examples=split.training_count, deadline_hours=deadline_hours
+        curve,
+        machine,
+        baseline=base_batch,
+        examples=split.training_count,
+        deadline_hours=deadline_hours,
     )
     return FoundBatch(
-        answer=answer, runs=tuple(runs), target=target, timed=timed,
-        optimizer=own_optimizer, learning_rate=rate, baseline_epochs=baseline_epochs,
+        answer=answer, runs=tuple(runs), target=target, timed=timing_note,
+        optimizer=own_optimizer, learning_rate=baseline_rate, baseline_epochs=baseline_epochs,
         examples=split.examples,
-        cost=sum(run.batch * run.steps_trained for run in runs) / (base * total_steps),
+        cost=sum(run.batch * run.steps_trained for run in runs) / (base_batch * total_steps),
         took=log.elapsed_seconds,
-        normalizes=bool(batch_norm_layers(model)), data=split.data_code, idle=tuple(idle),
+        normalizes=bool(batch_norm_layers(model)), data=split.data_code,
+        idle=tuple(seconds_without_input),
     )  # fmt: skip
 
 
@@ -218,19 +229,22 @@ class _Search:
         split: The examples to train on and those held out.
         optimizer: The model's optimizer, without a loss scale around it.
         log: The `SearchLog`, which saves the measurements.
-        base: Examples of the baseline's batch.
-        large: Examples of the large batch.
-        rate: The peak rate of the baseline.
+        base_batch: Examples of the baseline's batch.
+        large_batch: Examples of the large batch.
+        baseline_rate: The peak rate of the baseline.
         verbose: Whether to print progress.
     """
 
-    def __init__(self, model, split, optimizer, log, base, large, rate, verbose):
+    def __init__(
+        self, model, split, optimizer, log, base_batch, large_batch, baseline_rate, verbose
+    ):
         self.model, self.split, self.optimizer, self.log = model, split, optimizer, log
-        self.base, self.large, self.rate, self.verbose = base, large, rate, verbose
-        self.executions = steps_per_execution(model)
+        self.base_batch, self.large_batch = base_batch, large_batch
+        self.baseline_rate, self.verbose = baseline_rate, verbose
+        self.steps_per_execution = steps_per_execution(model)
         self.progress: Progress | None = None
 
-    def machine(self, sizes):
+    def measure_machine(self, sizes):
         """Times steps and epochs.
 
         Args:
@@ -240,10 +254,10 @@ class _Search:
             The `Machine`, a sentence on which micro-batches were timed, and pairs (micro-batch,
             seconds of a step without the making of its input).
         """
-        key = ["epochs", sizes, self.executions]
-        measured = self.log.cached(key, lambda: self._timings(sizes))
-        micro_batches, seconds = zip(*measured["seconds"], strict=True)
-        time = costs.fit_time(micro_batches, seconds, measured["update"])
+        key = ["epochs", sizes, self.steps_per_execution]
+        measured = self.log.cached(key, lambda: self._measure_seconds(sizes))
+        timed_sizes, seconds = zip(*measured["seconds"], strict=True)
+        step_time = costs.fit_time(timed_sizes, seconds, measured["update"])
         constant, coefficient = measured["evaluation"]
         epoch = costs.Epoch(
             self.split.examples,
@@ -251,12 +265,12 @@ class _Search:
             **{EPOCH_FIELD_BY_LOG_KEY[key]: value for key, value in measured["epoch"].items()},
         )
         return (
-            costs.Machine(time, max(micro_batches), epoch=epoch),
+            costs.Machine(step_time, max(timed_sizes), epoch=epoch),
             measured["how"],
             measured["idle"],
         )
 
-    def _timings(self, sizes):
+    def _measure_seconds(self, sizes):
         """Times steps at each micro-batch, an update, and what an epoch takes besides its steps.
 
         Args:
@@ -267,142 +281,160 @@ class _Search:
         """
         is_accumulating, host = can_accumulate(self.optimizer), frontends.of(self.model).host
         feed = make_feed(self.split.source, self.split.examples, host)
-        timings = (1 + timing.ROUNDS) * (len(sizes) + is_accumulating)
-        epoch = {"drops": feed.drop_remainder}
-        with Progress(self.model, timings, self.verbose, unit="timing") as progress:
-            listed = ", ".join(map(str, sizes))
+        timing_count = (1 + timing.ROUNDS) * (len(sizes) + is_accumulating)
+        epoch_values = {"drops": feed.drop_remainder}
+        with Progress(self.model, timing_count, self.verbose, unit="timing") as progress:
+            sizes_text = ", ".join(map(str, sizes))
             progress.say(
-                f"find_batch: epochs of fit on {feed.name} are timed at micro-batches of {listed}"
+                f"find_batch: epochs of fit on {feed.name} are timed at micro-batches of "
+                f"{sizes_text}"
             )
-            with self._timed_trials(self.base) as trials:
-                least = self.executions
-                fitting, timed_note = timing.sizes_that_fit(
-                    trials, feed, sizes, least, progress.add
+            with self._open_timed_trials(self.base_batch) as trials:
+                fewest_steps = self.steps_per_execution
+                fitting, timing_note = timing.sizes_that_fit(
+                    trials, feed, sizes, fewest_steps, progress.add
                 )
                 if len(fitting) < 2:
                     raise ValueError(
-                        f"Of {listed} examples in a call, this device holds {fitting[0]} alone, "
-                        "and the seconds of a step have to be timed at two numbers: pass "
+                        f"Of {sizes_text} examples in a call, this device holds {fitting[0]} "
+                        "alone, and the seconds of a step have to be timed at two numbers: pass "
                         "step_seconds=, which maps two micro-batches to seconds."
                     )
-                timed = timing.time_in_turn(trials, feed, fitting, least, progress.add)
-                evaluation = 0.0, 0.0
-                if validation := self.split.validation_feed(host):
-                    evaluation, epoch["evaluated"] = self._evaluation(
-                        trials, feed, validation, [*fitting]
+                epoch_timing = timing.time_in_turn(
+                    trials, feed, fitting, fewest_steps, progress.add
+                )
+                evaluation_coefficients = 0.0, 0.0
+                if validation_feed := self.split.validation_feed(host):
+                    evaluation_coefficients, epoch_values["evaluated"] = self._measure_evaluation(
+                        trials, feed, validation_feed, [*fitting]
                     )
-            update, smallest, calls = 0.0, sizes[0], ACCUMULATED
+            update_seconds, smallest, calls = 0.0, sizes[0], TIMED_CALLS
             if is_accumulating:
-                with self._timed_trials(calls * smallest, calls) as trials:
+                with self._open_timed_trials(calls * smallest, calls) as trials:
                     call_seconds = timing.micro_batch_seconds_in_update(
                         trials, feed, smallest, progress.add
                     )
-                step_seconds = dict(timed.step_seconds_without_input or timed.step_seconds)[
-                    smallest
-                ]
-                update = min(
+                step_seconds = dict(
+                    epoch_timing.step_seconds_without_input or epoch_timing.step_seconds
+                )[smallest]
+                update_seconds = min(
                     max(0.0, (step_seconds - call_seconds) * calls / (calls - 1)),
                     0.5 * step_seconds,
                 )
         return {
-            "seconds": [*timed.step_seconds.items()], "update": update, "how": timed_note,
-            "idle": [*timed.step_seconds_without_input.items()], "evaluation": evaluation,
-            "epoch": {"start": timed.start_seconds, "compiled": timed.compile_seconds, **epoch},
+            "seconds": [*epoch_timing.step_seconds.items()], "update": update_seconds,
+            "how": timing_note, "idle": [*epoch_timing.step_seconds_without_input.items()],
+            "evaluation": evaluation_coefficients,
+            "epoch": {
+                "start": epoch_timing.start_seconds, "compiled": epoch_timing.compile_seconds,
+                **epoch_values,
+            },
         }  # fmt: skip
 
-    def _evaluation(self, trials, feed, validation, sizes):
+    def _measure_evaluation(self, trials, feed, validation_feed, sizes):
         """Times an evaluation at the smallest and the largest micro-batch.
 
         Args:
             trials: The trials of the model, whose epochs are timed.
             feed: The input of `fit`.
-            validation: The input of its evaluation.
+            validation_feed: The input of its evaluation.
             sizes: The micro-batches that fit, in ascending order.
 
         Returns:
             The pair (a, b), by which an evaluation takes a + b/size seconds, and the seconds of its
             compilation.
         """
-        ends = sizes[0], sizes[-1]
-        (small_seconds, evaluated), (large_seconds, _) = (
-            timing.time_evaluation(trials, feed, validation, size, self.executions) for size in ends
+        end_sizes = sizes[0], sizes[-1]
+        (small_seconds, compile_seconds), (large_seconds, _) = (
+            timing.time_evaluation(trials, feed, validation_feed, size, self.steps_per_execution)
+            for size in end_sizes
         )
-        if ends[0] == ends[1]:
-            return (small_seconds, 0.0), evaluated
-        coefficient = max(0.0, (small_seconds - large_seconds) / (1 / ends[0] - 1 / ends[1]))
-        constant = max(0.0, large_seconds - coefficient / ends[1])
-        return (constant, coefficient), evaluated
+        if end_sizes[0] == end_sizes[1]:
+            return (small_seconds, 0.0), compile_seconds
+        coefficient = max(
+            0.0, (small_seconds - large_seconds) / (1 / end_sizes[0] - 1 / end_sizes[1])
+        )
+        constant = max(0.0, large_seconds - coefficient / end_sizes[1])
+        return (constant, coefficient), compile_seconds
 
-    def short_runs(self, machine, total):
+    def make_short_runs(self, machine, total_steps):
         """Makes the short runs at both batches.
 
         Args:
             machine: The seconds of a step, from which the time of the runs is estimated.
-            total: Steps of the baseline's run.
+            total_steps: Steps of the baseline's run.
 
         Returns:
             The target loss, and the runs.
         """
-        base, large = self.base, self.large
-        length = round(PART * total)
-        run_examples = reach.example_counts(base, length)
-        low, high = (count / (base * total) for count in run_examples)
-        example_seconds = (
-            sum(machine.step_time.call_seconds(batch) / batch for batch in (base, large)) / 2
+        base_batch, large_batch = self.base_batch, self.large_batch
+        first_run_steps = round(SHORT_RUN_SHARE * total_steps)
+        run_examples = reach.example_counts(base_batch, first_run_steps)
+        expected_ratio, largest_ratio = (
+            example_count / (base_batch * total_steps) for example_count in run_examples
         )
-        micro_batch = machine.max_micro_batch if can_accumulate(self.optimizer) else large
-        _, calls = costs.split_batch(large, 1, micro_batch)
-        base_calls = micro_batches(base, micro_batch)
-        check_even_split(self.model, base // base_calls)
-        check_even_split(self.model, large // calls)
-        calls_of = {base: (base_calls, AVERAGED), (large := large // calls * calls): (calls, 1)}
+        batches = base_batch, large_batch
+        example_seconds = sum(machine.step_time.call_seconds(b) / b for b in batches) / 2
+        micro_batch = machine.max_micro_batch if can_accumulate(self.optimizer) else large_batch
+        _, calls = costs.split_batch(large_batch, 1, micro_batch)
+        base_calls = micro_batches(base_batch, micro_batch)
+        check_even_split(self.model, base_batch // base_calls)
+        check_even_split(self.model, large_batch // calls)
+        large_batch = large_batch // calls * calls
+        calls_by_batch = {base_batch: (base_calls, BATCH_NORM_BATCHES), large_batch: (calls, 1)}
         expected_examples, most_examples = run_examples
-        look_seconds, begin_seconds = self.log.cached(
-            ["look", base], lambda: self._look_seconds(*calls_of[base])
+        evaluation_seconds, compile_seconds = self.log.cached(
+            ["look", base_batch], lambda: self._evaluation_seconds(*calls_by_batch[base_batch])
         )
-        quick, slow = (
+        expected_time, longest_time = (
             duration_text(
-                count * example_seconds + number_of_runs * looks * look_seconds + 2 * begin_seconds
+                example_count * example_seconds
+                + run_count * evaluation_count * evaluation_seconds
+                + 2 * compile_seconds
             )
-            for count, (number_of_runs, looks) in zip(
+            for example_count, (run_count, evaluation_count) in zip(
                 run_examples, reach.RUNS_AND_EVALUATIONS, strict=True
             )
         )
         with Progress(self.model, most_examples, self.verbose, expected_examples) as self.progress:
             self.progress.say(
-                f"find_batch: short runs at batch {base:,} and {large:,}, on about {low:.1f} to "
-                f"at most {high:.1f} times the examples of the baseline, {quick} to {slow} with "
-                f"evaluation and compilation; {self.split.held_out_count:,} are held out"
+                f"find_batch: short runs at batch {base_batch:,} and {large_batch:,}, on about "
+                f"{expected_ratio:.1f} to at most {largest_ratio:.1f} times the examples of the "
+                f"baseline, {expected_time} to {longest_time} with evaluation and compilation; "
+                f"{self.split.held_out_count:,} are held out"
             )
             self.log.print_resumed(self.progress.say)
             return reach.make_short_runs(
-                lambda batch: self._trials(batch, *calls_of[batch]),
-                self.rate, base, large, length, self.progress.say, self.log,
+                lambda batch: self._open_trials(batch, *calls_by_batch[batch]),
+                self.baseline_rate, base_batch, large_batch, first_run_steps, self.progress.say,
+                self.log,
             )  # fmt: skip
 
-    def _look_seconds(self, *calls):
+    def _evaluation_seconds(self, calls, batch_norm_batches):
         """Returns the seconds of an evaluation within a run, and of the compilation of a step.
 
         Args:
-            *calls: The arguments `calls` and `averaged` of `_trials`.
+            calls: Micro-batches of an update.
+            batch_norm_batches: Micro-batches from which the running averages of batch normalization
+                are estimated.
         """
-        with self._trials(self.base, *calls) as trials:
+        with self._open_trials(self.base_batch, calls, batch_norm_batches) as trials:
             return timing.time_evaluation_within_run(trials)
 
     @contextlib.contextmanager
-    def _trials(self, batch, calls=1, averaged=1):
+    def _open_trials(self, batch, calls=1, batch_norm_batches=1):
         """Yields the `Trials` of the model at a batch, with a copy of its optimizer.
 
         Args:
             batch: Examples of an update.
             calls: Micro-batches of an update. Defaults to 1.
-            averaged: Micro-batches from which the running averages of batch normalization are
-                estimated. Defaults to 1.
+            batch_norm_batches: Micro-batches from which the running averages of batch normalization
+                are estimated. Defaults to 1.
         """
         with (
             seams.executed(self.model, 1),
             Trials(
-                self.model, self.split, batch, batch // calls, batch_norm_batches=averaged
+                self.model, self.split, batch, batch // calls, batch_norm_batches=batch_norm_batches
             ) as trials,
         ):
             self.log.load_or_save_start_values(trials)
@@ -412,45 +444,48 @@ class _Search:
             yield trials
 
     @contextlib.contextmanager
-    def _timed_trials(self, batch, calls=1):
-        """Yields the `Trials` of `_trials`, whose `fit` has the user's `steps_per_execution`.
+    def _open_timed_trials(self, batch, calls=1):
+        """Yields the `Trials` of `_open_trials`, whose `fit` has the user's `steps_per_execution`.
 
         Args:
             batch: Examples of an update.
             calls: Micro-batches of an update. Defaults to 1.
         """
-        with self._trials(batch, calls) as trials, seams.executed(self.model, self.executions):
+        with (
+            self._open_trials(batch, calls) as trials,
+            seams.executed(self.model, self.steps_per_execution),
+        ):
             yield trials
 
 
-def _given_curve(noise_scale, base, total):
+def _user_curve(noise_scale, base_batch, total_steps):
     """Returns the `StepCurve` from the user's `noise_scale`, or None if that is None.
 
     Args:
         noise_scale: The noise scale, or pairs (batch, steps).
-        base: Examples of the baseline's batch.
-        total: Steps of the baseline's run.
+        base_batch: Examples of the baseline's batch.
+        total_steps: Steps of the baseline's run.
     """
     if noise_scale is None:
         return None
     is_number = isinstance(noise_scale, str) or getattr(noise_scale, "ndim", None) == 0
     if isinstance(noise_scale, Iterable) and not is_number:
-        return steps.curve_from_runs(noise_scale).rescaled_to(base, total)
+        return steps.curve_from_runs(noise_scale).rescaled_to(base_batch, total_steps)
     return steps.curve_from_noise(
-        checks.number("noise_scale", noise_scale, "(0, inf)"), base, total
+        checks.number("noise_scale", noise_scale, "(0, inf)"), base_batch, total_steps
     )
 
 
-def _measured_curve(runs, base, total):
+def _measured_curve(runs, base_batch, total_steps):
     """Returns the `StepCurve` of the whole run, extrapolated from short runs at two batches.
 
     Args:
         runs: All short runs, the baseline's first.
-        base: Examples of the baseline's batch.
-        total: Steps of the baseline's run.
+        base_batch: Examples of the baseline's batch.
+        total_steps: Steps of the baseline's run.
     """
     baseline_run = runs[0]
-    late, early = (base * baseline_run.steps, _fitted(runs)), None
+    late_reading, early_reading = (base_batch * baseline_run.steps, _fit_best_runs(runs)), None
     # With early = 0 a run was past the early loss at its first evaluation already, so that its
     # steps to that loss are unknown. As its rate may be the best one to that loss, the early loss
     # is then left out.
@@ -461,27 +496,31 @@ def _measured_curve(runs, base, total):
             else run
             for run in runs
         ]
-        early = base * baseline_run.early_steps, _fitted(at_early_loss)
-    return growth.extrapolate(base, base * total, late, early).rescaled_to(base, total)
+        early_reading = base_batch * baseline_run.early_steps, _fit_best_runs(at_early_loss)
+    whole_examples = base_batch * total_steps
+    curve = growth.extrapolate(base_batch, whole_examples, late_reading, early_reading)
+    return curve.rescaled_to(base_batch, total_steps)
 
 
-def _fitted(runs):
+def _fit_best_runs(runs):
     """Returns the `StepCurve` through the runs at the best rate of each batch.
 
     If some of them were given up at a batch, only the slowest run that reached the target counts
     there: of the known numbers of steps it is the nearest to the median of all.
     """
-    pairs, given_up = [], []
-    for batch, best in reach.best_runs_by_batch(runs).items():
-        outcomes = sorted((run.is_given_up, run.steps) for run in best)
-        arrived = [count for is_given_up, count in outcomes if not is_given_up]
-        lost = len(outcomes) - len(arrived)
-        pairs += [(batch, count) for count in (arrived[-1:] if lost else arrived)]
-        given_up += lost * [batch]
-    return steps.curve_from_runs(pairs, given_up)
+    pairs, given_up_batches = [], []
+    for batch, best_runs in reach.best_runs_by_batch(runs).items():
+        outcomes = sorted((run.is_given_up, run.steps) for run in best_runs)
+        reached = [step_count for is_given_up, step_count in outcomes if not is_given_up]
+        given_up_count = len(outcomes) - len(reached)
+        pairs += [
+            (batch, step_count) for step_count in (reached[-1:] if given_up_count else reached)
+        ]
+        given_up_batches += given_up_count * [batch]
+    return steps.curve_from_runs(pairs, given_up_batches)
 
 
-def _given_machine(step_seconds):
+def _user_machine(step_seconds):
     """Returns the `Machine` with the user's `step_seconds`, or None if these are None."""
     if step_seconds is None:
         return None
@@ -494,7 +533,7 @@ def _given_machine(step_seconds):
     return costs.Machine(costs.fit_time(sizes, [*step_seconds.values()]), max(sizes))
 
 
-def _device_counts(device_counts):
+def _check_device_counts(device_counts):
     """Returns the numbers of devices, and a dict from each to the seconds of its network, or None.
 
     Args:
@@ -512,7 +551,7 @@ def _device_counts(device_counts):
     return counts, dict(device_counts)
 
 
-def _check_numbers(array):
+def _check_numeric(array):
     """Raises for an array of strings, which `fit` does not take from a generator."""
     if array.dtype.kind in "OSU":
         raise ValueError(
@@ -521,19 +560,20 @@ def _check_numbers(array):
         )
 
 
-def _check_large(large, base, examples, total):
+def _check_large_batch(large_batch, base_batch, examples, total_steps):
     """Raises for a large batch at which short runs cannot measure the noise scale.
 
     Args:
-        large: Examples of the large batch.
-        base: Examples of the baseline's batch.
+        large_batch: Examples of the large batch.
+        base_batch: Examples of the baseline's batch.
         examples: Examples to train on.
-        total: Steps of the baseline's run.
+        total_steps: Steps of the baseline's run.
     """
-    largest = min(examples, round(PART * total) * base // reach.MIN_STEPS)
-    if not 2 * base <= large <= largest:
+    largest = min(examples, round(SHORT_RUN_SHARE * total_steps) * base_batch // reach.MIN_STEPS)
+    if not 2 * base_batch <= large_batch <= largest:
         raise ValueError(
-            f"Short runs at batch {large:,} tell nothing beside {base:,}: {2 * base:,} is the "
-            f"least, and {examples:,} examples to train on and a tenth of {total:,} steps allow "
-            f"{largest:,} at most. Pass another large_batch_size=, or noise_scale=."
+            f"Short runs at batch {large_batch:,} tell nothing beside {base_batch:,}: "
+            f"{2 * base_batch:,} is the least, and {examples:,} examples to train on and a tenth "
+            f"of {total_steps:,} steps allow {largest:,} at most. Pass another large_batch_size=, "
+            "or noise_scale=."
         )

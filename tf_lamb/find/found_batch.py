@@ -88,21 +88,21 @@ class FoundBatch:
         end of the noise scale, the batch is also small enough that the baseline's epochs have 1,024
         updates, but it is never below the lower end of its own interval.
         """
-        return self._keeping()[0]
+        return self._largest_batch_interval()[0]
 
-    def _keeping(self) -> tuple[int, int, int]:
+    def _largest_batch_interval(self) -> tuple[int, int, int]:
         """Returns `largest_batch`, and the ends of the interval in which it is likely to be."""
-        steps, baseline = self.answer.curve, self.answer.baseline
-        limit = min(steps.largest_batch, self.examples)
-        named, least, largest = (
-            max(baseline, int(min(batch, limit))) for batch in steps.largest_keeping_batch(baseline)
+        curve, baseline = self.answer.curve, self.answer.baseline
+        limit = min(curve.largest_batch, self.examples)
+        kept_batch, least, largest = (
+            max(baseline, int(min(batch, limit))) for batch in curve.largest_keeping_batch(baseline)
         )
-        if steps.interval[1] == math.inf:
-            named = max(least, min(named, self._with_enough or baseline))
-        return named, least, largest
+        if curve.interval[1] == math.inf:
+            kept_batch = max(least, min(kept_batch, self._largest_with_enough_updates or baseline))
+        return kept_batch, least, largest
 
     @property
-    def _with_enough(self) -> int | None:
+    def _largest_with_enough_updates(self) -> int | None:
         """The largest batch with 1,024 updates in the baseline's epochs; None if none has them."""
         if fit_steps(self.baseline_epochs, self.examples, 1) < ENOUGH_UPDATES:
             return None
@@ -111,20 +111,20 @@ class FoundBatch:
     @property
     def epochs(self) -> int:
         """The whole epochs in which `fit` makes the steps of `row` to the baseline's loss."""
-        return math.ceil(self.row.steps * self.row.accumulation / self._calls)
+        return math.ceil(self.row.steps * self.row.accumulation / self._calls_per_epoch)
 
     @property
-    def _calls(self) -> int:
+    def _calls_per_epoch(self) -> int:
         """The micro-batches in an epoch of `fit`; an update may go on into the next epoch."""
         return math.ceil(self.examples / (self.row.batch // self.row.accumulation))
 
     @property
-    def _updates(self) -> int:
+    def _total_updates(self) -> int:
         """The updates in `epochs` whole epochs."""
-        return self.epochs * self._calls // self.row.accumulation
+        return self.epochs * self._calls_per_epoch // self.row.accumulation
 
     @property
-    def _budget(self) -> float:
+    def _search_budget(self) -> float:
         """The `budget` that `find_rate` needs at this batch, its default of 0.5 at least."""
         averaging_updates = (
             math.ceil(BATCH_NORM_BATCHES / self.row.accumulation) if self.normalizes else 0
@@ -147,8 +147,8 @@ class FoundBatch:
         """
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
-        noise = self.answer.curve.noise
-        epochs_of_updates = self._updates / math.ceil(self.examples / self.batch_size)
+        noise_scale = self.answer.curve.noise
+        epochs_of_updates = self._total_updates / math.ceil(self.examples / self.batch_size)
         transferred = transfer(
             self.batch_size,
             self.answer.baseline,
@@ -160,26 +160,26 @@ class FoundBatch:
             weight_decay=None if isinstance(decay, dict) else decay,  # a dict is a schedule
             beta_2=config.get("beta_2", config.get("adam_beta_2")),  # the latter in Keras's Muon
             ema_momentum=config.get("ema_momentum") if config.get("use_ema") else None,
-            noise_scale=noise if 0 < noise < math.inf else None,
+            noise_scale=noise_scale if 0 < noise_scale < math.inf else None,
         )
         settings = {
-            argument: value
-            for argument, value in recipe_fields(self.optimizer).items()
-            if getattr(transferred, argument) is None
+            setting: value
+            for setting, value in recipe_fields(self.optimizer).items()
+            if getattr(transferred, setting) is None
         }
         # An update of accumulated gradients may continue in the next epoch. Then `epochs` is more
         # than the epochs that `transfer` got, and the rate is lowered, because the best one falls
         # with the length of training.
         if (stretch := self.epochs / epochs_of_updates) > 1:
-            slower = stretch**-search.LENGTH_EXPONENT
-            settings["learning_rate"] = slower * transferred.learning_rate
+            rate_factor = stretch**-search.LENGTH_EXPONENT
+            settings["learning_rate"] = rate_factor * transferred.learning_rate
             if transferred.weight_decay:
-                settings["weight_decay"] = transferred.weight_decay / slower
-            line = (
-                f"learning_rate x {slower:.3g}: {self.epochs} epochs, {stretch:.3g} x those of "
-                "steps"
+                settings["weight_decay"] = transferred.weight_decay / rate_factor
+            rate_line = (
+                f"learning_rate x {rate_factor:.3g}: {self.epochs} epochs, {stretch:.3g} x those "
+                "of steps"
             )
-            settings["arithmetic"] = (*transferred.arithmetic, line)
+            settings["arithmetic"] = (*transferred.arithmetic, rate_line)
         return dataclasses.replace(transferred, epochs=self.epochs, **settings)
 
     @property
@@ -188,11 +188,11 @@ class FoundBatch:
         row, calls = self.row, self.row.accumulation
         if row.batch == self.answer.baseline:
             return f"# keep your run: {row.batch:,} is the batch that you have tuned"
-        if why := self._why_not_searched():
-            return f"print(found.recipe())  # {why}"
+        if reason := self._why_not_searched():
+            return f"print(found.recipe())  # {reason}"
         arguments = f" micro_batch_size={row.batch // calls}," if calls > 1 else ""
-        if self._budget > 0.5:
-            arguments += f" budget={self._budget},"
+        if self._search_budget > 0.5:
+            arguments += f" budget={self._search_budget},"
         rate_argument = ""
         if self.optimizer.get_config()["learning_rate"] != self.learning_rate:
             rate_argument = f", baseline_learning_rate={self.learning_rate}"
@@ -210,23 +210,24 @@ class FoundBatch:
             [
                 *self._largest_lines(),
                 str(self.answer),
-                *self._short_runs(),
+                *self._short_run_lines(),
                 self.timed,
-                *self._input(),
-                *self._price(),
-                *self._in_whole_epochs(),
+                *self._input_wait_lines(),
+                *self._search_time_lines(),
+                *self._whole_epochs_lines(),
             ]
         )
 
     def _largest_lines(self):
         """Yields lines on the largest batch that keeps the result, and on its updates left."""
-        named, least, largest = self._keeping()
-        baseline, with_enough = self.answer.baseline, self._with_enough
+        kept_batch, least, largest = self._largest_batch_interval()
+        baseline, batch_with_enough = self.answer.baseline, self._largest_with_enough_updates
         updates_left, all_updates = (
-            fit_steps(self.baseline_epochs, self.examples, batch) for batch in (named, baseline)
+            fit_steps(self.baseline_epochs, self.examples, batch)
+            for batch in (kept_batch, baseline)
         )
         yield (
-            f"the result is kept over the same examples up to batch {named:,} ({least:,} to "
+            f"the result is kept over the same examples up to batch {kept_batch:,} ({least:,} to "
             f"{largest:,}): {updates_left:,} of {all_updates:,} updates are left there"
         )
         yield f"  kept: no worse than batch {baseline:,} on {EXTRA_EXAMPLES:.0%} fewer examples"
@@ -234,8 +235,8 @@ class FoundBatch:
             reason = f"has at least {ENOUGH_UPDATES:,} updates left"
             if updates_left < ENOUGH_UPDATES:
                 reason = "is the least that is likely"
-            yield f"  the runs tell no upper end: {named:,} {reason}"
-        if with_enough is None or with_enough < baseline:
+            yield f"  the runs tell no upper end: {kept_batch:,} {reason}"
+        if batch_with_enough is None or batch_with_enough < baseline:
             yield (
                 f"  no larger batch has {ENOUGH_UPDATES:,} updates left, with which others lost "
                 "little"
@@ -243,10 +244,10 @@ class FoundBatch:
         else:
             yield (
                 f"  {ENOUGH_UPDATES:,} updates, with which others lost little, are left at "
-                f"{with_enough:,} (recipes.largest_batch)"
+                f"{batch_with_enough:,} (recipes.largest_batch)"
             )
 
-    def _in_whole_epochs(self):
+    def _whole_epochs_lines(self):
         """Yields lines on the time that this batch saves in whole epochs, and on `find_rate`."""
         answer = self.answer
         if answer.deadline_hours is not None and answer.by_deadline is None:
@@ -257,32 +258,32 @@ class FoundBatch:
         base_seconds = machine.compile_seconds(answer.baseline, row.devices)
         base_seconds += base_steps * machine.step_seconds(answer.baseline, row.devices)
         run_seconds = (
-            machine.compile_seconds(row.batch, row.devices) + self._updates * row.step_seconds
+            machine.compile_seconds(row.batch, row.devices) + self._total_updates * row.step_seconds
         )
-        saved = (
+        saving_text = (
             f"{1 - run_seconds / base_seconds:.0%} is saved"
             if run_seconds < base_seconds
             else "nothing is saved"
         )
         if answer.deadline_hours is not None and run_seconds > 3600 * answer.deadline_hours:
-            saved += ", and the deadline is missed"
+            saving_text += ", and the deadline is missed"
         yield (
             f"batch {row.batch:,} in whole epochs, as the script trains: {self.epochs}, "
-            f"{self._updates:,} steps, "
+            f"{self._total_updates:,} steps, "
             f"{duration_text(run_seconds)}; batch {answer.baseline:,} takes "
-            f"{duration_text(base_seconds)}: {saved}"
+            f"{duration_text(base_seconds)}: {saving_text}"
         )
         if self.epochs > self.baseline_epochs:
             yield (
                 f"{self.epochs} epochs in place of {self.baseline_epochs:g}: a model may overfit, "
                 "which short runs do not see; evaluate it on held-out examples"
             )
-        if why := self._why_not_searched():
-            yield f"find_rate cannot search here: {why}; recipe() has the rate of transfer"
+        if reason := self._why_not_searched():
+            yield f"find_rate cannot search here: {reason}; recipe() has the rate of transfer"
         else:
             yield (
-                f"find_rate searches the rate here for {self._budget:g} of the run at most, "
-                f"{duration_text(self._budget * run_seconds)}"
+                f"find_rate searches the rate here for {self._search_budget:g} of the run at most, "
+                f"{duration_text(self._search_budget * run_seconds)}"
             )
 
     def fit_seconds(self, batch_size: int, epochs: float) -> float:
@@ -296,41 +297,43 @@ class FoundBatch:
             epochs: Epochs to train for.
         """
         machine = self.answer.machine
-        micro, accumulation = split_batch(batch_size, 1, machine.max_micro_batch)
-        drops = machine.epoch is not None and machine.epoch.drop_remainder
-        calls = calls_per_epoch(self.examples, micro, drops)
+        micro_size, accumulation = split_batch(batch_size, 1, machine.max_micro_batch)
+        drop_remainder = machine.epoch is not None and machine.epoch.drop_remainder
+        calls = calls_per_epoch(self.examples, micro_size, drop_remainder)
         updates = epochs * calls / accumulation
         return machine.compile_seconds(batch_size, 1) + updates * machine.step_seconds(
             batch_size, 1
         )
 
-    def _input(self):
+    def _input_wait_lines(self):
         """Yields a line on the share of a step's time that goes into making its input."""
-        time, shares = self.answer.machine.step_time, []
-        for size, idle in self.idle:
-            seconds = time.step_seconds(size)
-            shares.append(f"{max(0.0, 1 - idle / seconds):.0%} at {size:,}")
-        if shares:
-            yield f"of a step, waiting for its input is {', '.join(shares)}"
+        step_time, share_texts = self.answer.machine.step_time, []
+        for size, seconds_without_input in self.idle:
+            seconds = step_time.step_seconds(size)
+            share_texts.append(f"{max(0.0, 1 - seconds_without_input / seconds):.0%} at {size:,}")
+        if share_texts:
+            yield f"of a step, waiting for its input is {', '.join(share_texts)}"
 
-    def _price(self):
+    def _search_time_lines(self):
         """Yields a line on how long the whole search took."""
-        steps = sum(
+        run_seconds = sum(
             run.steps_trained * self.answer.machine.step_time.call_seconds(run.batch)
             for run in self.runs
         )
-        of_steps = f", {duration_text(steps)} of it steps of the short runs" if self.runs else ""
+        run_text = (
+            f", {duration_text(run_seconds)} of it steps of the short runs" if self.runs else ""
+        )
         search_time = duration_text(self.took)
-        yield f"the search took {search_time}, with compilation and evaluation{of_steps}"
+        yield f"the search took {search_time}, with compilation and evaluation{run_text}"
 
-    def _short_runs(self):
+    def _short_run_lines(self):
         """Yields lines on the short runs: steps to the target at the best rate of each batch."""
         if not self.runs:
             return
         yield f"short runs to a held-out loss of {self.target:.4g}, at the best rate of each batch:"
         for batch, runs in reach.best_runs_by_batch(self.runs).items():
-            reached = ", ".join(f"{'>' * run.is_given_up}{run.steps:.3g}" for run in runs)
-            yield f"  batch {batch:,}, learning rate {runs[0].rate:.3g}: {reached} steps"
+            steps_text = ", ".join(f"{'>' * run.is_given_up}{run.steps:.3g}" for run in runs)
+            yield f"  batch {batch:,}, learning rate {runs[0].rate:.3g}: {steps_text} steps"
         yield f"  they took {self.cost:.2f} times the examples of the baseline"
 
     def plot(self, ax: Any = None) -> Any:
