@@ -42,34 +42,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         parser.exit(1, 'This needs libcst: pip install ".[adopt]".\n')
 
-    status, n_written = 0, 0
-    for name in options.scripts:
-        if advice := _ADVICE_BY_SUFFIX.get(pathlib.Path(name).suffix):
-            print(f"{name}: {advice}", file=sys.stderr)
-            status = 1
+    exit_status, written_count = 0, 0
+    for path in options.scripts:
+        if advice := _ADVICE_BY_SUFFIX.get(pathlib.Path(path).suffix):
+            print(f"{path}: {advice}", file=sys.stderr)
+            exit_status = 1
             continue
         try:
-            before = pathlib.Path(name).read_bytes().decode()  # as bytes, which keeps its line ends
-            adopted = adopt(before, same_steps=options.same_steps)
+            # It is read as bytes, which keeps its line ends.
+            old_code = pathlib.Path(path).read_bytes().decode()
+            adopted = adopt(old_code, same_steps=options.same_steps)
         except (OSError, SyntaxError, UnicodeDecodeError) as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            status = 1
+            print(f"{path}: {error}", file=sys.stderr)
+            exit_status = 1
             continue
-        old, new = before.splitlines(keepends=True), adopted.code.splitlines(keepends=True)
-        for line in difflib.unified_diff(old, new, name, name):
+        old_lines = old_code.splitlines(keepends=True)
+        new_lines = adopted.code.splitlines(keepends=True)
+        for line in difflib.unified_diff(old_lines, new_lines, path, path):
             print(line.rstrip("\r\n"))
         for note in adopted.notes:
             print(note)
         if not adopted.notes:
-            print(f"{name}: no optimizer that this package replaces.")
-        if options.write and adopted.code != before:
-            pathlib.Path(name).write_bytes(adopted.code.encode())
-            n_written += 1
+            print(f"{path}: no optimizer that this package replaces.")
+        if options.write and adopted.code != old_code:
+            pathlib.Path(path).write_bytes(adopted.code.encode())
+            written_count += 1
     if options.write:
-        print(f"Written: {n_written} of {len(options.scripts)}.")
-    elif not status:
+        print(f"Written: {written_count} of {len(options.scripts)}.")
+    elif not exit_status:
         print("Nothing was written; --write does it.")
-    return status
+    return exit_status
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from tf_lamb.adopt.sources import OF_NAME
+from tf_lamb.adopt.sources import SOURCE_BY_NAME
 
 # Only imports of these optimizers and modules are removed, once nothing in the script refers to
 # them.
-_OPTIMIZERS = ("tensorflow_addons", "official.modeling", *OF_NAME)
+_REMOVABLE_IMPORTS = ("tensorflow_addons", "official.modeling", *SOURCE_BY_NAME)
 
 # The module that the new code takes our class from -> the Keras that this class is for.
-KERAS_OF = {
+KERAS_BY_MODULE = {
     "tf_lamb": "tensorflow.keras", "tf_lamb.keras": "keras", "tf_lamb.tf_keras": "tf_keras",
 }  # fmt: skip
 
@@ -60,11 +60,11 @@ class Script:
     Attributes:
         replacements: Node -> a function that takes this node, after its children were rewritten,
             and returns the node that replaces it.
-        referring: The nodes that refer to another package's optimizer and are replaced.
-        needing_import: The nodes whose new code needs `import tf_lamb`: those of `referring`, and
-            the Model Garden configs.
+        replaced_references: The nodes that refer to another package's optimizer and are replaced.
+        nodes_needing_import: The nodes whose new code needs `import tf_lamb`: those of
+            `replaced_references`, and the Model Garden configs.
         notes: What became of each place.
-        needs_garden: Whether the script has to register our optimizers in the Model Garden.
+        needs_registration: Whether the script has to register our optimizers in the Model Garden.
     """
 
     def __init__(self, wrapper: MetadataWrapper, code: str, same_steps: bool):
@@ -75,12 +75,12 @@ class Script:
         self.parents = wrapper.resolve(ParentNodeProvider)
         self.scopes = wrapper.resolve(ScopeProvider)
         self.replacements: dict[cst.CSTNode, Callable[[Any], cst.CSTNode]] = {}
-        self.referring: set[cst.CSTNode] = set()
-        self.needing_import: set[cst.CSTNode] = set()
+        self.replaced_references: set[cst.CSTNode] = set()
+        self.nodes_needing_import: set[cst.CSTNode] = set()
         self.notes: list[Note] = []
-        self.needs_garden = False
+        self.needs_registration = False
 
-    def name_of(self, node: cst.CSTNode) -> str:
+    def full_name(self, node: cst.CSTNode) -> str:
         """Returns the full name that a node refers to by an import, or ""."""
         qualified = self.qualified_names.get(node, ())
         qualified = (
@@ -93,11 +93,11 @@ class Script:
         }
         return names.pop() if len(names) == len(qualified) == 1 else ""
 
-    def text(self, node: cst.CSTNode) -> str:
+    def code_of(self, node: cst.CSTNode) -> str:
         """Returns the code of a node."""
         return self.module.code_for_node(node)
 
-    def note(self, node: cst.CSTNode, text: str, details=(), is_left: bool = False):
+    def add_note(self, node: cst.CSTNode, text: str, details=(), is_left: bool = False):
         """Adds a note on a node.
 
         Args:
@@ -109,7 +109,7 @@ class Script:
         self.notes.append(Note(self.positions[node].start.line, text, tuple(details), is_left))
 
     @functools.cached_property
-    def imported(self) -> set[str]:
+    def imported_packages(self) -> set[str]:
         """The packages that the script imports, without their submodules."""
         return {
             name.name.partition(".")[0]
@@ -143,9 +143,9 @@ class Script:
         return (
             bool(accesses)
             and "__all__" not in self.code
-            and all(name.startswith(_OPTIMIZERS) for name in names)
+            and all(name.startswith(_REMOVABLE_IMPORTS) for name in names)
             and all(
-                any(node in self.referring for node in self._ancestors(access))
+                any(node in self.replaced_references for node in self._ancestors(access))
                 for access in accesses
             )
         )
@@ -156,11 +156,11 @@ class Script:
             yield node
             node = self.parents.get(node)
 
-    def is_in_text(self, node: cst.CSTNode) -> bool:
+    def is_in_f_string(self, node: cst.CSTNode) -> bool:
         """Returns whether a node is part of an f-string, whose quotes new code may not contain."""
         return any(isinstance(ancestor, cst.FormattedString) for ancestor in self._ancestors(node))
 
-    def namespace_of(self, name: str) -> str:
+    def module_for(self, name: str) -> str:
         """Returns the module to take our class from, such as "tf_lamb.keras".
 
         Args:
@@ -171,9 +171,11 @@ class Script:
             return "tf_lamb.keras"
         if name.startswith("tensorflow.keras."):
             return "tf_lamb"
-        if "tf_keras" in self.imported:
+        if "tf_keras" in self.imported_packages:
             return "tf_lamb.tf_keras"
-        is_keras_3 = "keras" in self.imported and "tensorflow.keras" not in self.keras_names
+        is_keras_3 = (
+            "keras" in self.imported_packages and "tensorflow.keras" not in self.keras_names
+        )
         return "tf_lamb.keras" if is_keras_3 else "tf_lamb"
 
     @functools.cached_property
@@ -181,11 +183,11 @@ class Script:
         """Full name of each Keras that the script uses -> its name there, such as "tf.keras"."""
         code_by_keras: dict[str, str] = {}
         for node in matchers.findall(self.module, matchers.Attribute() | matchers.Name()):
-            if (name := self.name_of(node)) in ("keras", "tf_keras", "tensorflow.keras"):
-                code_by_keras.setdefault(name, self.text(node))
+            if (name := self.full_name(node)) in ("keras", "tf_keras", "tensorflow.keras"):
+                code_by_keras.setdefault(name, self.code_of(node))
         return code_by_keras
 
-    def place_of_import(self) -> tuple[int, cst.SimpleStatementLine | None]:
+    def import_position(self) -> tuple[int, cst.SimpleStatementLine | None]:
         """Returns where `import tf_lamb` belongs.
 
         Returns:
@@ -196,30 +198,32 @@ class Script:
         """
         body = self.module.body
         first_code = int(self.module.get_docstring() is not None)
-        while first_code < len(body) and _is_of_future(body[first_code]):
+        while first_code < len(body) and _is_future_import(body[first_code]):
             first_code += 1
-        for position, line in enumerate(body):
-            for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-                if is_import(statement) and self._binds_replaced(statement):
-                    return position + 1, line
+        for index, statement_line in enumerate(body):
+            for statement in (
+                statement_line.body if isinstance(statement_line, cst.SimpleStatementLine) else ()
+            ):
+                if is_import(statement) and self._binds_replaced_name(statement):
+                    return index + 1, statement_line
         return first_code, None
 
-    def has_our_import_before(self, place: int) -> bool:
+    def has_our_import_before(self, index: int) -> bool:
         """Returns whether a line of the module before a place is `import tf_lamb`."""
         return any(
             isinstance(statement, cst.Import)
             and any(
                 alias.evaluated_name == _bound_name(alias) == "tf_lamb" for alias in statement.names
             )
-            for line in self.module.body[:place]
-            if isinstance(line, cst.SimpleStatementLine)
-            for statement in line.body
+            for statement_line in self.module.body[:index]
+            if isinstance(statement_line, cst.SimpleStatementLine)
+            for statement in statement_line.body
         )
 
-    def _binds_replaced(self, statement):
+    def _binds_replaced_name(self, statement):
         """Returns whether code that is replaced refers to a name that an import binds."""
         return any(
-            node in self.needing_import
+            node in self.nodes_needing_import
             for assignment in self._assignments
             if assignment.node is statement
             for access in assignment.references
@@ -232,7 +236,7 @@ def is_import(statement) -> bool:
     return isinstance(statement, (cst.Import, cst.ImportFrom)) and bool(aliases_of(statement))
 
 
-def _is_of_future(line) -> bool:
+def _is_future_import(line) -> bool:
     """Returns whether a line imports from `__future__`, which has to come before other code."""
     return isinstance(line, cst.SimpleStatementLine) and any(
         isinstance(statement, cst.ImportFrom)

@@ -38,24 +38,31 @@ class Rewriter(cst.CSTTransformer):
 
     def leave_Module(self, original_node, updated_node):
         """Adds `import tf_lamb` where it is missing, and `register()` where a config needs it."""
-        script, old, new = self._script, original_node.body, list(updated_node.body)
-        place, replaced = script.place_of_import()
-        lines = (
-            [] if script.has_our_import_before(place) else [cst.parse_statement("import tf_lamb")]
+        script = self._script
+        old_statements, new_statements = original_node.body, list(updated_node.body)
+        index, replaced_import = script.import_position()
+        added_statements = (
+            [] if script.has_our_import_before(index) else [cst.parse_statement("import tf_lamb")]
         )
-        if lines and replaced is not None and _is_gone(script, replaced):
+        if (
+            added_statements
+            and replaced_import is not None
+            and _is_removed_import(script, replaced_import)
+        ):
             # The new import takes over the comments of the one that it replaces.
-            lines[0] = lines[0].with_changes(
-                leading_lines=replaced.leading_lines,
-                trailing_whitespace=replaced.trailing_whitespace,
+            added_statements[0] = added_statements[0].with_changes(
+                leading_lines=replaced_import.leading_lines,
+                trailing_whitespace=replaced_import.trailing_whitespace,
             )
-        if script.needs_garden:
-            lines.append(cst.parse_statement("tf_lamb.model_garden.register()"))
-        place -= sum(_is_gone(script, line) for line in old[:place])
-        return updated_node.with_changes(body=[*new[:place], *lines, *new[place:]])
+        if script.needs_registration:
+            added_statements.append(cst.parse_statement("tf_lamb.model_garden.register()"))
+        index -= sum(_is_removed_import(script, line) for line in old_statements[:index])
+        return updated_node.with_changes(
+            body=[*new_statements[:index], *added_statements, *new_statements[index:]]
+        )
 
 
-def _is_gone(script: Script, line) -> bool:
+def _is_removed_import(script: Script, line) -> bool:
     """Returns whether a statement of the module is an import that is removed as a whole."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False

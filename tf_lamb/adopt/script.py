@@ -22,8 +22,8 @@ _PACKAGES = {
     "tensorflow_models",
     "tf_keras",
 }
-_NAMES = {"LAMB", "LARS", "Lamb", "Muon", "tensorflow_addons"}
-_WORDS = {"lamb", "lars", "muon"}
+_OPTIMIZER_NAMES = {"LAMB", "LARS", "Lamb", "Muon", "tensorflow_addons"}
+_OPTIMIZER_TYPES = {"lamb", "lars", "muon"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,36 +68,39 @@ def adopt(code: str, same_steps: bool = False) -> Adopted:
     try:
         wrapper = MetadataWrapper(cst.parse_module(code))
     except cst.ParserSyntaxError as error:
-        text = f"line {error.raw_line} is no Python: {error.message.splitlines()[0]}"
-        raise SyntaxError(text) from error
+        error_text = f"line {error.raw_line} is no Python: {error.message.splitlines()[0]}"
+        raise SyntaxError(error_text) from error
     script = Script(wrapper, code, same_steps)
     wrapper.visit(Finder(script))
-    new = wrapper.module.visit(Rewriter(script)).code if script.replacements else code
-    notes = [*script.notes, *_mentions(script, new)]
-    return Adopted(new, tuple(sorted(notes, key=lambda note: note.line)))
+    new_code = wrapper.module.visit(Rewriter(script)).code if script.replacements else code
+    notes = [*script.notes, *_mention_notes(script, new_code)]
+    return Adopted(new_code, tuple(sorted(notes, key=lambda note: note.line)))
 
 
-def _text_of(literal: str) -> str:
+def _literal_text(literal: str) -> str:
     """Returns the text of a string literal, without its prefix and its quotes."""
     return literal.lstrip("rRbBuUfF").strip("\"'")
 
 
-def _mentions(script: Script, new: str) -> list[Note]:
+def _mention_notes(script: Script, new_code: str) -> list[Note]:
     """Returns notes on the lines that name another package's optimizer and have no note yet."""
-    if not script.imported & _PACKAGES:
+    if not script.imported_packages & _PACKAGES:
         return []
     noted = {note.line for note in script.notes}
-    lines = {line.rstrip() for line in new.splitlines()}
-    words: dict[int, list[str]] = {}
+    new_lines = {line.rstrip() for line in new_code.splitlines()}
+    mentions_by_line: dict[int, list[str]] = {}
     for token in tokenize.generate_tokens(io.StringIO(script.code).readline):
         line, column = token.start
-        is_name = token.type == tokenize.NAME and token.string in _NAMES
-        is_text = token.type == tokenize.STRING and _text_of(token.string).lower() in _WORDS
+        is_name = token.type == tokenize.NAME and token.string in _OPTIMIZER_NAMES
+        is_text = (
+            token.type == tokenize.STRING
+            and _literal_text(token.string).lower() in _OPTIMIZER_TYPES
+        )
         is_ours = re.search(r"\btf_lamb\.([\w.]+\.)?$", token.line[:column])
-        is_new = line not in noted and token.line.rstrip() in lines
-        if (is_name or is_text) and is_new and not is_ours:
-            words.setdefault(line, []).append(token.string)
+        is_unnoted = line not in noted and token.line.rstrip() in new_lines
+        if (is_name or is_text) and is_unnoted and not is_ours:
+            mentions_by_line.setdefault(line, []).append(token.string)
     return [
         Note(line, f"left as it is: {', '.join(dict.fromkeys(mentioned))}", is_left=True)
-        for line, mentioned in words.items()
+        for line, mentioned in mentions_by_line.items()
     ]

@@ -11,9 +11,9 @@ from tf_lamb.api.optimizers.muon import Muon
 
 CLASSES = {"LAMB": LAMB, "LARS": LARS, "Muon": Muon}  # ours, which replace those of other packages
 
-_ADAM = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999}
-_LISTS = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
-_OF_KERAS = {
+_ADAM_DEFAULTS = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999}
+_EXCLUSIONS = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
+_KERAS_DEFAULTS = {
     "clipnorm": None, "clipvalue": None, "global_clipnorm": None, "use_ema": False,
     "ema_momentum": 0.99, "ema_overwrite_frequency": None, "loss_scale_factor": None,
     "gradient_accumulation_steps": None, "name": None,
@@ -44,60 +44,69 @@ class Source:
         return CLASSES[self.peer.family]
 
     @property
-    def is_of_keras(self) -> bool:
+    def is_keras_own(self) -> bool:
         """Whether it is one of Keras 3's own optimizers."""
         return "use_ema" in self.defaults
 
 
-_SEARCHED = (
+_PATTERNS_WARNING = (
     "Patterns are searched in dense/bias here, and in dense/bias:0 there: one that ends in $ or "
     "names :0 matches otherwise."
 )
-_COUNTS = (
+_ACCUMULATION_WARNING = (
     "With gradient_accumulation_steps schedules and averages count updates here, micro-batches "
     "there."
 )
-_EXCLUDED = (
+_EXCLUSION_WARNING = (
     "What exclude_from_weight_decay(...) names has no trust ratio here either, but with "
     "exclude_from_layer_adaptation=[]. Names are searched in paths here, in bare names there."
 )
-_GARDEN = ("official.modeling.optimization", "tensorflow_models.optimization")
-_KERASES = ("keras.optimizers", "keras.api.optimizers", "tensorflow.keras.optimizers")
+_GARDEN_MODULES = ("official.modeling.optimization", "tensorflow_models.optimization")
+_KERAS_MODULES = ("keras.optimizers", "keras.api.optimizers", "tensorflow.keras.optimizers")
 
 SOURCES = (
     Source(
         peers.ADDONS_LAMB,
         ("tensorflow_addons.optimizers.LAMB", "tensorflow_addons.optimizers.lamb.LAMB"),
-        {**_ADAM, "epsilon": 1e-6, "weight_decay": 0.0, **_LISTS, "name": "LAMB"},
-        {"exclude_from_": _SEARCHED},
+        {**_ADAM_DEFAULTS, "epsilon": 1e-6, "weight_decay": 0.0, **_EXCLUSIONS, "name": "LAMB"},
+        {"exclude_from_": _PATTERNS_WARNING},
     ),
     Source(
         dataclasses.replace(peers.OLDER_LAMB, title="Model Garden's LAMB"),
-        tuple(f"{module}.lamb.LAMB" for module in _GARDEN),
-        {**_ADAM, "epsilon": 1e-6, "weight_decay_rate": 0.0, **_LISTS, "name": "LAMB"},
-        {"exclude_from_": _SEARCHED},
+        tuple(f"{module}.lamb.LAMB" for module in _GARDEN_MODULES),
+        {
+            **_ADAM_DEFAULTS, "epsilon": 1e-6, "weight_decay_rate": 0.0, **_EXCLUSIONS,
+            "name": "LAMB",
+        },
+        {"exclude_from_": _PATTERNS_WARNING},
     ),
     Source(
         dataclasses.replace(peers.GARDEN_LARS, title="Model Garden's LARS"),
-        tuple(f"{module}.{file}.LARS" for module in _GARDEN for file in ("lars", "lars_optimizer")),
+        tuple(
+            f"{module}.{file}.LARS"
+            for module in _GARDEN_MODULES for file in ("lars", "lars_optimizer")
+        ),
         {
             "learning_rate": 0.01, "momentum": 0.9, "weight_decay_rate": 0.0, "eeta": 0.001,
-            "nesterov": False, "classic_momentum": True, **_LISTS, "name": "LARS",
+            "nesterov": False, "classic_momentum": True, **_EXCLUSIONS, "name": "LARS",
         },
-        {"exclude_from_": _SEARCHED},
+        {"exclude_from_": _PATTERNS_WARNING},
     ),
     Source(
         dataclasses.replace(peers.KERAS_LAMB, title="Keras's Lamb"),
-        tuple(f"{module}.Lamb" for module in _KERASES),
-        {**_ADAM, "epsilon": 1e-7, "weight_decay": None, **_OF_KERAS},
-        {".exclude_from_weight_decay(": _EXCLUDED, "gradient_accumulation_steps": _COUNTS},
+        tuple(f"{module}.Lamb" for module in _KERAS_MODULES),
+        {**_ADAM_DEFAULTS, "epsilon": 1e-7, "weight_decay": None, **_KERAS_DEFAULTS},
+        {
+            ".exclude_from_weight_decay(": _EXCLUSION_WARNING,
+            "gradient_accumulation_steps": _ACCUMULATION_WARNING,
+        },
     ),
     Source(
         dataclasses.replace(peers.KERAS_MUON, title="Keras's Muon"),
-        tuple(f"{module}.Muon" for module in _KERASES),
+        tuple(f"{module}.Muon" for module in _KERAS_MODULES),
         {
             "learning_rate": 0.001, "adam_beta_1": 0.9, "adam_beta_2": 0.999,
-            "adam_weight_decay": 0.004, "epsilon": 1e-7, "weight_decay": 0.004, **_OF_KERAS,
+            "adam_weight_decay": 0.004, "epsilon": 1e-7, "weight_decay": 0.004, **_KERAS_DEFAULTS,
             "exclude_layers": None, "exclude_embeddings": True, "muon_a": 3.4445,
             "muon_b": -4.775, "muon_c": 2.0315, "adam_lr_ratio": 1, "momentum": 0.95,
             "ns_steps": 5, "nesterov": True, "rms_rate": 0.2,
@@ -108,13 +117,14 @@ SOURCES = (
             "Keras adds epsilon before it corrects Adam's second moment: where gradients are "
             "as small as epsilon, the first steps differ. Its search for embeddings ignores case; "
             "ours does not.",
-            "gradient_accumulation_steps": _COUNTS,
+            "gradient_accumulation_steps": _ACCUMULATION_WARNING,
         },
     ),
 )  # fmt: skip
 
-OF_NAME = {name: source for source in SOURCES for name in source.names}
+SOURCE_BY_NAME = {name: source for source in SOURCES for name in source.names}
 # The types of the Model Garden's configs -> the optimizer that each makes.
-OF_TYPE = {
-    "lamb": OF_NAME[f"{_GARDEN[0]}.lamb.LAMB"], "lars": OF_NAME[f"{_GARDEN[0]}.lars.LARS"],
-}  # fmt: skip
+SOURCE_BY_TYPE = {
+    "lamb": SOURCE_BY_NAME[f"{_GARDEN_MODULES[0]}.lamb.LAMB"],
+    "lars": SOURCE_BY_NAME[f"{_GARDEN_MODULES[0]}.lars.LARS"],
+}
