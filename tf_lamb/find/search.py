@@ -379,7 +379,7 @@ def _nearest_worse_rates(plateau, level_range):
     """Returns the nearest worse rate below the level ones, and above; None for a side without one.
 
     Args:
-        plateau: The plateau whose `worse` rates are searched.
+        plateau: The plateau whose `worse_rates` are searched.
         level_range: The lowest and the highest level rate.
     """
     low, high = level_range
