@@ -18,8 +18,8 @@ TIE_FACTOR = 1.001  # within this many times the least hours, or device-hours, b
 class StepTime:
     """Holds the parts of the seconds of a step, and how well they are known.
 
-        C(b) = micro_batch_seconds + example_seconds b      a micro-batch of b examples
-        T    = k C(b) + update_seconds + network    k micro-batches; network of several devices
+        C(b) = micro_batch_seconds + example_seconds b  a micro-batch of b examples
+        T    = k C(b) + update_seconds + network        k micro-batches; network of several devices
 
     Between two sizes that were timed, C is interpolated linearly, because its slope changes where a
     cache or a device is full. Source: Qiao et al., Pollux, arXiv:2008.12260, with a network that
