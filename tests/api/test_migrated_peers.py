@@ -9,7 +9,7 @@ from support.frontends import FRONTENDS, array, every_frontend, uncompiled
 from support.migrated import kept, model_of, steps
 
 import tf_lamb.keras as ours
-from tf_lamb.api.migration.peers import changes
+from tf_lamb.api.migration.changes import argument_changes
 
 optimizers = keras.optimizers
 # Of Keras 3.12's Muon nothing goes on, and TensorFlow cannot train with it.
@@ -209,9 +209,9 @@ def test_an_argument_and_a_variable_that_nobody_knows_are_told(peer):
 def test_the_numbers_of_a_preset_are_no_change_from_its_name(numbers):
     named = {"newton_schulz_steps": 5, "update_scale": "rms", "coefficients": "jordan"}
     spelt = {**named, "coefficients": numbers}
-    assert not changes({"form": named}, {"form": spelt}, {}, ())
+    assert not argument_changes({"form": named}, {"form": spelt}, {}, ())
     other = {**named, "coefficients": [3.0, -4.0, 2.0]}
-    assert changes({"form": spelt}, {"form": other}, {}, ()) == {"form": (spelt, other)}
+    assert argument_changes({"form": spelt}, {"form": other}, {}, ()) == {"form": (spelt, other)}
 
 
 @pytest.mark.skipif(KERAS >= (3, 13), reason="of Keras 3.12, the oldest")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tf_lamb.adopt.sources import Source
-from tf_lamb.api.migration import peers
+from tf_lamb.api.migration.changes import argument_changes
 from tf_lamb.api.optimizers.arguments import Code, shown, translation
 from tf_lamb.core import rules
 
@@ -225,7 +225,7 @@ def _differing_values(source, values, our_arguments, script_code):
         our_values.pop("form")
     elif form_class:
         our_values["form"] = {**dataclasses.asdict(form_class()), **(our_values["form"] or {})}
-    changed = peers.changes(
+    changed = argument_changes(
         peer_values, our_values, defaults, unsaid=_EXCLUSION_LISTS[1:] if form_class else ()
     )
     if not peer_values.get("weight_decay") and not our_values.get("weight_decay"):

@@ -13,6 +13,16 @@ from typing import Any
 
 from tf_lamb.api import frontends
 from tf_lamb.api.migration import peers
+from tf_lamb.api.migration.changes import (
+    adascale_changes,
+    argument_changes,
+    averaging_changes,
+    is_serialized,
+    muon_changes,
+    rule_changes,
+    schedule_slowdown,
+    value_text,
+)
 from tf_lamb.api.migration.peers import Source, match
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise
@@ -71,7 +81,7 @@ class MigrationReport:
             *(("left behind", text) for text in peers.in_words(self.left_behind)),
         ]
         for name, (source_value, new_value) in self.changes.items():
-            source_value, new_value = peers.shown(source_value), peers.shown(new_value)
+            source_value, new_value = value_text(source_value), value_text(new_value)
             rows.append(("changes", f"{name}: {source_value} there, {new_value} here"))
         if not self.changes and not self.left_behind:
             rows.append(("changes", "none that the source tells of"))
@@ -176,7 +186,7 @@ def migrate(
         value.any() for name, value in measured.items() if name != "gain"
     ):
         dropped.add("measured")
-    factor = peers.times_slower(usable_state.all_arguments, optimizer.get_config())
+    factor = schedule_slowdown(usable_state.all_arguments, optimizer.get_config())
     if factor > 1 and not isinstance(measuring, AdaScale):
         warn(
             f"{optimizer.name}: the learning rate's schedule is {factor} times slower than in "
@@ -187,7 +197,7 @@ def migrate(
         for name in dropped
         if name not in source_state.scalars or source_state.scalars[name].any()
     )
-    changes = report.changes | peers.adascale_changes(
+    changes = report.changes | adascale_changes(
         _of_adascale(source_wrapper), _of_adascale(measuring)
     )
     return dataclasses.replace(report, left_behind=tuple(sorted(names)), changes=changes)
@@ -378,12 +388,12 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
     parameters = inspect.signature(type(optimizer)).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
     not_adapted = optimizer.settings_class.not_adapted
-    changes = peers.changes(arguments, config, defaults, source.unsaid, not_adapted)
-    changes |= peers.muon_changes(source.all_arguments, config)
-    changes |= peers.averaging_changes(source.all_arguments, config)
+    changes = argument_changes(arguments, config, defaults, source.unsaid, not_adapted)
+    changes |= muon_changes(source.all_arguments, config)
+    changes |= averaging_changes(source.all_arguments, config)
     changes |= {name: (value, None) for name, value in source.unread.items()}
     if family == "Muon":
-        changes |= peers.other_rules(_of_fresh(source, plan, fresh, rename))
+        changes |= rule_changes(_of_fresh(source, plan, fresh, rename))
     host = frontends.of(optimizer).host.__name__
     takes = config.keys() - (() if host == "keras" else peers.OF_KERAS_3)
     report = MigrationReport(
@@ -399,7 +409,7 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
         keep={
             name: in_source
             for name, (in_source, _) in changes.items()
-            if name in takes and name != "learning_rate" and not peers.is_serialized(in_source)
+            if name in takes and name != "learning_rate" and not is_serialized(in_source)
         },
         unsaid=tuple(name for name in source.unsaid if name in config),
         weights=len(values) if weights else None,

@@ -5,17 +5,16 @@ class of another package: its names for slots and arguments. No array is changed
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tf_lamb.api.migration.changes import MUON_ALONE, OF_AVERAGES, is_same
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.lamb import ADDONS_HAS, decayed
 from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
-from tf_lamb.api.schedules import with_numbers
 from tf_lamb.api.variables import numpy_of
 from tf_lamb.core.patterns import exact_pattern, model_name
-from tf_lamb.core.rules.muon import JORDAN, PRESETS
+from tf_lamb.core.rules.muon import JORDAN
 
 # Name of an argument in another package -> its name in this one.
 _NAMES_HERE = {
@@ -28,12 +27,6 @@ SHARED = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "weight_decay",
     "clipnorm", "clipvalue", "global_clipnorm",
 )  # fmt: skip
-# Arguments that do not change what is computed.
-_COMPUTES_NOTHING = ("name", "jit_compile", "shard_update")
-_OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
-# Arguments that are no part of the formula of an update. If a peer lacks one of them, the report
-# does not list its value here as a change.
-_BESIDE_RULE = ("dtypes", "gradient_accumulation_steps", "loss_scale_factor", *_OF_AVERAGES)
 # Arguments that optimizers of this package have in Keras 3 alone.
 OF_KERAS_3 = ("loss_scale_factor",)
 
@@ -75,7 +68,7 @@ class Peer:
             result["form"] = _FORMS["inside" if source_config["classic_momentum"] else "outside"]
         if source_config.keys() >= {*_COEFFICIENTS}:
             triple = [plain(source_config[name]) for name in _COEFFICIENTS]
-            if not _is_same(triple, list(JORDAN)):
+            if not is_same(triple, list(JORDAN)):
                 result["form"]["coefficients"] = triple
         if (decay := plain(source_config.get("decay"))) and _is_number(result.get("learning_rate")):
             result["learning_rate"] = decayed(result["learning_rate"], decay)
@@ -311,7 +304,7 @@ GARDEN_LARS = Peer(
     _LARS,
     read_elsewhere=(*_LEGACY_ALONE, "classic_momentum"),
 )
-_KERAS = ("use_ema", *_OF_AVERAGES, "loss_scale_factor", "gradient_accumulation_steps")
+_KERAS = ("use_ema", *OF_AVERAGES, "loss_scale_factor", "gradient_accumulation_steps")
 KERAS_LAMB = Peer(
     "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"},
     (*ADDONS_HAS[:-1], *_KERAS),
@@ -432,114 +425,6 @@ def with_momentum_form(
     return {"form": _FORMS.get(form), **source_arguments}
 
 
-def changes(
-    source_arguments, own_arguments, defaults, unsaid, not_adapted=None
-) -> dict[str, tuple[Any, Any]]:
-    """Compares the arguments of the source with those of the optimizer here.
-
-    Args:
-        source_arguments: The source's arguments, by their names here.
-        own_arguments: The arguments of the optimizer that continues it.
-        defaults: Argument -> default of our optimizer, which is assumed for a source that does not
-            have the argument.
-        unsaid: Arguments that the source does not hold; they are not compared.
-        not_adapted: The patterns that None in `exclude_from_layer_adaptation` stands for. Defaults
-            to None: those of `exclude_from_weight_decay`.
-
-    Returns:
-        Argument -> (value in the source, value here), where the two behave differently.
-    """
-    result = {}
-    source_values = {
-        argument: default
-        for argument, default in defaults.items()
-        if argument not in (*unsaid, *_BESIDE_RULE)
-    } | dict(source_arguments)
-    for name, own_value in own_arguments.items():
-        if name in _COMPUTES_NOTHING or name not in source_values:
-            continue
-        if name in ("use_ema", *_OF_AVERAGES) and not source_values.get("use_ema"):
-            continue  # new averages do not change the steps; the report's `averages` describes them
-        source_effect, own_effect = (
-            _effect(name, value, config, not_adapted)
-            for value, config in ((source_values[name], source_values), (own_value, own_arguments))
-        )
-        if not _is_same(source_effect, own_effect):
-            result[name] = (source_values[name], own_value)
-    return result
-
-
-def _effect(name, value, arguments, not_adapted):
-    """Returns a value of an argument in a form that is equal for values with the same effect.
-
-    For example, None for an exclusion list becomes [].
-
-    Args:
-        name: The argument.
-        value: Its value in a config.
-        arguments: All arguments of that config.
-        not_adapted: As in `changes`.
-    """
-    if name == "exclude_from_layer_adaptation" and value is None:
-        value = not_adapted or arguments.get("exclude_from_weight_decay")
-    if name in EXCLUSIONS:
-        return sorted(value or ())
-    if isinstance(value, Mapping) and not is_serialized(value):
-        # An empty dict has the same effect as None.
-        value = {key: entry for key, entry in value.items() if entry is not None} or None
-        return _in_numbers(value) if value and "coefficients" in value else value
-    return (value or 0.0) if name == "weight_decay" else value
-
-
-def _in_numbers(form):
-    """Returns the `form` of a Muon with coefficients (a, b, c) for each Newton-Schulz step."""
-    coefficients = form["coefficients"]
-    numbers = PRESETS[coefficients] if isinstance(coefficients, str) else coefficients
-    is_of_every_step = not isinstance(numbers[0], (list, tuple))
-    steps = form.get("newton_schulz_steps", 5)
-    return {**form, "coefficients": [numbers] * steps if is_of_every_step else numbers}
-
-
-def _is_same(a, b):
-    """Returns whether two values of a config mean the same, in either Keras."""
-    if all(isinstance(value, (int, float)) for value in (a, b)):
-        return a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b))  # inf - inf is no number
-    a, b = map(_class_and_numbers, map(with_numbers, (a, b)))
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(_is_same(a[key], b[key]) for key in a)
-    if all(isinstance(value, (list, tuple)) for value in (a, b)):
-        return len(a) == len(b) and all(map(_is_same, a, b))
-    return a == b
-
-
-def is_serialized(value) -> bool:
-    """Returns whether a value is a serialized object of a config, such as a schedule."""
-    return isinstance(value, Mapping) and {"class_name", "config"} <= value.keys()
-
-
-def _class_and_numbers(value):
-    """Reduces a serialized schedule to its class and numbers, without package and name."""
-    if not is_serialized(value) or not isinstance(value["config"], Mapping):
-        return value
-    class_name = value.get("registered_name") or value["class_name"]
-    numbers = {
-        name: entry
-        for name, entry in value["config"].items()
-        if name != "name" and entry is not None
-    }
-    return {"class_name": class_name.rpartition(">")[2], **numbers}
-
-
-def shown(value) -> str:
-    """Formats the value of an argument for a report; a schedule as a call of its class."""
-    value = with_numbers(value)
-    bare = _class_and_numbers(value)
-    if bare is value:
-        return repr(value)
-    class_name = bare.pop("class_name")
-    return f"{class_name}({', '.join(f'{name}={shown(entry)}' for name, entry in bare.items())})"
-
-
 # Beginning of the name of saved state -> (what it is, which option of an optimizer continues it).
 _NOT_CONTINUED = {
     "average": ("the averages of the weights", "use_ema=True continues them"),
@@ -574,52 +459,8 @@ def in_words(names: Iterable[str]) -> list[str]:
     return lines + remaining
 
 
-def adascale_changes(
-    source_arguments: Mapping[str, Any], own_arguments: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
-    """Compares the arguments of an AdaScale around the source with those of the one here.
-
-    Args:
-        source_arguments: The arguments of the source's AdaScale; empty if it has none.
-        own_arguments: The arguments of the AdaScale that continues it; empty if there is none. A
-            missing argument counts as None.
-
-    Returns:
-        "AdaScale's ARGUMENT" -> (value in the source, value here), where the two differ.
-    """
-    names = ("scale", "preconditioned")
-    pairs = {
-        f"AdaScale's {name}": (source_arguments.get(name), own_arguments.get(name))
-        for name in names
-    }
-    return {name: pair for name, pair in pairs.items() if not _is_same(*pair)}
-
-
-def other_rules(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str, tuple[str, str]]:
-    """Finds the variables that Muon orthogonalizes in the source or here, but not in both.
-
-    Args:
-        fresh: Path of a variable whose slots begin at zero -> (its slots in the source, whether it
-            is a matrix here).
-
-    Returns:
-        "the rule of PATH" -> (rule in the source, rule here), each "Newton-Schulz" or "AdamW".
-    """
-    rules = {True: "Newton-Schulz", False: "AdamW"}
-    is_matrix_pairs = {
-        path: ("v" not in slots, is_matrix) for path, (slots, is_matrix) in fresh.items()
-    }
-    return {
-        f"the rule of {path}": (rules[in_source], rules[in_ours])
-        for path, (in_source, in_ours) in is_matrix_pairs.items()
-        if in_source != in_ours
-    }
-
-
-# Arguments that only Keras's Muon has. Here the first three are `form["coefficients"]`, and
-# `rms_rate` is a constant.
+# Arguments that only Keras's Muon has. Here they are `form["coefficients"]`.
 _COEFFICIENTS = ("muon_a", "muon_b", "muon_c")
-_MUON_ALONE = {"rms_rate": 0.2}
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
     (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay",
@@ -627,7 +468,7 @@ KERAS_MUON = Peer(
     {"form.update_scale": "rms", "form.coefficients": "jordan", "form.norm": None,
      "form.heads": None},
     # Slots tell which variables are matrices; `muon_changes` compares the other arguments.
-    ("name", "exclude_layers", "exclude_embeddings", *_COEFFICIENTS, *_MUON_ALONE,
+    ("name", "exclude_layers", "exclude_embeddings", *_COEFFICIENTS, *MUON_ALONE,
      "adam_weight_decay"),
 )  # fmt: skip
 
@@ -676,71 +517,3 @@ def check_same_slots(
         f"{origin} orthogonalizes other variables than this Muon, and their slots mean other "
         f"things then: {listed}. {remedy} Nothing was changed."
     )
-
-
-def muon_changes(
-    source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
-    """Compares the arguments that only Keras's Muon has with what the Muon here uses instead.
-
-    Args:
-        source_config: The arguments of Keras's Muon, by its own names.
-        own_arguments: The arguments of our Muon.
-
-    Returns:
-        Argument of Keras's Muon -> (value in the source, value here), where the two differ.
-    """
-    own_values = dict(_MUON_ALONE)
-    if "adam_weight_decay" in source_config and not isinstance(
-        own_arguments["weight_decay"], Mapping
-    ):
-        # Where Adam updates a variable, Keras decays it by the full learning rate, and this package
-        # by the learning rate times `fallback_lr_scale`.
-        own_values["adam_weight_decay"] = (
-            own_arguments["weight_decay"] * own_arguments["form"]["fallback_lr_scale"]
-        )
-    value_pairs = {
-        name: (source_config[name] or 0.0, value)
-        for name, value in own_values.items()
-        if name in source_config
-    }
-    return {
-        name: pair for name, pair in value_pairs.items() if not math.isclose(*pair, rel_tol=1e-6)
-    }
-
-
-def averaging_changes(
-    source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]
-) -> dict[str, tuple[str, str]]:
-    """Returns when averages of the weights are updated in Keras and here, if that differs.
-
-    Keras updates them at each micro-batch, this package at each update of the weights.
-
-    Args:
-        source_config: The source's arguments, by its own names.
-        own_arguments: The arguments of the optimizer that continues it.
-
-    Returns:
-        "when the averages move" -> (when in Keras, when here); {} if both are the same.
-    """
-    accumulates = (source_config.get("gradient_accumulation_steps") or 1) > 1
-    if not (accumulates and source_config.get("use_ema") and own_arguments["use_ema"]):
-        return {}
-    return {"when the averages move": ("at each micro-batch", "at each update")}
-
-
-def times_slower(source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]) -> int:
-    """Returns how many times slower the same learning rate schedule is here than in Keras.
-
-    Keras reads a schedule at micro-batches, this package at updates. The result is 1 if the two
-    schedules are not the same.
-
-    Args:
-        source_config: The source's arguments, by its own names.
-        own_arguments: The arguments of the optimizer that continues it.
-    """
-    source_rate = source_config.get("learning_rate")
-    is_same_schedule = is_serialized(source_rate) and _is_same(
-        source_rate, own_arguments["learning_rate"]
-    )
-    return (source_config.get("gradient_accumulation_steps") or 1) if is_same_schedule else 1
