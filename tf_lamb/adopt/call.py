@@ -226,7 +226,7 @@ def _differing_values(source, values, our_arguments, script_code):
     elif form_class:
         our_values["form"] = {**dataclasses.asdict(form_class()), **(our_values["form"] or {})}
     changed = argument_changes(
-        peer_values, our_values, defaults, unsaid=_EXCLUSION_LISTS[1:] if form_class else ()
+        peer_values, our_values, defaults, omitted=_EXCLUSION_LISTS[1:] if form_class else ()
     )
     if not peer_values.get("weight_decay") and not our_values.get("weight_decay"):
         # Without weight decay these forms compute the same.
@@ -234,7 +234,7 @@ def _differing_values(source, values, our_arguments, script_code):
         if source.peer.family == "LARS" and peer_values.get("form", {}).get("momentum") == "inside":
             changed.pop("form", None)
     if (
-        source.peer.fixed.get(_EXCLUSION_LISTS[1]) == []
+        source.peer.fixed_arguments.get(_EXCLUSION_LISTS[1]) == []
         and ".exclude_from_weight_decay(" in script_code
     ):
         changed[_EXCLUSION_LISTS[1]] = ([], our_values[_EXCLUSION_LISTS[1]])

@@ -88,15 +88,19 @@ def _read_source(optimizer):
         config["ema_momentum"] **= config["gradient_accumulation_steps"] or 1
     # The config of Keras's optimizers does not hold what is excluded from decay, so the report of
     # `migrate` asks the user to check it. Without decay there is nothing to check.
-    options = {} if config["weight_decay"] or config.get("adam_weight_decay") else {"unsaid": ()}
-    return Source.of_peer(
+    options = (
+        {}
+        if config["weight_decay"] or config.get("adam_weight_decay")
+        else {"omitted_arguments": ()}
+    )
+    return Source.from_peer(
         peer,
         step_of(optimizer),
         _slot_arrays(optimizer, slot_variables, scalars),
         config,
         all_arguments=optimizer.get_config(),
         scalars=scalars,
-        unplaced=tuple(v.path for v in optimizer.variables if id(v) not in used_ids),
+        dropped_state=tuple(v.path for v in optimizer.variables if id(v) not in used_ids),
         **options,
     )
 

@@ -137,7 +137,7 @@ def _read_checkpoint(tf, prefix, paths, with_weights):
     source_config = {k: float(v) for k, v in values.items() if k != "iter"}
     step = peers.step_of(values["iter"])
     source = _make_source(origin, name, step, slots, source_config, model_weights)
-    return source.averaged(averages) if averages else source
+    return source.with_averages(averages) if averages else source
 
 
 def _is_averaging(node):
@@ -284,6 +284,6 @@ def _make_source(origin, name, step, slots, source_config, weights):
             if getattr(getattr(value, "dtype", None), "kind", "") not in _NUMBER_KINDS:
                 raise _damage_error(origin, f"{slot!r} of {variable!r} is no array of numbers.")
     slot_names = {slot for values in slots.values() for slot in values}
-    peer = peers.of_legacy(origin, name, slot_names, source_config)
+    peer = peers.legacy_peer(origin, name, slot_names, source_config)
     origin = f"{peer.title} from {origin}"
-    return Source.of_peer(peer, step, slots, source_config, origin=origin, weights=weights)
+    return Source.from_peer(peer, step, slots, source_config, origin=origin, weights=weights)

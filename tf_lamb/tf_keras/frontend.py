@@ -44,7 +44,7 @@ def _read_source(optimizer):
     if not slots:
         raise ValueError(f"{optimizer._name} has no slots before its first step: train it first.")
     config = {name: _to_python_number(value) for name, value in optimizer.get_config().items()}
-    peer = peers.of_legacy(
+    peer = peers.legacy_peer(
         f"a {type(optimizer).__name__}",
         name,
         {slot for variable_slots in slots.values() for slot in variable_slots},
@@ -53,7 +53,7 @@ def _read_source(optimizer):
     list_names = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
     # The object has both, but leaves them out of its config.
     config = peers.NO_CLIPPING | config | {name: getattr(optimizer, name) for name in list_names}
-    return Source.of_peer(peer, step, slots, config)
+    return Source.from_peer(peer, step, slots, config)
 
 
 def _to_python_number(value):

@@ -9,26 +9,31 @@ from tf_lamb.api.schedules import with_numbers
 from tf_lamb.core.rules.muon import PRESETS
 
 # Arguments that do not change what is computed.
-_COMPUTES_NOTHING = ("name", "jit_compile", "shard_update")
-OF_AVERAGES = ("ema_momentum", "ema_overwrite_frequency")
+_ARGUMENTS_WITHOUT_EFFECT = ("name", "jit_compile", "shard_update")
+AVERAGING_ARGUMENTS = ("ema_momentum", "ema_overwrite_frequency")
 # Arguments that are no part of the formula of an update. If a peer lacks one of them, the report
 # does not list its value here as a change.
-_BESIDE_RULE = ("dtypes", "gradient_accumulation_steps", "loss_scale_factor", *OF_AVERAGES)
+_ARGUMENTS_OUTSIDE_RULE = (
+    "dtypes",
+    "gradient_accumulation_steps",
+    "loss_scale_factor",
+    *AVERAGING_ARGUMENTS,
+)
 # Arguments that only Keras's Muon has, and that are constants here.
-MUON_ALONE = {"rms_rate": 0.2}
+MUON_CONSTANTS = {"rms_rate": 0.2}
 
 
 def argument_changes(
-    source_arguments, own_arguments, defaults, unsaid, not_adapted=None
+    source_arguments, new_arguments, defaults, omitted, not_adapted=None
 ) -> dict[str, tuple[Any, Any]]:
     """Compares the arguments of the source with those of the optimizer here.
 
     Args:
         source_arguments: The source's arguments, by their names here.
-        own_arguments: The arguments of the optimizer that continues it.
+        new_arguments: The arguments of the optimizer that continues it.
         defaults: Argument -> default of our optimizer, which is assumed for a source that does not
             have the argument.
-        unsaid: Arguments that the source does not hold; they are not compared.
+        omitted: Arguments that the source does not hold; they are not compared.
         not_adapted: The patterns that None in `exclude_from_layer_adaptation` stands for. Defaults
             to None: those of `exclude_from_weight_decay`.
 
@@ -39,46 +44,46 @@ def argument_changes(
     source_values = {
         argument: default
         for argument, default in defaults.items()
-        if argument not in (*unsaid, *_BESIDE_RULE)
+        if argument not in (*omitted, *_ARGUMENTS_OUTSIDE_RULE)
     } | dict(source_arguments)
-    for name, own_value in own_arguments.items():
-        if name in _COMPUTES_NOTHING or name not in source_values:
+    for name, new_value in new_arguments.items():
+        if name in _ARGUMENTS_WITHOUT_EFFECT or name not in source_values:
             continue
-        if name in ("use_ema", *OF_AVERAGES) and not source_values.get("use_ema"):
+        if name in ("use_ema", *AVERAGING_ARGUMENTS) and not source_values.get("use_ema"):
             continue  # new averages do not change the steps; the report's `averages` describes them
-        source_effect, own_effect = (
+        source_effect, new_effect = (
             _effect(name, value, config, not_adapted)
-            for value, config in ((source_values[name], source_values), (own_value, own_arguments))
+            for value, config in ((source_values[name], source_values), (new_value, new_arguments))
         )
-        if not is_same(source_effect, own_effect):
-            result[name] = (source_values[name], own_value)
+        if not is_same_value(source_effect, new_effect):
+            result[name] = (source_values[name], new_value)
     return result
 
 
 def muon_changes(
-    source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]
+    source_config: Mapping[str, Any], new_arguments: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
     """Compares the arguments that only Keras's Muon has with what the Muon here uses instead.
 
     Args:
         source_config: The arguments of Keras's Muon, by its own names.
-        own_arguments: The arguments of our Muon.
+        new_arguments: The arguments of our Muon.
 
     Returns:
         Argument of Keras's Muon -> (value in the source, value here), where the two differ.
     """
-    own_values = dict(MUON_ALONE)
+    new_values = dict(MUON_CONSTANTS)
     if "adam_weight_decay" in source_config and not isinstance(
-        own_arguments["weight_decay"], Mapping
+        new_arguments["weight_decay"], Mapping
     ):
         # Where Adam updates a variable, Keras decays it by the full learning rate, and this package
         # by the learning rate times `fallback_lr_scale`.
-        own_values["adam_weight_decay"] = (
-            own_arguments["weight_decay"] * own_arguments["form"]["fallback_lr_scale"]
+        new_values["adam_weight_decay"] = (
+            new_arguments["weight_decay"] * new_arguments["form"]["fallback_lr_scale"]
         )
     value_pairs = {
         name: (source_config[name] or 0.0, value)
-        for name, value in own_values.items()
+        for name, value in new_values.items()
         if name in source_config
     }
     return {
@@ -86,29 +91,31 @@ def muon_changes(
     }
 
 
-def rule_changes(fresh: Mapping[str, tuple[Mapping[str, Any], bool]]) -> dict[str, tuple[str, str]]:
+def rule_changes(
+    fresh_variables: Mapping[str, tuple[Mapping[str, Any], bool]],
+) -> dict[str, tuple[str, str]]:
     """Finds the variables that Muon orthogonalizes in the source or here, but not in both.
 
     Args:
-        fresh: Path of a variable whose slots begin at zero -> (its slots in the source, whether it
-            is a matrix here).
+        fresh_variables: Path of a variable whose slots begin at zero -> (its slots in the source,
+            whether it is a matrix here).
 
     Returns:
         "the rule of PATH" -> (rule in the source, rule here), each "Newton-Schulz" or "AdamW".
     """
     rules = {True: "Newton-Schulz", False: "AdamW"}
     is_matrix_pairs = {
-        path: ("v" not in slots, is_matrix) for path, (slots, is_matrix) in fresh.items()
+        path: ("v" not in slots, is_matrix) for path, (slots, is_matrix) in fresh_variables.items()
     }
     return {
-        f"the rule of {path}": (rules[in_source], rules[in_ours])
-        for path, (in_source, in_ours) in is_matrix_pairs.items()
-        if in_source != in_ours
+        f"the rule of {path}": (rules[in_source], rules[in_new])
+        for path, (in_source, in_new) in is_matrix_pairs.items()
+        if in_source != in_new
     }
 
 
 def averaging_changes(
-    source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]
+    source_config: Mapping[str, Any], new_arguments: Mapping[str, Any]
 ) -> dict[str, tuple[str, str]]:
     """Returns when averages of the weights are updated in Keras and here, if that differs.
 
@@ -116,25 +123,25 @@ def averaging_changes(
 
     Args:
         source_config: The source's arguments, by its own names.
-        own_arguments: The arguments of the optimizer that continues it.
+        new_arguments: The arguments of the optimizer that continues it.
 
     Returns:
         "when the averages move" -> (when in Keras, when here); {} if both are the same.
     """
     accumulates = (source_config.get("gradient_accumulation_steps") or 1) > 1
-    if not (accumulates and source_config.get("use_ema") and own_arguments["use_ema"]):
+    if not (accumulates and source_config.get("use_ema") and new_arguments["use_ema"]):
         return {}
     return {"when the averages move": ("at each micro-batch", "at each update")}
 
 
 def adascale_changes(
-    source_arguments: Mapping[str, Any], own_arguments: Mapping[str, Any]
+    source_arguments: Mapping[str, Any], new_arguments: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
     """Compares the arguments of an AdaScale around the source with those of the one here.
 
     Args:
         source_arguments: The arguments of the source's AdaScale; empty if it has none.
-        own_arguments: The arguments of the AdaScale that continues it; empty if there is none. A
+        new_arguments: The arguments of the AdaScale that continues it; empty if there is none. A
             missing argument counts as None.
 
     Returns:
@@ -142,13 +149,13 @@ def adascale_changes(
     """
     names = ("scale", "preconditioned")
     pairs = {
-        f"AdaScale's {name}": (source_arguments.get(name), own_arguments.get(name))
+        f"AdaScale's {name}": (source_arguments.get(name), new_arguments.get(name))
         for name in names
     }
-    return {name: pair for name, pair in pairs.items() if not is_same(*pair)}
+    return {name: pair for name, pair in pairs.items() if not is_same_value(*pair)}
 
 
-def schedule_slowdown(source_config: Mapping[str, Any], own_arguments: Mapping[str, Any]) -> int:
+def schedule_slowdown(source_config: Mapping[str, Any], new_arguments: Mapping[str, Any]) -> int:
     """Returns how many times slower the same learning rate schedule is here than in Keras.
 
     Keras reads a schedule at micro-batches, this package at updates. The result is 1 if the two
@@ -156,11 +163,11 @@ def schedule_slowdown(source_config: Mapping[str, Any], own_arguments: Mapping[s
 
     Args:
         source_config: The source's arguments, by its own names.
-        own_arguments: The arguments of the optimizer that continues it.
+        new_arguments: The arguments of the optimizer that continues it.
     """
     source_rate = source_config.get("learning_rate")
-    is_same_schedule = is_serialized(source_rate) and is_same(
-        source_rate, own_arguments["learning_rate"]
+    is_same_schedule = is_serialized(source_rate) and is_same_value(
+        source_rate, new_arguments["learning_rate"]
     )
     return (source_config.get("gradient_accumulation_steps") or 1) if is_same_schedule else 1
 
@@ -183,11 +190,11 @@ def _effect(name, value, arguments, not_adapted):
     if isinstance(value, Mapping) and not is_serialized(value):
         # An empty dict has the same effect as None.
         value = {key: entry for key, entry in value.items() if entry is not None} or None
-        return _in_numbers(value) if value and "coefficients" in value else value
+        return _with_numeric_coefficients(value) if value and "coefficients" in value else value
     return (value or 0.0) if name == "weight_decay" else value
 
 
-def _in_numbers(form):
+def _with_numeric_coefficients(form):
     """Returns the `form` of a Muon with coefficients (a, b, c) for each Newton-Schulz step."""
     coefficients = form["coefficients"]
     numbers = PRESETS[coefficients] if isinstance(coefficients, str) else coefficients
@@ -196,15 +203,15 @@ def _in_numbers(form):
     return {**form, "coefficients": [numbers] * steps if is_of_every_step else numbers}
 
 
-def is_same(a, b):
+def is_same_value(a, b):
     """Returns whether two values of a config mean the same, in either Keras."""
     if all(isinstance(value, (int, float)) for value in (a, b)):
         return a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b))  # inf - inf is no number
     a, b = map(_class_and_numbers, map(with_numbers, (a, b)))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(is_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(is_same_value(a[key], b[key]) for key in a)
     if all(isinstance(value, (list, tuple)) for value in (a, b)):
-        return len(a) == len(b) and all(map(is_same, a, b))
+        return len(a) == len(b) and all(map(is_same_value, a, b))
     return a == b
 
 
@@ -229,10 +236,9 @@ def _class_and_numbers(value):
 def value_text(value) -> str:
     """Formats the value of an argument for a report; a schedule as a call of its class."""
     value = with_numbers(value)
-    bare = _class_and_numbers(value)
-    if bare is value:
+    reduced = _class_and_numbers(value)
+    if reduced is value:
         return repr(value)
-    class_name = bare.pop("class_name")
-    return (
-        f"{class_name}({', '.join(f'{name}={value_text(entry)}' for name, entry in bare.items())})"
-    )
+    class_name = reduced.pop("class_name")
+    arguments = (f"{name}={value_text(entry)}" for name, entry in reduced.items())
+    return f"{class_name}({', '.join(arguments)})"

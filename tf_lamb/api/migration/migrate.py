@@ -78,7 +78,7 @@ class MigrationReport:
             ("left over", ", ".join(self.left_over) or "nothing in the source"),
             ("weights", weights),
             *([("averages", self.averages)] if self.averages else []),
-            *(("left behind", text) for text in peers.in_words(self.left_behind)),
+            *(("left behind", text) for text in peers.dropped_state_lines(self.left_behind)),
         ]
         for name, (source_value, new_value) in self.changes.items():
             source_value, new_value = value_text(source_value), value_text(new_value)
@@ -141,69 +141,75 @@ def migrate(
     >>> print(tf_lamb.migrate(old, new, model))
     LARS continues tf_lamb.keras.LARS after step 0...
     """
-    measuring = unwrapped(optimizer, MeasureNoise)
-    optimizer = unwrapped(measuring)
+    outer = unwrapped(optimizer, MeasureNoise)
+    optimizer = unwrapped(outer)
     if not isinstance(optimizer, Layerwise):
         raise TypeError(
             "migrate continues with an optimizer of tf_lamb, not with a "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}."
         )
-    frontend, expected = frontends.of(optimizer), frontends.of(model)
-    if frontend is not expected:
+    frontend, model_frontend = frontends.of(optimizer), frontends.of(model)
+    if frontend is not model_frontend:
         raise TypeError(
             f"The optimizer is of {frontend.host.__name__}, and the model of "
-            f"{expected.host.__name__}: take the optimizer of tf_lamb.{expected.host.__name__}."
+            f"{model_frontend.host.__name__}: take the optimizer of "
+            f"tf_lamb.{model_frontend.host.__name__}."
         )
     inner, source_wrapper = unwrapped(source), unwrapped(source, MeasureNoise)
-    variables = _trained_by(measuring, optimizer, model)
+    variables = _trained_variables(outer, optimizer, model)
     if isinstance(source, (str, os.PathLike)):
         source_state = frontend.checkpoints().read(source, names_of(variables), weights)
     elif isinstance(inner, Layerwise):
-        source_state = _of_ours(inner)
+        source_state = _source_of_ours(inner)
     else:
-        source_state = _of_another(inner)
+        source_state = _source_of_other_package(inner)
     if not isinstance(source, (str, os.PathLike)):
-        source_state = _with_averages(source_state, wrappers_of(source))
-    measures_alike = _measuring(source_wrapper) == _measuring(measuring)
+        source_state = _with_wrapper_averages(source_state, wrappers_of(source))
+    measures_alike = _measurement_kind(source_wrapper) == _measurement_kind(outer)
     # If noise was measured differently, the gradient sums of an unfinished update do not fit.
-    usable_state = source_state if measures_alike else source_state.after_an_update()
-    report, states, values = _prepared(
+    usable_state = source_state if measures_alike else source_state.without_unfinished_update()
+    report, slots, weights_to_set = _prepare_migration(
         usable_state, optimizer, variables, model, weights, dict(rename or {}), tuple(fresh)
     )
-    if measuring is not optimizer:
-        measuring.build(variables)
+    if outer is not optimizer:
+        outer.build(variables)
     scalars = dict(usable_state.scalars)
     dropped = named.continue_from(
-        optimizer, variables, model.weights, usable_state.step, states, values, scalars
+        optimizer, variables, model.weights, usable_state.step, slots, weights_to_set, scalars
     )
-    dropped |= (source_state.scalars.keys() - scalars.keys()) | {*source_state.unplaced}
-    measured = {} if source_wrapper is inner else _values(source_wrapper._named_state().scalars)
-    if measuring is not optimizer:
-        measuring.continue_from(
-            measured if measures_alike else _steps(measured, usable_state, measuring)
+    dropped |= (source_state.scalars.keys() - scalars.keys()) | {*source_state.dropped_state}
+    measured_state = (
+        {} if source_wrapper is inner else _numpy_values(source_wrapper._named_state().scalars)
+    )
+    if outer is not optimizer:
+        outer.continue_from(
+            measured_state
+            if measures_alike
+            else _schedule_progress(measured_state, usable_state, outer)
         )
     if not measures_alike and any(
-        value.any() for name, value in measured.items() if name != "gain"
+        value.any() for name, value in measured_state.items() if name != "gain"
     ):
         dropped.add("measured")
-    factor = schedule_slowdown(usable_state.all_arguments, optimizer.get_config())
-    if factor > 1 and not isinstance(measuring, AdaScale):
+    slowdown = schedule_slowdown(usable_state.all_arguments, optimizer.get_config())
+    if slowdown > 1 and not isinstance(outer, AdaScale):
         warn(
-            f"{optimizer.name}: the learning rate's schedule is {factor} times slower than in "
-            f"{source_state.origin}, which read it at micro-batches: divide its steps by {factor}."
+            f"{optimizer.name}: the learning rate's schedule is {slowdown} times slower than in "
+            f"{source_state.origin}, which read it at micro-batches: divide its steps by "
+            f"{slowdown}."
         )
-    names = (
+    names_of_dropped = (
         name
         for name in dropped
         if name not in source_state.scalars or source_state.scalars[name].any()
     )
     changes = report.changes | adascale_changes(
-        _of_adascale(source_wrapper), _of_adascale(measuring)
+        _adascale_config(source_wrapper), _adascale_config(outer)
     )
-    return dataclasses.replace(report, left_behind=tuple(sorted(names)), changes=changes)
+    return dataclasses.replace(report, left_behind=tuple(sorted(names_of_dropped)), changes=changes)
 
 
-def _trained_by(outer, optimizer, model) -> list:
+def _trained_variables(outer, optimizer, model) -> list:
     """Returns the variables of a model that an optimizer trains.
 
     A part of a `MultiOptimizer` trains only its own variables.
@@ -224,11 +230,11 @@ def _trained_by(outer, optimizer, model) -> list:
             f"{optimizer.name} is a part of {model.optimizer.name}, which gives it its variables: "
             "call model.optimizer.build(model.trainable_variables) first. Nothing was changed."
         )
-    own_ids = {id(variable) for variable in optimizer._planner.variables}
-    return [variable for variable in model.trainable_variables if id(variable) in own_ids]
+    part_variable_ids = {id(variable) for variable in optimizer._planner.variables}
+    return [variable for variable in model.trainable_variables if id(variable) in part_variable_ids]
 
 
-def _of_another(source) -> Source:
+def _source_of_other_package(source) -> Source:
     """Returns the state of an optimizer of another package; raises TypeError for other objects."""
     with contextlib.suppress(TypeError):
         if source_state := frontends.of(source).state_of(source):
@@ -240,7 +246,7 @@ def _of_another(source) -> Source:
     )
 
 
-def _with_averages(source: Source, wrappers) -> Source:
+def _with_wrapper_averages(source: Source, wrappers) -> Source:
     """Returns the source with the averages that Model Garden's `ExponentialMovingAverage` keeps.
 
     Without such a wrapper, or before it has averages, the source is returned as it is.
@@ -257,20 +263,20 @@ def _with_averages(source: Source, wrappers) -> Source:
     config = wrapper.get_config()
     values = map(numpy_of, wrapper._average_weights)
     averages = zip(names_of(wrapper._model_weights), values, strict=True)
-    source = source.averaged(dict(averages), config["average_decay"])
+    source = source.with_averages(dict(averages), config["average_decay"])
     # With `dynamic_decay` the momentum of Model Garden's averages grows with the step; that of this
     # package is constant.
     dynamic = {"dynamic_decay": True} if config["dynamic_decay"] else {}
-    return dataclasses.replace(source, unread={**source.unread, **dynamic})
+    return dataclasses.replace(source, unknown_arguments={**source.unknown_arguments, **dynamic})
 
 
-def _of_ours(source) -> Source:
+def _source_of_ours(source) -> Source:
     """Returns the state of a built optimizer of this package, of either Keras."""
     name = f"{type(source).__module__.rpartition('.')[0]}.{type(source).__name__}"
     if source.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")
     state, has_averages = named.of(source), named.has_averages(source)
-    own_scalars = {
+    scalars = {
         key: value
         for key, value in state.scalars.items()
         if key not in ("iterations", "learning_rate")
@@ -279,18 +285,18 @@ def _of_ours(source) -> Source:
         origin=name,
         family=type(source).__name__,
         step=step_of(source),
-        slots={part.name: _begun(part, has_averages) for part in state.parts},
+        slots={part.name: _started_state(part, has_averages) for part in state.parts},
         arguments=source.get_config(),
-        scalars=_values(own_scalars),
+        scalars=_numpy_values(scalars),
     )
 
 
-def _values(variables):
+def _numpy_values(variables):
     """Returns the values of named variables as NumPy arrays."""
     return {name: numpy_of(variable) for name, variable in variables.items()}
 
 
-def _begun(part, has_averages):
+def _started_state(part, has_averages):
     """Returns name -> array of one variable's state, without arrays that were not used yet.
 
     The average is left out if no update has made averages, and so is an array of zeros that is not
@@ -300,7 +306,7 @@ def _begun(part, has_averages):
         part: The `named.Part` of the variable.
         has_averages: Whether an update has made averages of the weights.
     """
-    values = _values(part.arrays)
+    values = _numpy_values(part.arrays)
     if not has_averages:
         values.pop("average", None)
     slots = named.slots_of_rule(values) | {"average"}
@@ -312,7 +318,7 @@ def _begun(part, has_averages):
     }
 
 
-def _measuring(optimizer) -> tuple:
+def _measurement_kind(optimizer) -> tuple:
     """Returns the kind of an optimizer's noise measurement: wrapper, and whether preconditioned.
 
     Only a measurement of the same kind can be continued. The kind of an optimizer that measures no
@@ -324,35 +330,35 @@ def _measuring(optimizer) -> tuple:
     return optimizer.saved_kind, preconditioned
 
 
-def _of_adascale(optimizer) -> dict[str, Any]:
+def _adascale_config(optimizer) -> dict[str, Any]:
     """Returns the arguments of an AdaScale; an empty dict for any other optimizer."""
     return optimizer.get_config() if isinstance(optimizer, AdaScale) else {}
 
 
-def _steps(measured, source, measuring) -> dict[str, Any]:
-    """Returns the state that `measuring` continues from a measurement of another kind, by name.
+def _schedule_progress(measured_state, source, outer) -> dict[str, Any]:
+    """Returns the state that `outer` continues from a measurement of another kind, by name.
 
     `AdaScale` continues the number of steps of the base batch, at which it reads the schedule.
     `MeasureNoise` continues nothing.
 
     Args:
-        measured: Name -> array of the state of the source's noise measurement.
-        source: The source, whose optimizer step is taken if `measured` has no such number.
-        measuring: The `MeasureNoise` or `AdaScale` that continues it.
+        measured_state: Name -> array of the state of the source's noise measurement.
+        source: The source, whose optimizer step is taken if `measured_state` has no such number.
+        outer: The `MeasureNoise` or `AdaScale` that continues it.
     """
-    if not isinstance(measuring, AdaScale):
+    if not isinstance(outer, AdaScale):
         return {}
-    steps = {name: value for name, value in measured.items() if name in ("step", "fraction")}
+    steps = {name: value for name, value in measured_state.items() if name in ("step", "fraction")}
     return steps or {"step": source.step}
 
 
-def _prepared(source, optimizer, trained, model, weights, rename, fresh):
+def _prepare_migration(source, optimizer, variables, model, weights, rename, fresh):
     """Prepares a migration: checks that the state fits, and changes nothing yet.
 
     Args:
         source: The `Source`.
         optimizer: The optimizer of this package, without wrappers.
-        trained: The variables that it trains.
+        variables: The variables that it trains.
         model: The model.
         weights, rename, fresh: As in `migrate`.
 
@@ -367,35 +373,35 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
             f"other things. Migrate it into tf_lamb's {source.family}. Nothing was changed."
         )
     arguments = peers.with_momentum_form(source.origin, source.arguments, config)
-    shapes = _shapes(trained)
+    shapes = _shapes_by_path(variables)
     if not shapes:
         raise ValueError("The model has no trainable variables yet: call it on a batch first.")
     _check_paths("fresh", fresh, shapes)
-    _check_paths("rename", rename, _shapes(model.weights) if weights else shapes)
-    plan = optimizer.plan_for(trained)
-    expected = _slots_of(optimizer, plan, fresh)
-    first_slots = {path: dict([next(iter(slots.items()))]) for path, slots in expected.items()}
+    _check_paths("rename", rename, _shapes_by_path(model.weights) if weights else shapes)
+    plan = optimizer.plan_for(variables)
+    slot_shapes = _slot_shapes(optimizer, plan, fresh)
+    first_slots = {path: dict([next(iter(slots.items()))]) for path, slots in slot_shapes.items()}
     names_in_source = match(source.origin, first_slots, source.slots, rename)
     if family in ("Muon", "SOAP"):
         in_source = {path: source.slots[name] for path, name in names_in_source.items()}
-        peers.check_same_slots(family, source.origin, in_source, expected, shapes)
+        peers.check_same_slots(family, source.origin, in_source, slot_shapes, shapes)
         # As the slots are the same, both adapt the same variables, whatever their patterns are.
         arguments["exclude_from_layer_adaptation"] = config["exclude_from_layer_adaptation"]
-    match(source.origin, expected, source.slots, rename)
+    match(source.origin, slot_shapes, source.slots, rename)
     slots: dict[str, dict] = {path: {} for path in shapes}
     slots |= {path: dict(source.slots[name]) for path, name in names_in_source.items()}
-    values = _weights(source, model, rename) if weights else {}
+    weights_to_set = _weights_to_set(source, model, rename) if weights else {}
     parameters = inspect.signature(type(optimizer)).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
     not_adapted = optimizer.settings_class.not_adapted
-    changes = argument_changes(arguments, config, defaults, source.unsaid, not_adapted)
+    changes = argument_changes(arguments, config, defaults, source.omitted_arguments, not_adapted)
     changes |= muon_changes(source.all_arguments, config)
     changes |= averaging_changes(source.all_arguments, config)
-    changes |= {name: (value, None) for name, value in source.unread.items()}
+    changes |= {name: (value, None) for name, value in source.unknown_arguments.items()}
     if family == "Muon":
-        changes |= rule_changes(_of_fresh(source, plan, fresh, rename))
+        changes |= rule_changes(_source_slots_of_fresh(source, plan, fresh, rename))
     host = frontends.of(optimizer).host.__name__
-    takes = config.keys() - (() if host == "keras" else peers.OF_KERAS_3)
+    accepted_names = config.keys() - (() if host == "keras" else peers.KERAS_3_ARGUMENTS)
     report = MigrationReport(
         origin=source.origin,
         optimizer=family,
@@ -404,20 +410,20 @@ def _prepared(source, optimizer, trained, model, weights, rename, fresh):
         fresh=tuple(path for path in shapes if path in fresh),
         left_over=tuple(sorted(set(source.slots) - set(names_in_source.values()))),
         left_behind=(),
-        averages=_averages(source, config),
+        averages=_averages_text(source, config),
         changes=changes,
         keep={
             name: in_source
             for name, (in_source, _) in changes.items()
-            if name in takes and name != "learning_rate" and not is_serialized(in_source)
+            if name in accepted_names and name != "learning_rate" and not is_serialized(in_source)
         },
-        unsaid=tuple(name for name in source.unsaid if name in config),
-        weights=len(values) if weights else None,
+        unsaid=tuple(name for name in source.omitted_arguments if name in config),
+        weights=len(weights_to_set) if weights else None,
     )
-    return report, slots, values
+    return report, slots, weights_to_set
 
 
-def _of_fresh(source, plan, fresh, rename):
+def _source_slots_of_fresh(source, plan, fresh, rename):
     """Finds the source's slots of variables whose slots begin at zero here.
 
     Args:
@@ -443,9 +449,9 @@ def _of_fresh(source, plan, fresh, rename):
     }
 
 
-def _averages(source, own_arguments):
+def _averages_text(source, config):
     """Describes how moving averages of the weights begin or continue; "" without `use_ema`."""
-    if not own_arguments["use_ema"]:
+    if not config["use_ema"]:
         return ""
     if any("average" in slots for slots in source.slots.values()):
         return "continue"
@@ -453,30 +459,30 @@ def _averages(source, own_arguments):
     return "begin with the first update, as there" if waits else "begin with the weights"
 
 
-def _slots_of(optimizer, plan, fresh):
+def _slot_shapes(optimizer, plan, fresh):
     """Returns path -> name of a slot -> its shape, without the variables in `fresh`."""
     variables = zip(plan.names, plan.shapes, optimizer.declared_by(plan), strict=True)
     return {
-        path: {slot.name: shape if slot.shape is None else slot.shape for slot in declared}
-        for path, shape, declared in variables
-        if declared and path not in fresh
+        path: {slot.name: shape if slot.shape is None else slot.shape for slot in slots}
+        for path, shape, slots in variables
+        if slots and path not in fresh
     }
 
 
-def _weights(source, model, rename):
+def _weights_to_set(source, model, rename):
     """Returns path -> array for all weights of the model; raises if the source has none."""
     if source.weights is None:
         raise ValueError(
             f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "
             "with model.set_weights(...), or leave the argument out. Nothing was changed."
         )
-    found_weights = {name: {"weight": value} for name, value in source.weights.items()}
-    expected = {path: {"weight": shape} for path, shape in _shapes(model.weights).items()}
-    names = match(source.origin, expected, found_weights, rename)
+    source_weights = {name: {"weight": value} for name, value in source.weights.items()}
+    expected = {path: {"weight": shape} for path, shape in _shapes_by_path(model.weights).items()}
+    names = match(source.origin, expected, source_weights, rename)
     return {path: source.weights[name] for path, name in names.items()}
 
 
-def _shapes(variables) -> dict[str, tuple]:
+def _shapes_by_path(variables) -> dict[str, tuple]:
     """Returns path -> shape of the variables."""
     return {
         path: tuple(variable.shape)

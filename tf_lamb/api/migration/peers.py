@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_lamb.api.migration.changes import MUON_ALONE, OF_AVERAGES, is_same
+from tf_lamb.api.migration.changes import AVERAGING_ARGUMENTS, MUON_CONSTANTS, is_same_value
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.lamb import ADDONS_HAS, decayed
 from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
@@ -23,12 +23,12 @@ _NAMES_HERE = {
     "ns_steps": "newton_schulz_steps",
 }  # fmt: skip
 # Arguments that Keras's optimizers share with those of this package.
-SHARED = (
+SHARED_ARGUMENTS = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "weight_decay",
     "clipnorm", "clipvalue", "global_clipnorm",
 )  # fmt: skip
 # Arguments that optimizers of this package have in Keras 3 alone.
-OF_KERAS_3 = ("loss_scale_factor",)
+KERAS_3_ARGUMENTS = ("loss_scale_factor",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,43 +41,49 @@ class Peer:
         slots: Name of a slot in the peer -> its name in this package.
         argument_names: The arguments that the peer has, by their names in this package;
             "form.norm" is the key "norm" of the argument `form`.
-        fixed: Argument of this package that the peer does not have -> the value with which both
-            compute the same, if this is not the default.
-        read_elsewhere: Further arguments of the peer that `unread` does not list, because their
-            effect is in the slots or in another line of the report, or because they compute
-            nothing. Defaults to ("name",).
+        fixed_arguments: Argument of this package that the peer does not have -> the value with
+            which both compute the same, if this is not the default.
+        handled_elsewhere: Further arguments of the peer that `unknown_arguments` does not list,
+            because their effect is in the slots or in another line of the report, or because they
+            compute nothing. Defaults to ("name",).
     """
 
     title: str
     family: str
     slots: Mapping[str, str]
     argument_names: tuple[str, ...]
-    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    read_elsewhere: tuple[str, ...] = ("name",)
+    fixed_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    handled_elsewhere: tuple[str, ...] = ("name",)
 
     def arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the peer's arguments under the names of this package."""
         config = {_NAMES_HERE.get(name, name): value for name, value in source_config.items()}
         result: dict[str, Any] = {}
-        for name in (*self.argument_names, *self.fixed):
+        for name in (*self.argument_names, *self.fixed_arguments):
             argument, _, key = name.rpartition(".")
-            if name in self.fixed or key in config:
+            if name in self.fixed_arguments or key in config:
                 target = result.setdefault(argument, {}) if argument else result
-                target[key] = self.fixed[name] if name in self.fixed else plain(config[key])
+                target[key] = (
+                    self.fixed_arguments[name]
+                    if name in self.fixed_arguments
+                    else plain(config[key])
+                )
         if "classic_momentum" in source_config:
-            result["form"] = _FORMS["inside" if source_config["classic_momentum"] else "outside"]
-        if source_config.keys() >= {*_COEFFICIENTS}:
-            triple = [plain(source_config[name]) for name in _COEFFICIENTS]
-            if not is_same(triple, list(JORDAN)):
+            result["form"] = _LARS_FORMS[
+                "inside" if source_config["classic_momentum"] else "outside"
+            ]
+        if source_config.keys() >= {*_COEFFICIENT_ARGUMENTS}:
+            triple = [plain(source_config[name]) for name in _COEFFICIENT_ARGUMENTS]
+            if not is_same_value(triple, list(JORDAN)):
                 result["form"]["coefficients"] = triple
         if (decay := plain(source_config.get("decay"))) and _is_number(result.get("learning_rate")):
             result["learning_rate"] = decayed(result["learning_rate"], decay)
         return result
 
-    def unread(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
+    def unknown_arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments that this package does not know, by the peer's own names."""
         understood = {name.rpartition(".")[2] for name in self.argument_names} | {
-            *self.read_elsewhere
+            *self.handled_elsewhere
         }
         if not source_config.get("decay") or _is_number(source_config.get("learning_rate")):
             understood.add("decay")  # `arguments` uses it, or there is none
@@ -87,7 +93,7 @@ class Peer:
             if _NAMES_HERE.get(name, name) not in understood and value is not None
         }
 
-    def unsaid(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    def omitted_arguments(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """Returns the names of the peer's arguments that `arguments`, and so its config, lacks."""
         return tuple(
             name for name in self.argument_names if name.partition(".")[0] not in arguments
@@ -105,13 +111,13 @@ class Source:
         slots: Name of a variable -> name of a slot in this package -> array.
         arguments: The optimizer's arguments, by their names here; those that the source does not
             hold are left out.
-        unsaid: Names of arguments that the optimizer had and the source does not hold.
+        omitted_arguments: Names of arguments that the optimizer had and the source does not hold.
         weights: Name of a variable -> array; None if the source holds no weights.
         all_arguments: All arguments of the source, by their own names.
         scalars: State that belongs to no single variable, by its name in a file of this package.
-        unread: Name -> value of arguments that this package does not know, such as those of a newer
-            version or of a subclass.
-        unplaced: Names of further state for which an optimizer here has no variables.
+        unknown_arguments: Name -> value of arguments that this package does not know, such as those
+            of a newer version or of a subclass.
+        dropped_state: Names of further state for which an optimizer here has no variables.
     """
 
     origin: str
@@ -119,15 +125,15 @@ class Source:
     step: int
     slots: Mapping[str, Mapping[str, Any]]
     arguments: Mapping[str, Any]
-    unsaid: tuple[str, ...] = ()
+    omitted_arguments: tuple[str, ...] = ()
     weights: Mapping[str, Any] | None = None
     all_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scalars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    unread: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    unplaced: tuple[str, ...] = ()
+    unknown_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dropped_state: tuple[str, ...] = ()
 
     @classmethod
-    def of_peer(cls, peer: Peer, step: int, slots, source_config, **attributes):
+    def from_peer(cls, peer: Peer, step: int, slots, source_config, **attributes):
         """Makes a `Source` from state and arguments that have the peer's own names.
 
         Args:
@@ -142,15 +148,17 @@ class Source:
             variable: {peer.slots.get(slot, slot): value for slot, value in values.items()}
             for variable, values in slots.items()
         }
-        unsaid = peer.unsaid(arguments)
-        source = cls(peer.title, peer.family, step, renamed, arguments, unsaid)
-        return dataclasses.replace(source, unread=peer.unread(source_config), **attributes)
+        omitted = peer.omitted_arguments(arguments)
+        source = cls(peer.title, peer.family, step, renamed, arguments, omitted)
+        return dataclasses.replace(
+            source, unknown_arguments=peer.unknown_arguments(source_config), **attributes
+        )
 
-    def averaged(self, averages: Mapping[str, Any], momentum: float | None = None) -> "Source":
+    def with_averages(self, averages: Mapping[str, Any], momentum: float | None = None) -> "Source":
         """Returns the source with moving averages of its weights, which a wrapper has kept.
 
         Averages of variables without slots, such as the statistics of a batch normalization, have
-        no place here; `unplaced` names them.
+        no place here; `dropped_state` names them.
 
         Args:
             averages: Name of a variable -> its average.
@@ -168,18 +176,23 @@ class Source:
             self,
             slots=slots,
             arguments={**self.arguments, "use_ema": True, **momentum_argument},
-            unsaid=(*self.unsaid, *({"ema_momentum"} - momentum_argument.keys())),
+            omitted_arguments=(
+                *self.omitted_arguments,
+                *({"ema_momentum"} - momentum_argument.keys()),
+            ),
             scalars={**self.scalars, "has_averages": numpy_of(min(self.step, 1))},
-            unplaced=tuple(f"average of {name}" for name in averages),
+            dropped_state=tuple(f"average of {name}" for name in averages),
         )
 
-    def after_an_update(self) -> "Source":
+    def without_unfinished_update(self) -> "Source":
         """Returns the source without the gradient sums of an update that is not complete."""
-        slots = {variable: _of_updates(values) for variable, values in self.slots.items()}
-        return dataclasses.replace(self, slots=slots, scalars=_of_updates(self.scalars))
+        slots = {
+            variable: _without_micro_batches(values) for variable, values in self.slots.items()
+        }
+        return dataclasses.replace(self, slots=slots, scalars=_without_micro_batches(self.scalars))
 
 
-def _of_updates(values):
+def _without_micro_batches(values):
     """Returns name -> value, without gradient sums of micro-batches and the count of these."""
     return {
         name: value
@@ -210,12 +223,12 @@ def match(
             name.
     """
     short_names = without_model(saved)
-    lookup = {short_names[name]: name for name in saved} | {name: name for name in saved}
+    names_by_alias = {short_names[name]: name for name in saved} | {name: name for name in saved}
     result = {}
     for path, short_name in without_model(expected).items():
-        name = rename.get(path) or lookup.get(path) or lookup.get(short_name) or ""
+        name = rename.get(path) or names_by_alias.get(path) or names_by_alias.get(short_name) or ""
         if name not in saved:
-            raise ValueError(_no_match(origin, path, name, expected, saved, lookup))
+            raise ValueError(_no_match_message(origin, path, name, expected, saved, names_by_alias))
         for slot, shape_here in expected[path].items():
             if slot not in saved[name]:
                 raise ValueError(
@@ -239,7 +252,7 @@ def match(
     return result
 
 
-def _no_match(origin, path, name, expected, saved, lookup):
+def _no_match_message(origin, path, name, expected, saved, names_by_alias):
     """Returns the message of the error for a variable that has no match in the source.
 
     It advises to pass `rename`, or `fresh` if the source never updated the variable.
@@ -249,10 +262,10 @@ def _no_match(origin, path, name, expected, saved, lookup):
         path: The path of the variable.
         name: The name that was not found in the source; "" if there is none.
         expected, saved: As in `match`.
-        lookup: Name in the source, with or without the model's name -> name in the source.
+        names_by_alias: Name in the source, with or without the model's name -> name in the source.
     """
     slot, shape = next(iter(expected[path].items()))
-    matched_names = {lookup.get(candidate) for candidate in expected}
+    matched_names = {names_by_alias.get(candidate) for candidate in expected}
     candidates = [
         candidate
         for candidate, values in saved.items()
@@ -282,32 +295,37 @@ def _is_number(value):
     return isinstance(value, (int, float))
 
 
-_MOMENTS = {"m": "m", "v": "v"}
-_LEGACY_ALONE = ("name", "is_legacy_optimizer")
-_LARS = (
+_MOMENT_SLOTS = {"m": "m", "v": "v"}
+_LEGACY_ARGUMENTS = ("name", "is_legacy_optimizer")
+_LARS_ARGUMENTS = (
     "learning_rate", "momentum", "weight_decay", "trust_coefficient", "nesterov", "form",
     "clipnorm", "clipvalue", "global_clipnorm", *EXCLUSIONS,
 )  # fmt: skip
 ADDONS_LAMB = Peer(
-    "TensorFlow Addons LAMB", "LAMB", _MOMENTS, ADDONS_HAS, read_elsewhere=_LEGACY_ALONE
+    "TensorFlow Addons LAMB", "LAMB", _MOMENT_SLOTS, ADDONS_HAS, handled_elsewhere=_LEGACY_ARGUMENTS
 )
 # In both packages the class has this name, and its config has no exclusion lists, so that the
 # package cannot be known.
 OLDER_LAMB = Peer(
-    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENTS, ADDONS_HAS,
-    read_elsewhere=_LEGACY_ALONE,
+    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENT_SLOTS, ADDONS_HAS,
+    handled_elsewhere=_LEGACY_ARGUMENTS,
 )  # fmt: skip
 GARDEN_LARS = Peer(
     "Model Garden LARS",
     "LARS",
     {"momentum": "v"},
-    _LARS,
-    read_elsewhere=(*_LEGACY_ALONE, "classic_momentum"),
+    _LARS_ARGUMENTS,
+    handled_elsewhere=(*_LEGACY_ARGUMENTS, "classic_momentum"),
 )
-_KERAS = ("use_ema", *OF_AVERAGES, "loss_scale_factor", "gradient_accumulation_steps")
+_KERAS_ARGUMENTS = (
+    "use_ema",
+    *AVERAGING_ARGUMENTS,
+    "loss_scale_factor",
+    "gradient_accumulation_steps",
+)
 KERAS_LAMB = Peer(
     "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"},
-    (*ADDONS_HAS[:-1], *_KERAS),
+    (*ADDONS_HAS[:-1], *_KERAS_ARGUMENTS),
     {"weight_decay_mode": "decoupled", "exclude_from_layer_adaptation": []},
 )  # fmt: skip
 
@@ -316,13 +334,13 @@ NO_CLIPPING = {"clipnorm": None, "clipvalue": None, "global_clipnorm": None}
 
 # The `form` of Model Garden's LARS: where the learning rate stands, and what the trust ratio
 # divides by. Its `classic_momentum=True` is "inside", and False is "outside".
-_FORMS = {
+_LARS_FORMS = {
     "inside": {"momentum": "inside", "denominator": "norm_of_sum", "clip": False},
     "outside": {"momentum": "outside", "denominator": "norm_of_update", "clip": False},
 }
 
 
-def of_legacy(origin: str, name: str, slots, source_config) -> Peer:
+def legacy_peer(origin: str, name: str, slots, source_config) -> Peer:
     """Returns the `Peer` of a legacy optimizer, which is recognized by its slots and arguments.
 
     Args:
@@ -350,11 +368,11 @@ def of_legacy(origin: str, name: str, slots, source_config) -> Peer:
     )
 
 
-def legacy_slots(named: Mapping[str, Any]) -> tuple[str, int, dict[str, dict[str, Any]]]:
+def legacy_slots(arrays: Mapping[str, Any]) -> tuple[str, int, dict[str, dict[str, Any]]]:
     """Splits names such as `LAMB/dense/kernel/m:0` into optimizer, variable and slot.
 
     Args:
-        named: Name in the file -> array.
+        arrays: Name in the file -> array.
 
     Returns:
         The name of the optimizer, its step, and variable -> slot -> array. They are "", 0 and an
@@ -363,7 +381,7 @@ def legacy_slots(named: Mapping[str, Any]) -> tuple[str, int, dict[str, dict[str
     Raises:
         ValueError: if the step counter is no number of steps.
     """
-    values = {key.rpartition(":")[0] or key: value for key, value in named.items()}
+    values = {key.rpartition(":")[0] or key: value for key, value in arrays.items()}
     counter = next((key for key in values if key == "iter" or key.endswith("/iter")), None)
     if counter is None:
         return "", 0, {}
@@ -392,7 +410,7 @@ def step_of(counter) -> int:
 
 
 def with_momentum_form(
-    origin: str, source_arguments: Mapping[str, Any], own_arguments: Mapping[str, Any]
+    origin: str, source_arguments: Mapping[str, Any], new_arguments: Mapping[str, Any]
 ):
     """Checks that both optimizers have the same form of momentum; adds it to the peer's arguments.
 
@@ -402,7 +420,7 @@ def with_momentum_form(
     Args:
         origin: The source in words, for the error.
         source_arguments: The peer's arguments, by their names here.
-        own_arguments: The arguments of the optimizer that continues it.
+        new_arguments: The arguments of the optimizer that continues it.
 
     Returns:
         The peer's arguments, with the `form` of its momentum.
@@ -411,22 +429,23 @@ def with_momentum_form(
         ValueError: if the two have different forms of momentum.
     """
     form, source_form = (
-        (config.get("form") or {}).get("momentum") for config in (own_arguments, source_arguments)
+        (arguments.get("form") or {}).get("momentum")
+        for arguments in (new_arguments, source_arguments)
     )
     if form is None:
         return dict(source_arguments)
-    if form != source_form and (source_form or form not in _FORMS):
+    if form != source_form and (source_form or form not in _LARS_FORMS):
         remedy = repr(source_form) if source_form else "'inside' or 'outside'"
         raise ValueError(
             f"The velocity of {origin} cannot become one whose form has the momentum {form!r}: "
             f"past rates and ratios are part of it. Give form the momentum {remedy}, as it was "
             "trained. Nothing was changed."
         )
-    return {"form": _FORMS.get(form), **source_arguments}
+    return {"form": _LARS_FORMS.get(form), **source_arguments}
 
 
 # Beginning of the name of saved state -> (what it is, which option of an optimizer continues it).
-_NOT_CONTINUED = {
+_KINDS_OF_STATE = {
     "average": ("the averages of the weights", "use_ema=True continues them"),
     "master": ("the float32 masters", "dtypes={'masters': 'float32'} continues them"),
     "gradient_norms": ("the norms that on_spike knows", "a window as long continues them"),
@@ -438,7 +457,7 @@ _NOT_CONTINUED = {
 }  # fmt: skip
 
 
-def in_words(names: Iterable[str]) -> list[str]:
+def dropped_state_lines(names: Iterable[str]) -> list[str]:
     """Describes saved state that the optimizer here has no place for, and what would continue it.
 
     Args:
@@ -448,34 +467,32 @@ def in_words(names: Iterable[str]) -> list[str]:
         One line for each kind of state, then the names of unknown kinds as they are.
     """
     lines, remaining = [], list(names)
-    for beginning, (meaning, remedy) in _NOT_CONTINUED.items():
+    for prefix, (meaning, remedy) in _KINDS_OF_STATE.items():
         # A count of micro-batches comes with gradient sums, averages come with their flag.
-        companion = {"micro_step": "accumulator", "average": "has_averages"}.get(
-            beginning, beginning
-        )
-        if matched := [name for name in remaining if name.startswith((beginning, companion))]:
+        companion = {"micro_step": "accumulator", "average": "has_averages"}.get(prefix, prefix)
+        if matched := [name for name in remaining if name.startswith((prefix, companion))]:
             lines.append(f"{meaning} ({', '.join(matched)}): {remedy}")
             remaining = [name for name in remaining if name not in matched]
     return lines + remaining
 
 
 # Arguments that only Keras's Muon has. Here they are `form["coefficients"]`.
-_COEFFICIENTS = ("muon_a", "muon_b", "muon_c")
+_COEFFICIENT_ARGUMENTS = ("muon_a", "muon_b", "muon_c")
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
-    (*SHARED, "form.fallback_lr_scale", "form.newton_schulz_steps", "exclude_from_weight_decay",
-     *_KERAS),
+    (*SHARED_ARGUMENTS, "form.fallback_lr_scale", "form.newton_schulz_steps",
+     "exclude_from_weight_decay", *_KERAS_ARGUMENTS),
     {"form.update_scale": "rms", "form.coefficients": "jordan", "form.norm": None,
      "form.heads": None},
     # Slots tell which variables are matrices; `muon_changes` compares the other arguments.
-    ("name", "exclude_layers", "exclude_embeddings", *_COEFFICIENTS, *MUON_ALONE,
+    ("name", "exclude_layers", "exclude_embeddings", *_COEFFICIENT_ARGUMENTS, *MUON_CONSTANTS,
      "adam_weight_decay"),
 )  # fmt: skip
 
 
 def check_same_slots(
     family: str, origin: str, source_slots: Mapping[str, Mapping[str, Any]],
-    own_slots: Mapping[str, Iterable[str]], shapes: Mapping[str, tuple],
+    new_slots: Mapping[str, Iterable[str]], shapes: Mapping[str, tuple],
 ):  # fmt: skip
     """Checks that the variables of a Muon or SOAP have the same slots in the source and here.
 
@@ -486,7 +503,7 @@ def check_same_slots(
         family: "Muon" or "SOAP".
         origin: The source in words, for the error.
         source_slots: Path of a variable -> its slots in the source.
-        own_slots: Path of a variable -> the names of its slots here.
+        new_slots: Path of a variable -> the names of its slots here.
         shapes: Path of a variable -> its shape.
 
     Raises:
@@ -495,15 +512,15 @@ def check_same_slots(
     differing = [
         path
         for path, slots in source_slots.items()
-        if named.slots_of_rule(slots) != {*own_slots[path]}
+        if named.slots_of_rule(slots) != {*new_slots[path]}
     ]
     if not differing:
         return
-    listed = ", ".join(map(repr, differing))
+    paths_text = ", ".join(map(repr, differing))
     if family == "SOAP":
         raise ValueError(
             f"{origin} keeps other bases than this SOAP, and second moments belong to them: "
-            f"{listed}. Pass the same exclude_from_layer_adaptation, rows in treatments, "
+            f"{paths_text}. Pass the same exclude_from_layer_adaptation, rows in treatments, "
             "max_precond_dim and form. Nothing was changed."
         )
     elementwise = {path for path, slots in source_slots.items() if "v" in slots}
@@ -515,5 +532,5 @@ def check_same_slots(
         remedy += f" What is a matrix there alone begins at zero with fresh={new_matrices}."
     raise ValueError(
         f"{origin} orthogonalizes other variables than this Muon, and their slots mean other "
-        f"things then: {listed}. {remedy} Nothing was changed."
+        f"things then: {paths_text}. {remedy} Nothing was changed."
     )
