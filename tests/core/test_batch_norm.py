@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tf_lamb.api.callbacks.callback import averages_that_lag
+from tf_lamb.api.callbacks.callback import lagging_averages_warning
 from tf_lamb.core import batch_norm as normalization
 
 X = np.array([[1.0], [3.0], [-2.0], [6.0]])
@@ -68,8 +68,8 @@ def test_layers_that_are_trained_already_frozen_or_in_groups_are_left_out():
         made("frozen", 0.99, trainable=False), made("groups", 0.99, group_size=8), object(),
     ]  # fmt: skip
     model = type("Model", (), {"_flatten_layers": lambda self: layers})()
-    assert averages_that_lag(model, 60).startswith("'new': after step 60")
-    assert averages_that_lag(model, 600) is None
+    assert lagging_averages_warning(model, 60).startswith("'new': after step 60")
+    assert lagging_averages_warning(model, 600) is None
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])

@@ -28,13 +28,13 @@ class KerasCallback(keras.callbacks.Callback):
 class _HidesTrustRatios:
     """A mixin, the first base of callbacks that make the optimizer record its trust ratios."""
 
-    def _find(self, model):
+    def _optimizer_to_read(self, model):
         """Finds the optimizer as the base class does, and keeps wrappers from saving its ratios.
 
         On JAX the recorded ratios are variables of the optimizer. A wrapper around it, such as
         `LossScaleOptimizer`, would list them among its own variables and save them.
         """
-        optimizer = super()._find(model)  # type: ignore[misc]  # of the class behind this mixin
+        optimizer = super()._optimizer_to_read(model)  # type: ignore[misc]  # of the class behind this mixin
         wrapper = model.optimizer
         while wrapper is not optimizer and keras.backend.backend() == "jax":
             seams.hide_trust_ratios(optimizer, wrapper)
@@ -71,7 +71,7 @@ class TrustRatios(_HidesTrustRatios, callbacks.TrustRatios, KerasCallback):
             from tf_lamb.tensorflow import summaries
         return summaries.Writer
 
-    def _writer(self, directory, optimizer):
+    def _make_writer(self, directory, optimizer):
         """Returns a writer of TensorBoard's files, without use of a GPU."""
         if keras.backend.backend() != "tensorflow":
             import tensorflow as tf

@@ -5,7 +5,7 @@ import math
 
 import tensorflow as tf
 
-from tf_lamb.api.callbacks.trust_ratios import by_layer
+from tf_lamb.api.callbacks.trust_ratios import layers_with_ratio
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, UNSEEN
 
 
@@ -58,7 +58,7 @@ class Writer:
             step: The number of the step.
             observations: An `Observation` for each variable.
         """
-        layers = by_layer(observations)
+        layers = layers_with_ratio(observations)
         with self._writer.as_default(step), tf.summary.record_if(True):
             for observation in observations:
                 if observation.trust_ratio is not None:

@@ -40,7 +40,7 @@ class StopAtBaseSteps(callbacks.StopAtBaseSteps, KerasCallback): ...
 
 
 class TrustRatios(callbacks.TrustRatios, KerasCallback):
-    _writer = summaries.Writer
+    _make_writer = summaries.Writer
 
 
 class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndRestore):

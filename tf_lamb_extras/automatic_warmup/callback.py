@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from tf_lamb.api import files, plots
-from tf_lamb.api.callbacks.callback import RISING, Callback
+from tf_lamb.api.callbacks.callback import MODELS_WITH_RISING_RATE, Callback
 from tf_lamb.api.variables import value_of, variables_of
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.automatic_warmup import gaussian_process
@@ -172,7 +172,7 @@ class AutoWarmup(Callback):
             if state:
                 self.warmup.restore(state, self._first)
         is_rising = self.warmup.is_rising(self._first)
-        (RISING.add if is_rising else RISING.discard)(self.model)
+        (MODELS_WITH_RISING_RATE.add if is_rising else MODELS_WITH_RISING_RATE.discard)(self.model)
 
     def on_train_batch_begin(self, batch, logs=None):
         """Sets the learning rate.
@@ -216,7 +216,9 @@ class AutoWarmup(Callback):
             logs: Keras's logs, with "loss". Defaults to None.
         """
         # Keras 3 may call this from several threads, in any order.
-        steps_done = min((batch // self._call + 1) * self._call, self._steps)
+        steps_done = min(
+            (batch // self._batches_per_call + 1) * self._batches_per_call, self._steps
+        )
         self._means.append((steps_done, logs["loss"]))
 
     def on_epoch_end(self, epoch, logs=None):
@@ -249,7 +251,7 @@ class AutoWarmup(Callback):
 
     def on_train_end(self, logs=None):
         """Warns if the loss has not recovered when training ends."""
-        RISING.discard(self.model)
+        MODELS_WITH_RISING_RATE.discard(self.model)
         if self.warmup and self.warmup.is_lost():
             warn(
                 f"AutoWarmup: training ends with no loss below {self.warmup.halfway:.3g}, half way "

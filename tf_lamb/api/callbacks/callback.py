@@ -12,19 +12,19 @@ from tf_lamb.core.messages import warn
 
 # The models whose learning rate `AutoWarmup` of tf_lamb_extras raises at present, in search of the
 # peak. `StopOnDivergence` leaves them alone.
-RISING: weakref.WeakSet = weakref.WeakSet()
+MODELS_WITH_RISING_RATE: weakref.WeakSet = weakref.WeakSet()
 
 
 class Callback:
     """Reads an optimizer every `every` optimizer steps, and once more when training ends.
 
     It reads between two batches. A subclass defines `_read_now`, which reads, and may override
-    `_find`, which picks the optimizer. The callback class of each Keras defines
+    `_optimizer_to_read`, which picks the optimizer. The callback class of each Keras defines
     `_count_batches_per_call`.
 
     With `gradient_accumulation_steps`, an optimizer step takes several batches. A wrapper, such as
-    `LossScaleOptimizer`, does not have this setting: if `_find` returns a wrapper, each batch
-    counts as a step.
+    `LossScaleOptimizer`, does not have this setting: if `_optimizer_to_read` returns a wrapper,
+    each batch counts as a step.
 
     Args:
         every: The optimizer steps between two readings. Defaults to 1.
@@ -41,20 +41,20 @@ class Callback:
     )
     _read_now: Callable
     _optimizer: Any = None  # the optimizer that is read; set with the model
-    _batches = 0
+    _batch_count = 0
 
     def __init__(self, every: int = 1):
         super().__init__()
         self._every = checks.integer("every", every)
 
-    def _find(self, model):
+    def _optimizer_to_read(self, model):
         """Returns the optimizer to read; raises an error if the model has no suitable one."""
         return model.optimizer
 
     def set_model(self, model):
         """Sets the model, as Keras's `Callback` does, and finds the optimizer to read."""
         super().set_model(model)  # type: ignore[misc]  # of Keras's class
-        self._optimizer = self._find(model)
+        self._optimizer = self._optimizer_to_read(model)
 
     def on_train_begin(self, logs=None):
         """Sets the count of batches to 0.
@@ -63,37 +63,39 @@ class Callback:
         """
         params = self.params or {}
         steps = (params.get("epochs") or 0) * (params.get("steps") or 0)
-        if steps and (warning := averages_that_lag(self.model, steps)):
+        if steps and (warning := lagging_averages_warning(self.model, steps)):
             warn(warning)
-        self._call = self._count_batches_per_call()
-        self._batches, self._due = 0, None
+        self._batches_per_call = self._count_batches_per_call()
+        self._batch_count, self._next_reading = 0, None
 
     def on_train_batch_begin(self, batch, logs=None):
         """Reads the result of the previous batch if a reading is due."""
         # A callback with `on_train_batch_end` would make Keras wait for the loss of each batch.
         if self._is_due():
             self._read()
-        self._count(batch)
+        self._count_batches(batch)
 
     def on_train_end(self, logs=None):
         """Reads the last step."""
         self._read()
 
-    def _count(self, batch):
+    def _count_batches(self, batch):
         """Counts the batches that `fit` runs until it calls callbacks again, from `batch` on."""
         remaining = ((self.params or {}).get("steps") or math.inf) - batch
-        self._batches += min(self._call, remaining)
+        self._batch_count += min(self._batches_per_call, remaining)
 
     def _is_due(self):
         """Returns whether a reading is due, and then sets when the next one is."""
-        if self._due is None:  # not set in `on_train_begin`: a backup may be restored after it
-            self._due = self._interval()
-        if self._batches < self._due:
+        if (
+            self._next_reading is None
+        ):  # not set in `on_train_begin`: a backup may be restored after it
+            self._next_reading = self._batches_between_readings()
+        if self._batch_count < self._next_reading:
             return False
-        self._due += self._interval()
+        self._next_reading += self._batches_between_readings()
         return True
 
-    def _interval(self):
+    def _batches_between_readings(self):
         """Returns the number of batches of the next `every` steps."""
         if stages := getattr(self._optimizer, "_growing", None):
             self._sync()
@@ -107,11 +109,11 @@ class Callback:
     def _read(self):
         """Reads the optimizer, if a batch was trained."""
         self._sync()
-        if self._batches:
+        if self._batch_count:
             self._read_now()
 
 
-def averages_that_lag(model, steps: int) -> str | None:
+def lagging_averages_warning(model, steps: int) -> str | None:
     """Returns a warning if training is too short for moving averages of batch normalization.
 
     It is None if there is nothing to warn of.
@@ -121,18 +123,18 @@ def averages_that_lag(model, steps: int) -> str | None:
             is still 0; layers with a `group_size` are not.
         steps: The number of batches of the whole training.
     """
-    lagging = {}
+    momenta = {}
     for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
         names = [cls.__name__ for cls in type(layer).__mro__]
         if "BatchNormalization" not in names or hasattr(layer, "group_size") or not layer.trainable:
             continue
         mean = getattr(layer, "moving_mean", None)  # None before it is built
         if (mean is None or not numpy_of(mean).any()) and why_averages_lag(layer.momentum, steps):
-            lagging[layer.name] = layer.momentum
-    if not lagging:
+            momenta[layer.name] = layer.momentum
+    if not momenta:
         return None
-    layer_names = ", ".join(map(repr, list(lagging)[:3])) + ", ..." * (len(lagging) > 3)
-    return f"{layer_names}: {why_averages_lag(max(lagging.values()), steps)}"
+    layer_names = ", ".join(map(repr, list(momenta)[:3])) + ", ..." * (len(momenta) > 3)
+    return f"{layer_names}: {why_averages_lag(max(momenta.values()), steps)}"
 
 
 class BackupAndRestore:

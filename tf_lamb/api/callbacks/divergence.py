@@ -5,15 +5,15 @@ import math
 from typing import Any
 
 from tf_lamb.api import seams
-from tf_lamb.api.callbacks.callback import RISING, Callback
-from tf_lamb.api.optimizers.guard import FINITE
+from tf_lamb.api.callbacks.callback import MODELS_WITH_RISING_RATE, Callback
+from tf_lamb.api.optimizers.guard import ALL_FINITE_TEXT
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
 from tf_lamb.api.variables import ours_inside, step_of, waiting_in
 from tf_lamb.core import checks
 
-_SHOWN = 5  # the most variables in a report
+_MAX_VARIABLES = 5  # the most variables in a report
 # The advice if the weights that are not finite are not trained by the optimizer.
-_UNTRAINED = (
+_UNTRAINED_ADVICE = (
     "The optimizer has not made them so: a layer such as BatchNormalization also averages batches "
     "whose step is skipped, and a NaN stays in its average. Leave such batches out, and begin "
     "from a checkpoint of before; tf_lamb's GhostBatchNormalization (replace_batch_normalization) "
@@ -33,19 +33,19 @@ class Diagnosis:
     def __init__(self, patience, advice, keep=5):
         self._advice = advice
         # Pairs (steps tried, steps skipped), both counted from the beginning of the run.
-        self._tried: collections.deque = collections.deque()
-        self._kept: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
+        self._attempts: collections.deque = collections.deque()
+        self._readings: collections.deque = collections.deque(maxlen=keep)  # (step, observations)
         self._patience = patience
         self._step = self._skipped = self._skipped_before = 0
 
-    def add(self, step, skipped, loss, broken, observations, untrained=False):
+    def add(self, step, skipped, loss, nonfinite_paths, observations, untrained=False):
         """Adds a reading.
 
         Args:
             step: The steps that the optimizer has done.
             skipped: The steps that it has skipped so far.
             loss: The mean loss of the present epoch so far, or None.
-            broken: The paths of the variables that are not finite.
+            nonfinite_paths: The paths of the variables that are not finite.
             observations: The `Observation` of each variable with a trust ratio.
             untrained: Whether no optimizer trains any of the broken variables. Defaults to False.
 
@@ -55,41 +55,49 @@ class Diagnosis:
         if step != self._step or skipped < self._skipped:  # a step was taken, or a new run began
             self._skipped_before = skipped
         if step < self._step or skipped < self._skipped:
-            self._tried.clear()
+            self._attempts.clear()
         self._step, self._skipped = step, skipped
-        if self._kept and self._kept[-1][0] == step:
-            self._kept.pop()
-        self._kept.append((step, {observation.path: observation for observation in observations}))
-        if broken:
-            names = ", ".join(map(repr, broken[:_SHOWN]))
-            more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
-            return self._report(
-                f"the weights of {names}{more} are not finite",
-                broken,
-                _UNTRAINED if untrained else self._advice,
+        if self._readings and self._readings[-1][0] == step:
+            self._readings.pop()
+        self._readings.append(
+            (step, {observation.path: observation for observation in observations})
+        )
+        if nonfinite_paths:
+            names = ", ".join(map(repr, nonfinite_paths[:_MAX_VARIABLES]))
+            more = (
+                f" and {len(nonfinite_paths) - _MAX_VARIABLES} more"
+                if len(nonfinite_paths) > _MAX_VARIABLES
+                else ""
             )
-        is_loss_broken = loss is not None and not math.isfinite(loss)
-        if skips := self._skips(step + skipped, skipped):
-            detail = f", and the loss is {loss}" if is_loss_broken else ""
-            return self._report(f"{skips} skipped: their gradients were not finite{detail}")
+            return self._report_text(
+                f"the weights of {names}{more} are not finite",
+                nonfinite_paths,
+                _UNTRAINED_ADVICE if untrained else self._advice,
+            )
+        is_loss_nonfinite = loss is not None and not math.isfinite(loss)
+        if skips := self._skips_text(step + skipped, skipped):
+            detail = f", and the loss is {loss}" if is_loss_nonfinite else ""
+            return self._report_text(f"{skips} skipped: their gradients were not finite{detail}")
         # A batch whose step is skipped makes the mean loss of the epoch non-finite, but no weight.
-        return self._report(f"the loss is {loss}") if is_loss_broken and not skipped else None
+        return (
+            self._report_text(f"the loss is {loss}") if is_loss_nonfinite and not skipped else None
+        )
 
-    def _skips(self, tried, skipped):
+    def _skips_text(self, attempts, skipped):
         """Describes the skipped steps if too many are in a row or most are skipped; else None.
 
         Args:
-            tried: The number of steps taken or skipped so far.
+            attempts: The number of steps taken or skipped so far.
             skipped: The number of steps skipped so far.
         """
-        self._tried.append((tried, skipped))
+        self._attempts.append((attempts, skipped))
         # The window starts at the latest reading that is at least 2 x patience tried steps old.
-        while len(self._tried) > 1 and tried - self._tried[1][0] >= 2 * self._patience:
-            self._tried.popleft()
-        if (row := skipped - self._skipped_before) >= self._patience:
-            return f"at least {row:,} more were tried and all"
+        while len(self._attempts) > 1 and attempts - self._attempts[1][0] >= 2 * self._patience:
+            self._attempts.popleft()
+        if (skipped_in_a_row := skipped - self._skipped_before) >= self._patience:
+            return f"at least {skipped_in_a_row:,} more were tried and all"
         span, skips = (
-            end - start for end, start in zip(self._tried[-1], self._tried[0], strict=True)
+            end - start for end, start in zip(self._attempts[-1], self._attempts[0], strict=True)
         )
         if span >= 2 * self._patience and 2 * skips > span:
             return f"{skips:,} of the last {span:,} that were tried had been"
@@ -111,47 +119,49 @@ class Diagnosis:
             observations = optimizer.trust_ratios()
         except ValueError:  # the optimizer does not record trust ratios
             observations = []
-        broken, plan = optimizer.nonfinite_weights(model), optimizer.plan
-        untrained = plan is not None and not set(broken) & set(plan.names)
+        nonfinite_paths, plan = optimizer.nonfinite_weights(model), optimizer.plan
+        untrained = plan is not None and not set(nonfinite_paths) & set(plan.names)
         skipped = optimizer.skipped_steps
         if optimizer._guard.is_on and waiting_in(optimizer):
             loss = None  # it includes batches of an update that may still be skipped
-        if report := self.add(step_of(optimizer), skipped, loss, broken, observations, untrained):
+        if report := self.add(
+            step_of(optimizer), skipped, loss, nonfinite_paths, observations, untrained
+        ):
             raise FloatingPointError(report)
 
-    def _report(self, why, broken=(), advice=""):
+    def _report_text(self, reason, nonfinite_paths=(), advice=""):
         """Formats the report.
 
         Args:
-            why: What shows that the run has diverged.
-            broken: The paths of the variables that are not finite. Defaults to none.
+            reason: What shows that the run has diverged.
+            nonfinite_paths: The paths of the variables that are not finite. Defaults to none.
             advice: The last line. Defaults to "": that all weights are finite, and what usually
                 helps.
         """
-        lines = [f"Training has diverged: at step {self._step:,}, {why}."]
-        if table := self._table(broken):
+        lines = [f"Training has diverged: at step {self._step:,}, {reason}."]
+        if table := self._table_lines(nonfinite_paths):
             lines += ["", *table, ""]
-        return "\n".join([*lines, advice or f"{FINITE} {self._advice}"])
+        return "\n".join([*lines, advice or f"{ALL_FINITE_TEXT} {self._advice}"])
 
-    def _table(self, broken):
+    def _table_lines(self, nonfinite_paths):
         """Formats norms and ratio of the reported variables, one line per reading."""
-        _, latest = self._kept[-1]
-        paths = [path for path in [*broken, *self._risen()] if path in latest]
-        paths = list(dict.fromkeys(paths))[:_SHOWN]
+        _, latest = self._readings[-1]
+        paths = [path for path in [*nonfinite_paths, *self._paths_by_growth()] if path in latest]
+        paths = list(dict.fromkeys(paths))[:_MAX_VARIABLES]
         if not paths:
             return []
         width = max(map(len, paths))
-        line = f"{{:{width}}}  {{:>9}}  {{:>11}}  {{:>11}}  {{:>11}}".format
-        lines = [line("variable", "step", "weight norm", "update norm", "trust ratio")]
+        format_row = f"{{:{width}}}  {{:>9}}  {{:>11}}  {{:>11}}  {{:>11}}".format
+        lines = [format_row("variable", "step", "weight norm", "update norm", "trust ratio")]
         for path in paths:
-            for i, (step, observations) in enumerate(self._kept):
+            for i, (step, observations) in enumerate(self._readings):
                 numbers = (short(getattr(observations[path], name)) for name in NORMS_AND_RATIO)
-                lines.append(line("" if i else path, f"{step:,}", *numbers))
+                lines.append(format_row("" if i else path, f"{step:,}", *numbers))
         return lines
 
-    def _risen(self):
+    def _paths_by_growth(self):
         """Returns the paths with a trust ratio, sorted by the growth of their norms."""
-        (_, oldest), (_, newest) = self._kept[0], self._kept[-1]
+        (_, oldest), (_, newest) = self._readings[0], self._readings[-1]
         growth = {
             path: max(
                 _growth(oldest[path].weight_norm, latest.weight_norm),
@@ -224,7 +234,7 @@ class StopOnDivergence(Callback):
         self._keep = checks.integer("keep", keep)
         self._patience = checks.integer("patience", patience)
 
-    def _find(self, model):
+    def _optimizer_to_read(self, model):
         """Returns the optimizer, and makes its steps record trust ratios.
 
         If the step was traced without that, it is traced again.
@@ -234,7 +244,7 @@ class StopOnDivergence(Callback):
         if starts_to_observe(optimizer):
             seams.trace_anew(model)
         self._diagnosis = Diagnosis(self._patience, optimizer._guard.advice, self._keep)
-        RISING.discard(model)  # an error in an earlier run may have left it there
+        MODELS_WITH_RISING_RATE.discard(model)  # an error in an earlier run may have left it there
         return optimizer
 
     def on_epoch_end(self, epoch, logs=None):
@@ -245,7 +255,7 @@ class StopOnDivergence(Callback):
             logs["spiked_steps"] = self._optimizer.spiked_steps
 
     def _read_now(self):
-        if self.model in RISING:
+        if self.model in MODELS_WITH_RISING_RATE:
             return
         losses = [metric for metric in self.model.metrics if metric.name == "loss"]
         loss = float(losses[0].result()) if losses else None

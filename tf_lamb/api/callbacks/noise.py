@@ -12,7 +12,7 @@ from tf_lamb.core import checks, noise
 from tf_lamb.core.messages import warn
 
 
-def find(callback, model, kind, hint: str):
+def measuring_optimizer(callback, model, kind, hint: str):
     """Returns a model's `MeasureNoise` or `AdaScale`; warns of synchronized batch normalization.
 
     Args:
@@ -30,11 +30,11 @@ def find(callback, model, kind, hint: str):
         raise ValueError(f"{type(callback).__name__} {hint}, but it is {optimizer_name}.")
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
     if synchronized := [layer.name for layer in layers if getattr(layer, "synchronized", False)]:
-        warn(shared_statistics(synchronized))
+        warn(synchronized_message(synchronized))
     return optimizer
 
 
-def shared_statistics(layers) -> str:
+def synchronized_message(layers) -> str:
     """Explains why batch normalization over all replicas biases the measurement."""
     return (
         f"{', '.join(map(repr, layers))} normalizes with statistics of all replicas together "
@@ -117,10 +117,12 @@ class NoiseScale(Callback):
         counts = [averages.count for averages in self._averages]
         del self._averages[bisect.bisect(counts, count) :]
 
-    def _find(self, model):
+    def _optimizer_to_read(self, model):
         """See base class; drops readings of another optimizer, or from after a restored state."""
         advice = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
-        optimizer = find(self, model, MeasureNoise, f"needs an optimizer that measures: {advice}")
+        optimizer = measuring_optimizer(
+            self, model, MeasureNoise, f"needs an optimizer that measures: {advice}"
+        )
         if optimizer is not self._optimizer:
             self._forget()
         elif self.history["step"]:  # the optimizer may have been restored to an earlier state
@@ -142,7 +144,7 @@ class NoiseScale(Callback):
         averages = self._optimizer.averages()
         batches_measured = averages.count * self._optimizer.micro_batches
         # If this `fit` measured all steps of the averages, a reading of no step goes before.
-        if not self._averages and batches_measured <= self._batches:
+        if not self._averages and batches_measured <= self._batch_count:
             self._averages.append(noise.Averages(0.0, 0.0, 0.0))
         self._averages.append(averages)
 
@@ -218,8 +220,8 @@ class StopAtBaseSteps(Callback):
         super().__init__(every)
         self.steps = checks.integer("steps", steps)
 
-    def _find(self, model):
-        return find(self, model, AdaScale, "needs optimizer=tf_lamb.AdaScale(...)")
+    def _optimizer_to_read(self, model):
+        return measuring_optimizer(self, model, AdaScale, "needs optimizer=tf_lamb.AdaScale(...)")
 
     def on_train_begin(self, logs=None):
         """Ends a run that is finished already; Keras trains one batch before it checks for that."""
@@ -228,7 +230,7 @@ class StopAtBaseSteps(Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         """Counts batches; the check for the end comes after a batch, before the next one."""
-        self._count(batch)
+        self._count_batches(batch)
 
     def on_train_batch_end(self, batch, logs=None):
         """Reads the optimizer if a reading is due."""

@@ -15,7 +15,7 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observ
 from tf_lamb.api.variables import step_of
 from tf_lamb.core import messages
 
-_MOST_KEPT = 512  # readings for a plot; if there are more, every second one is dropped
+_MAX_READINGS = 512  # readings for a plot; if there are more, every second one is dropped
 
 
 class History:
@@ -40,10 +40,10 @@ class History:
         self.latest: list = []
         self._open_writer = open_writer
         self._writer: Any = None
-        self._ranges: dict = {}  # position -> smallest and largest ratio
-        self._clipped: dict = {}  # position -> ratios clipped, ratios seen
-        self._kept: dict = {}  # step -> array of one ratio per layer
-        self._keeps_every = 1
+        self._ratio_ranges: dict = {}  # position -> smallest and largest ratio
+        self._clip_counts: dict = {}  # position -> ratios clipped, ratios seen
+        self._ratios_by_step: dict = {}  # step -> array of one ratio per layer
+        self._reading_stride = 1
 
     def read(self):
         """Reads the latest step, unless it was read already."""
@@ -73,23 +73,25 @@ class History:
         for i, observation in enumerate(self.latest):
             if (ratio := observation.trust_ratio) is None:
                 continue
-            smallest, largest = self._ranges.get(i, (ratio, ratio))
-            self._ranges[i] = (min(smallest, ratio), max(largest, ratio))
-            clipped, count = self._clipped.get(i, (0, 0))
-            self._clipped[i] = (clipped + observation.clipped, count + observation.ratios)
-        if (self.readings - 1) % self._keeps_every == 0:
-            self._kept[step] = _ratios(self.latest)
-        if len(self._kept) > _MOST_KEPT:
+            smallest, largest = self._ratio_ranges.get(i, (ratio, ratio))
+            self._ratio_ranges[i] = (min(smallest, ratio), max(largest, ratio))
+            clipped, count = self._clip_counts.get(i, (0, 0))
+            self._clip_counts[i] = (clipped + observation.clipped, count + observation.ratios)
+        if (self.readings - 1) % self._reading_stride == 0:
+            self._ratios_by_step[step] = _layer_ratios(self.latest)
+        if len(self._ratios_by_step) > _MAX_READINGS:
             # Keeps half as many from now on, and half of those that it has.
-            self._kept = dict(itertools.islice(self._kept.items(), None, None, 2))
-            self._keeps_every *= 2
+            self._ratios_by_step = dict(
+                itertools.islice(self._ratios_by_step.items(), None, None, 2)
+            )
+            self._reading_stride *= 2
 
     def curves(self) -> plots.Curves:
         """Returns name of a layer -> step -> ratio.
 
         Of a run with more readings, 256 to 513 are kept.
         """
-        readings = {**self._kept, self.step: _ratios(self.latest)}
+        readings = {**self._ratios_by_step, self.step: _layer_ratios(self.latest)}
         names = {
             observation.layer: observation.joined or observation.path
             for observation in self.latest
@@ -104,11 +106,11 @@ class History:
         """Formats the latest reading, one line per variable, outliers first."""
         if not self.readings:
             return "No trust ratios have been read: no step has been trained."
-        median = _median(self.latest)
-        order = sorted(enumerate(self.latest), key=lambda pair: _strangeness(pair[1], median))
+        median = _median_ratio(self.latest)
+        order = sorted(enumerate(self.latest), key=lambda pair: _outlier_order(pair[1], median))
         header = ("variable", "weight norm", "update norm", "trust ratio", "of median",
                   "smallest", "largest", "clipped", "")  # fmt: skip
-        rows = [header, *(self._row(i, observation, median) for i, observation in order)]
+        rows = [header, *(self._table_row(i, observation, median) for i, observation in order)]
         width = max(len(row[0]) for row in rows)
         line = f"{{:{width}}}" + "  {:>11}" * 3 + "  {:>9}" * 4 + "  {}"
         title = (
@@ -118,23 +120,23 @@ class History:
         )
         return "\n".join([title, "", *(line.format(*row).rstrip() for row in rows)])
 
-    def _row(self, i, seen, median):
+    def _table_row(self, i, observation, median):
         """Formats the line of one variable."""
-        if seen.trust_ratio is None:
-            reason = "no step yet" if seen.ratios else "excluded"
-            return (seen.path, "-", "-", reason, *"----", "")
-        of_median = seen.trust_ratio / median if median else math.nan
-        clipped, count = self._clipped[i]
-        note = f"joined in {seen.joined}" if seen.joined else ""
-        note = f"mean of {seen.ratios} slices" if seen.ratios > 1 else note
-        numbers = (getattr(seen, name) for name in NORMS_AND_RATIO)
+        if observation.trust_ratio is None:
+            reason = "no step yet" if observation.ratios else "excluded"
+            return (observation.path, "-", "-", reason, *"----", "")
+        of_median = observation.trust_ratio / median if median else math.nan
+        clipped, count = self._clip_counts[i]
+        note = f"joined in {observation.joined}" if observation.joined else ""
+        note = f"mean of {observation.ratios} slices" if observation.ratios > 1 else note
+        numbers = (getattr(observation, name) for name in NORMS_AND_RATIO)
         return (
-            seen.path, *map(short, numbers), f"{of_median:.2g}x",
-            *map(short, self._ranges[i]), f"{clipped} of {count}", note,
+            observation.path, *map(short, numbers), f"{of_median:.2g}x",
+            *map(short, self._ratio_ranges[i]), f"{clipped} of {count}", note,
         )  # fmt: skip
 
 
-def by_layer(observations):
+def layers_with_ratio(observations):
     """Returns one observation for each layer that has a trust ratio."""
     layers = {
         observation.layer: observation
@@ -144,7 +146,7 @@ def by_layer(observations):
     return list(layers.values())
 
 
-def _ratios(observations):
+def _layer_ratios(observations):
     """Returns an array of one float64 ratio per layer; nan before its first step."""
     layers = {
         observation.layer: observation.trust_ratio
@@ -154,18 +156,18 @@ def _ratios(observations):
     return array.array("d", (math.nan if ratio is None else ratio for ratio in layers.values()))
 
 
-def _median(observations):
+def _median_ratio(observations):
     """Returns the median of all layers' finite ratios; nan if there are none."""
-    ratios = (observation.trust_ratio for observation in by_layer(observations))
+    ratios = (observation.trust_ratio for observation in layers_with_ratio(observations))
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     return statistics.median(finite) if finite else math.nan
 
 
-def _strangeness(seen, median):
+def _outlier_order(observation, median):
     """Returns a sort key: outliers first, variables without a ratio last."""
-    if seen.trust_ratio is None:
+    if observation.trust_ratio is None:
         return (1, 0.0)
-    return (0, -distance(seen.trust_ratio, median))
+    return (0, -distance(observation.trust_ratio, median))
 
 
 class TrustRatios(Callback):
@@ -219,7 +221,9 @@ class TrustRatios(Callback):
     Trust ratios of step 1
     """
 
-    _writer: Callable  # the frontend's: directory, optimizer -> a writer of TensorBoard's files
+    _make_writer: (
+        Callable  # the frontend's: directory, optimizer -> a writer of TensorBoard's files
+    )
 
     def __init__(
         self,
@@ -240,7 +244,7 @@ class TrustRatios(Callback):
             f"TrustRatios({self._directory!r})", "tensorboard", extra="tensorboard"
         )
 
-    def _find(self, model):
+    def _optimizer_to_read(self, model):
         """Returns the optimizer, and makes its steps record trust ratios.
 
         If the step was traced without that, it is traced again.
@@ -249,7 +253,7 @@ class TrustRatios(Callback):
         if optimizer.observe_trust_ratios():
             seams.trace_anew(model)
         if self.history.optimizer is not optimizer:
-            opener = functools.partial(self._writer, self._directory, optimizer)
+            opener = functools.partial(self._make_writer, self._directory, optimizer)
             self.history = History(optimizer, None if self._directory is None else opener)
         return optimizer
 

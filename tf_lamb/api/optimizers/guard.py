@@ -10,7 +10,7 @@ from tf_lamb.api.variables import as_int, names_of
 from tf_lamb.core.messages import warn
 from tf_lamb.core.rules import Rule
 
-FINITE = (
+ALL_FINITE_TEXT = (
     "All weights are finite. What is not finite is in the batches (check inputs, targets and "
     "sample weights by np.isfinite(x).all()), or arises in the loss or its gradients."
 )
@@ -166,7 +166,7 @@ class Guard:
         """Warns of new skipped steps, unless a loss scale may be why and other steps were taken."""
         skipped = self.skipped
         if skipped != self._reported and not (self.is_searching() and steps > self._steps):
-            cause = self.advice if nonfinite() else f"{FINITE} {self.advice}"
+            cause = self.advice if nonfinite() else f"{ALL_FINITE_TEXT} {self.advice}"
             warn(
                 f"{self._name}: of {skipped + steps:,} steps, {skipped:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "

@@ -18,7 +18,7 @@ import tf_keras
 from absl import logging
 from official.core import base_trainer, train_lib
 
-from tf_lamb.api.callbacks.noise import shared_statistics
+from tf_lamb.api.callbacks.noise import synchronized_message
 from tf_lamb.api.noise import AdaScale, MeasureNoise
 from tf_lamb.api.optimizers import layout
 from tf_lamb.api.variables import is_ours, step_of, unwrapped
@@ -332,7 +332,7 @@ class Runner(train_lib.OrbitExperimentRunner):
             if layers := [
                 layer.name for layer in self.trainer.model.submodules if is_synchronized(layer)
             ]:
-                logging.warning(shared_statistics(layers))
+                logging.warning(synchronized_message(layers))
             batch_size = self.params.task.train_data.global_batch_size
             self._advisers += (actions.NoiseScale(measuring_optimizer, batch_size),)
             if isinstance(measuring_optimizer, AdaScale):
