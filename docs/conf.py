@@ -48,7 +48,7 @@ napoleon_use_ivar = True
 HOSTS = (keras.optimizers.Optimizer, keras.callbacks.Callback, keras.layers.Layer, keras.Model)
 OF_KERAS = {name for host in HOSTS for name in dir(host)}
 WITHIN = {
-    "accumulate", "add_variable_like", "clip_aggregated", "declared_by", "has_trust_ratios",
+    "accumulate", "add_variable_like", "clip_aggregated", "declare_slots", "has_trust_ratios",
     "lower", "plan_for", "power", "replica_parts", "rule", "settings_class",
     "slots_of", "step", "updates", "value", "without_frozen", "without_gradient",
 }  # fmt: skip

@@ -197,7 +197,7 @@ def test_unobserved_there_is_nothing(frontend):
     trained(model)
     plain.build(model.trainable_variables)
     assert len(optimizer.variables) == len(plain.variables)
-    assert not optimizer._storage.shown
+    assert not optimizer._storage.ratio_vectors
     with pytest.raises(ValueError, match=r"call observe_trust_ratios\(\) before the first step"):
         optimizer.trust_ratios()
 

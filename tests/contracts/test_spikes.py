@@ -35,7 +35,7 @@ def test_a_spike_has_never_been(frontend, name, layout, traced):
     assert (met.optimizer.spiked_steps, spared.optimizer.spiked_steps) == (1, 0)
     assert met.optimizer.skipped_steps == 0
     if met.strategy:
-        for variable in met.optimizer._guard.spikes:
+        for variable in met.optimizer._guard.spike_variables:
             own = variable.value if isinstance(variable, keras.Variable) else variable
             one, other = met.strategy.experimental_local_results(own)
             np.testing.assert_array_equal(one, other)

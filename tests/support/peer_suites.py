@@ -27,12 +27,12 @@ def pytest_runtest_call(item):
     from tf_lamb.api.optimizers.layerwise import Layerwise
 
     made = []
-    keep = Layerwise._keep_settings
-    Layerwise._keep_settings = lambda self, *kept: made.append(self) or keep(self, *kept)
+    keep = Layerwise._store_settings
+    Layerwise._store_settings = lambda self, *kept: made.append(self) or keep(self, *kept)
     try:
         return (yield)
     finally:
-        Layerwise._keep_settings = keep
+        Layerwise._store_settings = keep
         item.user_properties.append(("made", len(made)))
 
 

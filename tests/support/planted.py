@@ -19,7 +19,8 @@ PLANTS = {
     "state by position": (ALL, [
         ("Storage.parts", "named.Part(name, shape, arrays, initial)",
          "named.Part(name, shape, {str(n): v for n, v in enumerate(arrays.values())})"),
-        ("slots_of_rule", "return {slot for slot in names if not slot.startswith(_NO_SLOTS)}",
+        ("slots_of_rule",
+         "return {slot for slot in names if not slot.startswith(_NON_SLOT_PREFIXES)}",
          "return set()"),
     ]),
     "averages of nothing": (("tensorflow", "jax"), [

@@ -411,7 +411,7 @@ class Training(RuleBasedStateMachine):
             self.same("loss scale", scale_of(self.optimizer), max(promised.scale, smallest))
         if not steps:
             return
-        state, each = named.of(self.inner), f"accumulator_of_{steps}"
+        state, each = named.named_state(self.inner), f"accumulator_of_{steps}"
         waiting = int(np.asarray(array(state.scalars[f"micro_step_of_{steps}"])))
         self.same("micro-batches that wait", waiting, promised.micro_step)
         for role, part in zip(self.order, state.parts, strict=True):

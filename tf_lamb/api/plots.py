@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from tf_lamb.api.optimizers.observation import distance
+from tf_lamb.api.optimizers.observation import log_distance
 from tf_lamb.core import messages, schedules
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, batch_label
 
@@ -188,7 +188,7 @@ def trust_ratios(curves: Curves, axes=None, most: int = 3):
     )
     ax.fill_between(steps, minima, maxima, color="0.88", label=f"all {len(rows)} layers")
     ax.plot(steps, medians, color="black", label="their median")
-    farthest = sorted(rows, key=lambda layer: -distance(rows[layer][-1], medians[-1]))[:most]
+    farthest = sorted(rows, key=lambda layer: -log_distance(rows[layer][-1], medians[-1]))[:most]
     for layer, label in zip(farthest, _short(farthest, rows), strict=True):
         ax.plot(steps, rows[layer], lw=1, label=label)
     ax.set_yscale("log", nonpositive="mask")

@@ -117,7 +117,7 @@ def waiting_in(optimizer) -> int:
     It waits for the device.
     """
     storage = getattr(unwrapped(optimizer), "_storage", None)
-    return as_int(storage.micro_step) if storage and storage.steps else 0
+    return as_int(storage.micro_step) if storage and storage.micro_batches else 0
 
 
 def as_int(scalar) -> int:

@@ -79,9 +79,9 @@ class BaseOptimizer(keras.optimizers.Optimizer):
                 value.view("bfloat16") if value.dtype == "V2" else value for value in values
             )
             return
-        named.check_count(self.name, weights, self._variables, self.variables)
+        named.check_weight_count(self.name, weights, self._variables, self.variables)
         super().set_weights([ops.copy(ops.convert_to_tensor(weight)) for weight in weights])
-        named.note_load(self)
+        named.record_load(self)
 
     def _apply_deferred_weights(self):
         """Sets the variables of a finished build to values that were loaded before it."""

@@ -14,7 +14,7 @@ from tf_lamb.api import frontends
 from tf_lamb.api.data import mapped
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.peers import Source
-from tf_lamb.api.optimizers.named import of_micro_steps
+from tf_lamb.api.optimizers.named import name_with_micro_steps
 from tf_lamb.api.stages import SEVERAL, replicas_of
 from tf_lamb.api.variables import as_int, names_of, numpy_of, step_of
 from tf_lamb.keras import arrays, family, layers, processes, schedules, seams, sharding, unlisted
@@ -124,9 +124,11 @@ def _slots_and_scalars(optimizer, peer, config):
     }
     scalars = {}
     if steps := config["gradient_accumulation_steps"]:
-        slot_variables[of_micro_steps("accumulator", steps)] = optimizer._accumulated_gradients
+        slot_variables[name_with_micro_steps("accumulator", steps)] = (
+            optimizer._accumulated_gradients
+        )
         micro_step = as_int(optimizer._iterations) % steps
-        scalars[of_micro_steps("micro_step", steps)] = numpy_of(micro_step)
+        scalars[name_with_micro_steps("micro_step", steps)] = numpy_of(micro_step)
     if config["use_ema"]:
         slot_variables["average"] = optimizer._model_variables_moving_average
         # Until the first update is done, Keras sets each average to its weight.

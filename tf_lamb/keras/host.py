@@ -201,7 +201,7 @@ def fetch(vectors):
     return arrays.to_numpy(ops.stack(list(map(ops.convert_to_tensor, vectors)))).tolist()
 
 
-def initial(variable, initializer):
+def initial_value(variable, initializer):
     """Returns the value that a variable begins with.
 
     Args:
@@ -216,7 +216,7 @@ def accumulators(optimizer, variables):
     return optimizer._accumulated_gradients
 
 
-def vector_like(optimizer, variable, name):
+def observation_vector(optimizer, variable, name):
     """Makes the variable of four numbers that records the trust ratio of another variable.
 
     It begins as `UNSEEN`. On TensorFlow it lies on the device of the other variable.
@@ -230,9 +230,11 @@ def vector_like(optimizer, variable, name):
         from tf_lamb.tensorflow import summaries
 
         with outside_of_any_graph():
-            return summaries.vector_like(native(variable), optimizer._distribution_strategy, name)
+            return summaries.observation_vector(
+                native(variable), optimizer._distribution_strategy, name
+            )
     return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
 
 
-# Converts a saved array to the shape of a variable, as `api.optimizers.frontend.Host.fit` says.
-fit = sharding.convert_gradient_sums
+# Converts a saved array to the shape of a variable, as `api.optimizers.frontend.Host` says.
+fit_to_shape = sharding.convert_gradient_sums

@@ -38,7 +38,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     _xp = ops
     _host = host
     _schedules = schedules
-    _counts = "int32"
+    _counter_dtype = "int32"
     _shares = None  # under `shard_update` a `sharding.Shares`: how arrays are split over devices
     _hides_trust_ratios = False  # whether `variables` leaves observed trust ratios out
     _replicas = 1  # on JAX, how many replicas' gradients come stacked; 1 if they come summed
@@ -56,7 +56,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             loss_scale_factor=settings.loss_scale_factor,
             **settings.host(),
         )
-        self._keep_settings(settings, learning_rate)
+        self._store_settings(settings, learning_rate)
 
     @host.in_strategy
     def build(self, variables):
@@ -80,7 +80,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             self._shares = sharding.Shares([v for v in variables if not is_overwritten(v)])
         super().build(variables)
         self._make_storage(variables, plan, self._moving_averages if self.use_ema else ())
-        self._widest = averages.average_dtype(variables)
+        self._average_dtype = averages.average_dtype(variables)
         self._update = update.make_update(
             self.rule,
             self._settings.jit_compile,
@@ -214,13 +214,13 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             sharding.data_axis(f"shard_update=True of {self.name}")  # raises, with the reason
         trained = [*trainable_variables, *without_gradient]
         if not trained:
-            self._count(trained, TAKEN)
+            self._count_step(trained, TAKEN)
             return
         layers, state = self._layers_and_state(trained, without_gradient)
         if keras.backend.backend() == "tensorflow":
             gradients = sums.aggregate(self, gradients, state.accumulators)
         apply_update = functools.partial(
-            self._update, layers, state, self._scalars, functools.partial(self._count, trained)
+            self._update, layers, state, self._scalars, functools.partial(self._count_step, trained)
         )
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
@@ -234,12 +234,12 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         for variable in (v for v in without_gradient if v.constraint is not None):
             variable.assign(variable.constraint(variable))  # Keras's `apply` constrains the others
 
-    def _add_iterations(self, is_taken):
-        """Subtracts 1 from `_iterations` unless `is_taken` is true, because Keras always adds 1."""
+    def _add_iterations(self, is_step_taken):
+        """Subtracts 1 from `_iterations` unless `is_step_taken`, because Keras always adds 1."""
         iterations = arrays.native(self._iterations)
-        iterations.assign_sub(1 - ops.cast(is_taken, iterations.dtype))
+        iterations.assign_sub(1 - ops.cast(is_step_taken, iterations.dtype))
 
-    def _averaged(self, variables):
+    def _averaged_positions(self, variables):
         """Returns the positions of the variables whose moving averages a step updates.
 
         These are the variables of the step and, as in Keras, all others that are trainable, except
@@ -259,9 +259,9 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     def _rate_in_config(self):
         """Returns the learning rate as Keras's config has it."""
         rate = self._learning_rate
-        is_number = self._given_rate is not None and isinstance(rate, keras.Variable)
-        if is_number and host.is_deleted(rate):  # as a `fit` that has failed on JAX leaves it
-            return self._given_rate
+        has_number = self._user_rate is not None and isinstance(rate, keras.Variable)
+        if has_number and host.is_deleted(rate):  # as a `fit` that has failed on JAX leaves it
+            return self._user_rate
         return keras.optimizers.Optimizer.get_config(self)["learning_rate"]
 
     _index_of = keras.optimizers.Optimizer._get_variable_index

@@ -66,7 +66,11 @@ def install():
     methods_by_class: list = [(Layerwise, step_methods), ((Layerwise, MeasureNoise), file_methods)]
     for inner_class, methods in methods_by_class:
         for name, method in methods.items():
-            setattr(wrapper, name, named.where_inside(inner_class, method, getattr(wrapper, name)))
+            setattr(
+                wrapper,
+                name,
+                named.method_by_inner_class(inner_class, method, getattr(wrapper, name)),
+            )
     if multi_optimizer := getattr(keras.optimizers, "MultiOptimizer", None):  # Keras 3.15 has it
         for name in ("__init__", "build"):
             setattr(multi_optimizer, name, _with_distinct_names(getattr(multi_optimizer, name)))
@@ -105,7 +109,7 @@ def _recording_model(setattr_hook):
 
     def method(model, name, value):
         if name == "optimizer":
-            layout.note_model(value, model)
+            layout.record_model(value, model)
         return setattr_hook(model, name, value)
 
     return method

@@ -9,7 +9,7 @@ from tf_lamb.api.callbacks.trust_ratios import layers_with_ratio
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, UNSEEN
 
 
-def vector_like(variable, strategy, name):
+def observation_vector(variable, strategy, name):
     """Makes the variable of four numbers that records the trust ratio of another variable.
 
     It begins as `UNSEEN`, and lies on the device of the other variable.

@@ -190,9 +190,9 @@ def set_weights(self, weights):
     Raises:
         ValueError: If their number is not that of the variables.
     """
-    named.check_count(self.name, weights, self._variables, self.variables)
+    named.check_weight_count(self.name, weights, self._variables, self.variables)
     tf_keras.optimizers.Optimizer.set_weights(self, [loaded_array(weight) for weight in weights])
-    named.note_load(self)
+    named.record_load(self)
 
 
 def track_trackable(self, trackable, name, overwrite=False):
@@ -266,7 +266,7 @@ def array_of(variable):
     return array_of_native(native(variable))
 
 
-def initial(variable, initializer):
+def initial_value(variable, initializer):
     """Returns the value that a variable begins with.
 
     Args:
@@ -290,7 +290,7 @@ def accumulators(optimizer, variables):
         ]
 
 
-def vector_like(optimizer, variable, name):
+def observation_vector(optimizer, variable, name):
     """Makes the variable of four numbers that records the trust ratio of another variable.
 
     It begins as `UNSEEN`, and lies on the device of the other variable.
@@ -300,10 +300,10 @@ def vector_like(optimizer, variable, name):
         variable: The other variable.
         name: The name of the new variable.
     """
-    return summaries.vector_like(variable, optimizer._distribution_strategy, name)
+    return summaries.observation_vector(variable, optimizer._distribution_strategy, name)
 
 
-def fit(own, part, value):
+def fit_to_shape(own, part, value):
     """Returns None, because no saved array of another shape can be converted.
 
     In Keras 3 on JAX, gradient sums of several replicas may be one array, whose shape depends on

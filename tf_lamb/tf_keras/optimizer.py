@@ -33,8 +33,8 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     _xp = namespace
     _host = host
     _schedules = schedules
-    _counts = tf.int64
-    _widest = tf.float64  # the dtype that holds the averages of all variables
+    _counter_dtype = tf.int64
+    _average_dtype = tf.float64  # the dtype that holds the averages of all variables
     _variables_without_gradient: tuple = ()  # in this call, with accumulation
     _built_for: tuple = ()  # the variables of the latest call of `build`
 
@@ -55,7 +55,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         steps = settings.gradient_accumulation_steps
         self.gradient_accumulation_steps = accumulation.max_micro_batches(steps)
         learning_rate = settings_.learning_rate(learning_rate, host.Schedule)
-        self._keep_settings(settings, learning_rate)
+        self._store_settings(settings, learning_rate)
         self._learning_rate = self._build_learning_rate(learning_rate)
 
     @host.in_strategy
@@ -176,7 +176,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         # The update takes the sums of their earlier gradients.
         without_gradient = self._variables_without_gradient
         layers, state = self._layers_and_state([*variables, *without_gradient], without_gradient)
-        count = functools.partial(self._count, [*variables, *without_gradient])
+        count = functools.partial(self._count_step, [*variables, *without_gradient])
         if self.gradient_accumulation_steps:
             zeros = [tf.zeros(total.shape, total.dtype) for total in state.accumulators]
             if not self.gradients_are_gathered:
@@ -190,13 +190,13 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
                 variable.assign(variable.constraint(variable))
         return result
 
-    def _averaged(self, variables):
+    def _averaged_positions(self, variables):
         """Returns the positions of the variables whose moving averages a step updates."""
         return set(map(self._index_of, variables))
 
-    def _add_iterations(self, is_taken):
-        """Counts an optimizer step where `is_taken` is true."""
-        return self.iterations.assign_add(tf.cast(is_taken, tf.int64))
+    def _add_iterations(self, is_step_taken):
+        """Counts an optimizer step where `is_step_taken` is true."""
+        return self.iterations.assign_add(tf.cast(is_step_taken, tf.int64))
 
     def has_traced_a_step(self) -> bool:
         """Returns whether some step has been traced.

@@ -43,7 +43,7 @@ def install():
     """
     tf_keras.Model._get_optimizer = _recording_model(tf_keras.Model._get_optimizer)
     wrapper = loss_scale_optimizer.LossScaleOptimizerV3
-    if_ours_is_inside = functools.partial(named.where_inside, (Layerwise, MeasureNoise))
+    if_ours_is_inside = functools.partial(named.method_by_inner_class, (Layerwise, MeasureNoise))
     wrapper.save_own_variables = if_ours_is_inside(_do_nothing, wrapper.save_own_variables)
     wrapper.load_own_variables = if_ours_is_inside(_do_nothing, wrapper.load_own_variables)
     wrapper.set_weights = if_ours_is_inside(_set_inner_weights, wrapper.set_weights)
@@ -58,7 +58,7 @@ def _recording_model(get_optimizer):
     def method(model, optimizer):
         optimizers = get_optimizer(model, optimizer)
         for single_optimizer in tf.nest.flatten(optimizers):
-            layout.note_model(single_optimizer, model)
+            layout.record_model(single_optimizer, model)
         return optimizers
 
     return method

@@ -97,7 +97,7 @@ class Callback:
 
     def _batches_between_readings(self):
         """Returns the number of batches of the next `every` steps."""
-        if stages := getattr(self._optimizer, "_growing", None):
+        if stages := getattr(self._optimizer, "_accumulation_stages", None):
             self._sync()
             return accumulation.total_micro_batches(stages, step_of(self._optimizer), self._every)
         return self._every * (getattr(self._optimizer, "gradient_accumulation_steps", None) or 1)

@@ -7,7 +7,7 @@ from typing import Any
 from tf_lamb.api import seams
 from tf_lamb.api.callbacks.callback import MODELS_WITH_RISING_RATE, Callback
 from tf_lamb.api.optimizers.guard import ALL_FINITE_TEXT
-from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, short, starts_to_observe
+from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, start_observing, three_digits
 from tf_lamb.api.variables import ours_inside, step_of, waiting_in
 from tf_lamb.core import checks
 
@@ -155,7 +155,9 @@ class Diagnosis:
         lines = [format_row("variable", "step", "weight norm", "update norm", "trust ratio")]
         for path in paths:
             for i, (step, observations) in enumerate(self._readings):
-                numbers = (short(getattr(observations[path], name)) for name in NORMS_AND_RATIO)
+                numbers = (
+                    three_digits(getattr(observations[path], name)) for name in NORMS_AND_RATIO
+                )
                 lines.append(format_row("" if i else path, f"{step:,}", *numbers))
         return lines
 
@@ -241,7 +243,7 @@ class StopOnDivergence(Callback):
         """
         subject = "reads the optimizers of tf_lamb"
         optimizer = ours_inside(model.optimizer, "StopOnDivergence", subject)
-        if starts_to_observe(optimizer):
+        if start_observing(optimizer):
             seams.trace_anew(model)
         self._diagnosis = Diagnosis(self._patience, optimizer._guard.advice, self._keep)
         MODELS_WITH_RISING_RATE.discard(model)  # an error in an earlier run may have left it there

@@ -11,7 +11,12 @@ from typing import Any
 
 from tf_lamb.api import plots, seams
 from tf_lamb.api.callbacks.callback import Callback
-from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, distance, observed, short
+from tf_lamb.api.optimizers.observation import (
+    NORMS_AND_RATIO,
+    log_distance,
+    optimizer_to_observe,
+    three_digits,
+)
 from tf_lamb.api.variables import step_of
 from tf_lamb.core import messages
 
@@ -115,7 +120,7 @@ class History:
         line = f"{{:{width}}}" + "  {:>11}" * 3 + "  {:>9}" * 4 + "  {}"
         title = (
             f"Trust ratios of step {self.step:,}, the farthest from their median "
-            f"({short(median)}) first; smallest, largest and clipped are of "
+            f"({three_digits(median)}) first; smallest, largest and clipped are of "
             f"{self.readings:,} reading{'s' if self.readings > 1 else ''}."
         )
         return "\n".join([title, "", *(line.format(*row).rstrip() for row in rows)])
@@ -131,8 +136,8 @@ class History:
         note = f"mean of {observation.ratios} slices" if observation.ratios > 1 else note
         numbers = (getattr(observation, name) for name in NORMS_AND_RATIO)
         return (
-            observation.path, *map(short, numbers), f"{of_median:.2g}x",
-            *map(short, self._ratio_ranges[i]), f"{clipped} of {count}", note,
+            observation.path, *map(three_digits, numbers), f"{of_median:.2g}x",
+            *map(three_digits, self._ratio_ranges[i]), f"{clipped} of {count}", note,
         )  # fmt: skip
 
 
@@ -167,7 +172,7 @@ def _outlier_order(observation, median):
     """Returns a sort key: outliers first, variables without a ratio last."""
     if observation.trust_ratio is None:
         return (1, 0.0)
-    return (0, -distance(observation.trust_ratio, median))
+    return (0, -log_distance(observation.trust_ratio, median))
 
 
 class TrustRatios(Callback):
@@ -249,7 +254,7 @@ class TrustRatios(Callback):
 
         If the step was traced without that, it is traced again.
         """
-        optimizer = observed(model.optimizer)
+        optimizer = optimizer_to_observe(model.optimizer)
         if optimizer.observe_trust_ratios():
             seams.trace_anew(model)
         if self.history.optimizer is not optimizer:

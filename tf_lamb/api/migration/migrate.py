@@ -275,7 +275,7 @@ def _source_of_ours(source) -> Source:
     name = f"{type(source).__module__.rpartition('.')[0]}.{type(source).__name__}"
     if source.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")
-    state, has_averages = named.of(source), named.has_averages(source)
+    state, has_averages = named.named_state(source), named.has_averages(source)
     scalars = {
         key: value
         for key, value in state.scalars.items()
@@ -461,7 +461,7 @@ def _averages_text(source, config):
 
 def _slot_shapes(optimizer, plan, fresh):
     """Returns path -> name of a slot -> its shape, without the variables in `fresh`."""
-    variables = zip(plan.names, plan.shapes, optimizer.declared_by(plan), strict=True)
+    variables = zip(plan.names, plan.shapes, optimizer.declare_slots(plan), strict=True)
     return {
         path: {slot.name: shape if slot.shape is None else slot.shape for slot in slots}
         for path, shape, slots in variables

@@ -54,7 +54,7 @@ class MeasureNoise:
     """
 
     saved_kind = "measured"  # the name of its state in files
-    _named_state = named.of_measured  # a method, which returns the measured state by name
+    _named_state = named.measured_state  # a method, which returns the measured state by name
     inner_optimizer: Any
     parts: int
     micro_batches: int
@@ -104,11 +104,11 @@ class MeasureNoise:
                 f"{wrapper} cannot wrap an optimizer with loss_scale_factor: leave that out, "
                 f"and put LossScaleOptimizer around {wrapper}."
             )
-        if growing := getattr(inner, "_growing", None):
+        if stages := getattr(inner, "_accumulation_stages", None):
             raise ValueError(
                 f"{wrapper} compares a fixed number of micro-batches, and "
-                f"gradient_accumulation_steps={growing} of {inner.name} changes it: give it a "
-                f"number, such as {max(growing.values())}."
+                f"gradient_accumulation_steps={stages} of {inner.name} changes it: give it a "
+                f"number, such as {max(stages.values())}."
             )
         if getattr(inner, "built", getattr(inner, "_built", False)):
             raise ValueError(
@@ -216,7 +216,7 @@ class MeasureNoise:
         initials = {name: initial for name, (_, _, initial) in declarations.items()}
         for name, variable in self._named_state().scalars.items():
             initial = initials.get(name, "zeros")
-            value = values[name] if name in values else self._host.initial(variable, initial)
+            value = values[name] if name in values else self._host.initial_value(variable, initial)
             self._host.put(variable, value)
 
     def _count_parts(self, replicas: int, may_gather: bool) -> bool:

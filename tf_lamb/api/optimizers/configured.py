@@ -26,7 +26,7 @@ else:  # the classes of each Keras define these members; a Protocol would bring 
     _Host = object
 
 
-Own = TypeVar("Own", bound="Configured")
+OptimizerT = TypeVar("OptimizerT", bound="Configured")
 Recipe = recipes.Recipe | recipes.StagedRecipe
 
 
@@ -46,7 +46,7 @@ class Configured(_Host):
     _planner: Planner
     _guard: Guard
     _is_from_config = False
-    _given_rate: float | None = None  # the learning rate before it was rounded to float32
+    _user_rate: float | None = None  # the learning rate before it was rounded to float32
     _recipe: Recipe | None = None
 
     if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class Configured(_Host):
         )
         return cls.settings_class(hyperparameters=rule_values, weight_decay=decay, **arguments)
 
-    def _keep_settings(self, settings: Settings, rate):
+    def _store_settings(self, settings: Settings, rate):
         """Stores the settings, and sets each hyper-parameter as an attribute, as Keras does."""
-        self._given_rate = None if callable(rate) else rate
+        self._user_rate = None if callable(rate) else rate
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
         self._settings = dataclasses.replace(settings, name=self.name)
@@ -83,7 +83,7 @@ class Configured(_Host):
         return self.rule.has_ratio and self._settings.has_ratio
 
     @property
-    def _growing(self) -> Stages | None:
+    def _accumulation_stages(self) -> Stages | None:
         """The dict from optimizer step to micro-batches per update; None if their number is fixed.
 
         It is read from the settings, because TensorFlow would track a dict that is an attribute
@@ -101,7 +101,7 @@ class Configured(_Host):
                 f"{{**optimizer.get_config(), {name!r}: {value!r}}})."
             )
         if name == "learning_rate":
-            self._given_rate = float(value) if isinstance(value, numbers.Real) else None
+            self._user_rate = float(value) if isinstance(value, numbers.Real) else None
         super().__setattr__(name, value)
 
     @classmethod
@@ -134,7 +134,7 @@ class Configured(_Host):
         return optimizer
 
     @classmethod
-    def from_recipe(cls: type[Own], recipe: Recipe, **arguments: Any) -> Own:
+    def from_recipe(cls: type[OptimizerT], recipe: Recipe, **arguments: Any) -> OptimizerT:
         """Makes the optimizer of a recipe, with its schedule, exclusions and hyper-parameters.
 
         It averages weights (`use_ema`) if the recipe has an `ema_momentum`.
@@ -202,7 +202,7 @@ class Configured(_Host):
         """
         with with_base_rate(self):
             rate = with_numbers(self._rate_in_config())
-            rate = undo_float32_rounding(rate, self._given_rate)
+            rate = undo_float32_rounding(rate, self._user_rate)
         config = {"learning_rate": rate, **self._settings.config()}
         config |= {name: getattr(self, name, config[name]) for name in settings_.OF_HOST}
         if callable(config["weight_decay"]):

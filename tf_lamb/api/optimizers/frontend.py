@@ -59,10 +59,10 @@ class Host(Protocol):
     def fetch(self, vectors: Sequence[Variable]) -> Any:
         """Returns the values of vectors of one length as lists, read in one wait for the device."""
 
-    def initial(self, variable: Variable, initializer: str) -> Any:
+    def initial_value(self, variable: Variable, initializer: str) -> Any:
         """Returns the initial value of a variable, by the name of an initializer."""
 
-    def fit(self, variable: Variable, part: Any, value: Any) -> Any:
+    def fit_to_shape(self, variable: Variable, part: Any, value: Any) -> Any:
         """Converts a saved array of another shape to that of a variable.
 
         Args:
@@ -84,7 +84,7 @@ class Host(Protocol):
         function makes them.
         """
 
-    def vector_like(self, optimizer: Any, variable: Variable, name: str) -> Variable:
+    def observation_vector(self, optimizer: Any, variable: Variable, name: str) -> Variable:
         """Returns a new variable of four numbers, `observation.UNSEEN`, beside another variable.
 
         Args:
@@ -103,22 +103,22 @@ class FrontendMembers(Protocol):
     _xp: Any  # the array namespace of the framework
     _host: Host
     _schedules: Any  # the frontend's module of schedules
-    _counts: Any  # the dtype of its counters
-    _widest: Any  # a dtype as wide as that of any moving average of weights, after the build
+    _counter_dtype: Any  # the dtype of its counters
+    _average_dtype: Any  # a dtype as wide as that of any moving average of weights, after the build
     _update: Any  # the framework's subclass of `core.step.Update`, made by the build
 
     def _index_of(self, variable: Variable) -> int:
         """Returns the position of a variable in the list that the optimizer was built for."""
 
-    def _averaged(self, variables: Sequence) -> set[int]:
+    def _averaged_positions(self, variables: Sequence) -> set[int]:
         """Returns the positions of the variables whose moving averages a step updates.
 
         Args:
             variables: The variables that the step updates.
         """
 
-    def _add_iterations(self, stepped: Any) -> Any:
-        """Counts an optimizer step if `stepped`, a boolean scalar, is true."""
+    def _add_iterations(self, is_step_taken: Any) -> Any:
+        """Counts an optimizer step if `is_step_taken`, a boolean scalar, is true."""
 
     def add_variable_like(
         self, variable: Variable, name: str, dtype: Any, shape: Any = None, initial: str = "zeros"
@@ -203,8 +203,8 @@ class LayerwiseMembers(FrontendMembers, Protocol):
     _storage: Any  # the `Storage`; None until the build
 
     @property
-    def _growing(self) -> Stages | None:
+    def _accumulation_stages(self) -> Stages | None:
         """The micro-batches of an update by optimizer step; None if their number is fixed."""
 
-    def declared_by(self, plan: Plan) -> list[list[Slot]]:
+    def declare_slots(self, plan: Plan) -> list[list[Slot]]:
         """Returns the slots of each variable of a plan."""

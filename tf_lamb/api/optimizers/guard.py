@@ -44,13 +44,13 @@ class Guard:
         window: How many gradient norms of past steps are kept; 0 if no spike is skipped.
         deviations: By how many standard deviations a spike is above the mean.
         norms: The variable of these norms, the latest last; None before the build.
-        spiked: The variable that counts spikes; None before the build.
+        spike_counter: The variable that counts spikes; None before the build.
         move_scale: The function that raises or lowers a dynamic loss scale by the outcome of an
             update; None without such a scale.
         is_on: Whether a step is checked for gradients that are not finite.
         refusal: The text of the error up to the names of the variables, if a step with non-finite
             gradients raises; else None.
-        counter: The variable that counts skipped steps; None before the build.
+        skip_counter: The variable that counts skipped steps; None before the build.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Guard:
         self._name, self.advice = name, advice
         self.window, self.deviations = on_spike or (0, 0.0)
         self.norms: Any = None
-        self.spiked: Any = None
+        self.spike_counter: Any = None
         self.move_scale: Callable | None = None
-        self._scale: Callable = lambda: 0.0  # returns the loss scale
+        self._loss_scale: Callable = lambda: 0.0  # returns the loss scale
         self.is_on = on_nonfinite != "propagate"
         self.refusal = (
             f"{name}: gradients are not finite, and on_nonfinite asks to raise. The step was "
@@ -70,20 +70,20 @@ class Guard:
             if on_nonfinite == "raise"
             else None
         )
-        self.counter: Any = None
-        self._reported = 0  # skipped steps that a warning has counted already
+        self.skip_counter: Any = None
+        self._reported_skips = 0  # skipped steps that a warning has counted already
         self._reported_spikes = 0  # skipped spikes that a warning has counted already
         # The steps before the next `fit`: those taken, and those taken or skipped.
-        self._steps = self._tried = 0
+        self._steps_at_start = self._attempts_at_start = 0
 
-    def scaled(self, move_scale: Callable, scale: Callable) -> None:
+    def follow_loss_scale(self, move_scale: Callable, scale: Callable) -> None:
         """Turns the guard on for a dynamic loss scale, which is lowered when gradients overflow.
 
         Args:
             move_scale: The function that raises or lowers the scale by the outcome of an update.
             scale: A function without arguments that returns the scale.
         """
-        self.is_on, self.move_scale, self._scale = True, move_scale, scale
+        self.is_on, self.move_scale, self._loss_scale = True, move_scale, scale
 
     def build(self, add_variable: Callable, dtype: Any) -> None:
         """Adds the counters of skipped steps and of spikes, and the norms of past steps.
@@ -92,47 +92,47 @@ class Guard:
             add_variable: A function that adds a variable of a shape to the optimizer.
             dtype: The dtype of the counters.
         """
-        self.add_counter(add_variable, dtype)
+        self.add_skip_counter(add_variable, dtype)
         if self.window:
             self.norms = add_variable((self.window,), dtype="float32", name="gradient_norms")
-            self.spiked = add_variable((), dtype=dtype, name="spiked_steps")
+            self.spike_counter = add_variable((), dtype=dtype, name="spiked_steps")
 
-    def add_counter(self, add_variable: Callable, dtype: Any) -> None:
+    def add_skip_counter(self, add_variable: Callable, dtype: Any) -> None:
         """Adds the counter of skipped steps, if the guard is on and has none.
 
         Args:
             add_variable: A function that adds a variable of a shape to the optimizer.
             dtype: The dtype of the counter.
         """
-        if self.is_on and self.counter is None:
-            self.counter = add_variable((), dtype=dtype, name="skipped_steps")
+        if self.is_on and self.skip_counter is None:
+            self.skip_counter = add_variable((), dtype=dtype, name="skipped_steps")
 
     def is_searching(self) -> Any:
         """Returns whether a loss scale above 1 may be why gradients overflow.
 
         At a scale of 1 and below, they overflow by themselves.
         """
-        return self._scale() > 1
+        return self._loss_scale() > 1
 
     @property
-    def counters(self) -> list:
+    def skip_counters(self) -> list:
         """A list of the counter of skipped steps; empty if there is none."""
-        return [] if self.counter is None else [self.counter]
+        return [] if self.skip_counter is None else [self.skip_counter]
 
     @property
-    def spikes(self) -> list:
+    def spike_variables(self) -> list:
         """A list of the norms and of the counter of spikes; empty if no spike is skipped."""
-        return [self.norms, self.spiked] if self.window else []
+        return [self.norms, self.spike_counter] if self.window else []
 
     @property
-    def skipped(self) -> int:
+    def skip_count(self) -> int:
         """The number of skipped steps. Reading it waits for the device."""
-        return 0 if self.counter is None else as_int(self.counter)
+        return 0 if self.skip_counter is None else as_int(self.skip_counter)
 
     @property
-    def spikes_so_far(self) -> int:
+    def spike_count(self) -> int:
         """The number of steps skipped as spikes. Reading it waits for the device."""
-        return 0 if self.spiked is None else as_int(self.spiked)
+        return 0 if self.spike_counter is None else as_int(self.spike_counter)
 
     def warn_at_end(
         self, steps: int, waiting: int, micro_batches: int, nonfinite: Callable[[], list]
@@ -145,14 +145,14 @@ class Guard:
             micro_batches: The micro-batches of an update.
             nonfinite: A function that returns the names of the weights that are not finite.
         """
-        tried = self._tried
+        attempts = self._attempts_at_start
         self._warn_if_skipped(steps, nonfinite)
         self._warn_if_spiked(steps)
-        self.note_start(steps)
-        if self._tried == tried:
+        self.record_start(steps)
+        if self._attempts_at_start == attempts:
             warn_if_waiting(self._name, waiting, micro_batches)
 
-    def note_start(self, steps: int):
+    def record_start(self, steps: int):
         """Records the steps so far as the start of the next `fit`.
 
         It is called after a load and at the end of each `fit`.
@@ -160,39 +160,48 @@ class Guard:
         Args:
             steps: The optimizer steps taken so far.
         """
-        self._steps, self._tried = steps, steps + self.skipped + self.spikes_so_far
+        self._steps_at_start, self._attempts_at_start = (
+            steps,
+            steps + self.skip_count + self.spike_count,
+        )
 
     def _warn_if_skipped(self, steps, nonfinite):
         """Warns of new skipped steps, unless a loss scale may be why and other steps were taken."""
-        skipped = self.skipped
-        if skipped != self._reported and not (self.is_searching() and steps > self._steps):
+        skip_count = self.skip_count
+        if skip_count != self._reported_skips and not (
+            self.is_searching() and steps > self._steps_at_start
+        ):
             cause = self.advice if nonfinite() else f"{ALL_FINITE_TEXT} {self.advice}"
             warn(
-                f"{self._name}: of {skipped + steps:,} steps, {skipped:,} have been skipped "
+                f"{self._name}: of {skip_count + steps:,} steps, {skip_count:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "
                 "the callback tf_lamb.StopOnDivergence() ends a run where they are many. "
                 f"{cause}"
             )
-        self._reported = skipped
+        self._reported_skips = skip_count
 
     def _warn_if_spiked(self, steps):
         """Warns of spikes, if there are new ones."""
-        spiked = self.spikes_so_far
-        if spiked != self._reported_spikes:
+        spike_count = self.spike_count
+        if spike_count != self._reported_spikes:
             warn(
-                f"{self._name}: of {steps + self.skipped + spiked:,} steps, {spiked:,} have been "
-                "skipped because their gradient was a spike: longer than the mean of "
-                f"{self.window} steps by more than {self.deviations:g} deviations. If they are "
-                "many, raise the deviations in on_spike, or lower the learning rate."
+                f"{self._name}: of {steps + self.skip_count + spike_count:,} steps, "
+                f"{spike_count:,} have been skipped because their gradient was a spike: longer "
+                f"than the mean of {self.window} steps by more than {self.deviations:g} "
+                "deviations. If they are many, raise the deviations in on_spike, or lower the "
+                "learning rate."
             )
-        self._reported_spikes = spiked
+        self._reported_spikes = spike_count
 
 
-def nonfinite(finite: Callable, key: Callable, variables: Sequence, trained: Sequence) -> list[str]:
+def nonfinite_names(
+    which_are_finite: Callable, key: Callable, variables: Sequence, trained: Sequence
+) -> list[str]:
     """Returns the names of the variables that are not finite.
 
     Args:
-        finite: A function of a list of variables, which returns for each whether it is finite.
+        which_are_finite: A function of a list of variables, which returns for each whether it is
+            finite.
         key: A function that returns a key that identifies a variable.
         variables: The variables to check.
         trained: The variables of the optimizer, which are named as in its plan.
@@ -201,7 +210,7 @@ def nonfinite(finite: Callable, key: Callable, variables: Sequence, trained: Seq
     for group in (variables, trained):
         names |= zip(map(key, group), names_of(group), strict=True)
     floats = [variable for variable in variables if "float" in str(variable.dtype)]
-    pairs = zip(floats, finite(floats) if floats else [], strict=True)
+    pairs = zip(floats, which_are_finite(floats) if floats else [], strict=True)
     return [names[key(variable)] for variable, is_finite in pairs if not is_finite]
 
 

@@ -51,7 +51,7 @@ class Layerwise(Reporting):
         """
         return list(map(Slot, self.rule.slots))
 
-    def declared_by(self, plan: plans.Plan) -> list[list[Slot]]:
+    def declare_slots(self, plan: plans.Plan) -> list[list[Slot]]:
         """Returns the slots of each variable of a plan; none where its layer overwrites it."""
         pairs = enumerate(zip(plan.treatments, plan.shapes, strict=True))
         return [
@@ -71,11 +71,11 @@ class Layerwise(Reporting):
             ValueError: if there are gradients, but of frozen variables alone.
         """
         unfrozen = [pair for pair in pairs if not self._is_frozen(pair[1])]
-        with_gradient, trained = (
+        with_gradient, unfrozen_variables = (
             [variable for gradient, variable in group if gradient is not None]
             for group in (pairs, unfrozen)
         )
-        if with_gradient and not trained:
+        if with_gradient and not unfrozen_variables:
             raise ValueError(
                 f"{self.name} was given gradients of frozen variables alone: "
                 f"treatments gives {path_of(with_gradient[0])}, for instance, the rate 0. Leave "
@@ -114,9 +114,9 @@ class Layerwise(Reporting):
                 `use_ema`.
         """
         self._storage = make_storage(self, variables, plan, averages)
-        self._guard.build(self.add_variable, self._counts)
+        self._guard.build(self.add_variable, self._counter_dtype)
         if self._observes:
-            self._storage.shown = self._vectors()
+            self._storage.ratio_vectors = self._make_ratio_vectors()
 
     def _follow_loss_scale(self, move: Callable, scale: Callable) -> None:
         """Registers a dynamic loss scale, which is raised or lowered once an update.
@@ -127,9 +127,9 @@ class Layerwise(Reporting):
             move: The function that raises or lowers the scale by the outcome of an update.
             scale: A function without arguments that returns the scale.
         """
-        self._guard.scaled(move, scale)
+        self._guard.follow_loss_scale(move, scale)
         if self._storage:
-            self._guard.add_counter(self.add_variable, self._counts)
+            self._guard.add_skip_counter(self.add_variable, self._counter_dtype)
 
     def _update_arguments(self) -> dict[str, Any]:
         """Returns the keyword arguments of the `Update` of each framework."""
@@ -152,42 +152,45 @@ class Layerwise(Reporting):
         """
         storage, guard, native = self._storage, self._guard, self._host.native
         indices = list(map(self._index_of, variables))
-        state = storage.state(indices, variables, self._averaged(variables))._replace(
-            skipped=list(map(native, guard.counters)), spikes=list(map(native, guard.spikes))
+        state = storage.state(indices, variables, self._averaged_positions(variables))._replace(
+            skipped=list(map(native, guard.skip_counters)),
+            spikes=list(map(native, guard.spike_variables)),
         )
         return storage.plan.layers(indices, map(self._index_of, missing)), state
 
     def _is_update(self):
         """Returns whether this micro-batch ends an update, as a boolean tensor."""
-        steps = self._growing or self.gradient_accumulation_steps
+        steps = self._accumulation_stages or self.gradient_accumulation_steps
         if not steps:
             return self._xp.convert_to_tensor(True)
         micro_batches = self._host.native(self._storage.micro_step) + 1
         return accumulation.is_due(self._xp, steps, self.iterations, micro_batches)
 
-    def _count(self, trained, outcome):
+    def _count_step(self, variables, outcome):
         """Counts the micro-batch, and the step if the micro-batch ended an update that was taken.
 
         It also changes a dynamic loss scale, and sets the moving averages that the update did not.
 
         Args:
-            trained: The variables of the update.
+            variables: The variables of the update.
             outcome: `TAKEN`, `NONFINITE` or `SPIKE`, a scalar.
         """
         xp, storage = self._xp, self._storage
         is_due = self._is_update()
-        stepped = is_due & xp.equal(outcome, TAKEN)
+        is_step_taken = is_due & xp.equal(outcome, TAKEN)
         if move_scale := self._guard.move_scale:
             move_scale(is_due, xp.equal(outcome, NONFINITE))
-        if storage.steps:
+        if storage.micro_batches:
             storage.count_micro_batch(xp, is_due)
         if self.use_ema:
-            storage.begin_averages(xp, self._host.put, self._averaged(trained), stepped)
-        return self._add_iterations(stepped)
+            storage.set_idle_averages(
+                xp, self._host.put, self._averaged_positions(variables), is_step_taken
+            )
+        return self._add_iterations(is_step_taken)
 
     def _named_state(self) -> named.NamedState:
         """Returns the state by name, which is saved and loaded."""
-        return named.of(self)
+        return named.named_state(self)
 
     def _scalars(self) -> Scalars:
         """Returns the inputs of a step besides gradients and state."""
@@ -200,11 +203,13 @@ class Layerwise(Reporting):
             # The momentum is 0 in the first update, so the averages begin with the weights after
             # it, as in Keras 3. In tf_keras they begin with the weights at the build, which may be
             # random ones that pretrained weights have replaced since.
-            ema_momentum=xp.cast(self.use_ema and self._storage.has_averages > 0, self._widest)
+            ema_momentum=xp.cast(
+                self.use_ema and self._storage.has_averages > 0, self._average_dtype
+            )
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
             decay=factor(xp, decay(self.iterations)) if callable(decay) else None,
-            micro_batches=self._storage.micro_step + 1 if self._storage.steps else None,
+            micro_batches=self._storage.micro_step + 1 if self._storage.micro_batches else None,
             may_overflow=self._guard.is_searching(),
         )
 
@@ -217,12 +222,12 @@ class Layerwise(Reporting):
         warn_if_past_schedule_end(self, lambda: step_of(self))
         if named.has_averages(self):
             keys = {self._var_key(variable) for variable in var_list}
-            for average, stored in self._storage.averaged():
+            for average, stored in self._storage.average_pairs():
                 if self._var_key(stored.weight) in keys:
                     for copy in stored.weight_and_master:
                         self._host.put(copy, average)
         step, micro_batches = step_of(self), self.gradient_accumulation_steps or 1
-        if stages := self._growing:
+        if stages := self._accumulation_stages:
             micro_batches = accumulation.total_micro_batches(stages, step, 1)
         self._guard.warn_at_end(step, waiting_in(self), micro_batches, self.nonfinite_weights)
         self._warn_at_end()

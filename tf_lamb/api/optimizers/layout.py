@@ -23,7 +23,7 @@ from tf_lamb.api.optimizers.frontend import Host, LayerwiseMembers
 from tf_lamb.api.variables import inside
 
 
-class Trained(NamedTuple):
+class TrainedVariable(NamedTuple):
     """A variable that an optimizer was built for.
 
     Attributes:
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
         shapes: Place -> shape, of all variables of the model; empty if the model is not known.
     """
 
-    trained: Sequence[Trained]
+    trained: Sequence[TrainedVariable]
     shapes: Mapping[str, tuple[int, ...]]
 
     def is_placed(self) -> bool:
@@ -70,12 +70,12 @@ def from_text(text: str) -> Layout:
     """Reads the layout that `Layout.to_text` has written."""
     trained, shapes = json.loads(text)
     return Layout(
-        tuple(Trained(path, tuple(shape), place) for path, shape, place in trained),
+        tuple(TrainedVariable(path, tuple(shape), place) for path, shape, place in trained),
         {place: tuple(shape) for place, shape in shapes.items()},
     )
 
 
-def unplaced(paths: Sequence[str], shapes: Sequence) -> Layout:
+def layout_without_places(paths: Sequence[str], shapes: Sequence) -> Layout:
     """Makes a layout of variables of which only paths are known.
 
     Args:
@@ -84,7 +84,10 @@ def unplaced(paths: Sequence[str], shapes: Sequence) -> Layout:
             shapes of its slots.
     """
     return Layout(
-        tuple(Trained(path, shape, None) for path, shape in zip(paths, shapes, strict=True)), {}
+        tuple(
+            TrainedVariable(path, shape, None) for path, shape in zip(paths, shapes, strict=True)
+        ),
+        {},
     )
 
 
@@ -103,7 +106,7 @@ _models: weakref.WeakKeyDictionary[Any, weakref.ref] = weakref.WeakKeyDictionary
 _places: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
 
 
-def note_model(optimizer: Any, model: Any) -> None:
+def record_model(optimizer: Any, model: Any) -> None:
     """Records the model that an optimizer is compiled into.
 
     It is recorded for the optimizer and for each optimizer of this package that it wraps.
@@ -117,7 +120,7 @@ def note_model(optimizer: Any, model: Any) -> None:
             _models[part] = weakref.ref(model)
 
 
-def of(
+def layout_of(
     optimizer: LayerwiseMembers, variables: Sequence, paths: Sequence[str], shapes: Sequence
 ) -> Layout:
     """Returns the `Layout` of an optimizer: the place of each of its variables in its model.
@@ -136,7 +139,7 @@ def of(
     key_of = host.key_of
     places_of_variables = [places.get(key_of(variable), (None,))[0] for variable in variables]
     trained = tuple(
-        Trained(path, tuple(shape), place)
+        TrainedVariable(path, tuple(shape), place)
         for path, shape, place in zip(paths, shapes, places_of_variables, strict=True)
     )
     return Layout(trained, dict(places.values()))
@@ -223,12 +226,12 @@ class Mismatch(ValueError):
     """Says why a saved state cannot be matched to the variables of an optimizer."""
 
 
-def match(there: Layout, here: Layout) -> list[int]:
+def match(saved: Layout, own: Layout) -> list[int]:
     """Finds, for each variable of an optimizer, the saved variable whose state it takes over.
 
     Args:
-        there: The layout of the saved state.
-        here: The layout of the optimizer.
+        saved: The layout of the saved state.
+        own: The layout of the optimizer.
 
     Returns:
         For each variable of `here.trained`, its index in `there.trained`.
@@ -236,19 +239,23 @@ def match(there: Layout, here: Layout) -> list[int]:
     Raises:
         Mismatch: if no saved variable fits a variable, or if several may.
     """
-    is_placed = there.is_placed() and here.is_placed()
-    if is_placed and there.shapes == here.shapes:
-        by_place = {variable.place: i for i, variable in enumerate(there.trained)}
-        return [_found(by_place, trained.place, trained, there, here) for trained in here.trained]
-    paths = [variable.path for variable in there.trained]
-    own_paths = [variable.path for variable in here.trained]
-    if own_paths == paths or (not is_placed and _is_numbered_anew(there.trained, here.trained)):
+    is_placed = saved.is_placed() and own.is_placed()
+    if is_placed and saved.shapes == own.shapes:
+        by_place = {variable.place: i for i, variable in enumerate(saved.trained)}
+        return [
+            _saved_position(by_place, trained.place, trained, saved, own) for trained in own.trained
+        ]
+    paths = [variable.path for variable in saved.trained]
+    own_paths = [variable.path for variable in own.trained]
+    if own_paths == paths or (not is_placed and _may_be_renumbered(saved.trained, own.trained)):
         return list(range(len(own_paths)))
     by_path = {path: i for i, path in enumerate(paths)}
-    matched = [_found(by_path, trained.path, trained, there, here) for trained in here.trained]
-    for variable in here.trained:
+    matched = [
+        _saved_position(by_path, trained.path, trained, saved, own) for trained in own.trained
+    ]
+    for variable in own.trained:
         stem = _stem(variable.path)
-        of_same_shape = (trained for trained in there.trained if trained.shape == variable.shape)
+        of_same_shape = (trained for trained in saved.trained if trained.shape == variable.shape)
         candidates = [trained.path for trained in of_same_shape if _stem(trained.path) == stem]
         if len(candidates) > 1:
             raise Mismatch(
@@ -261,24 +268,24 @@ def match(there: Layout, here: Layout) -> list[int]:
     return matched
 
 
-def _found(table, key, variable, there, here):
+def _saved_position(positions, key, variable, saved, own):
     """Returns `table[key]`, the position of a saved variable; raises Mismatch if there is none.
 
     The other arguments are for the error: the variable of the optimizer, and both layouts.
     """
-    if key in table:
-        return table[key]
-    count = f"it is of {len(there.trained)} variables, and of the {len(here.trained)} here it"
+    if key in positions:
+        return positions[key]
+    count = f"it is of {len(saved.trained)} variables, and of the {len(own.trained)} here it"
     raise Mismatch(f"{count} lacks {variable.path!r}")
 
 
-def _is_numbered_anew(there, here):
+def _may_be_renumbered(saved, own):
     """Returns whether both layouts may be of the same layers, in the same order, renumbered."""
-    if [variable.shape for variable in there] != [variable.shape for variable in here]:
+    if [variable.shape for variable in saved] != [variable.shape for variable in own]:
         return False
     saved_paths, own_paths = (
-        {variable.path for variable in there},
-        {variable.path for variable in here},
+        {variable.path for variable in saved},
+        {variable.path for variable in own},
     )
 
     def may_be_same(old, new):
@@ -286,7 +293,7 @@ def _is_numbered_anew(there, here):
         is_renamed = old not in own_paths and new not in saved_paths
         return old == new or is_renamed or _stem(old) == _stem(new)
 
-    pairs = zip(there, here, strict=True)
+    pairs = zip(saved, own, strict=True)
     return saved_paths != own_paths and all(may_be_same(old.path, new.path) for old, new in pairs)
 
 

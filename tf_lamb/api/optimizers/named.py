@@ -26,8 +26,8 @@ from tf_lamb.api.optimizers.frontend import (
 from tf_lamb.api.variables import as_int, is_ours, names_of, step_of, unwrapped
 from tf_lamb.core.messages import warn
 
-_LAYOUT = "layout"
-_NO_SLOTS = ("average", "master", "accumulator")  # prefixes of arrays that are no slots
+_LAYOUT_KEY = "layout"
+_NON_SLOT_PREFIXES = ("average", "master", "accumulator")  # prefixes of arrays that are no slots
 
 
 class Part(NamedTuple):
@@ -75,13 +75,13 @@ class NamedState(NamedTuple):
     def by_key(self) -> dict[str, Variable]:
         """Returns the variables by their keys in files: `iterations`, `3:dense|kernel:m`."""
         return dict(self.scalars) | {
-            f"{position}:{_escaped(part.name)}:{slot}": variable
+            f"{position}:{_escape_path(part.name)}:{slot}": variable
             for position, part in enumerate(self.parts)
             for slot, variable in part.arrays.items()
         }
 
 
-def of_micro_steps(name: str, steps: int | str) -> str:
+def name_with_micro_steps(name: str, steps: int | str) -> str:
     """Returns the name of an array of unfinished updates, with the number of micro-batches.
 
     The number is in the name because such an array means something else if an update takes
@@ -102,7 +102,7 @@ def has_averages(optimizer) -> bool:
     )
 
 
-def of(optimizer: LayerwiseMembers) -> NamedState:
+def named_state(optimizer: LayerwiseMembers) -> NamedState:
     """Returns the state of an optimizer of this package, in Keras 3 or tf_keras."""
     kind, storage = optimizer.rule.name, optimizer._storage
     scalars = {"iterations": optimizer.iterations}
@@ -113,42 +113,42 @@ def of(optimizer: LayerwiseMembers) -> NamedState:
     if storage is None:
         return NamedState(kind, scalars, ())
     guard = optimizer._guard
-    if guard.counters:
-        scalars["skipped_steps"] = guard.counter
+    if guard.skip_counters:
+        scalars["skipped_steps"] = guard.skip_counter
     if guard.window:
-        scalars["spiked_steps"] = guard.spiked
+        scalars["spiked_steps"] = guard.spike_counter
         # The length is in the name, so that norms are not loaded into a window of another length.
         scalars[f"gradient_norms_of_{guard.window}"] = guard.norms
     parts = storage.parts()
     names, shapes = [part.name for part in parts], [part.shape for part in parts]
-    layout = layouts.of(optimizer, storage.weights, names, shapes)
+    layout = layouts.layout_of(optimizer, storage.weights, names, shapes)
     return NamedState(kind, {**scalars, **storage.scalars()}, parts, layout)
 
 
-def of_measured(optimizer: MeasuringMembers) -> NamedState:
+def measured_state(optimizer: MeasuringMembers) -> NamedState:
     """Returns the state of MeasureNoise or AdaScale, without that of the optimizer inside."""
     kind = optimizer.saved_kind
     scalars = dict(optimizer._meter.state)
     if not scalars:
         return NamedState(kind, {}, ())
     for name in ("micro_step", "squares"):  # these belong to an unfinished update
-        scalars[of_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
+        scalars[name_with_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
     parts = [Part(name, (), {}) for name in optimizer._measured_names]
     return NamedState(kind, scalars, parts)
 
 
 def continue_from(
-    optimizer: LayerwiseMembers, trained: Sequence, every: Sequence, step: int, states: dict,
-    weights: dict, scalars: dict,
+    optimizer: LayerwiseMembers, variables: Sequence, model_variables: Sequence, step: int,
+    states: dict, weights: dict, scalars: dict,
 ) -> set[str]:  # fmt: skip
     """Sets the state of an optimizer of this package, so that it continues after `step` steps.
 
     Slots and scalars that are missing in the arguments get their initial values.
 
     Args:
-        optimizer: The optimizer, which is built here for `trained`.
-        trained: The variables that it trains.
-        every: All variables of the model.
+        optimizer: The optimizer, which is built here for `variables`.
+        variables: The variables that it trains.
+        model_variables: All variables of the model.
         step: The number of optimizer steps taken so far.
         states: For each trained variable, by path, a dict of its arrays by name: slots, average,
             master, accumulator.
@@ -159,22 +159,22 @@ def continue_from(
         The names of those scalars and arrays that the optimizer has no variable for.
     """
     host = optimizer._host
-    optimizer.build(trained)
-    for name, variable in zip(names_of(every), every, strict=True):
+    optimizer.build(variables)
+    for name, variable in zip(names_of(model_variables), model_variables, strict=True):
         if name in weights:
             host.put(variable, weights[name])
-    state = of(optimizer)
-    unplaced = set(scalars) - set(state.scalars)
-    for path, variable in zip(names_of(trained), trained, strict=True):
+    state = named_state(optimizer)
+    dropped = set(scalars) - set(state.scalars)
+    for path, variable in zip(names_of(variables), variables, strict=True):
         part = state.parts[optimizer._index_of(variable)]
-        unplaced |= set(states[path]) - set(part.arrays)
+        dropped |= set(states[path]) - set(part.arrays)
         values = {"average": variable, **states[path]}
         for name, target in part.arrays.items():
             value = values.get(name)
             if value is not None and tuple(value.shape) != tuple(target.shape):
-                value = host.fit(target, part, value)
+                value = host.fit_to_shape(target, part, value)
             if value is None:
-                value = host.initial(target, part.initial.get(name, "zeros"))
+                value = host.initial_value(target, part.initial.get(name, "zeros"))
             host.put(target, value)
     # Averages that `states` does not have were set to the weights above, and count as begun. With
     # has_averages=0 in `scalars` they do not: then the first update sets them to its new weights.
@@ -183,19 +183,21 @@ def continue_from(
         if name != "learning_rate":
             host.put(
                 target,
-                saved_scalars[name] if name in saved_scalars else host.initial(target, "zeros"),
+                saved_scalars[name]
+                if name in saved_scalars
+                else host.initial_value(target, "zeros"),
             )
-    note_load(optimizer)
-    return unplaced
+    record_load(optimizer)
+    return dropped
 
 
-def note_load(optimizer: Any) -> None:
+def record_load(optimizer: Any) -> None:
     """Records that the steps of an optimizer so far were loaded, and not taken by this run.
 
     Warnings at the end of training then count from here.
     """
     if is_ours(optimizer):  # MeasureNoise has no guard of its own
-        optimizer._guard.note_start(step_of(optimizer))
+        optimizer._guard.record_start(step_of(optimizer))
 
 
 def variables_of_saved(
@@ -223,26 +225,26 @@ def variables_of_saved(
     }
 
 
-def where_inside(kind: type | tuple, inside: Callable, otherwise: Callable) -> Callable:
+def method_by_inner_class(kind: type | tuple, inside: Callable, default: Callable) -> Callable:
     """Makes a method of a wrapper that depends on the optimizer which it wraps.
 
     Args:
         kind: A class, or several.
         inside: The method where the wrapper has an instance of `kind` inside.
-        otherwise: The method of all other wrappers.
+        default: The method of all other wrappers.
 
     Returns:
         A function with the wrapper as first argument.
     """
 
     def method(wrapper, *arguments, **keywords):
-        implementation = inside if isinstance(unwrapped(wrapper, kind), kind) else otherwise
+        implementation = inside if isinstance(unwrapped(wrapper, kind), kind) else default
         return implementation(wrapper, *arguments, **keywords)
 
     return method
 
 
-def check_count(name: str, weights: Sequence, *variables: Sequence) -> None:
+def check_weight_count(name: str, weights: Sequence, *variables: Sequence) -> None:
     """Checks that `set_weights` got as many weights as an optimizer has variables.
 
     Args:
@@ -275,7 +277,7 @@ def save(
         store[key] = array(variable)
     store[f"kind:{state.kind}"] = 1
     if state.layout.trained:
-        store[_LAYOUT] = state.layout.to_array()
+        store[_LAYOUT_KEY] = state.layout.to_array()
 
 
 def load(
@@ -299,20 +301,20 @@ def load(
         ValueError: if the state is that of another rule, or of other layers, slots or shapes.
             Nothing is set then.
     """
-    state, saved = optimizer._named_state(), _read(store, array)
-    if reason := _why_nothing_loads(state, saved):
+    state, saved = optimizer._named_state(), _read_store(store, array)
+    if reason := _nothing_loads_reason(state, saved):
         warn(
             f"Skipping variable loading for optimizer {optimizer.name!r}: {reason}. It begins at "
             "step 0."
         )
     else:
-        pairs = _matched(optimizer, state, saved)
+        pairs = _values_to_set(optimizer, state, saved)
         for variable, value in pairs:
             assign(variable, value)
-    note_load(optimizer)
+    record_load(optimizer)
 
 
-class _Saved(NamedTuple):
+class _SavedState(NamedTuple):
     """The keys under which a file holds the state of an optimizer; arrays are read when needed.
 
     Attributes:
@@ -336,11 +338,11 @@ class _Saved(NamedTuple):
 
     def layout(self) -> layouts.Layout | None:
         """Returns the layout in the file; None if an older version wrote the file."""
-        return layouts.from_array(self.value(_LAYOUT)) if _LAYOUT in self.keys else None
+        return layouts.from_array(self.value(_LAYOUT_KEY)) if _LAYOUT_KEY in self.keys else None
 
 
-def _read(store: Mapping[str, Any], array: Callable[[Any], Any]) -> _Saved:
-    """Returns the contents of a store as a `_Saved`.
+def _read_store(store: Mapping[str, Any], array: Callable[[Any], Any]) -> _SavedState:
+    """Returns the contents of a store as a `_SavedState`.
 
     Args:
         store: The mapping from keys to entries.
@@ -354,10 +356,10 @@ def _read(store: Mapping[str, Any], array: Callable[[Any], Any]) -> _Saved:
             path, _, slot = path_and_slot.rpartition(":")
             slots.setdefault(int(position), (path, {}))[1][slot] = key
     kinds = [key.partition(":")[2] for key in keys if key.startswith("kind:")]
-    return _Saved(store, keys, kinds, dict(sorted(slots.items())), array)
+    return _SavedState(store, keys, kinds, dict(sorted(slots.items())), array)
 
 
-def _why_nothing_loads(state: NamedState, saved: _Saved) -> str | None:
+def _nothing_loads_reason(state: NamedState, saved: _SavedState) -> str | None:
     """Returns why loading a file would set nothing; None if it would set something."""
     if not saved.keys:
         return "this file holds none"
@@ -366,8 +368,8 @@ def _why_nothing_loads(state: NamedState, saved: _Saved) -> str | None:
     return None
 
 
-def _matched(
-    optimizer: SavedOptimizer, state: NamedState, saved: _Saved
+def _values_to_set(
+    optimizer: SavedOptimizer, state: NamedState, saved: _SavedState
 ) -> list[tuple[Variable, Any]]:
     """Returns pairs (variable, the value to set), with initial values for what is not saved.
 
@@ -384,30 +386,30 @@ def _matched(
         writer = "another optimizer, or an older version, did"
         if saved.kinds:
             writer = f"{saved.kinds[0]} wrote it"
-        raise _refusal(name, f"{state.kind} did not write this state, {writer}")
+        raise _load_error(name, f"{state.kind} did not write this state, {writer}")
     keys_of_parts = _keys_of_parts(name, state, saved)
     pairs = []
     for scalar, target in state.scalars.items():
         if scalar in saved.keys:
             value = saved.value(scalar)
             if (shape := tuple(value.shape)) != tuple(target.shape):
-                raise _refusal(
+                raise _load_error(
                     name, f"{scalar!r} has shape {shape} in it, and {tuple(target.shape)} here"
                 )
             pairs.append((target, value))
         elif scalar != "learning_rate":
-            pairs.append((target, host.initial(target, "zeros")))
+            pairs.append((target, host.initial_value(target, "zeros")))
     for part, keys in zip(state.parts, keys_of_parts, strict=True):
         for slot, target in part.arrays.items():
             if slot not in keys:
-                pairs.append((target, host.initial(target, part.initial.get(slot, "zeros"))))
+                pairs.append((target, host.initial_value(target, part.initial.get(slot, "zeros"))))
                 continue
             value = saved.value(keys[slot])
             if (shape := tuple(value.shape)) != tuple(target.shape):
-                value = host.fit(target, part, value)
+                value = host.fit_to_shape(target, part, value)
             if value is None:
                 reason = f"{slot!r} of {part.name!r} has shape {shape} in it, and"
-                raise _refusal(name, f"{reason} {tuple(target.shape)} here")
+                raise _load_error(name, f"{reason} {tuple(target.shape)} here")
             pairs.append((target, value))
     for key in saved.keys:
         if "micro_step" in key and key not in state.scalars and int(saved.value(key)):
@@ -418,7 +420,7 @@ def _matched(
     return pairs
 
 
-def _keys_of_parts(name: str, state: NamedState, saved: _Saved) -> Sequence[Mapping[str, str]]:
+def _keys_of_parts(name: str, state: NamedState, saved: _SavedState) -> Sequence[Mapping[str, str]]:
     """Returns, for each variable of the state, the keys of its arrays in the file, by slot.
 
     Args:
@@ -440,7 +442,7 @@ def _keys_of_parts(name: str, state: NamedState, saved: _Saved) -> Sequence[Mapp
             saved_text, own_text = (
                 ", ".join(sorted(slots)) or "nothing" for slots in (saved_slots, own_slots)
             )
-            raise _refusal(
+            raise _load_error(
                 name, f"it has {saved_text} of {part.name!r}, and {own_text} is kept here"
             )
     return matched
@@ -451,7 +453,7 @@ def _positions(name, saved_layout, own_layout):
     try:
         return layouts.match(saved_layout, own_layout)
     except layouts.Mismatch as error:
-        raise _refusal(name, str(error)) from None
+        raise _load_error(name, str(error)) from None
 
 
 def _positions_by_path(name, state, saved_slots, store):
@@ -476,8 +478,8 @@ def _positions_by_path(name, state, saved_slots, store):
     own_positions = [position for position, slots in enumerate(own_shapes) if slots]
     matched = _positions(
         name,
-        layouts.unplaced(paths, shapes),
-        layouts.unplaced(
+        layouts.layout_without_places(paths, shapes),
+        layouts.layout_without_places(
             [state.parts[position].name for position in own_positions],
             [own_shapes[position] for position in own_positions],
         ),
@@ -487,7 +489,7 @@ def _positions_by_path(name, state, saved_slots, store):
         for position, (path, keys) in saved_slots.items()
         if position not in with_slots
     }
-    positions = [without_slots.get(_escaped(part.name), -1) for part in state.parts]
+    positions = [without_slots.get(_escape_path(part.name), -1) for part in state.parts]
     for position, match in zip(own_positions, matched, strict=True):
         positions[position] = list(with_slots)[match]
     return positions
@@ -495,18 +497,18 @@ def _positions_by_path(name, state, saved_slots, store):
 
 def slots_of_rule(names) -> set[str]:
     """Returns those names of arrays that are slots of a rule: no average, master or accumulator."""
-    return {slot for slot in names if not slot.startswith(_NO_SLOTS)}
+    return {slot for slot in names if not slot.startswith(_NON_SLOT_PREFIXES)}
 
 
-def _escaped(path):
+def _escape_path(path):
     """Returns a path as it stands in the keys of files, with `|` in the place of `/`."""
     return path.replace("/", "|")
 
 
-def _refusal(name, why):
+def _load_error(name, reason):
     """Returns the error for a state that an optimizer cannot continue from."""
     return ValueError(
-        f"{name} cannot go on from this state: {why}. Load it into an optimizer like the one that "
-        "was saved, or take weights alone: load them before the optimizer is built. Nothing of it "
-        "was changed."
+        f"{name} cannot go on from this state: {reason}. Load it into an optimizer like the one "
+        "that was saved, or take weights alone: load them before the optimizer is built. Nothing "
+        "of it was changed."
     )

@@ -44,18 +44,18 @@ UNSEEN = (-1.0, -1.0, -1.0, -1.0)  # the four numbers before the first step
 NORMS_AND_RATIO = ("weight_norm", "update_norm", "trust_ratio")
 
 
-def with_ratios() -> str:
+def optimizers_with_ratios() -> str:
     """Returns the names of the optimizers that always have trust ratios: "LAMB, LANS or LARS"."""
     *names, last = [name for name, rule in rules.ALL.items() if rule.always_has_ratio]
     return f"{', '.join(names)} or {last}"
 
 
-def short(number) -> str:
+def three_digits(number) -> str:
     """Formats a number with three digits for a table; None becomes "-"."""
     return "-" if number is None else f"{number:.3g}"
 
 
-def distance(ratio: float, median: float) -> float:
+def log_distance(ratio: float, median: float) -> float:
     """Computes |log(ratio / median)|, which is infinite for a ratio of 0 or a non-finite one.
 
     Args:
@@ -67,12 +67,12 @@ def distance(ratio: float, median: float) -> float:
     return abs(math.log(ratio / median))
 
 
-def vectors(storage, vector_like) -> tuple[tuple, ...]:
+def make_vectors(storage, make_vector) -> tuple[tuple, ...]:
     """Makes the variables in which steps record trust ratios.
 
     Args:
         storage: The `Storage` of a built optimizer.
-        vector_like: A function of a variable and a name, which returns a new variable of four
+        make_vector: A function of a variable and a name, which returns a new variable of four
             numbers, `UNSEEN`, on the devices of the first one.
 
     Returns:
@@ -80,7 +80,7 @@ def vectors(storage, vector_like) -> tuple[tuple, ...]:
     """
     plan, slots = storage.plan, storage.slots
     return tuple(
-        (vector_like(slots_of_variable[0], f"{path.replace('/', '_')}_trust_ratio"),)
+        (make_vector(slots_of_variable[0], f"{path.replace('/', '_')}_trust_ratio"),)
         if slots_of_variable and treatment.adapt
         else ()
         for path, treatment, slots_of_variable in zip(
@@ -89,13 +89,13 @@ def vectors(storage, vector_like) -> tuple[tuple, ...]:
     )
 
 
-def read(plan, shown, values) -> list[Observation]:
+def read(plan, vectors, values) -> list[Observation]:
     """Makes the `Observation` of each variable from the four numbers that are recorded for it.
 
     Args:
         plan: The plan of the optimizer.
-        shown: The result of `vectors`.
-        values: The four values of each vector, in the order of `shown`.
+        vectors: The result of `make_vectors`.
+        values: The four values of each vector, in the order of `vectors`.
 
     Returns:
         The observations, in the order of the plan.
@@ -103,20 +103,20 @@ def read(plan, shown, values) -> list[Observation]:
     first_position: dict = {}
     values, observations = iter(values), []
     for position, (path, treatment, group, vectors_of_variable) in enumerate(
-        zip(plan.names, plan.treatments, plan.groups, shown, strict=True)
+        zip(plan.names, plan.treatments, plan.groups, vectors, strict=True)
     ):
         # A norm runs over `axes` of the view; every index of the other axes is a slice.
         view = treatment.view if treatment.view and treatment.axes is not None else ()
         slices = math.prod(size for axis, size in enumerate(view) if axis not in treatment.axes)
         layer = first_position.setdefault(group or position, position)
-        unseen = Observation(path, layer, group, slices if vectors_of_variable else 0)
+        blank = Observation(path, layer, group, slices if vectors_of_variable else 0)
         observations.append(
-            unseen._replace(**_named(next(values))) if vectors_of_variable else unseen
+            blank._replace(**_observed_fields(next(values))) if vectors_of_variable else blank
         )
     return observations
 
 
-def _named(values):
+def _observed_fields(values):
     """Returns field of `Observation` -> value of a vector's numbers; {} before the first step."""
     *numbers, clipped = values
     if clipped < 0:
@@ -124,7 +124,7 @@ def _named(values):
     return {**dict(zip(NORMS_AND_RATIO, numbers, strict=True)), "clipped": int(clipped)}
 
 
-def starts_to_observe(optimizer) -> bool:
+def start_observing(optimizer) -> bool:
     """Makes an optimizer observe its trust ratios, if it has any.
 
     Returns:
@@ -133,11 +133,11 @@ def starts_to_observe(optimizer) -> bool:
     return optimizer.has_trust_ratios() and optimizer.observe_trust_ratios()
 
 
-def observed(optimizer):
+def optimizer_to_observe(optimizer):
     """Returns the optimizer inside its wrappers, whose trust ratios are to be shown.
 
     Raises:
         TypeError: if it is not an optimizer of this package.
     """
-    subject = f"shows the trust ratios of tf_lamb's {with_ratios()}"
+    subject = f"shows the trust ratios of tf_lamb's {optimizers_with_ratios()}"
     return ours_inside(optimizer, "TrustRatios", subject)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_lamb.api.optimizers import observation
 from tf_lamb.api.optimizers.configured import Configured
-from tf_lamb.api.optimizers.guard import nonfinite
+from tf_lamb.api.optimizers.guard import nonfinite_names
 from tf_lamb.api.variables import value_of
 from tf_lamb.core import plan as plans
 
@@ -91,23 +91,23 @@ class Reporting(Configured):
         if not self.has_trust_ratios():
             remedy = "give it bounds, such as {'trust_ratio': (None, None)}"
             if not self.rule.has_ratio:
-                remedy = f"train with {observation.with_ratios()}"
+                remedy = f"train with {observation.optimizers_with_ratios()}"
             raise TypeError(
                 f"{self.name} has no trust ratios to show: {remedy}, or leave TrustRatios out."
             )
         is_new, self._observes = not self._observes, True
         if self._storage:
             if is_new:
-                self._storage.shown = self._vectors()
+                self._storage.ratio_vectors = self._make_ratio_vectors()
             # Otherwise variables that are frozen now would keep their old numbers.
             for vector in self._storage.vectors():
                 vector.assign(observation.UNSEEN)
         return is_new
 
-    def _vectors(self):
+    def _make_ratio_vectors(self):
         """Makes the vectors in which steps record trust ratios, for a built optimizer."""
-        vector_like = functools.partial(self._host.vector_like, self)
-        return observation.vectors(self._storage, vector_like)
+        make_vector = functools.partial(self._host.observation_vector, self)
+        return observation.make_vectors(self._storage, make_vector)
 
     def trust_ratios(self) -> list[observation.Observation]:
         """Reads the `Observation` of each variable in the latest step. It waits for the device.
@@ -115,24 +115,24 @@ class Reporting(Configured):
         Raises:
             ValueError: if the optimizer is not built or does not observe its trust ratios.
         """
-        if not (self._storage and self._storage.shown):
+        if not (self._storage and self._storage.ratio_vectors):
             raise ValueError(
                 f"{self.name} has no trust ratios on show: call observe_trust_ratios() before the "
                 "first step, and train a step."
             )
         vectors = self._storage.vectors()
         values = self._host.fetch(vectors) if vectors else []
-        return observation.read(self._planner.plan, self._storage.shown, values)
+        return observation.read(self._planner.plan, self._storage.ratio_vectors, values)
 
     @property
     def skipped_steps(self) -> int:
         """The number of steps skipped so far because a gradient was not finite."""
-        return self._guard.skipped
+        return self._guard.skip_count
 
     @property
     def spiked_steps(self) -> int:
         """The number of steps skipped so far because their gradient was a spike."""
-        return self._guard.spikes_so_far
+        return self._guard.spike_count
 
     @property
     def gradient_norm(self) -> float | None:
@@ -149,7 +149,7 @@ class Reporting(Configured):
         """
         trained = self._planner.variables
         weights = trained if model is None else model.weights
-        return nonfinite(self._host.which_are_finite, self._var_key, weights, trained)
+        return nonfinite_names(self._host.which_are_finite, self._var_key, weights, trained)
 
     def state_of(self, index: int) -> dict[str, Any]:
         """Returns a dict of the slots of a variable by name, with its "average" if there is one.

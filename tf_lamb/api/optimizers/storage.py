@@ -19,7 +19,7 @@ class Storage:
 
     Attributes:
         plan: The plan of the build.
-        declared: The slots of each variable, as its rule declares them.
+        declared_slots: The slots of each variable, as its rule declares them.
         weights: The variables that the optimizer trains.
         slots: The slot arrays of each variable, in the order of the rule; none where its layer
             overwrites the variable.
@@ -30,16 +30,17 @@ class Storage:
         micro_step: The counter of micro-batches in this update; None without accumulation.
         has_averages: A scalar that is 0 before the first update, while the averages are still equal
             to the weights, and 1 afterwards; None without `use_ema`.
-        steps: Micro-batches of an update, or "growing" if their number changes. It is part of the
-            names under which sums are saved. None without accumulation.
-        shown: For each variable a tuple of the vector in which a step records its trust ratio
-            (`observation.vectors`); empty if the optimizer does not observe its trust ratios.
+        micro_batches: Micro-batches of an update, or "growing" if their number changes. It is part
+            of the names under which sums are saved. None without accumulation.
+        ratio_vectors: For each variable a tuple of the vector in which a step records its trust
+            ratio (`observation.make_vectors`); empty if the optimizer does not observe its trust
+            ratios.
         native: A function that returns the variable that updates work on for a variable of Keras:
             TensorFlow's own if there is one.
     """
 
     plan: Plan
-    declared: Sequence[Sequence[Slot]]
+    declared_slots: Sequence[Sequence[Slot]]
     weights: Sequence[Variable]
     slots: Sequence[Sequence[Variable]]
     masters: Sequence[Variable | None]
@@ -47,24 +48,27 @@ class Storage:
     accumulators: Sequence[Variable] = ()
     micro_step: Variable | None = None
     has_averages: Variable | None = None
-    steps: int | str | None = None
-    shown: Sequence[tuple] = ()
+    micro_batches: int | str | None = None
+    ratio_vectors: Sequence[tuple] = ()
     native: Callable[[Variable | None], Any] = lambda variable: variable
 
-    def state(self, indices: Sequence[int], weights: Sequence, averaged: set[int]) -> State:
+    def state(
+        self, indices: Sequence[int], weights: Sequence, averaged_positions: set[int]
+    ) -> State:
         """Returns the variables that a step changes.
 
         Args:
             indices: The positions in the build of the variables that have a gradient.
             weights: These variables.
-            averaged: The positions of the variables whose moving averages this step updates.
+            averaged_positions: The positions of the variables whose moving averages this step
+                updates.
 
         Returns:
             The `State` of the step. Its `dropped_accumulators` has the accumulators of all other
             variables, except those that the plan freezes.
         """
         native, sums = self.native, self.accumulators
-        stopped = set(range(len(sums))) - self.plan.frozen - set(indices)
+        without_gradient = set(range(len(sums))) - self.plan.frozen - set(indices)
         return State(
             [
                 Stored(
@@ -77,10 +81,10 @@ class Storage:
             [native(sums[i]) for i in indices] if sums else [],
             [
                 (native(average), Stored(native(weight), (), native(master)))
-                for average, (weight, _, master) in self.averaged(averaged)
+                for average, (weight, _, master) in self.average_pairs(averaged_positions)
             ],
-            [self.shown[i] for i in indices] if self.shown else [],
-            dropped_accumulators=[native(sums[i]) for i in sorted(stopped)],
+            [self.ratio_vectors[i] for i in indices] if self.ratio_vectors else [],
+            dropped_accumulators=[native(sums[i]) for i in sorted(without_gradient)],
         )
 
     def count_micro_batch(self, xp: Any, is_due: Any) -> None:
@@ -94,7 +98,9 @@ class Storage:
         micro_batches = micro_step + 1
         micro_step.assign(xp.where(is_due, xp.zeros_like(micro_batches), micro_batches))
 
-    def begin_averages(self, xp: Any, put: Callable, moved: set[int], stepped: Any) -> None:
+    def set_idle_averages(
+        self, xp: Any, put: Callable, updated_positions: set[int], is_step_taken: Any
+    ) -> None:
         """Sets the moving averages that this step does not update.
 
         Until the first update they are equal to their weights. The average of a frozen variable
@@ -103,29 +109,31 @@ class Storage:
         Args:
             xp: The array namespace.
             put: A function that assigns a value to a variable.
-            moved: The positions of the variables whose averages the step updates.
-            stepped: Whether an update was taken, a boolean scalar.
+            updated_positions: The positions of the variables whose averages the step updates.
+            is_step_taken: Whether an update was taken, a boolean scalar.
         """
         has_averages, frozen = self.native(self.has_averages), self.plan.frozen
-        unmoved = set(range(len(self.weights))) - frozen - moved
-        for average, stored in self.averaged(unmoved):
+        idle_positions = set(range(len(self.weights))) - frozen - updated_positions
+        for average, stored in self.average_pairs(idle_positions):
             current, initial = map(xp.convert_to_tensor, (average, self.native(stored.weight)))
             average.assign(xp.where(has_averages > 0, current, xp.cast(initial, current.dtype)))
-        for average, stored in self.averaged(frozen):
+        for average, stored in self.average_pairs(frozen):
             put(average, stored.weight)
-        has_averages.assign(xp.maximum(has_averages, xp.cast(stepped, has_averages.dtype)))
+        has_averages.assign(xp.maximum(has_averages, xp.cast(is_step_taken, has_averages.dtype)))
 
     def vectors(self) -> list:
         """Returns all vectors in which steps record trust ratios, in one list."""
-        return [vector for of_variable in self.shown for vector in of_variable]
+        return [
+            vector for vectors_of_variable in self.ratio_vectors for vector in vectors_of_variable
+        ]
 
-    def averaged(self, of: Iterable[int] | None = None) -> list[tuple[Any, Stored]]:
+    def average_pairs(self, positions: Iterable[int] | None = None) -> list[tuple[Any, Stored]]:
         """Returns pairs of a moving average and the `Stored` of its variable, without slots.
 
         Args:
-            of: The positions of the variables. Defaults to None: all variables.
+            positions: The positions of the variables. Defaults to None: all variables.
         """
-        positions = range(len(self.weights)) if of is None else set(of)
+        positions = range(len(self.weights)) if positions is None else set(positions)
         triples = zip(self.averages, self.weights, self.masters, strict=False)
         return [
             (average, Stored(weight, (), master))
@@ -135,15 +143,15 @@ class Storage:
 
     def slots_of(self, index: int) -> dict[str, Variable]:
         """Returns a dict of the slots of a variable by name, with its "average" if there is one."""
-        names = (slot.name for slot in self.declared[index])
+        names = (slot.name for slot in self.declared_slots[index])
         slots = dict(zip(names, self.slots[index], strict=True))
-        return {**slots, **dict(("average", average) for average, _ in self.averaged({index}))}
+        return {**slots, **dict(("average", average) for average, _ in self.average_pairs({index}))}
 
     def scalars(self) -> dict[str, Variable]:
         """Returns a dict of the scalars in here, by the names under which they are saved."""
         scalars: dict[str, Variable] = {}
-        if self.steps and self.micro_step is not None:
-            scalars[named.of_micro_steps("micro_step", self.steps)] = self.micro_step
+        if self.micro_batches and self.micro_step is not None:
+            scalars[named.name_with_micro_steps("micro_step", self.micro_batches)] = self.micro_step
         if self.has_averages is not None:
             scalars["has_averages"] = self.has_averages
         return scalars
@@ -155,9 +163,11 @@ class Storage:
             arrays = self.slots_of(i)
             if (master := self.masters[i]) is not None:
                 arrays["master"] = master
-            if self.steps:
-                arrays[named.of_micro_steps("accumulator", self.steps)] = self.accumulators[i]
-            initial = {slot.name: slot.initial for slot in self.declared[i]}
+            if self.micro_batches:
+                arrays[named.name_with_micro_steps("accumulator", self.micro_batches)] = (
+                    self.accumulators[i]
+                )
+            initial = {slot.name: slot.initial for slot in self.declared_slots[i]}
             parts.append(named.Part(name, shape, arrays, initial))
         return parts
 
@@ -176,31 +186,31 @@ def make_storage(
     Returns:
         The storage.
     """
-    declared = optimizer.declared_by(plan)
+    declared_slots = optimizer.declare_slots(plan)
     slots, masters = [], []
-    for variable, slots_of_variable in zip(variables, declared, strict=True):
-        slots.append(_slots(optimizer, variable, slots_of_variable))
-        masters.append(_master(optimizer, variable))
+    for variable, slots_of_variable in zip(variables, declared_slots, strict=True):
+        slots.append(_add_slots(optimizer, variable, slots_of_variable))
+        masters.append(_add_master(optimizer, variable))
     native = optimizer._host.native
-    storage = Storage(plan, declared, variables, slots, masters, native=native)
+    storage = Storage(plan, declared_slots, variables, slots, masters, native=native)
     if optimizer.use_ema:
         storage.averages = averages
-        storage.has_averages = _counter(optimizer, "has_averages")
+        storage.has_averages = _add_counter(optimizer, "has_averages")
     if steps := optimizer.gradient_accumulation_steps:
         # The name of a sum lacks the stages of a growing batch, so that other stages can load it.
-        storage.steps = "growing" if optimizer._growing else steps
-        storage.micro_step = _counter(optimizer, "micro_step")
+        storage.micro_batches = "growing" if optimizer._accumulation_stages else steps
+        storage.micro_step = _add_counter(optimizer, "micro_step")
         storage.accumulators = optimizer._host.accumulators(optimizer, variables)
     return storage
 
 
-def _counter(optimizer: LayerwiseMembers, name: str) -> Variable:
+def _add_counter(optimizer: LayerwiseMembers, name: str) -> Variable:
     """Adds a scalar variable that counts."""
-    return optimizer.add_variable((), dtype=optimizer._counts, name=name)
+    return optimizer.add_variable((), dtype=optimizer._counter_dtype, name=name)
 
 
-def _slots(
-    optimizer: LayerwiseMembers, variable: Variable, declared: Sequence[Slot]
+def _add_slots(
+    optimizer: LayerwiseMembers, variable: Variable, declared_slots: Sequence[Slot]
 ) -> tuple[Variable, ...]:
     """Adds the slots of a variable in their dtypes, and returns them as a tuple."""
     is_double = optimizer._host.native(variable).dtype == "float64"
@@ -213,11 +223,11 @@ def _slots(
             slot.shape,
             slot.initial,
         )
-        for slot in declared
+        for slot in declared_slots
     )
 
 
-def _master(optimizer: LayerwiseMembers, variable: Variable) -> Variable | None:
+def _add_master(optimizer: LayerwiseMembers, variable: Variable) -> Variable | None:
     """Makes the float32 master of a half-precision variable; returns None where none is due."""
     is_half = optimizer._host.native(variable).dtype in ("float16", "bfloat16")
     if optimizer._settings.dtypes.masters and is_half and not is_overwritten(variable):

@@ -9,7 +9,7 @@ from official.modeling.optimization import ema_optimizer, optimizer_factory
 from official.modeling.optimization.configs import optimization_config, optimizer_config
 
 import tf_lamb.tf_keras
-from tf_lamb.api.optimizers.observation import starts_to_observe
+from tf_lamb.api.optimizers.observation import start_observing
 from tf_lamb.core import rules
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.experiments.schedules import is_steered, settings_of
@@ -127,7 +127,7 @@ def build(
     if trust_ratios_every is not None:
         optimizer.observe_trust_ratios()  # raises for an optimizer that has no trust ratios
     if divergence_report:
-        starts_to_observe(optimizer)
+        start_observing(optimizer)
     adascale, measure_noise = dict(adascale or {}), dict(measure_noise or {})
     adascale.pop("base_steps", None)  # a setting of the runner
     is_measured = measure_noise.pop("enabled", False)

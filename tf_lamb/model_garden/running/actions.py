@@ -12,7 +12,7 @@ from absl import logging
 
 from tf_lamb.api.callbacks.divergence import Diagnosis
 from tf_lamb.api.callbacks.trust_ratios import History
-from tf_lamb.api.optimizers.observation import observed
+from tf_lamb.api.optimizers.observation import optimizer_to_observe
 from tf_lamb.api.variables import step_of
 from tf_lamb.core import checks, noise
 from tf_lamb.tensorflow.summaries import Writer
@@ -159,7 +159,7 @@ class TrustRatios:
 
     def __init__(self, optimizer, directory=None, every=100):
         self._every = checks.integer("every", every)
-        optimizer = observed(optimizer)
+        optimizer = optimizer_to_observe(optimizer)
         if optimizer.observe_trust_ratios() and optimizer.has_traced_a_step():
             raise ValueError(
                 "TrustRatios was made after the first step, which does not leave its trust ratios "

@@ -68,7 +68,7 @@ class Trainer(base_trainer.Trainer):
         super().__init__(config, task, model, optimizer, *args, **kwargs)
         # An optimizer that knows its model saves the place of each variable in it, so that
         # checkpoints match layers by their places, and not by their order.
-        layout.note_model(optimizer, model)
+        layout.record_model(optimizer, model)
         if (measuring_optimizer := measuring(optimizer)) is not None:
             try:  # here its errors stop the run before any step
                 measuring_optimizer.build(model.trainable_variables)
