@@ -72,8 +72,8 @@ def without_shared_arguments(app, what, name, value, options, lines):
     if what != "class" or not hasattr(value, "settings_class"):
         return
     keys, text, names = value.settings_class.keys, "\n".join(lines) + "\n", []
-    for argument, entry in settings._ENTRIES.items():
-        entry = entry.replace("{{keys}}", "\n".join(settings._KEYS[key] for key in keys))
+    for argument, entry in settings._DOCS_BY_ARGUMENT.items():
+        entry = entry.replace("{{keys}}", "\n".join(settings._DOCS_BY_KEY[key] for key in keys))
         if (entry := textwrap.indent(entry, "    ") + "\n") in text:
             text = text.replace(entry, "")
             names.append(argument)
@@ -98,13 +98,13 @@ class SharedArguments(SphinxDirective):
     def run(self):
         """Returns a definition list; the keys of `treatments` are a list within it."""
         lines = []
-        for name, entry in settings._ENTRIES.items():
+        for name, entry in settings._DOCS_BY_ARGUMENT.items():
             text = entry.partition(": ")[2].replace("{{keys}}", "")
             lines += [
                 f"``{name}``",
                 *(f"    {escaped(line.strip())}" for line in text.splitlines() if line),
             ]
-            for key in settings._KEYS.values() if name == "treatments" else ():
+            for key in settings._DOCS_BY_KEY.values() if name == "treatments" else ():
                 first, *others = map(escaped, textwrap.dedent(key).splitlines())
                 lines += ["", f"    * {first}", *(f"      {other.strip()}" for other in others)]
             lines.append("")

@@ -126,7 +126,7 @@ def test_what_is_left_open_follows_the_device(frontend):
     ours = FRONTENDS[frontend][1]
 
     def on(accelerated, optimizer):
-        rule = optimizer._settings.for_rule(accelerated)
+        rule = optimizer._settings.rule_arguments(accelerated)
         return rule["product_dtype"], getattr(rule["form"], "renewal", None)
 
     assert on(True, ours.Muon()) == ("bfloat16", None)

@@ -232,17 +232,17 @@ def test_a_value_is_shown_in_short_or_not_at_all(value, word, name):
     assert len(str(caught.value)) < 700 and "xxxx" not in str(caught.value)
 
 
-@pytest.mark.parametrize("entry", WORDS, ids=[entry.words for entry in WORDS])
+@pytest.mark.parametrize("entry", WORDS, ids=[entry.foreign_arguments for entry in WORDS])
 def test_an_entry_is_reached_by_every_optimizer_that_it_is_for(entry):
     values = {name: 0.5 if value is ... else value for name, value in entry.conditions.items()}
     reached = []
     for name in entry.classes or tf_lamb.core.rules.OURS:
         cls = getattr(tf_lamb.keras, name)
         known = inspect.signature(cls).parameters
-        assert entry.arguments.keys() <= known.keys() or not entry.classes
-        if entry.arguments.keys() <= known.keys() and not values.keys() <= known.keys():
+        assert entry.replacing_arguments.keys() <= known.keys() or not entry.classes
+        if entry.replacing_arguments.keys() <= known.keys() and not values.keys() <= known.keys():
             with pytest.raises(TypeError, match="has no argument"):
                 cls(**values)
-            new, said, _ = arguments.translation(cls, values)
-            reached.append(entry.note in said and entry.arguments.keys() <= new.keys())
+            new, said, _ = arguments.translate(cls, values)
+            reached.append(entry.note in said and entry.replacing_arguments.keys() <= new.keys())
     assert any(reached) and (all(reached) or not entry.classes)

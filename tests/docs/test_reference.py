@@ -110,7 +110,7 @@ def test_what_all_optimizers_share_is_said_once(name, site):
     (told,) = re.findall(r"^And :ref:.*$", text, re.MULTILINE)
     named = [word for word in re.findall(r"`(\w+)`", told) if word != "treatments"]
     assert {*own, *named, "treatments"} == {*inspect.signature(value).parameters}
-    assert not {*own} & {*named} and {*named} <= {*settings._ENTRIES}
+    assert not {*own} & {*named} and {*named} <= {*settings._DOCS_BY_ARGUMENT}
     assert all(f'"{key}"' in told for key in value.settings_class.keys)
     assert {*settings.DEFAULTS} - {"treatments"} <= {*named}
 

@@ -13,11 +13,11 @@ BEGIN, END = "<!-- words: tests/support/words.py writes this table -->\n", "<!--
 
 def row(entry):
     """A line of the table."""
-    code = {None: "cannot be had", "": "nothing"}.get(entry.becomes, f"`{entry.becomes}`")
-    same = " or ".join(f"`{value!r}`" for value in entry.same)
+    code = {None: "cannot be had", "": "nothing"}.get(entry.replacement, f"`{entry.replacement}`")
+    same = " or ".join(f"`{value!r}`" for value in entry.noop)
     notes = [entry.note, f"With {same} write nothing." if same else ""]
     cells = [
-        f"`{entry.words}`",
+        f"`{entry.foreign_arguments}`",
         entry.packages,
         ", ".join(entry.classes),
         code,

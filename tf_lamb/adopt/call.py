@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tf_lamb.adopt.sources import Source
 from tf_lamb.api.migration.changes import argument_changes
-from tf_lamb.api.optimizers.arguments import Code, shown, translation
+from tf_lamb.api.optimizers.arguments import Code, short_code, translate
 from tf_lamb.core import rules
 
 _LEGACY_ARGUMENTS = ("lr", "decay", "weight_decay_rate", "clipnorm", "clipvalue", "global_clipnorm")
@@ -78,13 +78,13 @@ def translate_call(
         return Translation((), {}, (), obstacles)
     notes = _remove_without_counterpart(source, values)
     signature = inspect.signature(source.cls).parameters
-    replacement = translation(source.cls, values, keras_name)
+    replacement = translate(source.cls, values, keras_name)
     unchanged = tuple(
         name for name in values if name in signature and name not in replacement.arguments
     )
     if obstacles := _why_untranslatable(replacement):
         return Translation(unchanged, {}, (), obstacles)
-    code_by_value = {shown(value): code_by_name[name] for name, value in values.items()}
+    code_by_value = {short_code(value): code_by_name[name] for name, value in values.items()}
     new_arguments = {
         name: code_by_value.get(text, text) for name, text in replacement.arguments.items()
     }
@@ -102,7 +102,7 @@ def translate_call(
         notes.append("Nothing is added to keep the steps, as ** may pass it, too.")
     if same_steps and has_all_arguments:
         added_arguments = {
-            name: shown(peer_value) for name, (peer_value, _) in differing_values.items()
+            name: short_code(peer_value) for name, (peer_value, _) in differing_values.items()
         }
         new_arguments |= added_arguments
         if added_arguments:
@@ -166,7 +166,7 @@ def _remove_without_counterpart(source, values) -> list[str]:
         config = {**source.defaults, **values}
         values.pop("adam_weight_decay", None)
         if config["adam_weight_decay"] != config["weight_decay"]:
-            adam_decay = shown(config["adam_weight_decay"])
+            adam_decay = short_code(config["adam_weight_decay"])
             notes.append(
                 f"Keras decays Adam's variables by adam_weight_decay={adam_decay}; here "
                 "weight_decay is for all, and exclude_from_weight_decay for what has none."
@@ -179,8 +179,8 @@ def _remove_without_counterpart(source, values) -> list[str]:
 def _why_untranslatable(replacement):
     """Returns why a translation cannot be written into the script, a sentence each."""
     sentences = []
-    if replacement.impossible:
-        words_text = ", ".join(replacement.impossible)
+    if replacement.unsupported:
+        words_text = ", ".join(replacement.unsupported)
         sentences.append(f"nothing here stands for {words_text}. {replacement.notes}".strip())
     hidden = [name for name, text in replacement.arguments.items() if "..." in text]
     if hidden:
@@ -257,6 +257,6 @@ def _differing_entries(form, other_form):
 def _difference_sentence(name, peer_value, our_value):
     """Returns the sentence on an argument that differs, and on the value that keeps the updates."""
     meaning = _DIFFERENCE_TEXTS.get(
-        name, f"{name} is {shown(peer_value)} there, and {shown(our_value)} here"
+        name, f"{name} is {short_code(peer_value)} there, and {short_code(our_value)} here"
     )
-    return f"{meaning[0].upper()}{meaning[1:]}; {name}={shown(peer_value)} keeps it."
+    return f"{meaning[0].upper()}{meaning[1:]}; {name}={short_code(peer_value)} keeps it."

@@ -73,8 +73,8 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
         trained_positions = set(map(optimizer._index_of, model.trainable_variables))
         if frozen := [name for i, name in enumerate(plan.names) if i not in trained_positions]:
             print_fn(f"Not trained now: {', '.join(frozen)}.")
-        plan = optimizer._planner.plan_now()
-    optimizer._planner.show(plan, print_fn)
+        plan = optimizer._planner.current_plan()
+    optimizer._planner.print_plan(plan, print_fn)
 
 
 def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:

@@ -61,4 +61,4 @@ def _register_user_class(cls):
     return keras.saving.register_keras_serializable(package="user")(cls)
 
 
-optimizer_of = user_rule.maker(LayerwiseOptimizer, _register_user_class)
+optimizer_of = user_rule.make_optimizer_of(LayerwiseOptimizer, _register_user_class)

@@ -54,7 +54,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
                 settings.gradient_accumulation_steps
             ),
             loss_scale_factor=settings.loss_scale_factor,
-            **settings.host(),
+            **settings.host_arguments(),
         )
         self._store_settings(settings, learning_rate)
 

@@ -46,7 +46,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
                 f"loss_scale_factor={settings.loss_scale_factor:g} is an argument of Keras 3. In "
                 "tf_keras, put tf_keras.mixed_precision.LossScaleOptimizer around the optimizer."
             )
-        host_arguments = settings.host()
+        host_arguments = settings.host_arguments()
         if host_arguments["name"] is None:
             name = type(self).__name__.lower()
             uid = tf_keras.backend.get_uid(name) - 1

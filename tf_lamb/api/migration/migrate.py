@@ -393,8 +393,10 @@ def _prepare_migration(source, optimizer, variables, model, weights, rename, fre
     weights_to_set = _weights_to_set(source, model, rename) if weights else {}
     parameters = inspect.signature(type(optimizer)).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
-    not_adapted = optimizer.settings_class.not_adapted
-    changes = argument_changes(arguments, config, defaults, source.omitted_arguments, not_adapted)
+    default_exclusions = optimizer.settings_class.default_exclusions
+    changes = argument_changes(
+        arguments, config, defaults, source.omitted_arguments, default_exclusions
+    )
     changes |= muon_changes(source.all_arguments, config)
     changes |= averaging_changes(source.all_arguments, config)
     changes |= {name: (value, None) for name, value in source.unknown_arguments.items()}

@@ -10,8 +10,8 @@ from typing import Any
 
 from tf_lamb.api.migration.changes import AVERAGING_ARGUMENTS, MUON_CONSTANTS, is_same_value
 from tf_lamb.api.optimizers import named
-from tf_lamb.api.optimizers.lamb import ADDONS_HAS, decayed
-from tf_lamb.api.optimizers.settings import EXCLUSIONS, plain
+from tf_lamb.api.optimizers.lamb import ADDONS_ARGUMENTS, inverse_time_decay
+from tf_lamb.api.optimizers.settings import EXCLUSIONS, round_to_seven_digits
 from tf_lamb.api.variables import numpy_of
 from tf_lamb.core.patterns import exact_pattern, model_name
 from tf_lamb.core.rules.muon import JORDAN
@@ -66,18 +66,20 @@ class Peer:
                 target[key] = (
                     self.fixed_arguments[name]
                     if name in self.fixed_arguments
-                    else plain(config[key])
+                    else round_to_seven_digits(config[key])
                 )
         if "classic_momentum" in source_config:
             result["form"] = _LARS_FORMS[
                 "inside" if source_config["classic_momentum"] else "outside"
             ]
         if source_config.keys() >= {*_COEFFICIENT_ARGUMENTS}:
-            triple = [plain(source_config[name]) for name in _COEFFICIENT_ARGUMENTS]
+            triple = [round_to_seven_digits(source_config[name]) for name in _COEFFICIENT_ARGUMENTS]
             if not is_same_value(triple, list(JORDAN)):
                 result["form"]["coefficients"] = triple
-        if (decay := plain(source_config.get("decay"))) and _is_number(result.get("learning_rate")):
-            result["learning_rate"] = decayed(result["learning_rate"], decay)
+        if (decay := round_to_seven_digits(source_config.get("decay"))) and _is_number(
+            result.get("learning_rate")
+        ):
+            result["learning_rate"] = inverse_time_decay(result["learning_rate"], decay)
         return result
 
     def unknown_arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,13 +304,17 @@ _LARS_ARGUMENTS = (
     "clipnorm", "clipvalue", "global_clipnorm", *EXCLUSIONS,
 )  # fmt: skip
 ADDONS_LAMB = Peer(
-    "TensorFlow Addons LAMB", "LAMB", _MOMENT_SLOTS, ADDONS_HAS, handled_elsewhere=_LEGACY_ARGUMENTS
+    "TensorFlow Addons LAMB",
+    "LAMB",
+    _MOMENT_SLOTS,
+    ADDONS_ARGUMENTS,
+    handled_elsewhere=_LEGACY_ARGUMENTS,
 )
 # In both packages the class has this name, and its config has no exclusion lists, so that the
 # package cannot be known.
 OLDER_LAMB = Peer(
-    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENT_SLOTS, ADDONS_HAS,
-    handled_elsewhere=_LEGACY_ARGUMENTS,
+    "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENT_SLOTS,
+    ADDONS_ARGUMENTS, handled_elsewhere=_LEGACY_ARGUMENTS,
 )  # fmt: skip
 GARDEN_LARS = Peer(
     "Model Garden LARS",
@@ -325,7 +331,7 @@ _KERAS_ARGUMENTS = (
 )
 KERAS_LAMB = Peer(
     "keras.optimizers.Lamb", "LAMB", {"momentum": "m", "velocity": "v"},
-    (*ADDONS_HAS[:-1], *_KERAS_ARGUMENTS),
+    (*ADDONS_ARGUMENTS[:-1], *_KERAS_ARGUMENTS),
     {"weight_decay_mode": "decoupled", "exclude_from_layer_adaptation": []},
 )  # fmt: skip
 

@@ -107,7 +107,7 @@ class AdaScale(MeasureNoise):
     _take_rate: Callable  # makes the inner optimizer read a `Rate` instead of its learning rate
     _adaptive: tuple  # the Keras classes among them that keep second moments
 
-    @arguments.answered
+    @arguments.answer_unknown_arguments
     def __init__(
         self, inner: Any, scale: float, *, preconditioned: bool | None = None,
         smoothing: float = 0.99, name: str = "adascale",

@@ -74,7 +74,7 @@ class MeasureNoise:
     _dense: Callable  # a gradient and its variable -> the gradient as an array
     _sums: Callable  # (gradient, variable) pairs -> pairs whose gradients are sums over replicas
 
-    @arguments.answered
+    @arguments.answer_unknown_arguments
     def __init__(self, inner: Any, *, smoothing: float = 0.99, name: str = "measured"):
         self._check_inner(inner)
         self._wrap(inner, checks.text("name", name))

@@ -94,7 +94,7 @@ class Configured(_Host):
 
     def __setattr__(self, name, value):
         settings = self.__dict__.get("_settings")
-        if settings and name in settings.read_once():
+        if settings and name in settings.fixed_arguments():
             raise AttributeError(
                 f"{name} of {self.name} was read when it was made, and setting it to {value!r} "
                 f"would change nothing. Make another: {type(self).__name__}.from_config("
@@ -189,7 +189,7 @@ class Configured(_Host):
                 "exclude_from_weight_decay() was called on an optimizer that is built already. "
                 "Call it before the first step, or make a new optimizer."
             )
-        self._planner.exclude(var_list or ())
+        self._planner.exclude_from_decay(var_list or ())
         patterns = (*(self._settings.exclude_from_weight_decay or ()), *names)
         settings = dataclasses.replace(self._settings, exclude_from_weight_decay=patterns)
         self._settings = self._planner.settings = settings
@@ -204,7 +204,7 @@ class Configured(_Host):
             rate = with_numbers(self._rate_in_config())
             rate = undo_float32_rounding(rate, self._user_rate)
         config = {"learning_rate": rate, **self._settings.config()}
-        config |= {name: getattr(self, name, config[name]) for name in settings_.OF_HOST}
+        config |= {name: getattr(self, name, config[name]) for name in settings_.HOST_ARGUMENTS}
         if callable(config["weight_decay"]):
             serialize = self._schedules._Schedule._serialize
             config["weight_decay"] = with_numbers(serialize(config["weight_decay"]))

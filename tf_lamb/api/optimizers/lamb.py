@@ -9,11 +9,11 @@ from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core.rules.lamb import RULE
 
-ADDONS_HAS = (
+ADDONS_ARGUMENTS = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "weight_decay", "clipnorm", "clipvalue",
     "global_clipnorm", *settings.EXCLUSIONS,
 )  # fmt: skip
-_ADDONS_WORDS = {"weight_decay_rate": "weight_decay"}  # name in TensorFlow Addons -> name here
+_ADDONS_NAMES_HERE = {"weight_decay_rate": "weight_decay"}  # name in TensorFlow Addons -> name here
 
 
 @settings.documented
@@ -127,30 +127,33 @@ class LAMB(Layerwise):
         frontend = frontends.of(cls)
         if isinstance(config, (str, os.PathLike)):
             config = frontend.checkpoints().optimizer_config(config)
-        return cls(**_of_addons(config, arguments, frontend.host))
+        return cls(**_arguments_from_addons(config, arguments, frontend.host))
 
 
-def _of_addons(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, Any]:
+def _arguments_from_addons(config: Any, overrides: Mapping[str, Any], host: Any) -> dict[str, Any]:
     """Returns the arguments of our LAMB for a serialized `Addons>LAMB`.
 
-    The arguments in `given` replace those of the config.
+    The arguments in `overrides` replace those of the config.
     """
     serialized = config if isinstance(config, Mapping) else {}
     name = serialized.get("registered_name") or serialized.get("class_name")
-    saved = serialized.get("config")
-    if name != "Addons>LAMB" or not isinstance(saved, Mapping):
+    saved_config = serialized.get("config")
+    if name != "Addons>LAMB" or not isinstance(saved_config, Mapping):
         raise ValueError(
             "from_addons takes a serialized optimizer such as {'class_name': 'Addons>LAMB', "
             f"'config': {{...}}}}, or an HDF5 file with one, not {config!r}."
         )
     ignored = {"name", "decay", "is_legacy_optimizer"}
     if unknown := sorted(
-        k for k in saved if _ADDONS_WORDS.get(k, k) not in {*ADDONS_HAS, *ignored}
+        k for k in saved_config if _ADDONS_NAMES_HERE.get(k, k) not in {*ADDONS_ARGUMENTS, *ignored}
     ):
         raise ValueError(
             f"The config holds {unknown[0]!r}, which LAMB does not have. Leave it out."
         )
-    if "weight_decay_rate" in saved and not set(settings.EXCLUSIONS) <= {*saved, *given}:
+    if "weight_decay_rate" in saved_config and not set(settings.EXCLUSIONS) <= {
+        *saved_config,
+        *overrides,
+    }:
         raise ValueError(
             "TensorFlow Addons before 0.16 and Model Garden, whose configs have weight_decay_rate, "
             "do not serialize their exclusion lists. Pass both, as they were in training: "
@@ -158,25 +161,27 @@ def _of_addons(config: Any, given: Mapping[str, Any], host: Any) -> dict[str, An
             "exclude_from_layer_adaptation=None, for instance; None where there was none."
         )
     result = {
-        str(_ADDONS_WORDS.get(key, key)): settings.plain(value)
-        for key, value in saved.items()
+        str(_ADDONS_NAMES_HERE.get(key, key)): settings.round_to_seven_digits(value)
+        for key, value in saved_config.items()
         if key not in ignored
     }
-    result |= {"name": saved.get("name", "LAMB"), **given}
+    result |= {"name": saved_config.get("name", "LAMB"), **overrides}
     # TensorFlow Addons treats an empty list like None.
-    if "exclude_from_layer_adaptation" not in given:
+    if "exclude_from_layer_adaptation" not in overrides:
         result["exclude_from_layer_adaptation"] = (
             result.get("exclude_from_layer_adaptation") or None
         )
-    if saved.get("decay") and "learning_rate" not in given:
+    if saved_config.get("decay") and "learning_rate" not in overrides:
         rate = result.get("learning_rate", 0.001)
-        result["learning_rate"] = decayed(rate, settings.plain(saved["decay"]))
+        result["learning_rate"] = inverse_time_decay(
+            rate, settings.round_to_seven_digits(saved_config["decay"])
+        )
     if isinstance(rate := result.get("learning_rate"), dict):
         result["learning_rate"] = _schedule_of(rate, host)
     return result
 
 
-def decayed(rate: Any, decay: float) -> dict[str, Any]:
+def inverse_time_decay(rate: Any, decay: float) -> dict[str, Any]:
     """Returns the serialized schedule rate / (1 + decay step), `decay` of Keras's old optimizers.
 
     Args:

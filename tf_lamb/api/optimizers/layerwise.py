@@ -135,7 +135,7 @@ class Layerwise(Reporting):
         """Returns the keyword arguments of the `Update` of each framework."""
         accelerated = self._host.has_accelerator()
         return {
-            "rule": functools.partial(self.rule.step, **self._settings.for_rule(accelerated)),
+            "rule": functools.partial(self.rule.step, **self._settings.rule_arguments(accelerated)),
             "stacks_matrices": accelerated,
             "clip": self.clip_aggregated,
             "accumulation_steps": self.gradient_accumulation_steps,

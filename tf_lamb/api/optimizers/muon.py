@@ -12,7 +12,7 @@ from tf_lamb.core.stored import Slot
 class MuonSettings(settings.MatrixSettings):
     """The settings of Muon, whose authors multiply matrices in bfloat16."""
 
-    products_of_authors = "bfloat16"
+    authors_product_dtype = "bfloat16"
 
 
 @settings.documented

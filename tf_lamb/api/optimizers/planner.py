@@ -32,23 +32,25 @@ class Planner:
         self.settings = settings
         self.plan: plans.Plan | None = None
         self.variables: tuple = ()
-        self._array_of, self._key, self._has_ratio = array_of, key, has_ratio
-        self._undecayed: tuple[tuple[object, str], ...] = ()  # pairs (key, path with its number)
+        self._array_of, self._key_of, self._has_ratio = array_of, key, has_ratio
+        self._excluded_from_decay: tuple[
+            tuple[object, str], ...
+        ] = ()  # pairs (key, path with its number)
 
-    def exclude(self, variables: Iterable) -> None:
+    def exclude_from_decay(self, variables: Iterable) -> None:
         """Excludes variables, as objects, from weight decay.
 
         Args:
             variables: The variables.
         """
         # Until the build knows all variables, each counts as the only one with its path: "#1of1".
-        self._undecayed += tuple(
-            (self._key(variable), f"{path_of(variable)}#1of1") for variable in variables
+        self._excluded_from_decay += tuple(
+            (self._key_of(variable), f"{path_of(variable)}#1of1") for variable in variables
         )
 
     def excluded_paths(self) -> list[str]:
         """Returns a pattern of the path of each variable that was excluded as an object."""
-        return [exact_pattern(path) for path in dict(self._undecayed).values()]
+        return [exact_pattern(path) for path in dict(self._excluded_from_decay).values()]
 
     def plan_for(self, variables: Sequence) -> plans.Plan:
         """Returns the plan that a build for these variables would make, without storing it.
@@ -56,15 +58,17 @@ class Planner:
         Args:
             variables: The variables.
         """
-        undecayed_keys = dict(self._undecayed)
+        excluded_keys = dict(self._excluded_from_decay)
         plan = plans.plan_for(
             [path_of(variable) for variable in variables],
             [tuple(variable.shape) for variable in variables],
-            **self.settings.planning(),
-            excluded_by_identity=[self._key(variable) in undecayed_keys for variable in variables],
+            **self.settings.plan_arguments(),
+            excluded_by_identity=[
+                self._key_of(variable) in excluded_keys for variable in variables
+            ],
             overwritten=list(map(is_overwritten, variables)),
         )
-        return self._with_near_zero(self.settings.planned(plan), variables)
+        return self._with_near_zero(self.settings.checked_plan(plan), variables)
 
     def build(self, variables: Sequence, will_load: bool) -> plans.Plan:
         """Makes and stores the plan; warns of patterns without a match and of layers near zero.
@@ -82,9 +86,11 @@ class Planner:
         self.plan = self.plan_for(variables)
         self.variables = tuple(variables)
         path_by_key = dict(
-            zip(map(self._key, variables), numbered_paths(self.plan.paths), strict=True)
+            zip(map(self._key_of, variables), numbered_paths(self.plan.paths), strict=True)
         )
-        self._undecayed = tuple((key, path_by_key.get(key, path)) for key, path in self._undecayed)
+        self._excluded_from_decay = tuple(
+            (key, path_by_key.get(key, path)) for key, path in self._excluded_from_decay
+        )
         if message := self.plan.unmatched_warning():
             warn(message)
         if not will_load and (message := self._warning_near_zero(self.plan)):
@@ -96,11 +102,11 @@ class Planner:
         """The positions of the variables that the plan of the build freezes; none before."""
         return self.plan.frozen if self.plan else frozenset()
 
-    def plan_now(self) -> plans.Plan:
+    def current_plan(self) -> plans.Plan:
         """Returns the plan of the build, with the variables that are near zero now."""
         return self._with_near_zero(self.plan, self.variables)
 
-    def show(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
+    def print_plan(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
         """Prints a plan as a table, and a warning if there are layers near zero.
 
         Args:
@@ -135,28 +141,30 @@ class Planner:
     def _warning_near_zero(self, plan):
         """Returns the warning for layers near zero, or None."""
         settings, excluded = self.settings, self.settings.exclude_from_layer_adaptation
-        if excluded is None and settings.not_adapted is not None:
+        if excluded is None and settings.default_exclusions is not None:
             # Only those that match: the user may copy this list from the warning, and a pattern in
             # the user's list that matches nothing causes another warning.
             excluded = tuple(
-                name for name in settings.not_adapted if any(name in path for path in plan.paths)
+                name
+                for name in settings.default_exclusions
+                if any(name in path for path in plan.paths)
             )
         elif excluded is None:
-            names = settings.exclude_from_weight_decay or ()
-            excluded = (*names, *self.excluded_paths())
+            patterns = settings.exclude_from_weight_decay or ()
+            excluded = (*patterns, *self.excluded_paths())
         return plan.near_zero_warning(excluded, settings.keeps_norm)
 
 
-def check_built_for(optimizer: KeyedOptimizer, variables: Iterable, known: Container) -> None:
+def check_built_for(optimizer: KeyedOptimizer, variables: Iterable, known_keys: Container) -> None:
     """Raises ValueError if an optimizer was not built for one of the variables.
 
     Args:
         optimizer: The optimizer.
         variables: The variables.
-        known: The keys of the variables of its build.
+        known_keys: The keys of the variables of its build.
     """
     for variable in variables:
-        if optimizer._var_key(variable) not in known:
+        if optimizer._var_key(variable) not in known_keys:
             raise ValueError(
                 f"{optimizer.name} was built for other variables than {path_of(variable)!r}: its "
                 "slots and its plan belong to them. Make a new optimizer for a new model, "

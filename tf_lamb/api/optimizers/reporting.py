@@ -61,7 +61,7 @@ class Reporting(Configured):
                 f"{self.name} has no plan before it is built: train a step, call "
                 "optimizer.build(model.trainable_variables), or ask tf_lamb.describe(model)."
             )
-        self._planner.show(self._planner.plan_now(), print_fn)
+        self._planner.print_plan(self._planner.current_plan(), print_fn)
 
     def observe_trust_ratios(self) -> bool:
         """Makes every later step record its trust ratios, for `trust_ratios` to read.

@@ -30,7 +30,7 @@ Spikes = Sequence[float] | str | None
 class Shared(TypedDict, total=False):
     """The arguments that every constructor takes by keyword alone, with their types.
 
-    Their defaults are in `DEFAULTS`. `_SHARED` in this module describes them.
+    Their defaults are in `DEFAULTS`. `_SHARED_DOCS` in this module describes them.
     """
 
     treatments: Treatments
@@ -80,16 +80,16 @@ def shared_parameters() -> list[inspect.Parameter]:
     ]
 
 
-_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
-_OPTIONAL: dict[str, Callable] = {
-    **dict.fromkeys((*_CLIPPING, "loss_scale_factor"), checks.number),
+_CLIPPING_ARGUMENTS = ("clipnorm", "clipvalue", "global_clipnorm")
+_OPTIONAL_CHECKS: dict[str, Callable] = {
+    **dict.fromkeys((*_CLIPPING_ARGUMENTS, "loss_scale_factor"), checks.number),
     "ema_overwrite_frequency": checks.integer,
     "gradient_accumulation_steps": checks.accumulation,
 }
 # Keras keeps these arguments as attributes, and reads them in each step. `loss_scale_factor` is of
 # Keras 3 alone.
-OF_HOST = (
-    *_CLIPPING, "use_ema", "ema_momentum", "ema_overwrite_frequency", "loss_scale_factor",
+HOST_ARGUMENTS = (
+    *_CLIPPING_ARGUMENTS, "use_ema", "ema_momentum", "ema_overwrite_frequency", "loss_scale_factor",
 )  # fmt: skip
 EXCLUSIONS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
 
@@ -106,7 +106,7 @@ def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
     return {**DEFAULTS, **arguments, **constructor.get("shared", {})}
 
 
-def _explicit(constructor: Callable) -> inspect.Signature:
+def _explicit_signature(constructor: Callable) -> inspect.Signature:
     """Returns the signature of a constructor with the arguments of `Shared` in place of `**`."""
     signature = inspect.signature(constructor)
     *explicit, last = signature.parameters.values()
@@ -117,7 +117,7 @@ def _explicit(constructor: Callable) -> inspect.Signature:
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnDtypes:
+class StateDtypes:
     """Holds the argument `dtypes`: the dtypes of the arrays that are kept for each variable.
 
     Attributes:
@@ -135,22 +135,22 @@ class Settings:
 
     It takes all arguments by keyword, and raises TypeError or ValueError for one that is not valid.
     The fields have the values that checks return: patterns are tuples, stages of accumulation are
-    sorted, and so on. `_SHARED` in this module describes each argument.
+    sorted, and so on. `_SHARED_DOCS` in this module describes each argument.
 
     Attributes:
         keys: The keys that this optimizer's `treatments` may have.
         layout: The function that decides in which shape the rule sees a variable; see
             `core/layouts.py`.
-        kinds_of_dtypes: The dataclass whose fields are the keys that `dtypes` may have.
-        not_adapted: The patterns to use if `exclude_from_layer_adaptation` is None. If this is
-            None, too, those of `exclude_from_weight_decay` are used.
+        dtypes_class: The dataclass whose fields are the keys that `dtypes` may have.
+        default_exclusions: The patterns to use if `exclude_from_layer_adaptation` is None. If this
+            is None, too, those of `exclude_from_weight_decay` are used.
         hyperparameters: The arguments that belong to the rule, by name.
     """
 
     keys: ClassVar[tuple[str, ...]] = ("rate",)
     layout = staticmethod(layouts.slices)
-    kinds_of_dtypes: ClassVar[type] = OwnDtypes
-    not_adapted: ClassVar[tuple[str, ...] | None] = None
+    dtypes_class: ClassVar[type] = StateDtypes
+    default_exclusions: ClassVar[tuple[str, ...] | None] = None
 
     hyperparameters: Mapping[str, Any]
     weight_decay: float | Callable[..., Any]
@@ -174,15 +174,15 @@ class Settings:
 
     def __post_init__(self):
         self._freeze(
-            dtypes=checks.hyperparameter("dtypes", self.dtypes, self.kinds_of_dtypes),
+            dtypes=checks.hyperparameter("dtypes", self.dtypes, self.dtypes_class),
             treatments=checks.treatments("treatments", self.treatments, self.keys),
             ema_momentum=checks.number("ema_momentum", self.ema_momentum),
             **{name: checks.patterns(name, getattr(self, name)) for name in EXCLUSIONS},
         )
-        for name, check in _OPTIONAL.items():
+        for name, check in _OPTIONAL_CHECKS.items():
             if (value := getattr(self, name)) is not None:
                 self._freeze(**{name: check(name, value)})
-        checks.at_most_one({name: getattr(self, name) for name in _CLIPPING})
+        checks.at_most_one({name: getattr(self, name) for name in _CLIPPING_ARGUMENTS})
         for name in ("use_ema", "shard_update", "jit_compile"):
             checks.flag(name, getattr(self, name))
         checks.choice("on_nonfinite", self.on_nonfinite)
@@ -216,16 +216,16 @@ class Settings:
         arguments = {**fields.pop("hyperparameters"), **fields}
         return {name: _as_json(value) for name, value in arguments.items()}
 
-    def clipping(self) -> dict[str, float | None]:
+    def clipping_arguments(self) -> dict[str, float | None]:
         """Returns the arguments that clip gradients, by name."""
-        return {name: getattr(self, name) for name in _CLIPPING}
+        return {name: getattr(self, name) for name in _CLIPPING_ARGUMENTS}
 
-    def host(self) -> dict[str, Any]:
+    def host_arguments(self) -> dict[str, Any]:
         """Returns the arguments for the constructor of Keras's base class, by name."""
         names = ("name", "weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency")
-        return {name: getattr(self, name) for name in names} | self.clipping()
+        return {name: getattr(self, name) for name in names} | self.clipping_arguments()
 
-    def for_rule(self, accelerated: bool) -> dict[str, Any]:
+    def rule_arguments(self, accelerated: bool) -> dict[str, Any]:
         """Returns the arguments that the rule takes in every step, by name.
 
         Args:
@@ -233,11 +233,11 @@ class Settings:
         """
         return dict(self.hyperparameters)
 
-    def read_once(self) -> set[str]:
+    def fixed_arguments(self) -> set[str]:
         """Returns the names of the arguments that are read once, when the optimizer is made."""
-        return {*vars(self), *self.hyperparameters} - {*OF_HOST, "name", "jit_compile"}
+        return {*vars(self), *self.hyperparameters} - {*HOST_ARGUMENTS, "name", "jit_compile"}
 
-    def planned(self, plan: Plan) -> Plan:
+    def checked_plan(self, plan: Plan) -> Plan:
         """Returns the plan, to which a subclass may add text for `describe`.
 
         Raises:
@@ -245,7 +245,7 @@ class Settings:
         """
         return plan
 
-    def planning(self) -> dict[str, Any]:
+    def plan_arguments(self) -> dict[str, Any]:
         """Returns the arguments of `plan_for` that these settings decide."""
         decay = None if callable(self.weight_decay) else self.weight_decay
         names = (*EXCLUSIONS, "treatments", "layout")
@@ -259,7 +259,7 @@ class RatioSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class _DtypesOfMatrices(OwnDtypes):
+class _MatrixDtypes(StateDtypes):
     """Holds the argument `dtypes` of Muon and SOAP.
 
     Attributes:
@@ -274,14 +274,14 @@ class MatrixSettings(Settings):
     """The settings of Muon and SOAP, which work on matrices, by default without embeddings.
 
     Attributes:
-        products_of_authors: The dtype of matrix products on an accelerator, unless the user
+        authors_product_dtype: The dtype of matrix products on an accelerator, unless the user
             chooses it.
     """
 
     keys = ("rate", "rows", "slices", "heads")
-    kinds_of_dtypes = _DtypesOfMatrices
-    not_adapted = ("embedding",)
-    products_of_authors: ClassVar[str] = "float32"
+    dtypes_class = _MatrixDtypes
+    default_exclusions = ("embedding",)
+    authors_product_dtype: ClassVar[str] = "float32"
 
     def __post_init__(self):
         super().__post_init__()
@@ -309,13 +309,15 @@ class MatrixSettings(Settings):
         """See base class."""
         return self.hyperparameters["form"].norm == "constant"
 
-    def for_rule(self, accelerated):
+    def rule_arguments(self, accelerated):
         """See base class; adds the dtype of matrix products."""
-        products = self.dtypes.products or (accelerated and self.products_of_authors)
+        products = self.dtypes.products or (accelerated and self.authors_product_dtype)
         is_half = products == "bfloat16"
-        return super().for_rule(accelerated) | {"product_dtype": "bfloat16" if is_half else None}
+        return super().rule_arguments(accelerated) | {
+            "product_dtype": "bfloat16" if is_half else None
+        }
 
-    def planning(self):
+    def plan_arguments(self):
         """See base class; the layout is `core.layouts.matrix`."""
         excluded = self.exclude_from_layer_adaptation
         layout = functools.partial(
@@ -323,11 +325,11 @@ class MatrixSettings(Settings):
             embeddings=excluded is not None,
             heads=self.hyperparameters["form"].heads,
         )
-        return super().planning() | {
+        return super().plan_arguments() | {
             "exclude_from_layer_adaptation": excluded or (), "layout": layout,
         }  # fmt: skip
 
-    def planned(self, plan):
+    def checked_plan(self, plan):
         """See base class.
 
         Raises:
@@ -359,9 +361,9 @@ class MatrixSettings(Settings):
                 "in treatments. Leave it out, or give heads in treatments; `tf_lamb.describe` "
                 "shows what each variable is."
             )
-        additions = [", trust ratio"] * self.has_ratio + [", constant norm"] * self.keeps_norm
+        notes = [", trust ratio"] * self.has_ratio + [", constant norm"] * self.keeps_norm
         treatments = (
-            dataclasses.replace(treatment, description="".join([treatment.description, *additions]))
+            dataclasses.replace(treatment, description="".join([treatment.description, *notes]))
             if treatment.adapt
             else treatment
             for treatment in plan.treatments
@@ -405,7 +407,7 @@ def learning_rate(value, host):
 
 
 # The steps at which a schedule of weight decay is checked.
-_SAMPLED = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
+_CHECKED_STEPS = (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 
 def weight_decay(value, host):
@@ -425,7 +427,7 @@ def weight_decay(value, host):
     check_host("weight_decay", value, host)
     if not isinstance(value, host):
         return checks.number("weight_decay", 0.0 if value is None else value)
-    for step in _SAMPLED:
+    for step in _CHECKED_STEPS:
         checks.number(f"weight_decay at step {step:,}", float(value(step)), "[0, inf)")
     return value
 
@@ -444,7 +446,7 @@ def undo_float32_rounding(rate, user_rate):
     return user_rate if is_given else rate
 
 
-def plain(value: Any) -> Any:
+def round_to_seven_digits(value: Any) -> Any:
     """Rounds a float to seven digits: 0.9 for 0.8999999761581421; returns other values as they are.
 
     Keras's legacy optimizers keep their arguments in float32, and so write them into configs.
@@ -452,7 +454,7 @@ def plain(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-_SHARED = """
+_SHARED_DOCS = """
 exclude_from_weight_decay: List of regexes, searched in the variables' paths
     (`encoder/layer_0/attention/bias`), or "norm_and_bias": every bias, the scale and
     offset of every normalization, and every other vector, such as a LayerScale or a class
@@ -502,7 +504,7 @@ on_spike: Whether to skip a step whose gradient is far longer than those before:
 jit_compile: Whether XLA compiles the update on TensorFlow. Defaults to True.
 name: Name of the optimizer. Defaults to that of its class.
 """
-_KEYS_OF_TREATMENTS = """
+_TREATMENT_KEY_DOCS = """
     "rate": A factor, 0 or more, of the learning rate that the schedule, or AdaScale, has set. It
     does not change the trust ratio. 0 freezes a variable as `trainable = False` does: its slots
     stay as they are, too. `tf_lamb.layer_decay` makes such a dict.
@@ -524,10 +526,12 @@ _KEYS_OF_TREATMENTS = """
     "depthwise": Whether the variable is a depthwise kernel, whose output channels are the last two
     axes instead of the last. By default it is one if its path has "depthwise", as in Keras.
 """
-_ENTRIES = {entry[1]: entry[0] for entry in re.finditer(r"^(\w+):.*(?:\n .*)*", _SHARED, re.M)}
-_KEYS = {
+_DOCS_BY_ARGUMENT = {
+    entry[1]: entry[0] for entry in re.finditer(r"^(\w+):.*(?:\n .*)*", _SHARED_DOCS, re.M)
+}
+_DOCS_BY_KEY = {
     entry[1]: entry[0]
-    for entry in re.finditer(r'^ +"(\w+)": .*(?:\n +[^ "].*)*', _KEYS_OF_TREATMENTS, re.M)
+    for entry in re.finditer(r'^ +"(\w+)": .*(?:\n +[^ "].*)*', _TREATMENT_KEY_DOCS, re.M)
 }
 
 Class = TypeVar("Class", bound=type)
@@ -536,8 +540,8 @@ Class = TypeVar("Class", bound=type)
 def documented(cls: Class) -> Class:
     """Completes the docstring of a class of optimizers, and the errors of its constructor.
 
-    The line `{{shared_arguments}}` is replaced by the text of `_SHARED` for each argument that the
-    docstring does not describe. The signature shows each argument of `Shared`. The error for an
+    The line `{{shared_arguments}}` is replaced by the text of `_SHARED_DOCS` for each argument that
+    the docstring does not describe. The signature shows each argument of `Shared`. The error for an
     unknown argument shows the call rewritten, with the argument that was probably meant.
 
     Args:
@@ -546,16 +550,22 @@ def documented(cls: Class) -> Class:
     Returns:
         The class.
     """
-    cls.__init__.__signature__ = _explicit(cls.__init__)  # type: ignore[misc]
-    cls.__init__ = arguments.answered(cls.__init__)  # type: ignore[misc]
+    cls.__init__.__signature__ = _explicit_signature(cls.__init__)  # type: ignore[misc]
+    cls.__init__ = arguments.answer_unknown_arguments(cls.__init__)  # type: ignore[misc]
     keys = cls.settings_class.keys  # type: ignore[attr-defined]
     if not (doc := cls.__doc__):  # `python -OO` removes docstrings
         return cls
-    mark = "{{shared_arguments}}"
+    placeholder = "{{shared_arguments}}"
     # Python 3.13 strips some of the indentation, so it is measured.
-    (indent,) = re.findall(f"^( *){re.escape(mark)}$", doc, re.M)
-    written = re.findall(rf"^{indent}(\w+): ", doc, re.M)
-    entries = [_ENTRIES[name] for name in inspect.signature(cls).parameters if name not in written]
-    shared = "\n".join(entries).replace("{{keys}}", "\n".join(_KEYS[key] for key in keys))
-    cls.__doc__ = doc.replace(indent + mark, textwrap.indent(shared, indent))
+    (indent,) = re.findall(f"^( *){re.escape(placeholder)}$", doc, re.M)
+    described_names = re.findall(rf"^{indent}(\w+): ", doc, re.M)
+    entries = [
+        _DOCS_BY_ARGUMENT[name]
+        for name in inspect.signature(cls).parameters
+        if name not in described_names
+    ]
+    shared_text = "\n".join(entries).replace(
+        "{{keys}}", "\n".join(_DOCS_BY_KEY[key] for key in keys)
+    )
+    cls.__doc__ = doc.replace(indent + placeholder, textwrap.indent(shared_text, indent))
     return cls

@@ -13,7 +13,8 @@ from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.soap import RULE, sides_of
 from tf_lamb.core.stored import Slot
 
-_BASES = ("L", "L_basis"), ("R", "R_basis")  # the slots of rows, and of columns: factor, basis
+# The slots of rows, and of columns: factor, basis.
+_SLOTS_BY_SIDE = ("L", "L_basis"), ("R", "R_basis")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,39 +34,39 @@ class SOAPSettings(settings.MatrixSettings):
             shape, hyperparameters["max_precond_dim"], hyperparameters["form"].one_sided
         )
 
-    def for_rule(self, accelerated):
+    def rule_arguments(self, accelerated):
         """See base class; on an accelerator "cholesky" is the default of `renewal` in `form`."""
-        rule_arguments = super().for_rule(accelerated)
-        if accelerated and rule_arguments["form"].renewal is None:
-            rule_arguments["form"] = dataclasses.replace(rule_arguments["form"], renewal="cholesky")
-        return rule_arguments
+        arguments = super().rule_arguments(accelerated)
+        if accelerated and arguments["form"].renewal is None:
+            arguments["form"] = dataclasses.replace(arguments["form"], renewal="cholesky")
+        return arguments
 
-    def planned(self, plan):
+    def checked_plan(self, plan):
         """See base class.
 
         Raises:
             ValueError: also if no side of a matrix is short enough for a basis.
         """
-        plan = super().planned(plan)
-        treatments = tuple(map(self._treated, plan.names, plan.treatments))
+        plan = super().checked_plan(plan)
+        treatments = tuple(map(self._with_bases_size, plan.names, plan.treatments))
         return dataclasses.replace(plan, treatments=treatments)
 
-    def _treated(self, path, treatment):
+    def _with_bases_size(self, path, treatment):
         """Returns a treatment that says how many bytes the bases of its matrix take."""
         if not treatment.adapt:
             return treatment
         sides, (*heads, rows, columns) = self.sides_of(treatment.view), treatment.view
         if not sides:
-            longest = self.hyperparameters["max_precond_dim"]
+            max_side = self.hyperparameters["max_precond_dim"]
             raise ValueError(
-                f"{self.name} keeps bases of up to max_precond_dim={longest:,}, and {path} is a "
+                f"{self.name} keeps bases of up to max_precond_dim={max_side:,}, and {path} is a "
                 f"matrix of {rows:,} x {columns:,}: put {path!r} into "
                 "exclude_from_layer_adaptation, which leaves it to AdamW, or raise "
                 f"max_precond_dim to {min(rows, columns):,}."
             )
-        size = math.prod(heads) * sum(2 * 4 * (rows, columns)[side] ** 2 for side in sides)
+        byte_count = math.prod(heads) * sum(2 * 4 * (rows, columns)[side] ** 2 for side in sides)
         return dataclasses.replace(
-            treatment, description=f"{treatment.description}, {size:,} bytes of bases"
+            treatment, description=f"{treatment.description}, {byte_count:,} bytes of bases"
         )
 
 
@@ -210,7 +211,7 @@ class SOAP(Layerwise):
         *heads, rows, columns = treatment.view
         shapes: dict[str, tuple[int, ...]] = {}
         for side in self._settings.sides_of(treatment.view):
-            shapes |= dict.fromkeys(_BASES[side], (*heads, *((rows, columns)[side],) * 2))
+            shapes |= dict.fromkeys(_SLOTS_BY_SIDE[side], (*heads, *((rows, columns)[side],) * 2))
         shapes |= dict.fromkeys(("kept_bases", "steps"), tuple(heads))
         extra_slots = [Slot(name, shape, dtype="float32") for name, shape in shapes.items()]
         return [m._replace(dtype="float32"), v, *extra_slots]

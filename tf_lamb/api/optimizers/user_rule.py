@@ -10,11 +10,17 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import checks, rules
 from tf_lamb.core.rules import Rule
 
-_GIVEN = ("lr", "t", "decay", "adapt", "axes")  # the keyword arguments that a rule gets each step
+_STEP_ARGUMENTS = (
+    "lr",
+    "t",
+    "decay",
+    "adapt",
+    "axes",
+)  # the keyword arguments that a rule gets each step
 _ANY_NUMBER = "(-inf, inf)"
 
 
-def rule_of(
+def make_rule(
     step: Callable, ranges: Mapping[str, str], start_rate: float, transfer_exponent: float | None
 ) -> Rule:
     """Makes a `Rule` of a function; its slots and hyper-parameters are read off the signature.
@@ -35,39 +41,41 @@ def rule_of(
     parameters = inspect.signature(step).parameters
     arrays = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     by_keyword = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    missing = [name for name in _GIVEN if name not in by_keyword]
-    has_star = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values())
-    if arrays[:3] != ["xp", "g", "w"] or missing or has_star:
+    missing = [name for name in _STEP_ARGUMENTS if name not in by_keyword]
+    has_star_argument = any(
+        p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()
+    )
+    if arrays[:3] != ["xp", "g", "w"] or missing or has_star_argument:
         raise TypeError(
             f"{step.__name__}{inspect.signature(step)} is no rule: it has to be "
-            f"{step.__name__}(xp, g, w, SLOTS, *, {', '.join(_GIVEN)}, HYPERPARAMETERS), where "
-            "SLOTS are the arrays that it keeps, such as m, and each of the HYPERPARAMETERS has a "
-            "default. With observe=None it may show trust ratios, too."
+            f"{step.__name__}(xp, g, w, SLOTS, *, {', '.join(_STEP_ARGUMENTS)}, HYPERPARAMETERS), "
+            "where SLOTS are the arrays that it keeps, such as m, and each of the HYPERPARAMETERS "
+            "has a default. With observe=None it may show trust ratios, too."
         )
     hyper = {
         name: _kind_of(step, name, parameter.default, ranges)
         for name, parameter in by_keyword.items()
-        if name not in (*_GIVEN, "observe")
+        if name not in (*_STEP_ARGUMENTS, "observe")
     }
     if unknown := [name for name in ranges if name not in hyper]:
         raise ValueError(f"{step.__name__} has no {unknown[0]!r}, of which ranges has an interval.")
     slots = tuple(arrays[3:])
-    return Rule(_answering(step, slots), slots, hyper, start_rate, transfer_exponent)
+    return Rule(_with_checked_result(step, slots), slots, hyper, start_rate, transfer_exponent)
 
 
-def _answering(step, slots):
+def _with_checked_result(step, slots):
     """Wraps a rule, so that it raises TypeError if it does not return the weight and its slots."""
 
     @functools.wraps(step)
     def checked(*arrays, **settings):
         result = step(*arrays, **settings)
-        new = result if isinstance(result, (tuple, list)) else (result,)
-        if len(new) != 1 + len(slots):
+        values = result if isinstance(result, (tuple, list)) else (result,)
+        if len(values) != 1 + len(slots):
             raise TypeError(
                 f"{step.__name__} has to return {', '.join(('w', *slots))}, and it returned "
-                f"{len(new)} instead of {1 + len(slots)}."
+                f"{len(values)} instead of {1 + len(slots)}."
             )
-        return new
+        return values
 
     return checked
 
@@ -87,7 +95,9 @@ def _kind_of(step, name, default, ranges):
     )
 
 
-def maker(frontend: type[Layerwise], register: Callable[[type], type]) -> Callable[..., type]:
+def make_optimizer_of(
+    frontend: type[Layerwise], register: Callable[[type], type]
+) -> Callable[..., type]:
     """Makes the function `optimizer_of` for Keras 3 or for tf_keras.
 
     Args:
@@ -156,12 +166,12 @@ def maker(frontend: type[Layerwise], register: Callable[[type], type]) -> Callab
         >>> LayerwiseSign(0.01, weight_decay=0.1, exclude_from_weight_decay="norm_and_bias").beta_1
         0.9
         """
-        return register(class_of(rule, frontend, name, learning_rate, ranges, transfer_exponent))
+        return register(make_class(rule, frontend, name, learning_rate, ranges, transfer_exponent))
 
     return optimizer_of
 
 
-def class_of(
+def make_class(
     step: Callable, frontend: type[Layerwise], name: str | None, learning_rate: float,
     ranges: Mapping[str, str] | None, transfer_exponent: float | None,
 ) -> type:  # fmt: skip
@@ -185,7 +195,7 @@ def class_of(
         raise ValueError(f"name must be that of a class, such as 'LayerwiseLion', not {name!r}.")
     if name in rules.OURS:
         raise ValueError(f"{name} is an optimizer of this package: pass another name=.")
-    rule = rule_of(
+    rule = make_rule(
         step, ranges or {}, checks.number("learning_rate", learning_rate),
         None if transfer_exponent is None
         else checks.number("transfer_exponent", transfer_exponent, "[0, 1]"),
@@ -201,8 +211,8 @@ def class_of(
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     settings_class = settings.RatioSettings if rule.has_ratio else settings.Settings
     members = {
-        "rule": rule, "settings_class": settings_class, "__init__": __init__, "__doc__": _doc(rule),
-        "__module__": step.__module__, "__qualname__": name,
+        "rule": rule, "settings_class": settings_class, "__init__": __init__,
+        "__doc__": _class_docstring(rule), "__module__": step.__module__, "__qualname__": name,
     }  # fmt: skip
     optimizer_class = type(name, (frontend,), members)
     rules.ALL[name] = rule
@@ -218,7 +228,7 @@ def _signature(rule, name):
         inspect.Parameter(hyperparameter, by_keyword, default=defaults[hyperparameter].default)
         for hyperparameter in rule.hyper
     ]
-    first = [
+    exclusions = [
         inspect.Parameter(argument, by_keyword, default=default, annotation=annotation)
         for argument, default, annotation in (
             ("weight_decay", 0.0, settings.WeightDecay),
@@ -226,15 +236,15 @@ def _signature(rule, name):
             ("exclude_from_layer_adaptation", None, settings.Patterns),
         )
     ]
-    last = inspect.Parameter("name", by_keyword, default=name, annotation=str | None)
+    name_parameter = inspect.Parameter("name", by_keyword, default=name, annotation=str | None)
     return inspect.Signature([
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY),
         inspect.Parameter("learning_rate", positional_or_keyword, default=rule.start_rate),
-        *hyperparameters, *first, *settings.shared_parameters(), last,
+        *hyperparameters, *exclusions, *settings.shared_parameters(), name_parameter,
     ])  # fmt: skip
 
 
-def _doc(rule):
+def _class_docstring(rule):
     """Returns a class docstring: that of the rule, and an entry for each argument."""
     text = inspect.getdoc(rule.step) or f"The rule {rule.name}."
     defaults = inspect.signature(rule.step).parameters

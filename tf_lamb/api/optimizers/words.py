@@ -15,40 +15,40 @@ class Word(NamedTuple):
     """Holds a row of `WORDS`: an argument of other packages, or several that belong together.
 
     Attributes:
-        words: The arguments of those packages, as in a call: "lr"; with a value, if the row is for
-            this value alone: "adam_w_mode=False". An argument of this package may be among them;
-            the value that `becomes` has for it replaces the user's.
+        foreign_arguments: The arguments of those packages, as in a call: "lr"; with a value, if the
+            row is for this value alone: "adam_w_mode=False". An argument of this package may be
+            among them; the value that `replacement` has for it replaces the user's.
         packages: The packages that have the arguments.
-        becomes: The arguments of this package that replace them, as in a call, in which names stand
-            for values: "epsilon=eps". "" if no argument is needed, None if this package cannot do
-            what they ask for.
+        replacement: The arguments of this package that replace them, as in a call, in which names
+            stand for values: "epsilon=eps". "" if no argument is needed, None if this package
+            cannot do what they ask for.
         note: A sentence on what this package computes differently, or on why it cannot do this and
             what to do instead. Defaults to "".
         classes: The names of this package's optimizers that the row is for. Defaults to all that
-            have the arguments in `becomes`.
-        same: Values of the first argument that ask for what this package does anyway; the argument
+            have the arguments in `replacement`.
+        noop: Values of the first argument that ask for what this package does anyway; the argument
             is then left out. Defaults to none.
     """
 
-    words: str
+    foreign_arguments: str
     packages: str
-    becomes: str | None
+    replacement: str | None
     note: str = ""
     classes: tuple[str, ...] = ()
-    same: tuple[Any, ...] = ()
+    noop: tuple[Any, ...] = ()
 
     @property
     def conditions(self) -> Mapping[str, Any]:
-        """Name of each argument in `words` -> the value that it must have; `...` is any value."""
-        return _conditions(self.words)
+        """Name of each argument of other packages -> the value it must have; `...` is any value."""
+        return _required_values(self.foreign_arguments)
 
     @property
-    def arguments(self) -> Mapping[str, ast.expr]:
-        """Name of each argument in `becomes` -> its value, as a syntax tree."""
-        return {str(item.arg): item.value for item in _call(self.becomes or "").keywords}
+    def replacing_arguments(self) -> Mapping[str, ast.expr]:
+        """Name of each argument in `replacement` -> its value, as a syntax tree."""
+        return {str(item.arg): item.value for item in _parse_call(self.replacement or "").keywords}
 
 
-def _call(text: str) -> ast.Call:
+def _parse_call(text: str) -> ast.Call:
     """Parses the text of a call's arguments, such as "lr, eps=1e-6"."""
     call = ast.parse(f"f({text})", mode="eval").body
     assert isinstance(call, ast.Call)
@@ -56,25 +56,29 @@ def _call(text: str) -> ast.Call:
 
 
 @functools.cache
-def _conditions(words):
-    """Returns `Word.conditions` of `words`."""
-    call = _call(words)
+def _required_values(foreign_arguments):
+    """Returns `Word.conditions` of `foreign_arguments`."""
+    call = _parse_call(foreign_arguments)
     return {
         **{ast.unparse(name): ... for name in call.args},
         **{str(item.arg): ast.literal_eval(item.value) for item in call.keywords},
     }
 
 
-def _rules_where(condition: Callable[[rules.Rule], bool]) -> tuple[str, ...]:
+def _optimizers_where(condition: Callable[[rules.Rule], bool]) -> tuple[str, ...]:
     """Returns the names of our optimizers whose rules fulfil a condition."""
     return tuple(name for name, rule in rules.OURS.items() if condition(rule))
 
 
 # The optimizers that keep two moments of every variable, and have no argument `momentum`.
-_MOMENTS = _rules_where(lambda rule: "beta_1" in rule.hyper and "momentum" not in rule.hyper)
+_WITH_MOMENTS = _optimizers_where(
+    lambda rule: "beta_1" in rule.hyper and "momentum" not in rule.hyper
+)
 # The optimizers that keep a velocity of every variable.
-_VELOCITY = _rules_where(lambda rule: "momentum" in rule.hyper and "beta_1" not in rule.hyper)
-_RATIO = _rules_where(lambda rule: rule.always_has_ratio)
+_WITH_VELOCITY = _optimizers_where(
+    lambda rule: "momentum" in rule.hyper and "beta_1" not in rule.hyper
+)
+_WITH_RATIO = _optimizers_where(lambda rule: rule.always_has_ratio)
 _MATRICES = ("Muon", "SOAP")  # the optimizers that work on matrices
 
 _TORCH = "torch"
@@ -111,33 +115,34 @@ WORDS = (
     Word(
         "decay, learning_rate=None", "TensorFlow Addons, old Keras",
         "learning_rate=keras.optimizers.schedules.InverseTimeDecay(0.001, 1, decay)",
-        "It is the decay of the learning rate, which is 0.001 there by default.", same=(0, None),
+        "It is the decay of the learning rate, which is 0.001 there by default.", noop=(0, None),
     ),
     Word(
         "decay, learning_rate", "TensorFlow Addons, old Keras",
         "learning_rate=keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)",
-        "It is the decay of the learning rate.", same=(0, None),
+        "It is the decay of the learning rate.", noop=(0, None),
     ),
     Word("weight_decay_rate", "TensorFlow Addons, Model Garden", "weight_decay=weight_decay_rate"),
     Word("wd", "MXNet, fastai", "weight_decay=wd"),
     Word("lamb_weight_decay", "paddle", "weight_decay=lamb_weight_decay", "", ("LAMB",)),
     Word("lars_weight_decay", "paddle", "weight_decay=lars_weight_decay", "", ("LARS",)),
     Word(
-        "decoupled_decay", "timm", "weight_decay_mode='decoupled'", _TIMM_CLIPS, same=(False, None)
+        "decoupled_decay", "timm", "weight_decay_mode='decoupled'", _TIMM_CLIPS, noop=(False, None)
     ),
     Word(
         "weight_decouple", "pytorch_optimizer", "weight_decay_mode='decoupled'",
-        "Its Lamb differs elsewhere, too: see docs/other_lambs.md.", same=(False,),
+        "Its Lamb differs elsewhere, too: see docs/other_lambs.md.", noop=(False,),
     ),
     Word("weight_decay, adam_w_mode=False", "apex", "weight_decay=0.0", _L2),
     Word("adam_w_mode", "apex", "", "Decay is no part of the gradient here."),
     Word(
         "corrected_weight_decay", "timm", None, "Decay here follows the rate itself.",
-        same=(False, None),
+        noop=(False, None),
     ),
     # -- moments
     Word(
-        "betas", "torch, timm, apex", "momentum=betas[0]", "It keeps no second moment.", _VELOCITY
+        "betas", "torch, timm, apex", "momentum=betas[0]", "It keeps no second moment.",
+        _WITH_VELOCITY,
     ),
     Word("betas", "torch, timm, apex", "beta_1=betas[0], beta_2=betas[1]"),
     Word("b1", "optax", "beta_1=b1"),
@@ -145,46 +150,46 @@ WORDS = (
     Word("beta1", "paddle, MXNet", "beta_1=beta1"),
     Word("beta2", "paddle, MXNet", "beta_2=beta2"),
     Word("beta", "optax's Muon", "momentum=beta", "", ("Muon",)),
-    Word("beta_1", "Keras", "momentum=beta_1", "", _VELOCITY),
-    Word("beta_2", "Keras, torch", None, "It keeps no second moment.", _VELOCITY),
-    Word("momentum", "Keras's and torch's SGD", "beta_1=momentum", "", _MOMENTS),
+    Word("beta_1", "Keras", "momentum=beta_1", "", _WITH_VELOCITY),
+    Word("beta_2", "Keras, torch", None, "It keeps no second moment.", _WITH_VELOCITY),
+    Word("momentum", "Keras's and torch's SGD", "beta_1=momentum", "", _WITH_MOMENTS),
     Word("eps", "torch, timm, apex, optax", "epsilon=eps",
          "It is AdamW's. That of Newton-Schulz, which torch's Muon calls so, is 1e-7.", ("Muon",)),
     Word("eps", "torch, timm, apex, optax", "epsilon=eps"),
     Word(
         "eps_root", "optax", None, "Epsilon here stands outside of the root: pass epsilon.",
-        same=(0,),
+        noop=(0,),
     ),
     Word(
         "eps_inside_sqrt", "DeepSpeed", None,
-        "Epsilon here stands outside of the root: pass epsilon.", same=(False,),
+        "Epsilon here stands outside of the root: pass epsilon.", noop=(False,),
     ),
     Word("debias=False", "torch_optimizer", "bias_correction=False", "", ("LAMB",)),
     Word("debias", "torch_optimizer", "bias_correction=False",
          "Its correction is on the rate: see `Corrected` in docs/other_lambs.md.",
          ("LAMB",)),
-    Word("correct_bias", "Vyas' SOAP", None, "Bias is always corrected.", ("SOAP",), same=(True,)),
+    Word("correct_bias", "Vyas' SOAP", None, "Bias is always corrected.", ("SOAP",), noop=(True,)),
     Word(
         "bias_correction", "timm, apex", None, "Bias is always corrected.",
-        ("LANS", "SOAP", "AdamP", "Muon"), same=(True,),
+        ("LANS", "SOAP", "AdamP", "Muon"), noop=(True,),
     ),
     Word(
         "grad_averaging", "timm, apex", None, "The first moment here is an average, not a sum.",
-        same=(True,),
+        noop=(True,),
     ),
     Word(
         "normalize_grad", "LANS of its authors", None,
-        "LANS normalizes each gradient; LAMB does not.", ("LANS",), same=(True,),
+        "LANS normalizes each gradient; LAMB does not.", ("LANS",), noop=(True,),
     ),
-    Word("amsgrad", "Keras, torch", None, "No rule of this package is AMSGrad.", same=(False,)),
-    Word("dampening", "torch", None, "A gradient enters the velocity whole.", same=(0,)),
+    Word("amsgrad", "Keras, torch", None, "No rule of this package is AMSGrad.", noop=(False,)),
+    Word("dampening", "torch", None, "A gradient enters the velocity whole.", noop=(0,)),
     Word("use_nesterov", "MLPerf", "nesterov=use_nesterov"),
     Word("nesterov", "Keras, torch", None, "LANS is LAMB with Nesterov's step: take that class.",
-         ("LAMB",), same=(False,)),
+         ("LAMB",), noop=(False,)),
     Word("nesterov", "Keras, torch", "", "LANS always takes Nesterov's step.", ("LANS",)),
     Word(
         "nesterov", "Keras, torch", None, "SOAP has no Nesterov's step; Muon has.", ("SOAP",),
-        same=(False,),
+        noop=(False,),
     ),
     # -- the trust ratio
     Word("eeta, classic_momentum=True", "Model Garden",
@@ -201,27 +206,27 @@ WORDS = (
     Word("eta", "others' LARS", "trust_coefficient=eta"),
     Word(
         "trust_coefficient", "LARS", None,
-        "Its trust ratio has no coefficient; that of LARS has.", ("LAMB", "LANS"), same=(1,),
+        "Its trust ratio has no coefficient; that of LARS has.", ("LAMB", "LANS"), noop=(1,),
     ),
     Word("classic_momentum=True", "Model Garden", "form={'denominator': 'norm_of_sum'}",
          "", ("LARS",)),
     Word("classic_momentum=False", "Model Garden",
          "form={'momentum': 'outside', 'denominator': 'norm_of_update'}", "", ("LARS",)),
     Word("trust_clip", "timm", "form={'momentum': 'mixed', 'clip': True}", "", ("LARS",),
-         same=(False,)),
+         noop=(False,)),
     Word(
         "trust_clip", "timm", "bounds={'trust_ratio': (0, 1)}", _TIMM_CLIPS, ("LAMB",),
-        same=(False,),
+        noop=(False,),
     ),
     Word("clip", "apex's LARC", "form={'momentum': 'mixed', 'clip': clip}", "", ("LARS",)),
     Word("always_adapt", "timm", "exclude_from_layer_adaptation=[]", "", ("LARS",),
-         same=(False,)),
+         noop=(False,)),
     Word("always_adapt", "timm, paddle", "exclude_from_layer_adaptation=[]", _TIMM_CLIPS,
-         ("LAMB", "LANS"), same=(False,)),
+         ("LAMB", "LANS"), noop=(False,)),
     Word("max_grad_norm, use_nvlamb=True", "apex",
          "exclude_from_layer_adaptation=[], global_clipnorm=max_grad_norm", "", ("LAMB",)),
     Word("use_nvlamb", "apex", "exclude_from_layer_adaptation=[], global_clipnorm=1.0",
-         "NVLAMB adapts every variable, and clips to 1.", ("LAMB",), same=(False,)),
+         "NVLAMB adapts every variable, and clips to 1.", ("LAMB",), noop=(False,)),
     Word("min_coeff, max_coeff", "DeepSpeed", "bounds={'trust_ratio': (min_coeff, max_coeff)}",
          "", ("LAMB", "LARS")),
     Word("max_coeff", "DeepSpeed", "bounds={'trust_ratio': (0.01, max_coeff)}", "",
@@ -232,13 +237,13 @@ WORDS = (
          "bounds={'weight_norm': (lower_bound, upper_bound)}", "", ("LAMB",)),
     Word("upper_bound", "MXNet", "bounds={'weight_norm': (0, upper_bound)}", "", ("LAMB",)),
     Word("lower_bound", "MXNet", "bounds={'weight_norm': (lower_bound, None)}", "", ("LAMB",),
-         same=(None,)),
+         noop=(None,)),
     Word("clamp_value", "torch_optimizer", "bounds={'weight_norm': (0, clamp_value)}", "",
          ("LAMB",)),
     Word("max_unorm", "bitsandbytes", None,
-         "There it bounds the norm of the step: see docs/other_lambs.md.", _RATIO),
+         "There it bounds the norm of the step: see docs/other_lambs.md.", _WITH_RATIO),
     Word("caution", "timm", None, "No rule here masks a step by the sign of its gradient.",
-         same=(False,)),
+         noop=(False,)),
     # -- what is excluded
     Word("exclude_layers, exclude_embeddings=False", _KERAS_MUON,
          "exclude_from_layer_adaptation=[*exclude_layers]", "", _MATRICES),
@@ -247,28 +252,28 @@ WORDS = (
          "Keras's Muon leaves embeddings to Adam besides what you list.", _MATRICES),
     Word("exclude_layers", _KERAS_MUON, "exclude_from_layer_adaptation=[*exclude_layers]"),
     Word("exclude_embeddings", _KERAS_MUON, "exclude_from_layer_adaptation=[]",
-         "", _MATRICES, same=(True,)),
-    Word("mask", "optax", "exclude_from_weight_decay='norm_and_bias'", _REGEXES, same=(None,)),
+         "", _MATRICES, noop=(True,)),
+    Word("mask", "optax", "exclude_from_weight_decay='norm_and_bias'", _REGEXES, noop=(None,)),
     Word("weight_decay_mask", "optax", "exclude_from_weight_decay='norm_and_bias'", _REGEXES,
-         same=(None, True)),
-    Word("trust_ratio_mask=True", "optax", "exclude_from_layer_adaptation=[]", "", _RATIO),
+         noop=(None, True)),
+    Word("trust_ratio_mask=True", "optax", "exclude_from_layer_adaptation=[]", "", _WITH_RATIO),
     Word("trust_ratio_mask", "optax", "exclude_from_layer_adaptation='norm_and_bias'", _REGEXES,
-         _RATIO),
+         _WITH_RATIO),
     Word("exclude_from_weight_decay_fn", "paddle", "exclude_from_weight_decay='norm_and_bias'",
          "What the function picks is a list of regexes here, searched in paths, or this group.",
-         same=(None,)),
+         noop=(None,)),
     Word("skip_list", "MLPerf", "exclude_from_weight_decay=skip_list"),
     Word("no_decay", "Hugging Face", "exclude_from_weight_decay=no_decay"),
     Word("include_in_weight_decay", "Model Garden, Hugging Face", None,
          "All decays but what exclude_from_weight_decay matches: narrow its regexes.",
-         same=(None,)),
+         noop=(None,)),
     # -- Muon
     Word("ns_steps", "torch, optax, Keras's Muon", "form={'newton_schulz_steps': ns_steps}", "",
          ("Muon",)),
     Word("ns_coefficients", "torch", "form={'coefficients': ns_coefficients}", "", ("Muon",),
-         same=((3.4445, -4.775, 2.0315),)),
+         noop=((3.4445, -4.775, 2.0315),)),
     Word("ns_coeffs", "optax", "form={'coefficients': ns_coeffs}", "", ("Muon",),
-         same=((3.4445, -4.775, 2.0315),)),
+         noop=((3.4445, -4.775, 2.0315),)),
     Word("muon_a, muon_b, muon_c", _KERAS_MUON,
          "form={'coefficients': [muon_a, muon_b, muon_c]}", "", ("Muon",)),
     Word("muon_a, muon_b", _KERAS_MUON, "form={'coefficients': [muon_a, muon_b, 2.0315]}", "",
@@ -278,23 +283,23 @@ WORDS = (
     Word("muon_b, muon_c", _KERAS_MUON, "form={'coefficients': [3.4445, muon_b, muon_c]}", "",
          ("Muon",)),
     Word("muon_a", _KERAS_MUON, "form={'coefficients': [muon_a, -4.775, 2.0315]}", "", ("Muon",),
-         same=(3.4445,)),
+         noop=(3.4445,)),
     Word("muon_b", _KERAS_MUON, "form={'coefficients': [3.4445, muon_b, 2.0315]}", "", ("Muon",),
-         same=(-4.775,)),
+         noop=(-4.775,)),
     Word("muon_c", _KERAS_MUON, "form={'coefficients': [3.4445, -4.775, muon_c]}", "", ("Muon",),
-         same=(2.0315,)),
+         noop=(2.0315,)),
     Word("rms_rate", _KERAS_MUON, None,
          "It is 0.2 here. For another multiply learning_rate by rms_rate / 0.2, and divide "
-         "weight_decay and the fallback_lr_scale of form by that.", ("Muon",), same=(0.2,)),
+         "weight_decay and the fallback_lr_scale of form by that.", ("Muon",), noop=(0.2,)),
     Word("adjust_lr_fn='match_rms_adamw'", "torch", "form={'update_scale': 'rms'}", "", ("Muon",)),
     Word("adjust_lr_fn", "torch", "form={'update_scale': 'shape'}", "", ("Muon",)),
     Word("consistent_rms=None", "optax", "form={'update_scale': 'shape'}", "", ("Muon",)),
-    Word("consistent_rms", "optax", None, "It is 0.2 here, Moonlight's.", ("Muon",), same=(0.2,)),
+    Word("consistent_rms", "optax", None, "It is 0.2 here, Moonlight's.", ("Muon",), noop=(0.2,)),
     Word("adaptive", "optax", None, "A step is not scaled by the dual norm.", ("Muon",),
-         same=(False,)),
+         noop=(False,)),
     Word("adam_lr_ratio", _KERAS_MUON, "form={'fallback_lr_scale': adam_lr_ratio}",
          "", ("Muon",)),
-    Word("adam_lr_ratio", _KERAS_MUON, None, _RATE_OF_ADAM, same=(1,)),
+    Word("adam_lr_ratio", _KERAS_MUON, None, _RATE_OF_ADAM, noop=(1,)),
     Word("adamw_lr", "Jordan's Muon", "form={'fallback_lr_scale': adamw_lr / learning_rate}", "",
          ("Muon",)),
     Word("adam_weight_decay, weight_decay=None", _KERAS_MUON, "weight_decay=adam_weight_decay",
@@ -308,54 +313,54 @@ WORDS = (
     Word("adamw_betas", "Jordan's Muon", "beta_1=adamw_betas[0], beta_2=adamw_betas[1]", "",
          ("Muon",)),
     Word("adamw_eps", "Jordan's Muon", "epsilon=adamw_eps", "", ("Muon",)),
-    Word("per_head_muon", "DeepSpeed", "form={'heads': 'each'}", "", ("Muon",), same=(False,)),
+    Word("per_head_muon", "DeepSpeed", "form={'heads': 'each'}", "", ("Muon",), noop=(False,)),
     Word("split_qkv_per_head", "Megatron's Muon", "form={'heads': 'each'}", "", ("Muon",),
-         same=(False,)),
+         noop=(False,)),
     Word("split_qkv", "Megatron's Muon", "",
          "Query, key and value are kernels of their own in Keras's attention layers. A fused one "
-         "takes treatments={'qkv/kernel': {'heads': [-1, 3]}}.", ("Muon",), same=(False,)),
+         "takes treatments={'qkv/kernel': {'heads': [-1, 3]}}.", ("Muon",), noop=(False,)),
     # -- SOAP
     Word("shampoo_beta", "Vyas' SOAP", None, "The factors decay by beta_2.", ("SOAP",),
-         same=(-1,)),
+         noop=(-1,)),
     Word("merge_dims", "Vyas' SOAP", None,
          "Kernels of more axes are matrices already: `tf_lamb.describe` shows which.", ("SOAP",),
-         same=(False,)),
+         noop=(False,)),
     Word("precondition_1d", "Vyas' SOAP", None, "What has one axis is AdamW's.", ("SOAP",),
-         same=(False,)),
+         noop=(False,)),
     Word("normalize_grads", "Vyas' SOAP", None, "Updates keep their length.", ("SOAP",),
-         same=(False,)),
+         noop=(False,)),
     Word("data_format", "Vyas' SOAP", "", "Keras's order of axes is known.", ("SOAP",)),
     # -- clipping
     Word("max_grad_norm", "timm, apex, Hugging Face", "global_clipnorm=max_grad_norm",
-         same=(None, 0)),
+         noop=(None, 0)),
     Word("gradient_clip_norm", "Model Garden", "global_clipnorm=gradient_clip_norm",
-         same=(None, 0)),
-    Word("max_norm", "torch's clip_grad_norm_", "global_clipnorm=max_norm", same=(None,)),
-    Word("clip_gradient", "MXNet", "clipvalue=clip_gradient", same=(None, -1)),
+         noop=(None, 0)),
+    Word("max_norm", "torch's clip_grad_norm_", "global_clipnorm=max_norm", noop=(None,)),
+    Word("clip_gradient", "MXNet", "clipvalue=clip_gradient", noop=(None, -1)),
     Word("grad_clip", "paddle", None, "Pass global_clipnorm, clipnorm or clipvalue, a number.",
-         same=(None,)),
+         noop=(None,)),
     # -- all else
     Word("params", "torch", "", _PARAMETERS),
     Word("parameters", "paddle", "", _PARAMETERS),
     Word("foreach", _TORCH, "", _XLA),
     Word("fused", _TORCH, "", _XLA),
     Word("capturable", _TORCH, "", _XLA),
-    Word("differentiable", _TORCH, None, "No gradient flows through a step.", same=(False,)),
-    Word("maximize", _TORCH, None, "Steps go down: negate the loss.", same=(False,)),
+    Word("differentiable", _TORCH, None, "No gradient flows through a step.", noop=(False,)),
+    Word("maximize", _TORCH, None, "Steps go down: negate the loss.", noop=(False,)),
     Word("set_grad_none", "apex", "", "Gradients are not kept between steps."),
     Word("mu_dtype", "optax", "dtypes={'slots': mu_dtype}", "Both moments have it.",
-         same=(None,)),
-    Word("multi_precision", "paddle, MXNet", "dtypes={'masters': 'float32'}", same=(False,)),
+         noop=(None,)),
+    Word("multi_precision", "paddle, MXNet", "dtypes={'masters': 'float32'}", noop=(False,)),
     Word("optim_bits", "bitsandbytes", None,
-         "The smallest slots are dtypes={'slots': 'bfloat16'}.", same=(32,)),
+         "The smallest slots are dtypes={'slots': 'bfloat16'}.", noop=(32,)),
     Word("rescale_grad", "MXNet", None, "The loss is a mean already: scale it, if need be.",
-         same=(1,)),
+         noop=(1,)),
     Word("lazy_update", "MXNet", None, "The moments of rows without a gradient decay, too.",
-         same=(False,)),
-    Word("ema_decay", "timm", "use_ema=True, ema_momentum=ema_decay", same=(None,)),
+         noop=(False,)),
+    Word("ema_decay", "timm", "use_ema=True, ema_momentum=ema_decay", noop=(None,)),
     Word("layer_decay", "timm, Model Garden", None,
          "Pass treatments=tf_lamb.layer_decay(...), which makes rates by depth.",
-         same=(None, 1)),
+         noop=(None, 1)),
     Word("is_legacy_optimizer", "old Keras's configs", ""),
 )  # fmt: skip
 

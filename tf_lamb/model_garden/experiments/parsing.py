@@ -264,7 +264,7 @@ def _in_our_words(config, key: str, value, path: str) -> str:
     for kind, cls in OPTIMIZERS.items():
         if not (isinstance(config, SETTINGS[kind]) and words.is_known(key)):
             continue
-        found, notes, _ = arguments.translation(cls, {key: value})
+        found, notes, _ = arguments.translate(cls, {key: value})
         if found and all(name in config.__dict__ for name in found):
             pairs = " and ".join(f"{path}{name}={text}" for name, text in found.items())
             return " ".join(filter(None, [f"Write {pairs}.", notes])).removesuffix(".")
