@@ -61,7 +61,7 @@ __all__ = [
 # framework that is not installed.
 _SUBPACKAGES = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
 # Names that only one of the two frontends has -> that frontend.
-_OF_KERAS_3 = {"per_replica": "keras"}
+_KERAS_3_NAMES = {"per_replica": "keras"}
 
 
 if not TYPE_CHECKING:  # so that a type checker reports a name that does not exist
@@ -79,9 +79,9 @@ if not TYPE_CHECKING:  # so that a type checker reports a name that does not exi
         if name in __all__:
             frontend = importlib.import_module("tf_lamb.api.frontends").keras_of_tensorflow()
             return getattr(importlib.import_module(f"tf_lamb.{frontend}"), name)
-        if name in _OF_KERAS_3:
+        if name in _KERAS_3_NAMES:
             raise AttributeError(
-                f"{name} is Keras 3's alone: write tf_lamb.{_OF_KERAS_3[name]}.{name}."
+                f"{name} is Keras 3's alone: write tf_lamb.{_KERAS_3_NAMES[name]}.{name}."
             )
         names = sorted({*__all__, *_SUBPACKAGES})
         case_variants = [candidate for candidate in names if candidate.lower() == name.lower()]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.once
 def test_it_takes_the_place_of_the_old_one(tmp_path):
     path = tmp_path / "file"
     for text in ("old", "new"):
-        with files.replaced(str(path)) as file:
+        with files.atomic_write(str(path)) as file:
             file.write(text)
         assert path.read_text() == text
     assert [*tmp_path.iterdir()] == [path]
@@ -20,6 +20,6 @@ def test_it_takes_the_place_of_the_old_one(tmp_path):
 def test_a_full_disk_leaves_the_old_one_alone(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with full_disk(), pytest.raises(OSError, match="large"), files.replaced(str(path)) as file:
+    with full_disk(), pytest.raises(OSError, match="large"), files.atomic_write(str(path)) as file:
         file.write("new" * 4096)
     assert [*tmp_path.iterdir()] == [path] and path.read_text() == "old"

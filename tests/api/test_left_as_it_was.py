@@ -131,7 +131,7 @@ def test_a_method_that_the_user_has_set_on_an_optimizer_is_set_again():
 
     optimizer, calls = Optimizer(), []
     optimizer.finalize_variable_values = calls.append
-    with seams.averaged_where(optimizer, lambda: False):
+    with seams.average_only_at_end(optimizer, lambda: False):
         optimizer.finalize_variable_values("in a stage that is not the last")
     optimizer.finalize_variable_values("after it")
     assert calls == ["after it"]

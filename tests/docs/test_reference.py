@@ -49,7 +49,7 @@ def documented():
 
 def public():
     names = [f"tf_lamb.{name}" for name in tf_lamb.__all__ if name not in ROOMS]
-    names += [f"tf_lamb.keras.{name}" for name in tf_lamb._OF_KERAS_3]
+    names += [f"tf_lamb.keras.{name}" for name in tf_lamb._KERAS_3_NAMES]
     names += [
         f"{extra}.{name}" for extra in EXTRAS for name in importlib.import_module(extra).__all__
     ]

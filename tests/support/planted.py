@@ -40,7 +40,7 @@ PLANTS = {
         ("warn_if_waiting", "if waiting:", "if waiting < 0:"),
     ]),
     "a whole rate cuts what it multiplies": (ALL, [
-        ("factor", "xp.cast(value, 'float32')", "value"),
+        ("to_float_scalar", "xp.cast(value, 'float32')", "value"),
     ]),
     "fewer micro-batches end no update": (ALL, [
         ("accumulation.is_due", "return accumulated >= steps",

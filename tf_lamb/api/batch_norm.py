@@ -8,10 +8,10 @@ from tf_lamb.core import batch_norm as normalization
 from tf_lamb.core import checks
 
 # The attributes in which Keras's `BatchNormalization` keeps its weights.
-SET = ("gamma", "beta", "moving_mean", "moving_variance")
+WEIGHT_NAMES = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
-class InParts:
+class PartwiseNormalization:
     """Changes how Keras's `BatchNormalization` normalizes in training; weights and names stay.
 
     A mixin that stands before the `BatchNormalization` of Keras 3 or tf_keras among the bases.
@@ -24,11 +24,11 @@ class InParts:
         momentum: float
         epsilon: float
         compute_dtype: str
-        _trains: Callable  # training argument -> whether this call trains
-        _wide: Callable  # inputs -> the inputs in float32 or wider
+        _is_training: Callable  # training argument -> whether this call trains
+        _to_wide_float: Callable  # inputs -> the inputs in float32 or wider
         _assign: Callable  # assigns a value to a variable
-        _add_like: Callable  # makes a variable like another, with a new name
-        _named: Callable  # name -> a scope that names operations
+        _add_weight_like: Callable  # makes a variable like another, with a new name
+        _op_scope: Callable  # name -> a scope that names operations
         _normalize: Callable  # inputs, batch size -> the outputs in training
 
         def call(self, inputs, training, mask): ...
@@ -53,7 +53,7 @@ class InParts:
                 f"{self.name}: {type(self).__name__} takes no mask, because its parts would be of "
                 "unequal size. Normalize before the layer that masks, or after pooling."
             )
-        x = self._wide(inputs)
+        x = self._to_wide_float(inputs)
         return self._xp.cast(self._normalize(x, x.shape[0]), self.compute_dtype)
 
     def _norm_kwargs(self):
@@ -69,18 +69,18 @@ class InParts:
             prefix: What the names of the weights begin with, for a second set of weights. Defaults
                 to "": the weights of `BatchNormalization`.
         """
-        values = (getattr(self, prefix + name, None) for name in SET)
+        values = (getattr(self, prefix + name, None) for name in WEIGHT_NAMES)
         return normalization.Weights(
             *(None if value is None else self._xp.cast(value, x.dtype) for value in values)
         )
 
-    def _keep_averages(self, averages, prefix=""):
+    def _assign_averages(self, averages, prefix=""):
         """Assigns the new moving mean and variance; `prefix` is that of `_weights`."""
         for name, value in zip(("moving_mean", "moving_variance"), averages, strict=True):
             self._assign(getattr(self, prefix + name), value)
 
 
-class GhostBatchNormalization(InParts):
+class GhostBatchNormalization(PartwiseNormalization):
     """Normalizes each group of `group_size` examples by its own statistics, at any batch size.
 
     For each group k of `group_size` consecutive examples:
@@ -137,7 +137,7 @@ class GhostBatchNormalization(InParts):
         Raises:
             ValueError: in training, for a mask, or if `group_size` does not divide the batch.
         """
-        if self._trains(training):
+        if self._is_training(training):
             return self._train(inputs, mask)
         return super().call(inputs, training=False, mask=mask)
 
@@ -156,11 +156,11 @@ class GhostBatchNormalization(InParts):
             normalization.check_batch(self.name, batch, self.group_size)
         # An assertion would not do, because XLA drops it. If the groups do not divide the batch,
         # the operations fail anyway, and the error shows the name of this scope.
-        with self._named(f"group_size_{self.group_size}_must_divide_the_batch"):
+        with self._op_scope(f"group_size_{self.group_size}_must_divide_the_batch"):
             y, *averages = normalization.train(
                 self._xp, x, self._weights(x), group_size=self.group_size, **self._norm_kwargs()
             )
-        self._keep_averages(averages)
+        self._assign_averages(averages)
         return y
 
 
@@ -199,13 +199,13 @@ def replace_batch_normalization(model: Model, group_size: int) -> Model:
     """
     group_size = checks.integer("group_size", group_size)
     cls = frontends.of(model).layers.GhostBatchNormalization
-    for layer in found(model, cls):
-        seams.become(layer, cls, {"group_size": group_size})
-    seams.forget_compiled(model)
+    for layer in replaceable_batch_norms(model, cls):
+        seams.change_class(layer, cls, {"group_size": group_size})
+    seams.drop_traced_functions(model)
     return model
 
 
-def found(model: Any, cls: type) -> list:
+def replaceable_batch_norms(model: Any, cls: type) -> list:
     """Returns the batch normalization layers of a model, if `cls` can replace every one.
 
     Args:
@@ -216,11 +216,11 @@ def found(model: Any, cls: type) -> list:
     Raises:
         ValueError, TypeError: if there is none, or if one of them cannot be replaced.
     """
-    host = frontends.of(model).host.layers.BatchNormalization
+    host_class = frontends.of(model).host.layers.BatchNormalization
     # seam: Keras 3.15.1, tf_keras 2.20.1. No public function of both visits layers inside of
     # layers. Keyed by id, because a model may hold a layer twice.
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
-    replaceable = [layer for layer in layers if type(layer) in (host, cls)]
+    replaceable = [layer for layer in layers if type(layer) in (host_class, cls)]
     if not replaceable:
         raise ValueError(
             f"{model.name} has no BatchNormalization to replace. A model that makes its layers "

@@ -12,11 +12,11 @@ from typing import Any
 
 # Attributes of the classes whose rows cannot be taken: in this order SciPy's sparse matrices,
 # TensorFlow's sparse tensors and ragged tensors, and JAX's sparse arrays.
-UNEVEN = "nnz", "dense_shape", "nested_row_splits", "nse"
-PASS_BATCH = 4096  # examples of a batch in a pass over arrays
+SPARSE_ATTRIBUTES = "nnz", "dense_shape", "nested_row_splits", "nse"
+PASS_BATCH_SIZE = 4096  # examples of a batch in a pass over arrays
 
 
-def mapped(function: Callable, *trees: Any) -> Any:
+def map_arrays(function: Callable, *trees: Any) -> Any:
     """Applies a function to the arrays of trees, and returns a tree of the results.
 
     Lists become tuples, as in `fit`, and None stays None.
@@ -27,13 +27,13 @@ def mapped(function: Callable, *trees: Any) -> Any:
     """
     first_tree = trees[0]
     if isinstance(first_tree, dict):
-        return {key: mapped(function, *(tree[key] for tree in trees)) for key in first_tree}
+        return {key: map_arrays(function, *(tree[key] for tree in trees)) for key in first_tree}
     if isinstance(first_tree, (list, tuple)):
-        return tuple(mapped(function, *branches) for branches in zip(*trees, strict=True))
+        return tuple(map_arrays(function, *branches) for branches in zip(*trees, strict=True))
     return None if first_tree is None else function(*trees)
 
 
-def dense(array: Any) -> Any:
+def to_dense(array: Any) -> Any:
     """Converts an array to one of NumPy's.
 
     Raises:
@@ -41,7 +41,7 @@ def dense(array: Any) -> Any:
     """
     import numpy as np
 
-    if any(hasattr(type(array), name) for name in UNEVEN):
+    if any(hasattr(type(array), name) for name in SPARSE_ATTRIBUTES):
         raise TypeError(
             f"data holds a {type(array).__name__}, of which no rows can be taken: pass dense "
             "arrays, as .toarray(), .to_tensor() or tf.sparse.to_dense makes them."
@@ -56,24 +56,24 @@ def size_of(tree: Any) -> int:
     return len(tree)
 
 
-def checksum(tree: Any, before: int = 0) -> int:
+def checksum(tree: Any, crc: int = 0) -> int:
     """Returns the CRC-32 of the arrays of a tree.
 
     Args:
         tree: The arrays.
-        before: The CRC-32 of arrays that come before these. Defaults to 0, that of none.
+        crc: The CRC-32 of arrays that come before these. Defaults to 0, that of none.
     """
     import numpy as np
 
     def add(leaf):
-        nonlocal before
+        nonlocal crc
         array = np.asarray(leaf)
         # The bytes of an array of Python objects, such as strings, are only pointers to them.
         content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
-        before = zlib.crc32(content, before)
+        crc = zlib.crc32(content, crc)
 
-    mapped(add, tree)
-    return before
+    map_arrays(add, tree)
+    return crc
 
 
 def first_not_finite(batch: tuple) -> tuple[int, str, str] | None:
@@ -85,7 +85,7 @@ def first_not_finite(batch: tuple) -> tuple[int, str, str] | None:
     """
     import numpy as np
 
-    findings: list = []
+    nonfinite_values: list = []
 
     def visit(tree, name):
         if isinstance(tree, dict):
@@ -99,11 +99,11 @@ def first_not_finite(batch: tuple) -> tuple[int, str, str] | None:
             if not (is_finite := np.isfinite(rows).all(axis=1)).all():
                 row = int(np.argmin(is_finite))
                 value = rows[row][~np.isfinite(rows[row])][0]
-                findings.append((row, name, "NaN" if np.isnan(value) else str(value)))
+                nonfinite_values.append((row, name, "NaN" if np.isnan(value) else str(value)))
 
     for part, name in zip(batch, ("x", "y", "sample_weight"), strict=False):
         visit(part, name)
-    return min(findings, default=None)
+    return min(nonfinite_values, default=None)
 
 
 def check_paired(name: str, value: Any, call: str) -> None:
@@ -121,7 +121,7 @@ def check_paired(name: str, value: Any, call: str) -> None:
         raise TypeError(f"{name} is an array: pass x and y as one argument, {call}.")
 
 
-def parts_of(batch: Any) -> tuple:
+def batch_tuple(batch: Any) -> tuple:
     """Returns a batch as a tuple (x, y, sample_weight), without parts at its end that are None."""
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
     while parts[1:] and parts[-1] is None:
@@ -129,7 +129,7 @@ def parts_of(batch: Any) -> tuple:
     return parts
 
 
-def source(name: str, data: Any) -> "Arrays | Batches":
+def make_reader(name: str, data: Any) -> "Arrays | Batches":
     """Returns the reader of a data argument: an `Arrays` for arrays, or else a `Batches`.
 
     Args:
@@ -149,7 +149,7 @@ def source(name: str, data: Any) -> "Arrays | Batches":
         )
     if hasattr(data, "shape"):
         data = (data,)
-    return Arrays(name, parts_of(data)) if isinstance(data, tuple) else Batches(name, data)
+    return Arrays(name, batch_tuple(data)) if isinstance(data, tuple) else Batches(name, data)
 
 
 class Arrays:
@@ -169,9 +169,9 @@ class Arrays:
     def __init__(self, name: str, data: tuple):
         import numpy as np
 
-        self._arrays = mapped(dense, data)
+        self._arrays = map_arrays(to_dense, data)
         sizes: set[int] = set()
-        mapped(lambda array: sizes.add(len(array) if array.ndim else -1), self._arrays)
+        map_arrays(lambda array: sizes.add(len(array) if array.ndim else -1), self._arrays)
         if -1 in sizes:
             raise TypeError(
                 f"{name} holds lists of numbers, which stand for several inputs: pass arrays, as "
@@ -198,10 +198,10 @@ class Arrays:
         return self._rows(slice(count))
 
     def one_pass(self) -> Iterator[tuple]:
-        """Yields all examples once, held out or not, in batches of `PASS_BATCH`."""
+        """Yields all examples once, held out or not, in batches of `PASS_BATCH_SIZE`."""
         yield from (
-            self._rows(slice(begin, begin + PASS_BATCH))
-            for begin in range(0, self.length, PASS_BATCH)
+            self._rows(slice(begin, begin + PASS_BATCH_SIZE))
+            for begin in range(0, self.length, PASS_BATCH_SIZE)
         )
 
     def hold_out(self, count: int) -> tuple:
@@ -266,8 +266,8 @@ class Arrays:
 
         return take
 
-    def _rows(self, chosen):
-        return mapped(lambda array: array[chosen], self._arrays)
+    def _rows(self, rows):
+        return map_arrays(lambda array: array[rows], self._arrays)
 
 
 class Batches:
@@ -330,7 +330,7 @@ class Batches:
         if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
             sampled = {index for index in (0, 1, batches // 2) if index < batches - 1}
             sampled_batches = (
-                mapped(dense, parts_of(self._data[index]))
+                map_arrays(to_dense, batch_tuple(self._data[index]))
                 for index in (*sorted(sampled), batches - 1)
             )
             *sizes, last_size = map(_size_of_batch, sampled_batches)
@@ -390,7 +390,7 @@ class Batches:
 
         def as_in_fit(batch):  # inputs alone of a `PyDataset` are a tuple, unless a dict
             is_tuple = self.is_py_dataset and not isinstance(batch, dict)
-            return parts_of(batch) if is_tuple or isinstance(batch, (list, tuple)) else batch
+            return batch_tuple(batch) if is_tuple or isinstance(batch, (list, tuple)) else batch
 
         def passes():
             for number in itertools.count():
@@ -402,13 +402,13 @@ class Batches:
 
         return Rebatched(itertools.chain.from_iterable(passes())).take
 
-    def _read(self, begin=0, end=None, convert=parts_of):
+    def _read(self, begin=0, end=None, convert=batch_tuple):
         """Returns an iterator over the batches of one pass, from example `begin` to example `end`.
 
         Args:
             begin: Examples to skip. Defaults to 0.
             end: Examples after which the pass ends. Defaults to None: where the data end.
-            convert: Converts each batch of the data. Defaults to `parts_of`, which makes tuples.
+            convert: Converts each batch of the data. Defaults to `batch_tuple`, which makes tuples.
         """
         raw_batches = (
             map(self._data.__getitem__, range(len(self._data))) if self._is_list else self._data
@@ -424,9 +424,14 @@ class Batches:
         """
         position, crc = 0, 0
         for batch in self._read():
-            if (missing := self._held_out - position) > 0:
+            if (held_out_left := self._held_out - position) > 0:
                 position += size_of(batch)
-                crc = checksum(mapped(lambda array, missing=missing: array[:missing], batch), crc)
+                crc = checksum(
+                    map_arrays(
+                        lambda array, held_out_left=held_out_left: array[:held_out_left], batch
+                    ),
+                    crc,
+                )
                 if position >= self._held_out and self._held_out_checksum is None:
                     self._held_out_checksum = crc
                 elif position >= self._held_out and crc != self._held_out_checksum:
@@ -455,7 +460,7 @@ def _size_of_batch(batch):
     import numpy as np
 
     sizes: set[int] = set()
-    mapped(lambda array: sizes.add(len(array) if len(np.shape(array)) else 0), batch)
+    map_arrays(lambda array: sizes.add(len(array) if len(np.shape(array)) else 0), batch)
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(
             f"A batch of data holds arrays of {' and '.join(map(str, sorted(sizes)))} rows, and "
@@ -477,12 +482,12 @@ def _part_of_pass(begin, end, batches, is_all=False):
         ValueError: if the batches end before `end`, or with `is_all` after it.
     """
     position = 0
-    for batch in (mapped(dense, arrays) for arrays in batches):
+    for batch in (map_arrays(to_dense, arrays) for arrays in batches):
         size = _size_of_batch(batch)
         cut = slice(max(0, begin - position), size if end is None else end - position)
         position += size
         if position > begin:
-            yield mapped(lambda arrays, cut=cut: arrays[cut], batch)
+            yield map_arrays(lambda arrays, cut=cut: arrays[cut], batch)
         if end is not None and position >= end:
             if is_all and (position > end or next(batches, None) is not None):
                 raise ValueError(
@@ -511,7 +516,7 @@ class Rebatched:
 
     def take(self, size: int) -> tuple:
         """Returns the next `size` examples in order; fewer at the end of the data, then ()."""
-        return self._split_buffer(self._topped_up(size), slice(size), slice(size, None))
+        return self._split_buffer(self._fill_buffer(size), slice(size), slice(size, None))
 
     def draw(self, size: int, random: Any) -> tuple:
         """Returns examples that are drawn at random from a buffer of at least twice as many.
@@ -520,11 +525,11 @@ class Rebatched:
             size: The number of examples to draw.
             random: A generator of NumPy's.
         """
-        buffer = self._topped_up(2 * size)
+        buffer = self._fill_buffer(2 * size)
         order = random.permutation(size_of(buffer))
         return self._split_buffer(buffer, order[:size], order[size:])
 
-    def _topped_up(self, count):
+    def _fill_buffer(self, count):
         """Returns the buffer with `count` examples at least, or with fewer if the data end.
 
         It is None if the data have no batch at all.
@@ -536,7 +541,7 @@ class Rebatched:
             self._count += size_of(batch)
         if len(self._buffers) > 1:
             try:
-                self._buffers = [mapped(lambda *parts: np.concatenate(parts), *self._buffers)]
+                self._buffers = [map_arrays(lambda *parts: np.concatenate(parts), *self._buffers)]
             except ValueError as error:
                 raise ValueError(
                     "data has batches of several shapes, which cannot be batched anew: pad every "
@@ -548,6 +553,6 @@ class Rebatched:
         """Returns some rows of the buffer, and leaves others in it; () if the buffer is empty."""
         if buffer is None or not size_of(buffer):
             return ()
-        self._buffers = [mapped(lambda array: array[kept_rows], buffer)]
+        self._buffers = [map_arrays(lambda array: array[kept_rows], buffer)]
         self._count = size_of(self._buffers[0])
-        return mapped(lambda array: array[taken_rows], buffer)
+        return map_arrays(lambda array: array[taken_rows], buffer)

@@ -14,7 +14,7 @@ from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import model_name
 
 # Patterns of the variables before the first block.
-_BEFORE_BLOCKS = "embed", "(^|[_/])stem[_/]"
+_EMBEDDING_PATTERNS = "embed", "(^|[_/])stem[_/]"
 
 
 def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
@@ -54,9 +54,9 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
     if not isinstance(optimizer, Layerwise):
         name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         advice = "; after the first step, ask describe() of each in model.optimizer.optimizers"
-        way_out = advice if hasattr(optimizer, "optimizers") else ""  # a MultiOptimizer has parts
+        hint = advice if hasattr(optimizer, "optimizers") else ""  # a MultiOptimizer has parts
         raise TypeError(
-            f"describe shows the plan of tf_lamb's optimizers, and {name} has none{way_out}."
+            f"describe shows the plan of tf_lamb's optimizers, and {name} has none{hint}."
         )
     plan = optimizer.plan
     if plan is None:
@@ -137,7 +137,7 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
     sizes: dict[str, int] = {}
     for path, variable in zip(paths, variables, strict=True):
         sizes[path] = sizes.get(path, 0) + math.prod(variable.shape)
-    _warn_of_few(model, treatments, sizes)
+    _warn_if_most_keep_rate(model, treatments, sizes)
     return treatments
 
 
@@ -156,13 +156,13 @@ def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, flo
         for prefix in prefixes
     }
     other_paths = [path for path in paths if not path.startswith(tuple(itertools.chain(*blocks)))]
-    for pattern in _BEFORE_BLOCKS:
+    for pattern in _EMBEDDING_PATTERNS:
         if any(re.search(pattern, path) for path in other_paths):
             rates[pattern] = decay ** (depth + 1)
     return {pattern: {"rate": rate} for pattern, rate in rates.items()}
 
 
-def _warn_of_few(model, treatments, sizes):
+def _warn_if_most_keep_rate(model, treatments, sizes):
     """Warns if more than half of the weights keep the full learning rate.
 
     A head has fewer weights than that, so the names of the blocks were probably not recognized.

@@ -8,7 +8,7 @@ from typing import IO
 
 
 @contextlib.contextmanager
-def replaced(path: str, mode: str = "w", temporary: str | None = None) -> Iterator[IO]:
+def atomic_write(path: str, mode: str = "w", temporary: str | None = None) -> Iterator[IO]:
     """Opens a temporary file that replaces `path` once it is written.
 
     After an error the old file is unchanged, and nothing of the new one is left. The folder is made

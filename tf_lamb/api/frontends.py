@@ -17,10 +17,12 @@ class Frontend:
         schedules: This package's module of schedules for it.
         devices: Model -> the number of devices that share the batch of a training step; raises
             ValueError if several processes train the model.
-        fed: Model, iterator of batches, first batch -> the batches in a form that `fit` reads.
-        on_batch: A method such as a model's `train_on_batch`, a batch -> the logs that it returns.
-        state_of: Optimizer of this Keras -> its `Source` for `migrate`; None for optimizers that
-            `migrate` cannot read.
+        fit_input: Model, iterator of batches, first batch -> the batches in a form that `fit`
+            reads.
+        call_on_batch: A method such as a model's `train_on_batch`, a batch -> the logs that it
+            returns.
+        migration_source: Optimizer of this Keras -> its `Source` for `migrate`; None for optimizers
+            that `migrate` cannot read.
         checkpoints: Returns the module that reads checkpoint files. Keras 3 imports it in this
             call only, because it needs TensorFlow.
         unlisted: Model -> variables and buffers that training may change, and that
@@ -32,14 +34,14 @@ class Frontend:
     layers: Any
     schedules: Any
     devices: Callable[[Any], int]
-    fed: Callable[[Any, Iterator, Any], Any]
-    on_batch: Callable[[Callable, tuple], dict]
-    state_of: Callable[[Any], Any]
+    fit_input: Callable[[Any, Iterator, Any], Any]
+    call_on_batch: Callable[[Callable, tuple], dict]
+    migration_source: Callable[[Any], Any]
     checkpoints: Callable[[], Any]
     unlisted: Callable[[Any], list]
 
 
-_OF: dict[str, Frontend] = {}  # "keras" or "tf_keras" -> its frontend
+_FRONTENDS: dict[str, Frontend] = {}  # "keras" or "tf_keras" -> its frontend
 
 
 def keras_of_tensorflow() -> str:
@@ -53,22 +55,22 @@ def keras_of_tensorflow() -> str:
 
 def register(frontend: Frontend) -> None:
     """Makes a frontend known; each frontend calls this when it is imported."""
-    _OF[frontend.host.__name__] = frontend
+    _FRONTENDS[frontend.host.__name__] = frontend
 
 
-def of(thing: Any) -> Frontend:
+def of(keras_object: Any) -> Frontend:
     """Returns the frontend of the Keras that an object belongs to.
 
     Args:
-        thing: A model, an optimizer or a layer, or the class of one.
+        keras_object: A model, an optimizer or a layer, or the class of one.
 
     Raises:
         TypeError: if it belongs to neither Keras, or to one whose frontend is not imported.
     """
-    kind = thing if isinstance(thing, type) else type(thing)
+    kind = keras_object if isinstance(keras_object, type) else type(keras_object)
     roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
     if (root := next((root for root in roots if root in ("keras", "tf_keras")), None)) is None:
-        raise TypeError(f"{thing!r:.80} is neither of Keras nor of tf_keras.")
-    if root not in _OF:
+        raise TypeError(f"{keras_object!r:.80} is neither of Keras nor of tf_keras.")
+    if root not in _FRONTENDS:
         raise TypeError(f"{kind.__name__} is of {root}: import tf_lamb.{root} first.")
-    return _OF[root]
+    return _FRONTENDS[root]

@@ -18,7 +18,7 @@ from tf_lamb.core import messages, schedules
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe, batch_label
 
 
-def given_or_new(subject: str, axes=None, rows: int = 1, is_pyplot: bool = True) -> Sequence[Any]:
+def make_axes(subject: str, axes=None, rows: int = 1, is_pyplot: bool = True) -> Sequence[Any]:
     """Returns the axes to draw in, one below the other: the user's, or those of a new figure.
 
     Args:
@@ -44,14 +44,14 @@ def given_or_new(subject: str, axes=None, rows: int = 1, is_pyplot: bool = True)
     return new_figure.subplots(rows, sharex=True, squeeze=False)[:, 0]
 
 
-def in_notebook(answer: Any) -> str:
+def notebook_html(answer: Any) -> str:
     """Returns the HTML that a notebook shows for a recipe or for the answer of a search.
 
     It contains the text, and the plot if matplotlib is installed.
     """
     text = f'<pre style="white-space: pre; overflow-x: auto">{html.escape(str(answer))}</pre>'
     try:
-        (ax,) = given_or_new("an answer", is_pyplot=False)
+        (ax,) = make_axes("an answer", is_pyplot=False)
     except ModuleNotFoundError:
         return text
     answer.plot(ax=ax)
@@ -95,8 +95,8 @@ def legend(ax) -> None:
 Curves = dict[str, dict[int, float]]  # name -> step -> value
 
 
-def ready(subject, has_data, axes, rows=1):
-    """Returns the axes to draw in, as `given_or_new` does; raises if there is nothing to draw.
+def axes_for_data(subject, has_data, axes, rows=1):
+    """Returns the axes to draw in, as `make_axes` does; raises if there is nothing to draw.
 
     Args:
         subject: What is drawn, such as "trust ratios", for the error.
@@ -112,10 +112,10 @@ def ready(subject, has_data, axes, rows=1):
         raise ValueError(
             "There is nothing to draw yet: plot() is for after fit, once a reading is a number."
         )
-    return given_or_new(subject, axes, rows)
+    return make_axes(subject, axes, rows)
 
 
-def lines(ax, ylabel: str, curves: Curves) -> None:
+def draw_curves(ax, ylabel: str, curves: Curves) -> None:
     """Draws curves, with a label on each axis and a legend.
 
     Args:
@@ -153,21 +153,21 @@ def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
     if undefined := sum(not math.isfinite(value) for value in curve.values()):
         label += f" (undefined in {undefined} of {len(curve)} readings)"
     curves = {label: curve}
-    (ax,) = ready("the noise scale", has_points(curves), axes)
+    (ax,) = axes_for_data("the noise scale", has_points(curves), axes)
     ax.axhline(batch_size, color="black", ls="--", lw=1, label=f"batch size: {batch_size:,}")
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter("{x:,.12g}")
-    lines(ax, "noise scale, examples", curves)
+    draw_curves(ax, "noise scale, examples", curves)
     return ax
 
 
-def trust_ratios(curves: Curves, axes=None, most: int = 3):
+def trust_ratios(curves: Curves, axes=None, max_layers: int = 3):
     """Draws median and range over all layers, and the layers that end farthest from the median.
 
     Args:
         curves: Name of a layer -> step -> trust ratio.
         axes: The matplotlib `Axes`. Defaults to None: those of a new figure.
-        most: The number of layers that are drawn by themselves. Defaults to 3.
+        max_layers: The number of layers that are drawn by themselves. Defaults to 3.
 
     Returns:
         The `Axes`.
@@ -175,7 +175,7 @@ def trust_ratios(curves: Curves, axes=None, most: int = 3):
     Raises:
         ValueError: if no ratio is a number.
     """
-    (ax,) = ready("trust ratios", has_points(curves), axes)
+    (ax,) = axes_for_data("trust ratios", has_points(curves), axes)
     steps = sorted({step for curve in curves.values() for step in curve})
     rows = {layer: [curve.get(step, math.nan) for step in steps] for layer, curve in curves.items()}
     columns = [
@@ -188,8 +188,10 @@ def trust_ratios(curves: Curves, axes=None, most: int = 3):
     )
     ax.fill_between(steps, minima, maxima, color="0.88", label=f"all {len(rows)} layers")
     ax.plot(steps, medians, color="black", label="their median")
-    farthest = sorted(rows, key=lambda layer: -log_distance(rows[layer][-1], medians[-1]))[:most]
-    for layer, label in zip(farthest, _short(farthest, rows), strict=True):
+    farthest = sorted(rows, key=lambda layer: -log_distance(rows[layer][-1], medians[-1]))[
+        :max_layers
+    ]
+    for layer, label in zip(farthest, _short_names(farthest, rows), strict=True):
         ax.plot(steps, rows[layer], lw=1, label=label)
     ax.set_yscale("log", nonpositive="mask")
     label_axes(ax, "trust ratio")
@@ -197,7 +199,7 @@ def trust_ratios(curves: Curves, axes=None, most: int = 3):
     return ax
 
 
-def _short(names, all_names, max_length: int = 48) -> list[str]:
+def _short_names(names, all_names, max_length: int = 48) -> list[str]:
     """Returns the names of layers for a legend.
 
     Args:
@@ -214,9 +216,9 @@ def _short(names, all_names, max_length: int = 48) -> list[str]:
 
 
 # Value of `over` -> the label of the x axis, and the attribute of a recipe that is its end.
-_OVER = {"steps": "optimizer steps", "examples": "examples"}
-_ENDS = {"steps": "train_steps", "examples": "examples_seen"}
-_POINTS = 513  # points of the line between two neighbouring steps of `_joints`
+_X_LABELS = {"steps": "optimizer steps", "examples": "examples"}
+_END_ATTRIBUTES = {"steps": "train_steps", "examples": "examples_seen"}
+_POINTS_PER_PIECE = 513  # points of the line between two neighbouring steps of `_breakpoints`
 
 
 def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax: Any = None) -> Any:
@@ -235,8 +237,8 @@ def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax:
         ValueError: for another `over`.
         TypeError: if one of the others is no recipe.
     """
-    if over not in _OVER:
-        options = ", ".join(map(repr, _OVER))
+    if over not in _X_LABELS:
+        options = ", ".join(map(repr, _X_LABELS))
         raise ValueError(f"over must be one of {options}, not {over!r}.")
     for other in others:
         if not isinstance(other, Recipe | StagedRecipe):
@@ -244,15 +246,15 @@ def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax:
                 f"plot draws other recipes beside this one, and {other!r} is none. To draw in "
                 "axes of yours: plot(ax=axes); to save: plot().figure.savefig('recipe.png')."
             )
-    (ax,) = given_or_new("a recipe", ax)
+    (ax,) = make_axes("a recipe", ax)
     all_recipes: list[Any] = [first, *others]
     titles = list(dict.fromkeys(recipe.title for recipe in all_recipes))
     for recipe in all_recipes:
         prefix = f"{recipe.title}, " if len(titles) > 1 else ""
-        ax.plot(*_line(recipe, over), label=prefix + batch_label(recipe))
+        ax.plot(*_curve_points(recipe, over), label=prefix + batch_label(recipe))
     ax.set_title(titles[0] if len(titles) == 1 else "Learning rates")
-    label = _OVER[over]
-    ends = [getattr(recipe, _ENDS[over]) for recipe in all_recipes]
+    label = _X_LABELS[over]
+    ends = [getattr(recipe, _END_ATTRIBUTES[over]) for recipe in all_recipes]
     if max(ends) > 20 * min(ends):
         ax.set(xscale="log", xlim=(1, None))
         label += ", logarithmic: straight warmup and decay look bent"
@@ -261,26 +263,26 @@ def recipes(first: Recipe | StagedRecipe, *others: Any, over: str = "steps", ax:
     return ax
 
 
-def _joints(recipe):
+def _breakpoints(recipe):
     """Returns the steps at which the learning rate may jump or bend, in order.
 
     They are the first and the last step, the ends of warmups and stages, and the steps at which a
     stepwise rate changes.
     """
-    joints, begin = {0}, 0
+    breakpoints, begin = {0}, 0
     for stage in recipe.stages:
-        joint_steps = (begin + step for step in (stage.warmup_steps, *stage.boundaries))
+        steps = (begin + step for step in (stage.warmup_steps, *stage.boundaries))
         end = begin + stage.train_steps
-        joints.update(step for step in joint_steps if step < end)
-        joints.add(begin := end)
-    return sorted(joints)
+        breakpoints.update(step for step in steps if step < end)
+        breakpoints.add(begin := end)
+    return sorted(breakpoints)
 
 
-def _line(recipe, over):
+def _curve_points(recipe, over):
     """Returns the x and the y of a recipe's line, as arrays.
 
-    Each piece between two joints ends one float before the next, so that a jump is drawn with both
-    of its ends.
+    Each piece between two breakpoints ends one float before the next, so that a jump is drawn with
+    both of its ends.
 
     Args:
         recipe: The recipe.
@@ -288,9 +290,9 @@ def _line(recipe, over):
     """
     import numpy as np
 
-    pieces = itertools.pairwise(_joints(recipe))
-    # The points are dense at joints, where a root is steep.
-    fractions = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, _POINTS))
+    pieces = itertools.pairwise(_breakpoints(recipe))
+    # The points are dense at breakpoints, where a root is steep.
+    fractions = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, _POINTS_PER_PIECE))
     steps = np.concatenate(
         [
             np.minimum(begin + (end - begin) * fractions, np.nextafter(end, begin))
@@ -319,7 +321,7 @@ def rates(answer, ax=None):
     Raises:
         ValueError: if there are no trials.
     """
-    (ax,) = ready("rates", answer.trials, ax)
+    (ax,) = axes_for_data("rates", answer.trials, ax)
     curves: dict[tuple[str, int], list] = {}
     for trial in sorted(answer.trials, key=lambda candidate: candidate.rate):
         curves.setdefault((trial.optimizer, trial.steps), []).append(trial)
@@ -348,17 +350,17 @@ def batches(answer, ax=None):
     Returns:
         The `Axes`.
     """
-    (ax,) = given_or_new("batches", ax)
+    (ax,) = make_axes("batches", ax)
     for devices in answer.machine.device_counts:
         rows = [row for row in answer.rows if row.devices == devices]
         sizes = [row.batch for row in rows]
         low_hours, high_hours = ([row.hours_interval[end] for row in rows] for end in (0, 1))
         ax.fill_between(sizes, low_hours, high_hours, alpha=0.2)
         ax.plot(sizes, [row.hours for row in rows], ".-", label=f"devices: {devices:,}")
-    marked = {"fastest": (answer.fastest, "o"), "cheapest": (answer.cheapest, "s")}
+    marked_rows = {"fastest": (answer.fastest, "o"), "cheapest": (answer.cheapest, "s")}
     if answer.by_deadline is not None:
-        marked["largest by the deadline"] = (answer.by_deadline, "D")
-    for label, (row, marker) in marked.items():
+        marked_rows["largest by the deadline"] = (answer.by_deadline, "D")
+    for label, (row, marker) in marked_rows.items():
         ax.plot(row.batch, row.hours, marker, ms=9, color="black", mfc="none", ls="", label=label)
     if answer.deadline_hours is not None:
         ax.axhline(answer.deadline_hours, color="black", ls="--", lw=1, label="deadline")

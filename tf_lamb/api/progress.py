@@ -5,10 +5,11 @@ from typing import Any
 
 from tf_lamb.api import frontends
 
-WIDEST = 120  # characters of Keras's bar with its colors: a line in a notebook is padded to them
-# PARTS: about how many times the bar is drawn in a notebook, because a saved cell may keep each
-# drawing. PAUSE: the least seconds between two drawings.
-PARTS, PAUSE = 100, 1.0
+MAX_BAR_CHARACTERS = (
+    120  # characters of Keras's bar with its colors: a line in a notebook is padded to them
+)
+# Those of the bar in a notebook, of which a saved cell may keep each.
+MAX_DRAWINGS, MIN_PAUSE_SECONDS = 100, 1.0
 
 
 def can_print() -> bool:
@@ -46,54 +47,61 @@ class Progress:
     """
 
     def __init__(
-        self, model: Any, most: int, verbose: bool, about: int | None = None, unit: str = "example"
+        self,
+        model: Any,
+        max_units: int,
+        verbose: bool,
+        expected_units: int | None = None,
+        unit: str = "example",
     ):
-        self._verbose, self._done, self._shown = verbose, 0, 0
+        self._verbose, self._done_units, self._drawn_units = verbose, 0, 0
         self._bar: Any = None
-        self._most = most
+        self._max_units = max_units
         self._in_terminal = can_print() and getattr(sys.stdout, "isatty", bool)()
         utils = frontends.of(model).host.utils
         is_watched = can_print() and (self._in_terminal or "ipykernel" in sys.modules)
         # Without its interactive logging Keras would log a line for every update.
         if verbose and is_watched and utils.is_interactive_logging_enabled():
-            options = {} if self._in_terminal else {"interval": PAUSE}
-            self._bar = utils.Progbar(min(about or most, most), unit_name=unit, **options)
+            options = {} if self._in_terminal else {"interval": MIN_PAUSE_SECONDS}
+            self._bar = utils.Progbar(
+                min(expected_units or max_units, max_units), unit_name=unit, **options
+            )
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, kind: Any, *error: Any) -> None:
         if kind is None and self._bar:
-            if self._done:  # the end may come before all is done
-                self._bar.target = min(self._done, self._bar.target)
+            if self._done_units:  # the end may come before all is done
+                self._bar.target = min(self._done_units, self._bar.target)
             self._update(self._bar.target)
-        elif self._bar and self._shown:
+        elif self._bar and self._drawn_units:
             say("")  # the error is printed below the bar
 
-    def add(self, more: int) -> None:
+    def add(self, units: int) -> None:
         """Adds units that are done. The bar gets full only at the end of the block."""
         if not self._bar:
             return
-        self._done += more
-        units_done = min(self._done, self._most - 1)
+        self._done_units += units
+        units_done = min(self._done_units, self._max_units - 1)
         while units_done >= self._bar.target:
-            self._bar.target = min(2 * self._bar.target, self._most)
-        least_gain = 1 if self._in_terminal else self._bar.target // PARTS
-        if units_done - self._shown >= least_gain:
+            self._bar.target = min(2 * self._bar.target, self._max_units)
+        min_units = 1 if self._in_terminal else self._bar.target // MAX_DRAWINGS
+        if units_done - self._drawn_units >= min_units:
             self._update(units_done)
 
     def say(self, line: str) -> None:
         """Prints a line in the place of the bar; the next update draws the bar below it."""
         if not self._verbose:
             return
-        if self._bar and self._shown:
-            line = f"\r\x1b[K{line}" if self._in_terminal else f"\r{line:<{WIDEST}}"
+        if self._bar and self._drawn_units:
+            line = f"\r\x1b[K{line}" if self._in_terminal else f"\r{line:<{MAX_BAR_CHARACTERS}}"
         say(line)
 
-    def _update(self, done):
+    def _update(self, units):
         """Draws the bar with so many units done."""
-        self._shown = done
+        self._drawn_units = units
         try:
-            self._bar.update(done)
+            self._bar.update(units)
         except (AttributeError, OSError, ValueError):  # the standard output is gone
             self._bar = None

@@ -55,17 +55,17 @@ class Schedule(schedules.Schedule):
         if isinstance(value, tuple):
             return [cls._serialized(element) for element in value]
         is_schedule = isinstance(value, cls._base_schedule)
-        return with_numbers(cls._serialize(value)) if is_schedule else value
+        return arrays_to_numbers(cls._serialize(value)) if is_schedule else value
 
     @classmethod
     def _deserialized(cls, value):
         """Returns the value of a field from what `_serialized` returned."""
         if isinstance(value, list):
             return tuple(cls._deserialized(element) for element in value)
-        return cls._deserialize(with_numbers(value)) if isinstance(value, dict) else value
+        return cls._deserialize(arrays_to_numbers(value)) if isinstance(value, dict) else value
 
 
-def with_numbers(config: Any) -> Any:
+def arrays_to_numbers(config: Any) -> Any:
     """Replaces the tensors and arrays in a serialized schedule by their numbers.
 
     Keras (3.15.1) and tf_keras (2.20.1) write tensors and arrays as dicts that their own schedules
@@ -78,17 +78,17 @@ def with_numbers(config: Any) -> Any:
         A copy with numbers; a `config` that is no dict, list or tuple is returned as it is.
     """
     if type(config) in (list, tuple):
-        return type(config)(map(with_numbers, config))
+        return type(config)(map(arrays_to_numbers, config))
     if not isinstance(config, Mapping):
         return config
     inner = config.get("config")
     is_array = config.get("class_name") in ("__tensor__", "__numpy__")
     if is_array and isinstance(inner, Mapping) and "value" in inner:
         return inner["value"]
-    return {name: with_numbers(value) for name, value in config.items()}
+    return {name: arrays_to_numbers(value) for name, value in config.items()}
 
 
-def factor(xp, value):
+def to_float_scalar(xp, value):
     """Converts the value of a schedule or function to a scalar that can be multiplied.
 
     A schedule of Keras may return an integer or a value in half precision. A multiplication by an

@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 # The attributes in which a model keeps its traced functions.
-_COMPILED = ("train_function", "train_tf_function", "test_function", "predict_function")
+_TRACED_FUNCTIONS = ("train_function", "train_tf_function", "test_function", "predict_function")
 
 
-def trace_anew(model: Any) -> None:
+def drop_traced_step(model: Any) -> None:
     """Drops the compiled training step, so that the next step is traced again, with all changes."""
     model.train_function = None
 
 
-def forget_compiled(model: Any) -> None:
+def drop_traced_functions(model: Any) -> None:
     """Drops all traced functions of a model and of the models inside it."""
     for part in model._flatten_layers():
-        for name in _COMPILED:
+        for name in _TRACED_FUNCTIONS:
             if getattr(part, name, None) is not None:
                 setattr(part, name, None)
 
 
-def become(layer: Any, cls: type, settings: Mapping[str, Any]) -> None:
+def change_class(layer: Any, cls: type, settings: Mapping[str, Any]) -> None:
     """Changes the class of a layer, which keeps its weights.
 
     Args:
@@ -39,36 +39,39 @@ def become(layer: Any, cls: type, settings: Mapping[str, Any]) -> None:
         setattr(layer, name, value)
 
 
-def use_optimizer(model: Any, optimizer: Any, compiled: Callable | None) -> None:
+def use_optimizer(model: Any, optimizer: Any, train_function: Callable | None) -> None:
     """Gives a model another optimizer, with the training step that was compiled for it.
 
     Args:
         model: The model.
         optimizer: The optimizer.
-        compiled: The compiled training step; None if none was compiled yet.
+        train_function: The compiled training step; None if none was compiled yet.
     """
     model.optimizer = optimizer
-    model.train_function = compiled
+    model.train_function = train_function
 
 
-def set_own(
-    model: Any, own: Mapping[str, Any], evaluating: Callable | None, without: Iterable[str] = ()
+def set_attributes(
+    model: Any,
+    attributes: Mapping[str, Any],
+    test_function: Callable | None,
+    names_to_delete: Iterable[str] = (),
 ) -> None:
     """Sets instance attributes of a model.
 
     Args:
         model: The model.
-        own: Name -> value of the attributes to set.
-        evaluating: The compiled evaluation step to use; with None, evaluation is traced again.
-        without: The names of attributes to delete first. Defaults to none.
+        attributes: Name -> value of the attributes to set.
+        test_function: The compiled evaluation step to use; with None, evaluation is traced again.
+        names_to_delete: The names of attributes to delete first. Defaults to none.
     """
-    for name in without:
+    for name in names_to_delete:
         vars(model).pop(name, None)
-    vars(model).update(own)
-    model.test_function = evaluating
+    vars(model).update(attributes)
+    model.test_function = test_function
 
 
-def begin_at(model: Any, epoch: int | None) -> None:
+def set_initial_epoch(model: Any, epoch: int | None) -> None:
     """Makes the next `fit` on Keras 3 begin at an epoch, by setting `_initial_epoch`.
 
     Args:
@@ -79,7 +82,7 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 
 @contextlib.contextmanager
-def executed(model: Any, count: int):
+def with_steps_per_execution(model: Any, count: int):
     """Makes `fit` in the `with` block use `steps_per_execution=count`.
 
     Compiled functions are made for one such number, so other ones are compiled for the block.
@@ -90,15 +93,15 @@ def executed(model: Any, count: int):
         model: A compiled model.
         count: The number of steps of an execution.
     """
-    public = hasattr(model, "steps_per_execution")
-    steps_before = model.steps_per_execution if public else model._steps_per_execution
+    is_public = hasattr(model, "steps_per_execution")
+    steps_before = model.steps_per_execution if is_public else model._steps_per_execution
     if steps_before is None or int(steps_before) == count:
         yield
         return
 
     def use_steps(number):
         model.train_function = model.test_function = None
-        if public:
+        if is_public:
             model.steps_per_execution = number
         else:
             model._steps_per_execution.assign(number)
@@ -113,7 +116,7 @@ def executed(model: Any, count: int):
 
 
 @contextlib.contextmanager
-def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
+def average_only_at_end(optimizer: Any, is_training_over: Callable[[], bool]):
     """Makes each `fit` in the `with` block keep the weights at its end unless training is over.
 
     With `use_ema`, the end of a `fit` overwrites the weights with their moving averages. Where
@@ -121,7 +124,7 @@ def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
 
     Args:
         optimizer: The optimizer, whose `finalize_variable_values` is replaced meanwhile.
-        is_over: Returns whether training ends with the running `fit`.
+        is_training_over: Returns whether training ends with the running `fit`.
     """
     finalize = getattr(optimizer, "finalize_variable_values", None)
     if finalize is None:
@@ -129,7 +132,7 @@ def averaged_where(optimizer: Any, is_over: Callable[[], bool]):
         return
 
     def finalize_at_end(variables):
-        if is_over():
+        if is_training_over():
             finalize(variables)
 
     is_on_instance = "finalize_variable_values" in vars(optimizer)  # as a user may have set it

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_lamb.api import frontends, progress, seams
-from tf_lamb.api.data import Arrays, check_paired, source
+from tf_lamb.api.data import Arrays, check_paired, make_reader
 from tf_lamb.api.optimizers.layerwise import Layerwise
-from tf_lamb.api.variables import step_of, unwrapped, waiting_in
+from tf_lamb.api.variables import step_of, unwrapped, waiting_micro_batches
 from tf_lamb.core.accumulation import Epochs, Stage
 from tf_lamb.core.checks import integer
 from tf_lamb.core.messages import warn
@@ -16,10 +16,10 @@ from tf_lamb.core.recipes.recipe import check_recipe
 
 # Keras's callbacks that set the learning rate. Callbacks of this package that do so have an
 # attribute `sets_learning_rate`.
-_SET_RATES = {"LearningRateScheduler", "ReduceLROnPlateau"}
-_NEAR = 1e-5  # relative difference below which two rates in float32 count as the same
+_RATE_SETTING_CALLBACKS = {"LearningRateScheduler", "ReduceLROnPlateau"}
+_RATE_TOLERANCE = 1e-5  # relative difference below which two rates in float32 count as the same
 # The error for a model that several processes train; their number takes the place of {}.
-SEVERAL = (
+SEVERAL_PROCESSES_MESSAGE = (
     "The data are read in one process here, and {} train the model: search in one, and train each "
     "stage of a recipe by a fit of its own, on a dataset that is dealt out."
 )
@@ -96,43 +96,48 @@ def fit_stages(
     stages = _stages_of(recipe, model.optimizer)
     _check_rates(recipe, model.optimizer, rate)
     _check_devices(stages, frontend.devices(model))
-    source_data = source("data", data)
-    counts_pass = examples is None or isinstance(source_data, Arrays)
-    plan = Epochs(stages, source_data.count() if counts_pass else integer("examples", examples))
+    reader = make_reader("data", data)
+    counts_pass = examples is None or isinstance(reader, Arrays)
+    plan = Epochs(stages, reader.count() if counts_pass else integer("examples", examples))
     _check_examples(recipe, plan, examples)
     bar_verbosity = verbose if progress.can_print() else 0
     callback_list = type("Callbacks", (WholeRun, frontend.host.callbacks.CallbackList), {})
     run_callbacks = callback_list(
         callbacks, add_history=True, add_progbar=bar_verbosity != 0, model=model,
         verbose=1 if bar_verbosity == "auto" else bar_verbosity, epochs=plan.count,
-        steps=_steps(plan.calls(0)),
+        steps=_call_count(plan.calls(0)),
     )  # fmt: skip
     _check_callbacks(run_callbacks.callbacks)
 
-    def fit(batches, steps, initial, last):
-        """Trains the epochs from `initial` to `last` - 1, each with `steps` of the batches."""
+    def fit(batches, steps, first_epoch, end_epoch):
+        """Trains the epochs `first_epoch` to `end_epoch` - 1, each with `steps` of the batches."""
         return model.fit(
-            batches, steps_per_epoch=steps, initial_epoch=initial, epochs=last, shuffle=False,
-            validation_data=validation_data, callbacks=run_callbacks, verbose=0,
+            batches, steps_per_epoch=steps, initial_epoch=first_epoch, epochs=end_epoch,
+            shuffle=False, validation_data=validation_data, callbacks=run_callbacks, verbose=0,
             validation_batch_size=max(stage.batch // stage.calls_per_update for stage in stages),
         )  # fmt: skip
 
-    with seams.averaged_where(model.optimizer, lambda: run_callbacks.is_over):
+    with seams.average_only_at_end(model.optimizer, lambda: run_callbacks.is_over):
         # This `fit` trains no epoch: it builds the model, and callbacks may restore a backup.
         (size, _), *_ = plan.calls(0)
-        initial = source_data.stream(0, seed, plan.examples)(size)
-        history = fit(frontend.fed(model, (initial for _ in itertools.count()), initial), 1, 1, 1)
-        epochs_done = run_callbacks.done
+        first_batch = reader.stream(0, seed, plan.examples)(size)
+        history = fit(
+            frontend.fit_input(model, (first_batch for _ in itertools.count()), first_batch),
+            1,
+            1,
+            1,
+        )
+        epochs_done = run_callbacks.epochs_done
         _check_restored(recipe, model.optimizer, epochs_done, plan.updates_before(epochs_done))
-        take = source_data.stream(plan.first_example(epochs_done), seed, plan.examples)
-        announced = 0
+        take_examples = reader.stream(plan.first_example(epochs_done), seed, plan.examples)
+        last_printed = 0
         while not run_callbacks.is_over:
-            epoch, calls = run_callbacks.done, plan.calls(run_callbacks.done)
+            epoch, calls = run_callbacks.epochs_done, plan.calls(run_callbacks.epochs_done)
             if bar_verbosity:
-                announced = _tell_stages(plan, epoch, announced)
-            run_callbacks.begin_epoch(epoch, _steps(calls))
-            batches = frontend.fed(model, _batches(take, calls), initial)
-            history = fit(batches, _steps(calls), epoch, epoch + 1)
+                last_printed = _print_new_stages(plan, epoch, last_printed)
+            run_callbacks.begin_epoch(epoch, _call_count(calls))
+            batches = frontend.fit_input(model, _read_batches(take_examples, calls), first_batch)
+            history = fit(batches, _call_count(calls), epoch, epoch + 1)
     return history
 
 
@@ -145,15 +150,15 @@ class WholeRun:
         model: The model that is trained.
         params: The settings that Keras passes to callbacks, such as `epochs` and `steps`.
         epochs: The epochs of the whole training.
-        done: The epochs that are done when the running `fit` ends.
+        epochs_done: The epochs that are done when the running `fit` ends.
     """
 
     model: Any
     params: dict
     epochs: int
-    done = 0
+    epochs_done = 0
     _has_begun = False
-    _batches: Any = 0
+    _read_batches: Any = 0
 
     def begin_epoch(self, epoch: int, steps: int) -> None:
         """Sets the epoch that the next `fit` trains, and passes its steps to callbacks if changed.
@@ -162,14 +167,14 @@ class WholeRun:
             epoch: The number of the epoch, from 0.
             steps: The number of calls of the training step in the epoch.
         """
-        self.done = epoch + 1
+        self.epochs_done = epoch + 1
         if steps != self.params["steps"]:
             self.set_params({**self.params, "steps": steps})  # type: ignore[attr-defined]
 
     @property
     def is_over(self) -> bool:
         """Whether the training ends with the running `fit`."""
-        return self.model.stop_training or self.done >= self.params["epochs"]
+        return self.model.stop_training or self.epochs_done >= self.params["epochs"]
 
     def on_train_begin(self, logs=None):
         """Runs the callbacks at the first `fit` only, and finds the epoch of a restored backup."""
@@ -178,20 +183,20 @@ class WholeRun:
         counter = getattr(self.model, "_train_counter", None)
         if self._has_begun:
             if counter is not None:
-                counter.assign(self._batches)
+                counter.assign(self._batch_counter)
             return
         self._has_begun = True
         super().on_train_begin(logs)  # type: ignore[misc]
-        self.done = self._restored()
+        self.epochs_done = self._restored_epochs()
 
     def on_train_end(self, logs=None):
         """Runs the callbacks in the last `fit` only; remembers tf_keras's counter of batches."""
         if (counter := getattr(self.model, "_train_counter", None)) is not None:
-            self._batches = counter.numpy()
+            self._batch_counter = counter.numpy()
         if self.is_over:
             super().on_train_end(logs)  # type: ignore[misc]
 
-    def _restored(self):
+    def _restored_epochs(self):
         """Returns the number of epochs that were done in a restored backup; 0 without a backup.
 
         Keras 3 keeps this number in the model. It is removed there, because otherwise every later
@@ -201,11 +206,11 @@ class WholeRun:
         if load := getattr(self.model, "_maybe_load_initial_counters_from_ckpt", None):
             return load(self.params["steps"], 0)[0]
         restored = self.model._initial_epoch or 0
-        seams.begin_at(self.model, None)
+        seams.set_initial_epoch(self.model, None)
         return restored
 
 
-def _steps(calls: Iterable[tuple[int, int]]) -> int:
+def _call_count(calls: Iterable[tuple[int, int]]) -> int:
     """Returns the number of calls of the training step in an epoch.
 
     Args:
@@ -214,13 +219,13 @@ def _steps(calls: Iterable[tuple[int, int]]) -> int:
     return sum(number for _, number in calls)
 
 
-def _tell_stages(plan, epoch, told):
+def _print_new_stages(plan, epoch, last_printed):
     """Prints a line for each stage that trains in an epoch and was not printed before.
 
     Args:
         plan: The `Epochs` of the training.
         epoch: The number of the epoch, from 0.
-        told: The number of the last stage that was printed; 0 if there is none.
+        last_printed: The number of the last stage that was printed; 0 if there is none.
 
     Returns:
         The number of the last stage that is printed by now.
@@ -229,27 +234,27 @@ def _tell_stages(plan, epoch, told):
     for number, stage in enumerate(stages, 1):
         start, end = end, end + stage.steps
         if (
-            number > told
+            number > last_printed
             and start < plan.updates_before(epoch + 1)
             and end > plan.updates_before(epoch)
         ):
-            told = number
+            last_printed = number
             progress.say(
                 f"Stage {number} of {len(stages)}, batch {stage.batch:,}: updates {start + 1:,} to "
                 f"{end:,} of {sum(entry.steps for entry in stages):,}"
             )
-    return told
+    return last_printed
 
 
-def _batches(take, calls):
+def _read_batches(take_examples, calls):
     """Returns a generator of the batches of one epoch, so that `fit` reads no example beyond it.
 
     Args:
-        take: A function that takes a number of examples and returns the next ones.
+        take_examples: A function that takes a number of examples and returns the next ones.
         calls: Pairs (examples of a call, number of such calls), as from `Epochs.calls`.
     """
     sizes = itertools.chain.from_iterable(itertools.repeat(*call) for call in calls)
-    return (take(size) for size in sizes)
+    return (take_examples(size) for size in sizes)
 
 
 def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
@@ -267,7 +272,7 @@ def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
             "fit of its own."
         )
     stages: list[Stage] = []
-    starts, start, counts = [], 0, _accumulated(optimizer)
+    starts, start, counts = [], 0, _micro_batches_by_step(optimizer)
     for number, stage in enumerate(recipe.stages, 1):
         if stages and stage.batch_size < stages[-1].batch:
             raise ValueError(
@@ -291,7 +296,7 @@ def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _accumulated(optimizer) -> Mapping[int, int]:
+def _micro_batches_by_step(optimizer) -> Mapping[int, int]:
     """Returns optimizer step -> number of micro-batches in an update from this step on.
 
     Raises:
@@ -332,7 +337,7 @@ def _check_model(model: Any) -> None:
             f"{type(optimizer).__name__} has several rates, and a recipe has one: compile the "
             "model with one optimizer. Those of tf_lamb have treatments, with a rate for layers."
         )
-    steps, waiting = step_of(optimizer), waiting_in(optimizer)
+    steps, waiting = step_of(optimizer), waiting_micro_batches(optimizer)
     suffix = f" and {waiting:,} micro-batches" if waiting else ""
     if steps or suffix:
         raise ValueError(
@@ -352,7 +357,7 @@ def _check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
             expected = float(schedule(step))
             is_schedule = hasattr(rate_source, "get_config")  # a function takes no step
             rate = float(rate_source(step) if is_schedule else inner.learning_rate)
-            if not math.isclose(rate, expected, rel_tol=_NEAR, abs_tol=1e-12):
+            if not math.isclose(rate, expected, rel_tol=_RATE_TOLERANCE, abs_tol=1e-12):
                 raise ValueError(
                     f"The optimizer's learning rate at step {step:,}, of stage {number}, is "
                     f"{rate:.6g}, and that of {recipe.title} is {expected:.6g}: compile the model "
@@ -374,11 +379,11 @@ def _check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
         raise ValueError(
             f"examples={examples}, but the arrays of data hold {epochs.examples:,}: leave it out."
         )
-    if (planned := recipe.stages[0].examples) not in (None, epochs.examples):
+    if (planned_examples := recipe.stages[0].examples) not in (None, epochs.examples):
         warn(
-            f"{recipe.title} is for {planned:,} examples, and the data has {epochs.examples:,}, so "
-            f"that its {recipe.train_steps:,} updates are {epochs.count} epochs: make the recipe "
-            f"for {epochs.examples:,} examples."
+            f"{recipe.title} is for {planned_examples:,} examples, and the data has "
+            f"{epochs.examples:,}, so that its {recipe.train_steps:,} updates are {epochs.count} "
+            f"epochs: make the recipe for {epochs.examples:,} examples."
         )
     for number, stage in enumerate(epochs.stages, 1):
         if stage.batch > epochs.examples:
@@ -396,7 +401,7 @@ def replicas_of(model: Any) -> int:
     """
     strategy = getattr(model, "distribute_strategy", None)
     if any(kind in type(strategy).__name__ for kind in ("MultiWorker", "ParameterServer")):
-        raise ValueError(SEVERAL.format("several"))
+        raise ValueError(SEVERAL_PROCESSES_MESSAGE.format("several"))
     return getattr(strategy, "num_replicas_in_sync", 1)
 
 
@@ -410,7 +415,7 @@ def _check_devices(stages: tuple[Stage, ...], devices: int) -> None:
             )
 
 
-def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> None:
+def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned_steps: int) -> None:
     """Raises ValueError if a restored backup belongs to another recipe or to other data.
 
     In that case the optimizer is not at the planned step. One that can skip steps may have made
@@ -420,17 +425,17 @@ def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned: int) -> No
         recipe: The recipe.
         optimizer: The optimizer, which a callback may have restored.
         epoch: The number of epochs that are done.
-        planned: The number of steps that the recipe plans for these epochs.
+        planned_steps: The number of steps that the recipe plans for these epochs.
     """
     steps, inner = step_of(optimizer), unwrapped(optimizer)
-    skips = inner is not optimizer or any(
+    may_skip = inner is not optimizer or any(
         getattr(inner, name, 0) for name in ("skipped_steps", "spiked_steps")
     )
-    if steps > planned or steps < planned and not skips:
+    if steps > planned_steps or steps < planned_steps and not may_skip:
         raise ValueError(
             f"The optimizer was restored to step {steps:,}, and epoch {epoch + 1} of "
-            f"{recipe.title} begins at step {planned:,}: go on with the recipe and the data that "
-            "the backup is of, or name another backup_dir to begin anew."
+            f"{recipe.title} begins at step {planned_steps:,}: go on with the recipe and the data "
+            "that the backup is of, or name another backup_dir to begin anew."
         )
 
 
@@ -440,13 +445,13 @@ def _check_callbacks(callbacks: Iterable[Any]) -> None:
     They are callbacks that set the learning rate, a `BackupAndRestore` that saves within an epoch,
     and one that would save moving averages in the place of the weights.
     """
-    swaps = False
+    swaps_averages = False
     for callback in callbacks:
         names = [cls.__name__ for cls in type(callback).__mro__]
         rate_setters = (
             {type(callback).__name__} if getattr(callback, "sets_learning_rate", False) else set()
         )
-        for name in rate_setters | _SET_RATES.intersection(names):
+        for name in rate_setters | _RATE_SETTING_CALLBACKS.intersection(names):
             raise ValueError(
                 f"{name} sets a learning rate of its own, and here it is the recipe's: leave "
                 f"{name} out."
@@ -459,8 +464,8 @@ def _check_callbacks(callbacks: Iterable[Any]) -> None:
                 f"BackupAndRestore with save_freq={frequency!r} would go on within an epoch: leave "
                 "save_freq and save_before_preemption out, so that it saves after each epoch."
             )
-        swaps = swaps or getattr(callback, "swap_on_epoch", False)
-        if "BackupAndRestore" in names and swaps:
+        swaps_averages = swaps_averages or getattr(callback, "swap_on_epoch", False)
+        if "BackupAndRestore" in names and swaps_averages:
             raise ValueError(
                 "SwapEMAWeights(swap_on_epoch=True) stands before BackupAndRestore, which would "
                 "save the averages in the place of the weights: put it after."

@@ -30,10 +30,10 @@ def identity_of(variable: Any) -> Any:
     return getattr(variable, "identity", None) or id(variable)
 
 
-def leaves(held: Any) -> list:
+def leaves(nested: Any) -> list:
     """Returns the leaves of nested lists, tuples and dicts."""
-    if isinstance(held, dict):
-        held = list(held.values())
-    if isinstance(held, (list, tuple)):
-        return [leaf for element in held for leaf in leaves(element)]
-    return [held]
+    if isinstance(nested, dict):
+        nested = list(nested.values())
+    if isinstance(nested, (list, tuple)):
+        return [leaf for element in nested for leaf in leaves(element)]
+    return [nested]

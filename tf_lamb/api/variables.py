@@ -4,7 +4,7 @@ from tf_lamb.core.patterns import stable_path, unique_names
 
 # The attributes in which wrappers hold an optimizer: the first in `LossScaleOptimizer`, `AdaScale`
 # and others, the second in Model Garden's `ExponentialMovingAverage` (tf-models-official 2.20.0).
-_NAMES = ("inner_optimizer", "_optimizer")
+_INNER_ATTRIBUTES = ("inner_optimizer", "_optimizer")
 
 
 def unwrapped(optimizer, kind: type | tuple = ()):
@@ -14,23 +14,23 @@ def unwrapped(optimizer, kind: type | tuple = ()):
         optimizer: An optimizer, or a wrapper.
         kind: A class, or a tuple of classes, at which to stop. Defaults to none.
     """
-    *_, innermost = _inwards(optimizer, kind)
+    *_, innermost = _walk_inward(optimizer, kind)
     return innermost
 
 
 def wrappers_of(optimizer) -> list:
     """Returns the wrappers of an optimizer, outermost first."""
-    *wrappers, _ = _inwards(optimizer, ())
+    *wrappers, _ = _walk_inward(optimizer, ())
     return wrappers
 
 
-def _inwards(optimizer, kind):
+def _walk_inward(optimizer, kind):
     """Yields an optimizer and those inside it, up to the innermost or the first of class `kind`."""
     while True:
         yield optimizer
         inner = [
             candidate
-            for name in _NAMES
+            for name in _INNER_ATTRIBUTES
             if (candidate := getattr(optimizer, name, None)) is not None
         ]
         if isinstance(optimizer, kind) or not inner:
@@ -38,11 +38,11 @@ def _inwards(optimizer, kind):
         optimizer = inner[0]
 
 
-def inside(optimizer) -> list:
+def optimizers_inside(optimizer) -> list:
     """Returns an optimizer and all optimizers inside it, with the parts of a `MultiOptimizer`."""
-    wrapped = list(_inwards(optimizer, ()))
+    wrapped = list(_walk_inward(optimizer, ()))
     parts = getattr(wrapped[-1], "optimizers", ())
-    return [*wrapped, *(member for part in parts for member in inside(part))]
+    return [*wrapped, *(member for part in parts for member in optimizers_inside(part))]
 
 
 def is_ours(optimizer) -> bool:
@@ -50,7 +50,7 @@ def is_ours(optimizer) -> bool:
     return hasattr(optimizer, "slots_of")
 
 
-def ours_inside(optimizer, callback: str, subject: str):
+def our_optimizer(optimizer, callback: str, subject: str):
     """Returns the optimizer of this package inside its wrappers.
 
     Args:
@@ -111,7 +111,7 @@ def step_of(optimizer) -> int:
     return as_int(optimizer.iterations)
 
 
-def waiting_in(optimizer) -> int:
+def waiting_micro_batches(optimizer) -> int:
     """Returns the number of micro-batches added up so far, for which no update was made yet.
 
     It waits for the device.

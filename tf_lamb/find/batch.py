@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_lamb.api import frontends, seams
-from tf_lamb.api.data import mapped
+from tf_lamb.api.data import map_arrays
 from tf_lamb.api.progress import Progress
 from tf_lamb.api.variables import unwrapped
 from tf_lamb.core import checks
@@ -177,7 +177,7 @@ def find_batch(
         _check_large_batch(large_batch, base_batch, split.training_count, total_steps)
     machine, sizes = _user_machine(step_seconds), []
     if machine is None:
-        mapped(_check_numeric, split.blocks[0])
+        map_arrays(_check_numeric, split.blocks[0])
         if devices > 1:
             raise ValueError(
                 f"keras.distribution shares a call among {devices} devices, and a step is timed on "
@@ -432,7 +432,7 @@ class _Search:
                 are estimated. Defaults to 1.
         """
         with (
-            seams.executed(self.model, 1),
+            seams.with_steps_per_execution(self.model, 1),
             Trials(
                 self.model, self.split, batch, batch // calls, batch_norm_batches=batch_norm_batches
             ) as trials,
@@ -453,7 +453,7 @@ class _Search:
         """
         with (
             self._open_trials(batch, calls) as trials,
-            seams.executed(self.model, self.steps_per_execution),
+            seams.with_steps_per_execution(self.model, self.steps_per_execution),
         ):
             yield trials
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tf_lamb.api.data import Arrays, checksum, first_not_finite, mapped, size_of, source
+from tf_lamb.api.data import Arrays, checksum, first_not_finite, make_reader, map_arrays, size_of
 from tf_lamb.core import checks
 from tf_lamb.find.feeds import Feed, make_feed
 
@@ -79,7 +79,7 @@ class Examples:
         if examples is not None:
             examples = checks.integer("examples", examples, maximum=math.inf)
         self._user_examples = examples
-        self.source = source("data", data)
+        self.source = make_reader("data", data)
         self._validation_source: Any = None  # the reader of validation_data
         self.examples = examples or self.source.count()
         # Arrays may be only a part of the examples of an epoch.
@@ -89,7 +89,9 @@ class Examples:
             validation = self.source.hold_out(requested_count)
             self.training_count = available - requested_count
         else:
-            self._validation_source = validation_source = source("validation_data", validation_data)
+            self._validation_source = validation_source = make_reader(
+                "validation_data", validation_data
+            )
             requested_count, self.training_count, is_arrays = (
                 0,
                 available,
@@ -113,7 +115,7 @@ class Examples:
             block_size -= block_size % BLOCK_MULTIPLE
         block_size -= block_size % devices
         cuts = [slice(i * block_size, (i + 1) * block_size) for i in range(BLOCK_COUNT)]
-        self.blocks = [mapped(lambda array, cut=cut: array[cut], validation) for cut in cuts]
+        self.blocks = [map_arrays(lambda array, cut=cut: array[cut], validation) for cut in cuts]
         self.held_out_count = block_size * BLOCK_COUNT
         self.is_py_dataset = self.source.is_py_dataset
         self.data_code = _data_code(

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from tf_lamb.api.data import Arrays, Batches, Rebatched, mapped, parts_of, size_of
+from tf_lamb.api.data import Arrays, Batches, Rebatched, batch_tuple, map_arrays, size_of
 from tf_lamb.find.goodput.costs import calls_per_epoch
 
 
@@ -125,7 +125,7 @@ class DatasetFeed(Feed):
     def __init__(self, data: Any, source: Any, examples: int):
         super().__init__(data, source, examples)
         shapes: list = []
-        mapped(lambda spec: shapes.append(spec.shape), parts_of(data.element_spec))
+        map_arrays(lambda spec: shapes.append(spec.shape), batch_tuple(data.element_spec))
         self._static_size = shapes[0][0] if shapes and shapes[0].rank else None
         self.drop_remainder = self._static_size is not None
         self._user_batch_size: int | None = self._static_size
@@ -195,7 +195,7 @@ class IndexedFeed(Feed):
 
         def read_user_batch(index):
             if (batch := cached.get(index)) is None:
-                batch = cached[index] = parts_of(self.data[index])
+                batch = cached[index] = batch_tuple(self.data[index])
             return batch
 
         def make_batch(index):

@@ -349,4 +349,4 @@ class FoundBatch:
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows: the text, and the plot where matplotlib is installed."""
-        return plots.in_notebook(self)
+        return plots.notebook_html(self)

@@ -122,7 +122,7 @@ class SearchLog:
                     "loss of that search, or another directory."
                 )
             return
-        with files.replaced(self._weights_path, "wb") as file:
+        with files.atomic_write(self._weights_path, "wb") as file:
             trials.save_start_values(file)
         self._start_loss, self._is_saved = loss, True
         self._write()
@@ -179,7 +179,7 @@ class SearchLog:
     def _write(self):
         """Writes all results to the file of the search."""
         results = [[json.loads(key), value] for key, value in self._results.items()]
-        with files.replaced(self._json_path) as file:
+        with files.atomic_write(self._json_path) as file:
             saved = {
                 "what": self._settings,
                 "loss": self._start_loss,

@@ -11,7 +11,7 @@ from time import perf_counter as clock
 from typing import IO, Any
 
 from tf_lamb.api import frontends, seams
-from tf_lamb.api.data import mapped, parts_of, size_of
+from tf_lamb.api.data import batch_tuple, map_arrays, size_of
 from tf_lamb.api.unlisted import identity_of, unlisted
 from tf_lamb.api.variables import Snapshot, as_int, numpy_of, unwrapped, variables_of
 from tf_lamb.find.checks import with_loss_scale_of
@@ -83,7 +83,7 @@ class Trials:
         self._user_values = Snapshot(self._variables())
         wrapped = {name: _with_fit_data(getattr(model, name), self.data) for name in STEP_METHODS}
         try:
-            seams.set_own(model, wrapped, None)
+            seams.set_attributes(model, wrapped, None)
             self._evaluate_first()
         except BaseException:
             self.__exit__()
@@ -110,7 +110,9 @@ class Trials:
         optimizer, compiled, evaluating, python, numpy, set_by_fit = self._compiled_state
         self._user_values.put_back()
         seams.use_optimizer(self.model, optimizer, compiled)
-        seams.set_own(self.model, set_by_fit, evaluating, without=FIT_ATTRIBUTES + STEP_METHODS)
+        seams.set_attributes(
+            self.model, set_by_fit, evaluating, names_to_delete=FIT_ATTRIBUTES + STEP_METHODS
+        )
         random.setstate(python)
         np.random.set_state(numpy)
 
@@ -200,7 +202,7 @@ class Trials:
         micro_size, loss = self.batch_size // self.calls, math.nan
         for i in range(self.calls):
             cut = slice(i * micro_size, (i + 1) * micro_size)
-            micro = mapped(lambda array, cut=cut: array[cut], batch)
+            micro = map_arrays(lambda array, cut=cut: array[cut], batch)
             loss = self._loss_on_batch(self.model.train_on_batch, micro)
         if not self._is_trained:
             self._check_trained()
@@ -391,7 +393,8 @@ class Trials:
         """Returns the loss of one `train_on_batch` or `test_on_batch`."""
         self.model.reset_metrics()  # else the loss in Keras 3.12 is the mean of all calls
         try:
-            return _loss_of_logs(method.__name__, frontends.of(self.model).on_batch(method, batch))
+            logs = frontends.of(self.model).call_on_batch(method, batch)
+            return _loss_of_logs(method.__name__, logs)
         except ValueError as error:
             if "values to unpack" not in str(error):
                 raise
@@ -416,7 +419,7 @@ def _with_fit_data(step: Callable, examples: Examples) -> Callable:
     def adapted_step(*arguments):
         *state, data = arguments
         if isinstance(data, (list, tuple)):  # on torch `fit` makes lists of tuples
-            data = parts_of(data)
+            data = batch_tuple(data)
             in_tuple = examples.is_py_dataset and not isinstance(data[0], dict)
             if len(data) == 1 and not (in_tuple or isinstance(data[0], (list, tuple))):
                 (data,) = data

@@ -12,7 +12,7 @@ import warnings
 import keras
 
 from tf_lamb.api import callbacks
-from tf_lamb.api.seams import begin_at
+from tf_lamb.api.seams import set_initial_epoch
 from tf_lamb.core.messages import optional_imports
 from tf_lamb.keras import processes, seams
 
@@ -117,7 +117,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
                     model.load_weights(self._backup_path(saved_epochs[-1]))
         except (OSError, ValueError, KeyError, UserWarning) as error:
             raise self._refusal(error) from error
-        begin_at(model, saved_epochs[-1])  # as the base class does
+        set_initial_epoch(model, saved_epochs[-1])  # as the base class does
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes a backup; with several processes, the first one writes it.

@@ -11,11 +11,11 @@ Seams (3.15.1), into Keras's `Lamb` and `Muon`, which `migrate` reads:
 import keras
 
 from tf_lamb.api import frontends
-from tf_lamb.api.data import mapped
+from tf_lamb.api.data import map_arrays
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.peers import Source
 from tf_lamb.api.optimizers.named import name_with_micro_steps
-from tf_lamb.api.stages import SEVERAL, replicas_of
+from tf_lamb.api.stages import SEVERAL_PROCESSES_MESSAGE, replicas_of
 from tf_lamb.api.variables import as_int, names_of, numpy_of, step_of
 from tf_lamb.keras import arrays, family, layers, processes, schedules, seams, sharding, unlisted
 
@@ -23,7 +23,7 @@ from tf_lamb.keras import arrays, family, layers, processes, schedules, seams, s
 def _device_count(model):
     """Returns how many devices share a step of the model; raises for several processes."""
     if (count := len(processes.mesh_process_ids())) > 1:
-        raise ValueError(SEVERAL.format(count))
+        raise ValueError(SEVERAL_PROCESSES_MESSAGE.format(count))
     if sharding.is_distributed():
         *_, device_count = sharding.data_axis("fit_stages")
         return device_count
@@ -57,7 +57,7 @@ def _to_tensor(array):
 def _call_on_batch(method, batch):
     """Calls a method of a model, such as `train_on_batch`, with a batch; returns its logs."""
     if keras.backend.backend() == "torch":  # Keras would pass NumPy arrays to the step
-        batch = mapped(_to_tensor, batch)
+        batch = map_arrays(_to_tensor, batch)
     with seams.allow_missing_parts():
         return method(*batch, return_dict=True)
 

@@ -13,13 +13,13 @@ class Normalization(keras.layers.BatchNormalization):
     """Adds to Keras 3's layer what the base class in `tf_lamb.api.batch_norm` calls."""
 
     _xp = ops
-    _named = staticmethod(keras.name_scope)
+    _op_scope = staticmethod(keras.name_scope)
 
-    def _trains(self, training):
+    def _is_training(self, training):
         """Returns whether a call of the layer normalizes by the statistics of its batch."""
         return bool(training) and self.trainable
 
-    def _wide(self, inputs):
+    def _to_wide_float(self, inputs):
         """Returns the inputs in float32, or in a wider dtype that they have."""
         return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
 

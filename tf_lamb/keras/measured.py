@@ -93,14 +93,14 @@ class MeasuringOptimizer(BaseOptimizer):
 
     _host: Host = host
     _replicas = 1  # how many replicas are measured apart; on JAX `per_replica` sets the number
-    _dense = staticmethod(arrays.dense)
-    _wraps = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
+    _to_dense = staticmethod(arrays.dense)
+    _wrappable = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
     _serialize = staticmethod(keras.saving.serialize_keras_object)
     _deserialize = staticmethod(keras.saving.deserialize_keras_object)
     # AdaScale alone uses these four.
     _xp = ops
-    _stands_around = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
-    _adaptive = _ADAPTIVE
+    _classes_taking_gain = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
+    _classes_with_second_moments = _ADAPTIVE
     _base_schedule = keras.optimizers.schedules.LearningRateSchedule
 
     def _wrap(self, inner, name):
@@ -113,7 +113,7 @@ class MeasuringOptimizer(BaseOptimizer):
         elif keras.backend.backend() == "tensorflow":
             seams.disable_sum_over_replicas(inner)
 
-    def _take_rate(self, inner):
+    def _set_inner_rate(self, inner):
         """Replaces the inner optimizer's learning rate by AdaScale's schedule, which reads it."""
         use_rate(inner, _Rate(self, inner._learning_rate))
 
@@ -135,10 +135,12 @@ class MeasuringOptimizer(BaseOptimizer):
         if not inner.built:
             inner.build(variables)
         super().build(variables)
-        self._start(Backend(inner, list(variables), strategy, self._replicas, gathers), variables)
+        self._start_meter(
+            Backend(inner, list(variables), strategy, self._replicas, gathers), variables
+        )
         self._apply_deferred_weights()
 
-    def _add(self, name, shape, dtype, initializer, is_per_replica):
+    def _add_variable(self, name, shape, dtype, initializer, is_per_replica):
         """Adds a variable of the measurements.
 
         Args:
@@ -180,7 +182,7 @@ class MeasuringOptimizer(BaseOptimizer):
 
         self.step(pairs, apply_inner, host.select_trainable(self._trainable_variables))
 
-    def _sums(self, pairs):
+    def _sum_over_replicas(self, pairs):
         """Returns (gradient, variable) pairs whose gradients are summed over replicas.
 
         Where nothing is to be summed, with one replica or on another backend than TensorFlow, it
@@ -191,6 +193,6 @@ class MeasuringOptimizer(BaseOptimizer):
         all_reduce = type(self.inner_optimizer)._all_reduce_sum_gradients
         return list(all_reduce(self.inner_optimizer, pairs))
 
-    def _position(self, variable):
+    def _position_of(self, variable):
         """Returns the position of a variable among those of the build."""
         return self._get_variable_index(variable)

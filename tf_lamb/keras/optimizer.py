@@ -12,7 +12,7 @@ from keras import ops
 from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.optimizers.planner import check_built_for
-from tf_lamb.api.schedules import factor
+from tf_lamb.api.schedules import to_float_scalar
 from tf_lamb.api.variables import is_overwritten, path_of
 from tf_lamb.core import accumulation
 from tf_lamb.core.rules.shared import clip_to_bounds
@@ -157,7 +157,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             learning_rate: The learning rate, a scalar.
         """
         (layer,), state = self._layers_and_state([variable])
-        scalars = self._scalars()._replace(lr=factor(ops, learning_rate))
+        scalars = self._scalars()._replace(lr=to_float_scalar(ops, learning_rate))
         self._update.step_layer(layer, [gradient], state, scalars)
 
     def apply(self, grads, trainable_variables=None):

@@ -13,7 +13,7 @@ import types
 import keras
 from keras import ops
 
-from tf_lamb.api.data import parts_of
+from tf_lamb.api.data import batch_tuple
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import layout, named
 from tf_lamb.api.optimizers.layerwise import Layerwise
@@ -296,7 +296,7 @@ def allow_missing_parts():
     def distribute_present(data, layouts=None):
         if layouts is not None:
             return distribute(data, layouts)
-        present = parts_of(data)
+        present = batch_tuple(data)
         return (*distribute(present), *(None for _ in data[len(present) :]))
 
     trainer._distribute_data = distribute_present

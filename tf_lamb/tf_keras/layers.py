@@ -14,13 +14,13 @@ class Normalization(tf_keras.layers.BatchNormalization):
     """Adds to tf_keras's layer what the base class in `tf_lamb.api.batch_norm` calls."""
 
     _xp = namespace
-    _named = staticmethod(tf.name_scope)
+    _op_scope = staticmethod(tf.name_scope)
 
-    def _trains(self, training):
+    def _is_training(self, training):
         """Returns whether a call of the layer normalizes by the statistics of its batch."""
         return training
 
-    def _wide(self, inputs):
+    def _to_wide_float(self, inputs):
         """Returns the inputs in float32; float64 stays."""
         return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
 

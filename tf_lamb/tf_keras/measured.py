@@ -77,17 +77,17 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     """Owns the variables of the measurements; the inner optimizer does everything else."""
 
     _host: Host = host
-    _wraps = (
+    _wrappable = (
         tf_keras.optimizers.Optimizer,
         "tf_keras, such as tf_lamb.tf_keras.LAMB(), and not a legacy one; this is",
     )
     _serialize = staticmethod(tf_keras.optimizers.serialize)
-    _dense = staticmethod(dense)
+    _to_dense = staticmethod(dense)
     _built_for: tuple = ()  # the variables of the latest call of `build`
     # AdaScale alone uses these four.
     _xp = namespace
-    _stands_around = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
-    _adaptive = _ADAPTIVE
+    _classes_taking_gain = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
+    _classes_with_second_moments = _ADAPTIVE
     _base_schedule = tf_keras.optimizers.schedules.LearningRateSchedule
 
     save_own_variables = host.save_own_variables
@@ -103,7 +103,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         self.inner_optimizer = inner
         super().__init__(name=name, jit_compile=False)
 
-    def _take_rate(self, inner):
+    def _set_inner_rate(self, inner):
         """Replaces the inner optimizer's learning rate by AdaScale's schedule, which reads it."""
         self._base_learning_rate = inner._learning_rate  # tracked in checkpoints under this name
         use_rate(inner, inner._build_learning_rate(_Rate(self, inner._learning_rate)))
@@ -126,7 +126,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         gathers = self._count_parts(self._replicas, may_gather=aggregates_as_tf_keras(inner))
         inner.build(var_list)
         super().build(var_list)
-        self._start(Backend(inner, self._replicas, gathers), var_list)
+        self._start_meter(Backend(inner, self._replicas, gathers), var_list)
         self._built = True
         tracking.restore_deferred(self)
 
@@ -138,7 +138,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         if isinstance(self.inner_optimizer, LayerwiseOptimizer):
             self.inner_optimizer._take_loss_scale(scale)
 
-    def _add(self, name, shape, dtype, initializer, is_per_replica):
+    def _add_variable(self, name, shape, dtype, initializer, is_per_replica):
         """Adds a variable of the measurements.
 
         Args:
@@ -205,12 +205,12 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         self.step(pairs, apply_inner, trainable_variables)
         return self.iterations
 
-    def _sums(self, pairs):
+    def _sum_over_replicas(self, pairs):
         """Returns the pairs with gradients that are summed over replicas."""
         inner = self.inner_optimizer
         return list(inner.aggregate_gradients(pairs)) if self._replicas > 1 else pairs
 
-    def _position(self, variable):
+    def _position_of(self, variable):
         """Returns the position of a variable among those of the build."""
         return self._index_dict[self._var_key(variable)]
 

@@ -9,7 +9,7 @@ from tf_lamb_extras.adversarial import normalization
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
 class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
-    def _add_like(self, main, name):
+    def _add_weight_like(self, main, name):
         """Adds a weight with the value and the settings of another weight, `main`."""
         return self.add_weight(
             shape=main.shape,

@@ -5,7 +5,7 @@ import contextvars
 from typing import Any
 
 from tf_lamb.api import seams
-from tf_lamb.api.batch_norm import SET, InParts, found
+from tf_lamb.api.batch_norm import WEIGHT_NAMES, PartwiseNormalization, replaceable_batch_norms
 from tf_lamb.core import batch_norm as normalization
 
 
@@ -38,7 +38,7 @@ class Flag:
 BY_AUXILIARY = Flag("auxiliary_statistics")
 
 
-class SplitBatchNormalization(InParts):
+class SplitBatchNormalization(PartwiseNormalization):
     """Normalizes each half of a batch with a set of weights and statistics for this half.
 
     In training, the main set normalizes the first half of a batch, for example clean images. The
@@ -73,11 +73,11 @@ class SplitBatchNormalization(InParts):
             training: Whether to train. Defaults to None: Keras decides.
             mask: A mask of time steps; must be None in training. Defaults to None.
         """
-        if self._trains(training):
+        if self._is_training(training):
             return self._train(inputs, mask)
         if not BY_AUXILIARY:
             return super().call(inputs, training=False, mask=mask)
-        x, settings = self._wide(inputs), self._norm_kwargs()
+        x, settings = self._to_wide_float(inputs), self._norm_kwargs()
         weights = self._weights(x, "auxiliary_")
         y = normalization.normalize(self._xp, x, weights, settings["axis"], settings["epsilon"])
         return self._xp.cast(y, self.compute_dtype)
@@ -95,15 +95,15 @@ class SplitBatchNormalization(InParts):
         y, main_averages, auxiliary_averages = _halves(
             self._xp, x, self._weights(x), auxiliary, **self._norm_kwargs()
         )
-        self._keep_averages(main_averages)
-        self._keep_averages(auxiliary_averages, "auxiliary_")
+        self._assign_averages(main_averages)
+        self._assign_averages(auxiliary_averages, "auxiliary_")
         return y
 
     def _add_auxiliary(self):
         """Adds an auxiliary weight for each weight of the main set."""
-        for name in SET:
+        for name in WEIGHT_NAMES:
             if (main := getattr(self, name, None)) is not None:
-                setattr(self, f"auxiliary_{name}", self._add_like(main, f"auxiliary_{name}"))
+                setattr(self, f"auxiliary_{name}", self._add_weight_like(main, f"auxiliary_{name}"))
 
 
 def split(model: Any, cls: type) -> Any:
@@ -123,7 +123,7 @@ def split(model: Any, cls: type) -> Any:
     Raises:
         ValueError: If a batch normalization is not built, or the optimizer is already built.
     """
-    layers = found(model, cls)
+    layers = replaceable_batch_norms(model, cls)
     unsplit = [layer for layer in layers if type(layer) is not cls]
     if unbuilt := [layer.name for layer in unsplit if not layer.built]:
         raise ValueError(
@@ -137,9 +137,9 @@ def split(model: Any, cls: type) -> Any:
             "Compile again with a new optimizer."
         )
     for layer in unsplit:
-        seams.become(layer, cls, {})
+        seams.change_class(layer, cls, {})
         layer._add_late()
-    seams.forget_compiled(model)
+    seams.drop_traced_functions(model)
     return model
 
 

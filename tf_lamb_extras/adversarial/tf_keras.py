@@ -11,7 +11,7 @@ from tf_lamb_extras.adversarial import normalization
 class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
     call = with_static_training(normalization.SplitBatchNormalization)
 
-    def _add_like(self, main, name):
+    def _add_weight_like(self, main, name):
         """Adds a weight with the value and the settings of another weight, `main`."""
         return self.add_weight(
             name=name,

@@ -243,7 +243,7 @@ class AutoWarmup(Callback):
             self._kept.keep(step, self._copies())
         note = self._go_back(lowest) if goes_back and lowest < step else ""
         if self._state_file:
-            with files.replaced(self._state_file) as file:
+            with files.atomic_write(self._state_file) as file:
                 json.dump({**self.warmup.state(), "steps": step}, file)
         self._kept.drop(but=lowest if step < total else -1)
         if self._verbose and (goes_back or was_rising and not self.warmup.is_rising(step)):
@@ -380,7 +380,7 @@ class Kept:
         self._step, self._arrays = step, arrays
         if not self._file:
             return
-        with files.replaced(self._path(step), "wb", f"{self._file}.unfinished") as file:
+        with files.atomic_write(self._path(step), "wb", f"{self._file}.unfinished") as file:
             for array in arrays:
                 file.write(array.tobytes())
 
@@ -435,7 +435,7 @@ def draw(state, axes=None):
         ValueError: Before the first loss.
         ModuleNotFoundError: If matplotlib is not installed.
     """
-    loss_axes, rate_axes = plots.ready("a warmup", state and state.points, axes, rows=2)
+    loss_axes, rate_axes = plots.axes_for_data("a warmup", state and state.points, axes, rows=2)
     import numpy as np
 
     steps, losses = np.array(state.points).T

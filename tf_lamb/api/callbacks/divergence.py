@@ -8,7 +8,7 @@ from tf_lamb.api import seams
 from tf_lamb.api.callbacks.callback import MODELS_WITH_RISING_RATE, Callback
 from tf_lamb.api.optimizers.guard import ALL_FINITE_TEXT
 from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, start_observing, three_digits
-from tf_lamb.api.variables import ours_inside, step_of, waiting_in
+from tf_lamb.api.variables import our_optimizer, step_of, waiting_micro_batches
 from tf_lamb.core import checks
 
 _MAX_VARIABLES = 5  # the most variables in a report
@@ -122,7 +122,7 @@ class Diagnosis:
         nonfinite_paths, plan = optimizer.nonfinite_weights(model), optimizer.plan
         untrained = plan is not None and not set(nonfinite_paths) & set(plan.names)
         skipped = optimizer.skipped_steps
-        if optimizer._guard.is_on and waiting_in(optimizer):
+        if optimizer._guard.is_on and waiting_micro_batches(optimizer):
             loss = None  # it includes batches of an update that may still be skipped
         if report := self.add(
             step_of(optimizer), skipped, loss, nonfinite_paths, observations, untrained
@@ -242,9 +242,9 @@ class StopOnDivergence(Callback):
         If the step was traced without that, it is traced again.
         """
         subject = "reads the optimizers of tf_lamb"
-        optimizer = ours_inside(model.optimizer, "StopOnDivergence", subject)
+        optimizer = our_optimizer(model.optimizer, "StopOnDivergence", subject)
         if start_observing(optimizer):
-            seams.trace_anew(model)
+            seams.drop_traced_step(model)
         self._diagnosis = Diagnosis(self._patience, optimizer._guard.advice, self._keep)
         MODELS_WITH_RISING_RATE.discard(model)  # an error in an earlier run may have left it there
         return optimizer

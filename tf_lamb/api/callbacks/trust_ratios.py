@@ -256,7 +256,7 @@ class TrustRatios(Callback):
         """
         optimizer = optimizer_to_observe(model.optimizer)
         if optimizer.observe_trust_ratios():
-            seams.trace_anew(model)
+            seams.drop_traced_step(model)
         if self.history.optimizer is not optimizer:
             opener = functools.partial(self._make_writer, self._directory, optimizer)
             self.history = History(optimizer, None if self._directory is None else opener)

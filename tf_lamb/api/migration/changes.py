@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_lamb.api.optimizers.settings import EXCLUSIONS
-from tf_lamb.api.schedules import with_numbers
+from tf_lamb.api.schedules import arrays_to_numbers
 from tf_lamb.core.rules.muon import PRESETS
 
 # Arguments that do not change what is computed.
@@ -207,7 +207,7 @@ def is_same_value(a, b):
     """Returns whether two values of a config mean the same, in either Keras."""
     if all(isinstance(value, (int, float)) for value in (a, b)):
         return a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b))  # inf - inf is no number
-    a, b = map(_class_and_numbers, map(with_numbers, (a, b)))
+    a, b = map(_class_and_numbers, map(arrays_to_numbers, (a, b)))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(is_same_value(a[key], b[key]) for key in a)
     if all(isinstance(value, (list, tuple)) for value in (a, b)):
@@ -235,7 +235,7 @@ def _class_and_numbers(value):
 
 def value_text(value) -> str:
     """Formats the value of an argument for a report; a schedule as a call of its class."""
-    value = with_numbers(value)
+    value = arrays_to_numbers(value)
     reduced = _class_and_numbers(value)
     if reduced is value:
         return repr(value)

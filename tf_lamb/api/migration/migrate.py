@@ -237,7 +237,7 @@ def _trained_variables(outer, optimizer, model) -> list:
 def _source_of_other_package(source) -> Source:
     """Returns the state of an optimizer of another package; raises TypeError for other objects."""
     with contextlib.suppress(TypeError):
-        if source_state := frontends.of(source).state_of(source):
+        if source_state := frontends.of(source).migration_source(source):
             return source_state
     raise TypeError(
         "source must be the path of a checkpoint or of an HDF5 file, a keras.optimizers.Lamb or "

@@ -7,7 +7,7 @@ from tf_lamb.api.noise.gain import GainMeter, second_moments_of
 from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.optimizers.configured import with_base_rate
-from tf_lamb.api.schedules import factor
+from tf_lamb.api.schedules import to_float_scalar
 from tf_lamb.core import checks
 
 
@@ -30,8 +30,8 @@ class Rate:
     def __call__(self, step):
         xp, state = self.outer._xp, self.outer._meter.state
         if not state:
-            return factor(xp, self.at(0))
-        rate = factor(xp, self.at(xp.convert_to_tensor(state["step"])))
+            return to_float_scalar(xp, self.at(0))
+        rate = to_float_scalar(xp, self.at(xp.convert_to_tensor(state["step"])))
         gain = xp.convert_to_tensor(state["gain"])
         return rate * xp.cast(gain**self.outer.power, rate.dtype)
 
@@ -103,9 +103,11 @@ class AdaScale(MeasureNoise):
     _meter: GainMeter
     # A frontend defines these.
     _xp: Any  # its array namespace
-    _stands_around: tuple  # the classes that it can wrap
-    _take_rate: Callable  # makes the inner optimizer read a `Rate` instead of its learning rate
-    _adaptive: tuple  # the Keras classes among them that keep second moments
+    _classes_taking_gain: tuple  # the classes that it can wrap
+    _set_inner_rate: (
+        Callable  # makes the inner optimizer read a `Rate` instead of its learning rate
+    )
+    _classes_with_second_moments: tuple  # the Keras classes among them that keep second moments
 
     @arguments.answer_unknown_arguments
     def __init__(
@@ -114,7 +116,9 @@ class AdaScale(MeasureNoise):
     ):  # fmt: skip
         super().__init__(inner, smoothing=smoothing, name=name)
         scale = checks.number("scale", scale)
-        second_moments = second_moments_of(inner, isinstance(inner, self._adaptive))
+        second_moments = second_moments_of(
+            inner, isinstance(inner, self._classes_with_second_moments)
+        )
         if preconditioned is None:
             preconditioned = second_moments is not None
         if not checks.flag("preconditioned", preconditioned):
@@ -125,13 +129,13 @@ class AdaScale(MeasureNoise):
                 "none. Leave the argument out."
             )
         self._meter = GainMeter(self.smoothing, scale, second_moments)
-        self._take_rate(inner)
+        self._set_inner_rate(inner)
 
     def _check_inner(self, inner):
         """See base class; also raises ValueError if AdaScale's gain cannot apply to `inner`."""
         super()._check_inner(inner)
         rule = getattr(inner, "rule", None)
-        if not isinstance(inner, self._stands_around) or (rule and not rule.takes_gain):
+        if not isinstance(inner, self._classes_taking_gain) or (rule and not rule.takes_gain):
             raise ValueError(
                 "AdaScale wraps SGD, Adam, AdamW and the optimizers of tf_lamb but LANS, "
                 f"Muon and SOAP, not {type(inner).__name__}: how its gain would enter is not known."

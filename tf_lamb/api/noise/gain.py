@@ -24,7 +24,7 @@ class SecondMoments(NamedTuple):
     """
 
     optimizer: Any
-    of: Callable[[int], Any]
+    moment_of: Callable[[int], Any]
 
     def denominators(self, xp: Any, positions: Sequence[int]) -> dict[int, Any]:
         """Returns the divisors of gradients, sqrt(v_hat) + epsilon, by position of the variable.
@@ -46,7 +46,7 @@ class SecondMoments(NamedTuple):
             # be g/epsilon, so large that nothing else counts.
             return xp.where(moment > 0, root, math.inf)
 
-        return {position: denominator(self.of(position)) for position in positions}
+        return {position: denominator(self.moment_of(position)) for position in positions}
 
 
 def second_moments_of(optimizer: Any, is_adaptive: bool) -> SecondMoments | None:
@@ -136,13 +136,17 @@ class GainMeter(NoiseMeter):
             return True
         return self.second_moments.optimizer.iterations >= UNMEASURED_STEPS
 
-    def _averaged(self, state, moments, when):
+    def _updated_averages(self, state, moments, is_counted):
         """See base class; adds the averages for the gain, and the gain."""
         xp = self._backend.xp
         averages = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
         sums = (xp.sum(moment) for moment in moments)
         new_averages, gain = noise.next_averages_and_gain(
-            xp, averages, *sums, scale=self.scale, count_step=when
+            xp, averages, *sums, scale=self.scale, count_step=is_counted
         )
         base_values = {f"base_{name}": value for name, value in new_averages._asdict().items()}
-        return {**super()._averaged(state, moments, when), **base_values, "gain": gain}
+        return {
+            **super()._updated_averages(state, moments, is_counted),
+            **base_values,
+            "gain": gain,
+        }

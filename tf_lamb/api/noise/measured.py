@@ -60,19 +60,23 @@ class MeasureNoise:
     micro_batches: int
     name: str
     _meter: NoiseMeter
-    _ended_at = 0  # updates at the end of the last `fit`
+    _updates_at_end = 0  # updates at the end of the last `fit`
     _measured_names: Sequence[str]  # the names of the variables that it was built for
     # A frontend defines the names that follow.
     _host: Host  # its functions on variables
-    _wraps: tuple[type, str]  # the class of optimizers that it can wrap, and words for the error
+    _wrappable: tuple[
+        type, str
+    ]  # the class of optimizers that it can wrap, and words for the error
     _wrap: Callable  # sets the inner optimizer, and the name
     _serialize: Callable
     _deserialize: Callable
     _variables: list  # the variables of this optimizer, without those of the inner one
-    _add: Callable  # name, shape, dtype, initializer, is_per_replica -> a variable
-    _position: Callable  # a variable -> its position among those of the build
-    _dense: Callable  # a gradient and its variable -> the gradient as an array
-    _sums: Callable  # (gradient, variable) pairs -> pairs whose gradients are sums over replicas
+    _add_variable: Callable  # name, shape, dtype, initializer, is_per_replica -> a variable
+    _position_of: Callable  # a variable -> its position among those of the build
+    _to_dense: Callable  # a gradient and its variable -> the gradient as an array
+    _sum_over_replicas: (
+        Callable  # (gradient, variable) pairs -> pairs whose gradients are sums over replicas
+    )
 
     @arguments.answer_unknown_arguments
     def __init__(self, inner: Any, *, smoothing: float = 0.99, name: str = "measured"):
@@ -82,12 +86,12 @@ class MeasureNoise:
 
     def _check_inner(self, inner):
         """Raises ValueError or TypeError for an optimizer that cannot be wrapped."""
-        wrapper, (accepted, description), name = (
+        wrapper, (accepted_classes, description), name = (
             type(self).__name__,
-            self._wraps,
+            self._wrappable,
             type(inner).__name__,
         )
-        if not isinstance(inner, accepted):
+        if not isinstance(inner, accepted_classes):
             raise TypeError(f"{wrapper} wraps an optimizer of {description} {inner!r}.")
         if isinstance(inner, MeasureNoise):
             raise ValueError(
@@ -188,8 +192,8 @@ class MeasureNoise:
         self.inner_optimizer.finalize_variable_values(var_list)
         if isinstance(self.inner_optimizer, Layerwise) or not self._meter.state:
             return
-        updates_before, self._ended_at = self._ended_at, self.updates
-        if self._ended_at == updates_before:
+        updates_before, self._updates_at_end = self._updates_at_end, self.updates
+        if self._updates_at_end == updates_before:
             waiting = as_int(self._meter.state["micro_step"])
             warn_if_waiting(self.inner_optimizer.name, waiting, self.micro_batches)
 
@@ -200,10 +204,10 @@ class MeasureNoise:
 
     def set_weights(self, weights):
         """Sets the variables, in the order of `variables`, from a list of arrays."""
-        own_count = len(self._variables) if self._meter.state else len(weights)
-        super().set_weights(weights[:own_count])  # type: ignore[misc]
+        measurement_count = len(self._variables) if self._meter.state else len(weights)
+        super().set_weights(weights[:measurement_count])  # type: ignore[misc]
         if self._meter.state:
-            self.inner_optimizer.set_weights(weights[own_count:])
+            self.inner_optimizer.set_weights(weights[measurement_count:])
 
     def continue_from(self, values: dict) -> None:
         """Continues another optimizer's measurement.
@@ -254,7 +258,7 @@ class MeasureNoise:
             inner.gradients_are_gathered = True
         return gathers
 
-    def _start(self, backend: Backend, variables: Sequence):
+    def _start_meter(self, backend: Backend, variables: Sequence):
         """Makes the variables of the meter, at the end of the build.
 
         Args:
@@ -262,7 +266,7 @@ class MeasureNoise:
             variables: The variables of the build.
         """
         state = {
-            name: self._add(name, *declaration, backend.gathers and name == "squares")
+            name: self._add_variable(name, *declaration, backend.gathers and name == "squares")
             for name, declaration in self._meter.declarations.items()
         }
         self._measured_names = names_of(variables)
@@ -283,18 +287,20 @@ class MeasureNoise:
         meter, inner = self._meter, self.inner_optimizer
 
         def by_position(pairs):
-            return {self._position(variable): self._dense(g, variable) for g, variable in pairs}
+            return {
+                self._position_of(variable): self._to_dense(g, variable) for g, variable in pairs
+            }
 
         pairs = without_frozen(inner, pairs)
         gradients = by_position(pairs)
-        missing = list(map(self._position, without_gradient(inner, pairs, unfrozen)))
+        missing = list(map(self._position_of, without_gradient(inner, pairs, unfrozen)))
         may_skip = isinstance(inner, Layerwise) and bool(inner._guard.window)
         if may_skip:
             steps_before, values_before = inner.iterations + 0, meter.lasting_values()
         sums = None
         if meter.gathers:
             meter.gather(gradients, missing)
-        elif (summed_pairs := self._sums(pairs)) is pairs:
+        elif (summed_pairs := self._sum_over_replicas(pairs)) is pairs:
             sums = gradients
         else:
             pairs = summed_pairs

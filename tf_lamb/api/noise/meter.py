@@ -9,7 +9,10 @@ from tf_lamb.core import noise
 # Name -> (shape, dtype, initializer) of a variable of the state.
 Declarations = Mapping[str, tuple[tuple[int, ...], str, str]]
 Gradients = Mapping[int, Any]  # position of a variable in the build -> array
-_OF_AN_UPDATE = ("micro_step", "squares")  # the state that begins at zero again for each update
+_RESET_EACH_UPDATE = (
+    "micro_step",
+    "squares",
+)  # the state that begins at zero again for each update
 
 
 class Backend(Protocol):
@@ -156,7 +159,7 @@ class NoiseMeter:
         new_values = {
             "micro_step": xp.where(is_update, 0, state["micro_step"] + 1),
             "squares": xp.where(is_update, xp.zeros_like(squares), squares),
-            **self._averaged(state, moments, is_update & self._is_measured()),
+            **self._updated_averages(state, moments, is_update & self._is_measured()),
         }
         self._set(new_values)
         return xp.logical_and(is_update, xp.isfinite(xp.sum(square_of_mean)))
@@ -164,7 +167,9 @@ class NoiseMeter:
     def lasting_values(self) -> dict[str, Any]:
         """Returns name -> copy of the state that does not begin at zero again for each update."""
         return {
-            name: variable + 0 for name, variable in self.state.items() if name not in _OF_AN_UPDATE
+            name: variable + 0
+            for name, variable in self.state.items()
+            if name not in _RESET_EACH_UPDATE
         }
 
     def undo_skipped(self, values_before: Mapping[str, Any], is_update: Any, is_taken: Any) -> Any:
@@ -258,14 +263,16 @@ class NoiseMeter:
         """Returns whether this step enters the averages; here every step does."""
         return True
 
-    def _averaged(self, state, moments, when):
+    def _updated_averages(self, state, moments, is_counted):
         """Returns the new variance, signal and count of the state, by name, after one more step.
 
         Args:
             state: Name -> value of the state before the step.
             moments: The variance and the signal of the step.
-            when: Whether to count the step, a boolean scalar; if not, the averages stay.
+            is_counted: Whether to count the step, a boolean scalar; if not, the averages stay.
         """
         xp, theta = self._backend.xp, self.smoothing
         averages = noise.Averages(state["variance"], state["signal"], state["count"])
-        return noise.next_averages(xp, averages, *moments, theta=theta, count_step=when)._asdict()
+        return noise.next_averages(
+            xp, averages, *moments, theta=theta, count_step=is_counted
+        )._asdict()

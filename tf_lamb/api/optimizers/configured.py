@@ -12,7 +12,7 @@ from tf_lamb.api.optimizers import settings as settings_
 from tf_lamb.api.optimizers.guard import Guard, advice_for
 from tf_lamb.api.optimizers.planner import Planner
 from tf_lamb.api.optimizers.settings import Settings, undo_float32_rounding
-from tf_lamb.api.schedules import with_numbers
+from tf_lamb.api.schedules import arrays_to_numbers
 from tf_lamb.core import checks, recipes
 from tf_lamb.core.accumulation import Stages
 from tf_lamb.core.recipes.recipe import check_recipe
@@ -120,8 +120,8 @@ class Configured(_Host):
         """
         config = dict(config)  # copied, because Keras replaces a serialized schedule in it
         if isinstance(rate := config.get("learning_rate"), dict):
-            config["learning_rate"] = with_numbers(rate)
-        if isinstance(decay := with_numbers(config.get("weight_decay")), dict):
+            config["learning_rate"] = arrays_to_numbers(rate)
+        if isinstance(decay := arrays_to_numbers(config.get("weight_decay")), dict):
             config["weight_decay"] = cls._schedules._Schedule._deserialize(decay, custom_objects)
         try:
             optimizer = super().from_config(config, custom_objects)  # type: ignore[misc]
@@ -201,13 +201,13 @@ class Configured(_Host):
         paths.
         """
         with with_base_rate(self):
-            rate = with_numbers(self._rate_in_config())
+            rate = arrays_to_numbers(self._rate_in_config())
             rate = undo_float32_rounding(rate, self._user_rate)
         config = {"learning_rate": rate, **self._settings.config()}
         config |= {name: getattr(self, name, config[name]) for name in settings_.HOST_ARGUMENTS}
         if callable(config["weight_decay"]):
             serialize = self._schedules._Schedule._serialize
-            config["weight_decay"] = with_numbers(serialize(config["weight_decay"]))
+            config["weight_decay"] = arrays_to_numbers(serialize(config["weight_decay"]))
         if paths := self._planner.excluded_paths():
             patterns = config["exclude_from_weight_decay"] or ()
             config["exclude_from_weight_decay"] = [*patterns, *paths]

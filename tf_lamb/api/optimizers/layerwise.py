@@ -7,8 +7,8 @@ from typing import Any
 from tf_lamb.api.optimizers import named
 from tf_lamb.api.optimizers.reporting import Reporting
 from tf_lamb.api.optimizers.storage import make_storage
-from tf_lamb.api.schedules import factor
-from tf_lamb.api.variables import path_of, step_of, waiting_in
+from tf_lamb.api.schedules import to_float_scalar
+from tf_lamb.api.variables import path_of, step_of, waiting_micro_batches
 from tf_lamb.core import accumulation, schedules
 from tf_lamb.core import plan as plans
 from tf_lamb.core.messages import warn
@@ -197,7 +197,7 @@ class Layerwise(Reporting):
         xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
         decay = self._settings.weight_decay
         return Scalars(
-            lr=factor(xp, self.learning_rate),
+            lr=to_float_scalar(xp, self.learning_rate),
             t=t,
             is_update=self._is_update(),
             # The momentum is 0 in the first update, so the averages begin with the weights after
@@ -208,7 +208,7 @@ class Layerwise(Reporting):
             )
             * self.ema_momentum,
             ema_overwrites=xp.equal(t % frequency, 0) if frequency else xp.convert_to_tensor(False),
-            decay=factor(xp, decay(self.iterations)) if callable(decay) else None,
+            decay=to_float_scalar(xp, decay(self.iterations)) if callable(decay) else None,
             micro_batches=self._storage.micro_step + 1 if self._storage.micro_batches else None,
             may_overflow=self._guard.is_searching(),
         )
@@ -229,7 +229,9 @@ class Layerwise(Reporting):
         step, micro_batches = step_of(self), self.gradient_accumulation_steps or 1
         if stages := self._accumulation_stages:
             micro_batches = accumulation.total_micro_batches(stages, step, 1)
-        self._guard.warn_at_end(step, waiting_in(self), micro_batches, self.nonfinite_weights)
+        self._guard.warn_at_end(
+            step, waiting_micro_batches(self), micro_batches, self.nonfinite_weights
+        )
         self._warn_at_end()
 
     def _warn_at_end(self):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tf_lamb.api.optimizers.frontend import Host, LayerwiseMembers
-from tf_lamb.api.variables import inside
+from tf_lamb.api.variables import optimizers_inside
 
 
 class TrainedVariable(NamedTuple):
@@ -115,7 +115,7 @@ def record_model(optimizer: Any, model: Any) -> None:
         optimizer: The optimizer.
         model: The model. Only a weak reference to it is kept.
     """
-    for part in inside(optimizer):
+    for part in optimizers_inside(optimizer):
         if hasattr(part, "_named_state"):
             _models[part] = weakref.ref(model)
 

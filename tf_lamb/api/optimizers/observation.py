@@ -7,7 +7,7 @@ ratio, and the number of ratios that a bound has changed.
 import math
 from typing import NamedTuple
 
-from tf_lamb.api.variables import ours_inside
+from tf_lamb.api.variables import our_optimizer
 from tf_lamb.core import rules
 
 
@@ -140,4 +140,4 @@ def optimizer_to_observe(optimizer):
         TypeError: if it is not an optimizer of this package.
     """
     subject = f"shows the trust ratios of tf_lamb's {optimizers_with_ratios()}"
-    return ours_inside(optimizer, "TrustRatios", subject)
+    return our_optimizer(optimizer, "TrustRatios", subject)

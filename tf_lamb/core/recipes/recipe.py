@@ -145,7 +145,7 @@ class AnyRecipe:
 
     def _repr_html_(self) -> str:
         """Returns what a notebook shows: text, and the plot if matplotlib is installed."""
-        return core.provided_module("plots").in_notebook(self)
+        return core.provided_module("plots").notebook_html(self)
 
 
 def _patterns_text(patterns):

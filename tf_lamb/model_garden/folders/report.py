@@ -108,8 +108,8 @@ def _drawn(model_dir: str, params, train, validation) -> str:
     ratios = {tag.removeprefix(prefix): scalars[tag] for tag in scalars if tag.startswith(prefix)}
     batch_size = at(params, _BATCH) or 0
     panels = [
-        (losses, lambda ax: plots.lines(ax, "loss", losses)),
-        (rates, lambda ax: plots.lines(ax, "learning rate", rates)),
+        (losses, lambda ax: plots.draw_curves(ax, "loss", losses)),
+        (rates, lambda ax: plots.draw_curves(ax, "learning rate", rates)),
         (noise_scales, lambda ax: plots.noise_scale(noise_scales["noise scale"], batch_size, ax)),
         (ratios, lambda ax: plots.trust_ratios(ratios, ax)),
     ]
@@ -118,7 +118,7 @@ def _drawn(model_dir: str, params, train, validation) -> str:
         return "none: TensorBoard's files hold no scalars"
     path = os.path.join(model_dir, "report.png")
     try:
-        axes = plots.given_or_new("a run", rows=len(drawings), is_pyplot=False)
+        axes = plots.make_axes("a run", rows=len(drawings), is_pyplot=False)
         for draw, ax in zip(drawings, axes, strict=True):
             draw(ax)
         with (
