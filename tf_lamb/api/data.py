@@ -328,10 +328,10 @@ class Batches:
         if not batches:
             raise ValueError("data holds no batch.")
         if hasattr(self._data, "__getitem__") and not isinstance(self._data, list):
-            sampled = {index for index in (0, 1, batches // 2) if index < batches - 1}
+            sampled_indices = {index for index in (0, 1, batches // 2) if index < batches - 1}
             sampled_batches = (
                 map_arrays(to_dense, batch_tuple(self._data[index]))
-                for index in (*sorted(sampled), batches - 1)
+                for index in (*sorted(sampled_indices), batches - 1)
             )
             *sizes, last_size = map(_size_of_batch, sampled_batches)
             if len(set(sizes)) < 2:
@@ -496,10 +496,10 @@ def _part_of_pass(begin, end, batches, is_all=False):
                 )
             return
     if end is not None:
-        fewer = f"examples={position}, or " if position else ""
+        examples_hint = f"examples={position}, or " if position else ""
         raise ValueError(
-            f"A pass over data has {position:,} examples, and not {end:,}: pass {fewer}data that "
-            "can be read again and again."
+            f"A pass over data has {position:,} examples, and not {end:,}: pass "
+            f"{examples_hint}data that can be read again and again."
         )
 
 

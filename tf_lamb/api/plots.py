@@ -150,8 +150,8 @@ def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
         ValueError: if no noise scale is a number.
     """
     label = "noise scale"
-    if undefined := sum(not math.isfinite(value) for value in curve.values()):
-        label += f" (undefined in {undefined} of {len(curve)} readings)"
+    if undefined_count := sum(not math.isfinite(value) for value in curve.values()):
+        label += f" (undefined in {undefined_count} of {len(curve)} readings)"
     curves = {label: curve}
     (ax,) = axes_for_data("the noise scale", has_points(curves), axes)
     ax.axhline(batch_size, color="black", ls="--", lw=1, label=f"batch size: {batch_size:,}")

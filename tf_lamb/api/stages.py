@@ -337,8 +337,8 @@ def _check_model(model: Any) -> None:
             f"{type(optimizer).__name__} has several rates, and a recipe has one: compile the "
             "model with one optimizer. Those of tf_lamb have treatments, with a rate for layers."
         )
-    steps, waiting = step_of(optimizer), waiting_micro_batches(optimizer)
-    suffix = f" and {waiting:,} micro-batches" if waiting else ""
+    steps, waiting_count = step_of(optimizer), waiting_micro_batches(optimizer)
+    suffix = f" and {waiting_count:,} micro-batches" if waiting_count else ""
     if steps or suffix:
         raise ValueError(
             f"The optimizer has made {steps:,} steps{suffix}, and the recipe begins at step 0: "

@@ -130,13 +130,13 @@ class History:
         if observation.trust_ratio is None:
             reason = "no step yet" if observation.ratios else "excluded"
             return (observation.path, "-", "-", reason, *"----", "")
-        of_median = observation.trust_ratio / median if median else math.nan
+        relative_to_median = observation.trust_ratio / median if median else math.nan
         clipped, count = self._clip_counts[i]
         note = f"joined in {observation.joined}" if observation.joined else ""
         note = f"mean of {observation.ratios} slices" if observation.ratios > 1 else note
         numbers = (getattr(observation, name) for name in NORMS_AND_RATIO)
         return (
-            observation.path, *map(three_digits, numbers), f"{of_median:.2g}x",
+            observation.path, *map(three_digits, numbers), f"{relative_to_median:.2g}x",
             *map(three_digits, self._ratio_ranges[i]), f"{clipped} of {count}", note,
         )  # fmt: skip
 
@@ -164,8 +164,8 @@ def _layer_ratios(observations):
 def _median_ratio(observations):
     """Returns the median of all layers' finite ratios; nan if there are none."""
     ratios = (observation.trust_ratio for observation in layers_with_ratio(observations))
-    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
-    return statistics.median(finite) if finite else math.nan
+    finite_ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
+    return statistics.median(finite_ratios) if finite_ratios else math.nan
 
 
 def _outlier_order(observation, median):

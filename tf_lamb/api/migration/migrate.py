@@ -310,11 +310,11 @@ def _started_state(part, has_averages):
     if not has_averages:
         values.pop("average", None)
     slots = named.slots_of_rule(values) | {"average"}
-    started = {name: value for name, value in values.items() if name in slots or value.any()}
+    started_values = {name: value for name, value in values.items() if name in slots or value.any()}
     # Where each replica has its own gradient sum, the array has a first axis for the replicas.
     return {
         name: value.sum(axis=0) if name not in slots and value.ndim > len(part.shape) else value
-        for name, value in started.items()
+        for name, value in started_values.items()
     }
 
 
@@ -457,8 +457,8 @@ def _averages_text(source, config):
         return ""
     if any("average" in slots for slots in source.slots.values()):
         return "continue"
-    waits = "has_averages" in source.scalars
-    return "begin with the first update, as there" if waits else "begin with the weights"
+    waits_for_update = "has_averages" in source.scalars
+    return "begin with the first update, as there" if waits_for_update else "begin with the weights"
 
 
 def _slot_shapes(optimizer, plan, fresh):

@@ -84,15 +84,15 @@ class Peer:
 
     def unknown_arguments(self, source_config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments that this package does not know, by the peer's own names."""
-        understood = {name.rpartition(".")[2] for name in self.argument_names} | {
+        known_names = {name.rpartition(".")[2] for name in self.argument_names} | {
             *self.handled_elsewhere
         }
         if not source_config.get("decay") or _is_number(source_config.get("learning_rate")):
-            understood.add("decay")  # `arguments` uses it, or there is none
+            known_names.add("decay")  # `arguments` uses it, or there is none
         return {
             name: value
             for name, value in source_config.items()
-            if _NAMES_HERE.get(name, name) not in understood and value is not None
+            if _NAMES_HERE.get(name, name) not in known_names and value is not None
         }
 
     def omitted_arguments(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -245,11 +245,14 @@ def match(
                     "trained, or name the right variable with rename. Nothing was changed."
                 )
         result[path] = name
-    shared = [path for path, name in result.items() if list(result.values()).count(name) > 1]
-    if shared:
+    paths_of_same_name = [
+        path for path, name in result.items() if list(result.values()).count(name) > 1
+    ]
+    if paths_of_same_name:
         raise ValueError(
-            f"{shared[0]!r} and {shared[1]!r} would both take {result[shared[0]]!r} of {origin}. "
-            "Say which is which with rename. Nothing was changed."
+            f"{paths_of_same_name[0]!r} and {paths_of_same_name[1]!r} would both take "
+            f"{result[paths_of_same_name[0]]!r} of {origin}. Say which is which with rename. "
+            "Nothing was changed."
         )
     return result
 

@@ -30,12 +30,12 @@ class Rate:
     def __call__(self, step):
         xp, state = self.outer._xp, self.outer._meter.state
         if not state:
-            return to_float_scalar(xp, self.at(0))
-        rate = to_float_scalar(xp, self.at(xp.convert_to_tensor(state["step"])))
+            return to_float_scalar(xp, self.base_rate_at(0))
+        rate = to_float_scalar(xp, self.base_rate_at(xp.convert_to_tensor(state["step"])))
         gain = xp.convert_to_tensor(state["gain"])
         return rate * xp.cast(gain**self.outer.power, rate.dtype)
 
-    def at(self, step):
+    def base_rate_at(self, step):
         """Returns the learning rate of the base batch at one of its steps."""
         if isinstance(self.base, self.outer._base_schedule):
             return self.base(step)
@@ -151,7 +151,7 @@ class AdaScale(MeasureNoise):
     def learning_rate(self) -> Any:
         """The base batch's learning rate at its next step, without the gain."""
         state = self._meter.state
-        return self._rate.at(self._xp.convert_to_tensor(state["step"]) if state else 0)
+        return self._rate.base_rate_at(self._xp.convert_to_tensor(state["step"]) if state else 0)
 
     @learning_rate.setter
     def learning_rate(self, value):

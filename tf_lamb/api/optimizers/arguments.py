@@ -214,8 +214,13 @@ class _Call:
         rate = self._parameters.get("learning_rate")
         if rate is None or rate.default in (rate.empty, _USUAL_DEFAULT_RATE) or not self._is_whole:
             return ""
-        of_others = any(word.label and _DID_YOU_MEAN not in word.label for word in self._foreign)
-        if not of_others or "learning_rate" in {**self._user_arguments, **self.replacements}:
+        has_foreign_words = any(
+            word.label and _DID_YOU_MEAN not in word.label for word in self._foreign
+        )
+        if not has_foreign_words or "learning_rate" in {
+            **self._user_arguments,
+            **self.replacements,
+        }:
             return ""
         return (
             f"Without learning_rate it begins at {rate.default} here: pass the rate that you had."
@@ -276,7 +281,7 @@ class _Call:
             foreign: Name -> value of these arguments. Those with a row are removed.
             rows: The rows of `WORDS` for this class.
         """
-        labelled = {word.label: word for word in self._foreign}
+        words_by_label = {word.label: word for word in self._foreign}
         for row in rows:
             words = [word for word in row.conditions if word in foreign]
             if not words or not self._matches_call(row, foreign):
@@ -287,7 +292,7 @@ class _Call:
             self._foreign += [
                 _ForeignArgument(word, row.packages, is_supported)
                 for word in words
-                if f"{_DID_YOU_MEAN} {word}?" not in labelled
+                if f"{_DID_YOU_MEAN} {word}?" not in words_by_label
             ]
             if is_same:
                 continue
@@ -296,8 +301,8 @@ class _Call:
             defaults = {name: p.default for name, p in self._parameters.items()}
             values_by_name = {**defaults, **self._user_arguments, **self.replacements, **values}
             for name, tree in row.replacing_arguments.items():
-                used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-                replaces = name in used or name in row.conditions
+                used_names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+                replaces = name in used_names or name in row.conditions
                 self._set_argument(name, self._evaluate(tree, values_by_name), replaces)
 
     def _matches_call(self, row: Word, foreign: Mapping[str, Any]) -> bool:
@@ -305,14 +310,14 @@ class _Call:
 
         An argument of the class that the call does not pass counts as None.
         """
-        for word, required in row.conditions.items():
+        for word, required_value in row.conditions.items():
             if word in self._parameters:
                 value = {**self._user_arguments, **self.replacements}.get(word)
             elif word in foreign:
                 value = foreign[word]
             else:
                 return False
-            if required is not ... and not _is_one_of(value, (required,)):
+            if required_value is not ... and not _is_one_of(value, (required_value,)):
                 return False
         return True
 

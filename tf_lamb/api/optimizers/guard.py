@@ -135,7 +135,11 @@ class Guard:
         return 0 if self.spike_counter is None else as_int(self.spike_counter)
 
     def warn_at_end(
-        self, steps: int, waiting: int, micro_batches: int, nonfinite: Callable[[], list]
+        self,
+        steps: int,
+        waiting: int,
+        micro_batches: int,
+        find_nonfinite_weights: Callable[[], list],
     ):
         """Warns, at the end of `fit`, of skipped steps, and if `fit` made no update at all.
 
@@ -143,10 +147,11 @@ class Guard:
             steps: The optimizer steps taken so far.
             waiting: The micro-batches that were added up since the last update.
             micro_batches: The micro-batches of an update.
-            nonfinite: A function that returns the names of the weights that are not finite.
+            find_nonfinite_weights: A function that returns the names of the weights that are not
+                finite.
         """
         attempts = self._attempts_at_start
-        self._warn_if_skipped(steps, nonfinite)
+        self._warn_if_skipped(steps, find_nonfinite_weights)
         self._warn_if_spiked(steps)
         self.record_start(steps)
         if self._attempts_at_start == attempts:
@@ -165,13 +170,13 @@ class Guard:
             steps + self.skip_count + self.spike_count,
         )
 
-    def _warn_if_skipped(self, steps, nonfinite):
+    def _warn_if_skipped(self, steps, find_nonfinite_weights):
         """Warns of new skipped steps, unless a loss scale may be why and other steps were taken."""
         skip_count = self.skip_count
         if skip_count != self._reported_skips and not (
             self.is_searching() and steps > self._steps_at_start
         ):
-            cause = self.advice if nonfinite() else f"{ALL_FINITE_TEXT} {self.advice}"
+            cause = self.advice if find_nonfinite_weights() else f"{ALL_FINITE_TEXT} {self.advice}"
             warn(
                 f"{self._name}: of {skip_count + steps:,} steps, {skip_count:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "
@@ -195,7 +200,7 @@ class Guard:
 
 
 def nonfinite_names(
-    which_are_finite: Callable, key: Callable, variables: Sequence, trained: Sequence
+    which_are_finite: Callable, key: Callable, variables: Sequence, trained_variables: Sequence
 ) -> list[str]:
     """Returns the names of the variables that are not finite.
 
@@ -204,10 +209,10 @@ def nonfinite_names(
             finite.
         key: A function that returns a key that identifies a variable.
         variables: The variables to check.
-        trained: The variables of the optimizer, which are named as in its plan.
+        trained_variables: The variables of the optimizer, which are named as in its plan.
     """
     names: dict = {}
-    for group in (variables, trained):
+    for group in (variables, trained_variables):
         names |= zip(map(key, group), names_of(group), strict=True)
     floats = [variable for variable in variables if "float" in str(variable.dtype)]
     pairs = zip(floats, which_are_finite(floats) if floats else [], strict=True)

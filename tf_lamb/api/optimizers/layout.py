@@ -158,7 +158,7 @@ def _places_of(model: Any, host: Host) -> Mapping[Any, tuple]:
 
 
 def _walk(
-    item: Any, place: str, host: Host, keys: Mapping, seen: dict
+    item: Any, place: str, host: Host, keys: Mapping, visited: dict
 ) -> Iterator[tuple[int, str]]:
     """Yields pairs (key of a variable, place) of the variables in a layer or a collection.
 
@@ -169,12 +169,12 @@ def _walk(
         place: The place of the item; "" for the model.
         host: The functions of the frontend on variables.
         keys: The keys of the variables to find.
-        seen: The id of each layer and collection that was walked -> the object.
+        visited: The id of each layer and collection that was walked -> the object.
     """
-    if id(item) in seen:
+    if id(item) in visited:
         return
     if isinstance(item, host.Layer):
-        seen[id(item)] = item  # the reference keeps its id from being used again
+        visited[id(item)] = item  # the reference keeps its id from being used again
         children = {}
         # The first place of a variable counts. The list of layers comes before the attributes,
         # because a user may give these other names in another script.
@@ -183,17 +183,17 @@ def _walk(
         attributes = {**vars(item), **vars(item).get("_modules", {})}  # torch keeps layers there
         children |= dict(sorted(attributes.items(), key=_names_before_collections))
     elif isinstance(item, dict):
-        seen[id(item)] = item
+        visited[id(item)] = item
         children = {str(name): child for name, child in item.items()}
     elif isinstance(item, (list, tuple)):
-        seen[id(item)] = item
+        visited[id(item)] = item
         children = _numbered_by_class(item)
     else:
         if host.is_variable(item) and host.key_of(item) in keys:
             yield host.key_of(item), place
         return
     for name, child in children.items():
-        yield from _walk(child, f"{place}/{name}" if place else name, host, keys, seen)
+        yield from _walk(child, f"{place}/{name}" if place else name, host, keys, visited)
 
 
 def _names_before_collections(attribute):
@@ -255,8 +255,12 @@ def match(saved: Layout, own: Layout) -> list[int]:
     ]
     for variable in own.trained:
         stem = _stem(variable.path)
-        of_same_shape = (trained for trained in saved.trained if trained.shape == variable.shape)
-        candidates = [trained.path for trained in of_same_shape if _stem(trained.path) == stem]
+        same_shape_variables = (
+            trained for trained in saved.trained if trained.shape == variable.shape
+        )
+        candidates = [
+            trained.path for trained in same_shape_variables if _stem(trained.path) == stem
+        ]
         if len(candidates) > 1:
             raise Mismatch(
                 f"{variable.path!r} here may be "
@@ -288,13 +292,15 @@ def _may_be_renumbered(saved, own):
         {variable.path for variable in own},
     )
 
-    def may_be_same(old, new):
+    def may_be_same(saved_path, own_path):
         # A layer may have been renamed if no other layer of either model has one of the names.
-        is_renamed = old not in own_paths and new not in saved_paths
-        return old == new or is_renamed or _stem(old) == _stem(new)
+        is_renamed = saved_path not in own_paths and own_path not in saved_paths
+        return saved_path == own_path or is_renamed or _stem(saved_path) == _stem(own_path)
 
     pairs = zip(saved, own, strict=True)
-    return saved_paths != own_paths and all(may_be_same(old.path, new.path) for old, new in pairs)
+    return saved_paths != own_paths and all(
+        may_be_same(saved_path.path, own_path.path) for saved_path, own_path in pairs
+    )
 
 
 def _stem(path):

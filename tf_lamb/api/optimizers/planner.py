@@ -135,24 +135,26 @@ class Planner:
             for i, variable in enumerate(variables)
             if plan.treatments[i].adapt and i not in plan.frozen
         }
-        available = {i: array for i, array in arrays.items() if array is not None and array.size}
-        return plan.with_near_zero({i: root_mean_square(array) for i, array in available.items()})
+        known_arrays = {i: array for i, array in arrays.items() if array is not None and array.size}
+        return plan.with_near_zero(
+            {i: root_mean_square(array) for i, array in known_arrays.items()}
+        )
 
     def _warning_near_zero(self, plan):
         """Returns the warning for layers near zero, or None."""
-        settings, excluded = self.settings, self.settings.exclude_from_layer_adaptation
-        if excluded is None and settings.default_exclusions is not None:
+        settings, exclusions = self.settings, self.settings.exclude_from_layer_adaptation
+        if exclusions is None and settings.default_exclusions is not None:
             # Only those that match: the user may copy this list from the warning, and a pattern in
             # the user's list that matches nothing causes another warning.
-            excluded = tuple(
+            exclusions = tuple(
                 name
                 for name in settings.default_exclusions
                 if any(name in path for path in plan.paths)
             )
-        elif excluded is None:
+        elif exclusions is None:
             patterns = settings.exclude_from_weight_decay or ()
-            excluded = (*patterns, *self.excluded_paths())
-        return plan.near_zero_warning(excluded, settings.keeps_norm)
+            exclusions = (*patterns, *self.excluded_paths())
+        return plan.near_zero_warning(exclusions, settings.keeps_norm)
 
 
 def check_built_for(optimizer: KeyedOptimizer, variables: Iterable, known_keys: Container) -> None:

@@ -147,9 +147,11 @@ class Reporting(Configured):
             model: The model whose weights are checked. Defaults to None: the variables that this
                 optimizer trains, without moving averages.
         """
-        trained = self._planner.variables
-        weights = trained if model is None else model.weights
-        return nonfinite_names(self._host.which_are_finite, self._var_key, weights, trained)
+        trained_variables = self._planner.variables
+        weights = trained_variables if model is None else model.weights
+        return nonfinite_names(
+            self._host.which_are_finite, self._var_key, weights, trained_variables
+        )
 
     def state_of(self, index: int) -> dict[str, Any]:
         """Returns a dict of the slots of a variable by name, with its "average" if there is one.

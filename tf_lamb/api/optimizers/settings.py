@@ -285,12 +285,15 @@ class MatrixSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        sliced = [key for key, entry in (self.treatments or {}).items() if "slices" in entry]
-        if sliced and not (self.has_ratio or self.keeps_norm):
+        sliced_patterns = [
+            key for key, entry in (self.treatments or {}).items() if "slices" in entry
+        ]
+        if sliced_patterns and not (self.has_ratio or self.keeps_norm):
             raise ValueError(
-                f"treatments[{sliced[0]!r}] asks for slices, each of which has a trust ratio or a "
-                "norm of its own, and there is neither: give bounds, such as {'trust_ratio': "
-                "(None, None)}, or form={'norm': 'constant'}, or leave the slices out."
+                f"treatments[{sliced_patterns[0]!r}] asks for slices, each of which has a trust "
+                "ratio or a norm of its own, and there is neither: give bounds, such as "
+                "{'trust_ratio': (None, None)}, or form={'norm': 'constant'}, or leave the slices "
+                "out."
             )
         if self.keeps_norm and self.use_ema and self.ema_overwrite_frequency:
             raise ValueError(
@@ -442,8 +445,8 @@ def undo_float32_rounding(rate, user_rate):
     Returns:
         `user_rate` if `rate` is its rounding to float32, else `rate`.
     """
-    is_given = user_rate is not None and ctypes.c_float(user_rate).value == rate
-    return user_rate if is_given else rate
+    is_rounded_user_rate = user_rate is not None and ctypes.c_float(user_rate).value == rate
+    return user_rate if is_rounded_user_rate else rate
 
 
 def round_to_seven_digits(value: Any) -> Any:
