@@ -94,7 +94,7 @@ def test_a_long_run_keeps_a_bounded_number_of_readings_evenly(readings):
         history.add(10 * step, [Observation("kernel", 0, "", 1, 1.0, 1.0, float(step))])
     (curve,) = history.curves().values()
     steps = list(curve)
-    assert 256 <= len(steps) <= 513 and len(history._kept) <= 512
+    assert 256 <= len(steps) <= 513 and len(history._ratios_by_step) <= 512
     assert (steps[0], steps[-1]) == (10, 10 * readings)
     assert len(set(np.diff(steps[:-1]))) == 1
     assert all(ratio == step / 10 for step, ratio in curve.items())

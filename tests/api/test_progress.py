@@ -95,7 +95,7 @@ def test_a_notebook_is_not_filled_with_thousands_of_bars(seen, monkeypatch):
 @pytest.mark.once
 def test_a_bar_goes_on_where_more_is_done_than_was_thought_and_ends_with_what_was_done(seen):
     printed = seen("terminal")
-    with bar_of(500, True, about=100) as progress:
+    with bar_of(500, True, expected_units=100) as progress:
         for _ in range(6):
             progress._bar._last_update = 0.0
             progress.add(50)
