@@ -10,8 +10,8 @@ from tf_lamb.core import accumulation, checks
 from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.messages import warn
 
-# The models whose learning rate `AutoWarmup` of tf_lamb_extras raises at present, in search of the
-# peak. `StopOnDivergence` leaves them alone.
+# The models whose learning rate a callback of an extra raises at present, in search of the peak.
+# `StopOnDivergence` leaves them alone.
 MODELS_WITH_RISING_RATE: weakref.WeakSet = weakref.WeakSet()
 
 

@@ -201,9 +201,9 @@ class StopOnDivergence(Callback):
     It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
     writes the broken weights over good ones. If fewer steps were skipped than that, the optimizer
     itself warns when `fit` ends. If the optimizer has `on_spike`, the logs of each epoch have the
-    latest `gradient_norm` and the number of `spiked_steps`. Nothing is checked while the callback
-    `AutoWarmup` of `tf_lamb_extras` raises the learning rate, because that callback itself returns
-    to an earlier epoch.
+    latest `gradient_norm` and the number of `spiked_steps`. Nothing is checked while a callback
+    raises the learning rate in search of the peak, because that callback itself returns to an
+    earlier epoch.
 
     Args:
         every: The optimizer steps between two readings; each reading waits for the device.
