@@ -353,8 +353,8 @@ def plan_for(
     joined = {
         i for i, choices in enumerate(user_choices) if "join" in choices and choices["join"].value
     }
-    # By default the variables without weight decay are not adapted, but a bias without decay that
-    # is joined shares the trust ratio of its layer.
+    # By default the variables without weight decay are not adapted, unless they are joined: a
+    # joined bias without decay shares the trust ratio of its layer.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
     undecayed, unadapted = undecayed | overwritten_positions, unadapted | overwritten_positions

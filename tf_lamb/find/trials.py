@@ -413,7 +413,7 @@ def _with_fit_data(step: Callable, examples: Examples) -> Callable:
 
     Args:
         step: The method of the model.
-        examples: The data, which tell whether they are a `PyDataset`.
+        examples: The reader of the data. Its `is_py_dataset` says whether they are a `PyDataset`.
     """
 
     def adapted_step(*arguments):

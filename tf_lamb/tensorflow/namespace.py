@@ -10,9 +10,9 @@ import types
 
 import tensorflow as tf
 
-# On a CPU or GPU, XLA compiles the update of a layer with at least this number of elements. XLA
-# saves passes over memory. A smaller layer fits into the cache, and does not save the tenth of a
-# second that a program takes to compile.
+# On a CPU or GPU, XLA compiles an update of at least this many elements, because XLA makes fewer
+# passes over memory. A smaller update works in the cache: it would save less time than the tenth of
+# a second that compiling it takes.
 XLA_MIN_ELEMENTS = 2**16
 
 _tracing_for_tpu = False

@@ -175,8 +175,8 @@ def max_over_replicas(tensors):
 
     Under `ParameterServerStrategy` it returns the tensors as they are.
 
-    It does not call `all_gather`. In TensorFlow 2.20, that may give an exchange the number that
-    another strategy in the process gives a sum, and the later one of the two breaks off.
+    It does not call `all_gather`. In TensorFlow 2.20, two strategies of one process may give the
+    same collective key to an all-gather and an all-reduce. The second then raises InternalError.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1 or uses_servers():

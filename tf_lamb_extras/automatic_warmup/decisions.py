@@ -192,7 +192,7 @@ class AutoWUState:
         return self.settings.value(FLOATS, float(step), self.begin, self.peak_at(step))
 
     def peak_at(self, step: float = math.inf) -> float:
-        """Returns the peak of the decay that is in force at a step; halvings up to it count."""
+        """Returns the peak of the decay at a step, as lowered by the halvings up to that step."""
         cuts = (peak for cut_step, peak in reversed(self.cuts) if cut_step <= step)
         return next(cuts, self.peak)
 

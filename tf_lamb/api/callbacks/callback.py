@@ -80,7 +80,7 @@ class Callback:
         self._read()
 
     def _count_batches(self, batch):
-        """Counts the batches that `fit` runs until it calls callbacks again, from `batch` on."""
+        """Adds the batches from `batch` on that `fit` runs before it calls callbacks again."""
         remaining = ((self.params or {}).get("steps") or math.inf) - batch
         self._batch_count += min(self._batches_per_call, remaining)
 

@@ -247,7 +247,7 @@ class StopAtBaseSteps(Callback):
             )
 
     def _read_now(self):
-        """Ends training if the base batch's steps are done."""
+        """Ends training if AdaScale has made the progress of `steps` steps of the base batch."""
         if self._optimizer.base_steps >= self.steps:
             self.model.stop_training = True
 

@@ -116,7 +116,8 @@ class Source:
         omitted_arguments: Names of arguments that the optimizer had and the source does not hold.
         weights: Name of a variable -> array; None if the source holds no weights.
         all_arguments: All arguments of the source, by their own names.
-        scalars: State that belongs to no single variable, by its name in a file of this package.
+        scalars: State that belongs to no single variable, by its key in a file that this package
+            saves.
         unknown_arguments: Name -> value of arguments that this package does not know, such as those
             of a newer version or of a subclass.
         dropped_state: Names of further state for which an optimizer here has no variables.

@@ -330,7 +330,7 @@ class MeasureNoise:
 
 
 def without_frozen(inner: Any, pairs: Sequence) -> Sequence:
-    """Returns the (gradient, variable) pairs without variables that the inner optimizer freezes."""
+    """Returns the pairs (gradient, variable) except those that the inner optimizer freezes."""
     return inner.without_frozen(pairs) if isinstance(inner, Layerwise) else pairs
 
 

@@ -208,8 +208,8 @@ class _Call:
     def _rate_sentence(self) -> str:
         """Returns a sentence on the default learning rate, or "" where none is needed.
 
-        It is needed where a call with arguments of another package does not pass the rate, because
-        the default of most other packages is another one.
+        It is needed if the call has arguments of another package and passes no rate, and the
+        default here is not 0.001, which is the default of most other packages.
         """
         rate = self._parameters.get("learning_rate")
         if rate is None or rate.default in (rate.empty, _USUAL_DEFAULT_RATE) or not self._is_whole:

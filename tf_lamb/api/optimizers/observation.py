@@ -117,7 +117,7 @@ def read(plan, vectors, values) -> list[Observation]:
 
 
 def _observed_fields(values):
-    """Returns field of `Observation` -> value of a vector's numbers; {} before the first step."""
+    """Returns the `Observation` fields that a vector holds, as a dict; {} before the first step."""
     *numbers, clipped = values
     if clipped < 0:
         return {}

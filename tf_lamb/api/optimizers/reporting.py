@@ -144,8 +144,9 @@ class Reporting(Configured):
         """Returns the paths of the weights that are not finite. It waits for the device.
 
         Args:
-            model: The model whose weights are checked. Defaults to None: the variables that this
-                optimizer trains, without moving averages.
+            model: The model all of whose weights are checked, including the moving averages of
+                batch normalization. Defaults to None: only the variables that this optimizer
+                trains are checked.
         """
         trained_variables = self._planner.variables
         weights = trained_variables if model is None else model.weights

@@ -70,7 +70,7 @@ class StepCurve:
         return min(steps), max(steps)
 
     def rescaled_to(self, batch: float, steps: float) -> "StepCurve":
-        """Returns the curve of a run of another length, with the same noise scale.
+        """Scales the curve to a run of another length; the noise scale stays the same.
 
         Args:
             batch: A batch of the other run.

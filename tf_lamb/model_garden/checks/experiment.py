@@ -26,8 +26,9 @@ from tf_lamb.model_garden.tasks import check_groups, check_heads
 _STRATEGIES = "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu"
 _SERVED = "parameter_server"  # that function makes it, too, but Model Garden cannot train with it
 _CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
-# Settings that are lost when the type of the optimizer changes. A line holds the names of one role,
-# in our optimizers and in Model Garden's: an optimizer needs one of them only.
+# Settings that must not get lost when the user picks another type of optimizer. Each line lists the
+# names of one setting, or of its alternatives, in our optimizers and in Model Garden's. The setting
+# is kept if the new type sets any name in its line.
 _ROLES = (
     ("weight_decay", "weight_decay_rate"),
     ("exclude_from_weight_decay", "include_in_weight_decay"),

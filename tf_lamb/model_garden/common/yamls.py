@@ -23,8 +23,8 @@ _MERGE = "tag:yaml.org,2002:merge"
 class _Loader(yaml.SafeLoader):
     """Loads plain values, and the tuples that Model Garden writes.
 
-    Refuses text that means something else in YAML than it seems to: keys that are there twice, and
-    octal and base-60 numbers.
+    Refuses text whose meaning in YAML is not what it seems: keys that occur twice, and octal and
+    base-60 numbers.
     """
 
     def compose_mapping_node(self, anchor):

@@ -159,8 +159,8 @@ class Trainer(base_trainer.Trainer):
         """Begins a loop of steps; see base class.
 
         Raises:
-            UserError: if the learning rate follows the loss, and nothing in this loop watches the
-                loss.
+            UserError: if the learning rate follows the loss, but no action in this loop passes the
+                loss on to it.
         """
         if not self.has_our_runner:
             self._check_loop()
@@ -280,7 +280,8 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     def _build_controller(self, trainer, *args, train_actions=None, eval_actions=None, **kwargs):
         """Makes our controller, with the actions of the optimizer and the progress bar."""
-        # seam: tf-models-official 2.20.0. `official.nlp.train` passes neither kind of actions.
+        # seam: tf-models-official 2.20.0. This private method gets None for both kinds of actions
+        # if the caller of `run_experiment` passes none, as `official.nlp.train` does.
         train_actions = [
             *(train_actions or []),
             *(self._actions(trainer.optimizer) if trainer else []),
