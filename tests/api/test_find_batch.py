@@ -462,8 +462,8 @@ def test_it_says_where_the_rate_cannot_be_searched():
     assert why in str(short)
     assert short.script.endswith(f"{short.row.steps} steps are too few to search the rate in")
     more = search(ours, linear(host), noise_scale=500, **idle)
-    assert f"for {more._budget:g} of the run" in str(more) and more._budget > 0.5
-    assert f"budget={more._budget}," in more.script
+    assert f"for {more._search_budget:g} of the run" in str(more) and more._search_budget > 0.5
+    assert f"budget={more._search_budget}," in more.script
 
 
 @on_tensorflow
