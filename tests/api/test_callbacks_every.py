@@ -1,4 +1,4 @@
-"""`every` is one thing in every callback: steps, however many of them `fit` runs in a call."""
+"""`every` counts training steps in each callback, not calls, which have several of them."""
 
 from types import SimpleNamespace
 
