@@ -75,12 +75,13 @@ def muon_tf_keras(on_nonfinite="propagate"):
     return tf_lamb.tf_keras.Muon(1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite)
 
 
-def soap_tf_keras(on_nonfinite="propagate", every=10):
+def soap_tf_keras(on_nonfinite="propagate", every=10, renewal=None):
     import tf_lamb.tf_keras
 
     return tf_lamb.tf_keras.SOAP(
-        1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite, precondition_frequency=every
-    )
+        1e-3, weight_decay=0.01, on_nonfinite=on_nonfinite, precondition_frequency=every,
+        form={"renewal": renewal},
+    )  # fmt: skip
 
 
 def ours_keras(on_nonfinite="propagate", **own):

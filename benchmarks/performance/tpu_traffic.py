@@ -199,7 +199,13 @@ CONTESTANTS = {
     },
     "lans": both("tf_lamb.tf_keras", tensorflow, contestants.lans_tf_keras),
     "muon": both("tf_lamb.tf_keras", tensorflow, contestants.muon_tf_keras),
-    "soap": both("tf_lamb.tf_keras", tensorflow, contestants.soap_tf_keras),
+    # The default on an accelerator is Cholesky's renewal, on a CPU Householder's.
+    "soap": {
+        f"tf_lamb.tf_keras, {renewal}": tensorflow(
+            functools.partial(contestants.soap_tf_keras, renewal=renewal)
+        )
+        for renewal in ("cholesky", "qr")
+    },
     "lars": {
         **both("tf_lamb.tf_keras", tensorflow, lars_tf_keras),
         **both("tf_lamb.keras on JAX", keras, lars_keras),

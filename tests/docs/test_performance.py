@@ -53,11 +53,13 @@ def test_the_bytes_of_an_update_on_a_tpu_are_those_of_the_log():
 def test_what_soap_takes_on_a_tpu_is_in_the_log():
     _, *rows = table(PREFLIGHT, "SOAP on a TPU")
 
-    def found(optimizer, chip="v5e"):
-        (line,) = runs("tpu_traffic", optimizer=optimizer, shapes="layer_4mb", chip=chip)
+    def found(label, chip="v5e"):
+        optimizer, *renewal = label.lower().split(", ")
+        name = ", ".join(["tf_lamb.tf_keras", *renewal])
+        (line,) = runs("tpu_traffic", optimizer=optimizer, name=name, shapes="layer_4mb", chip=chip)
         return line
 
-    lines = {label: found(label.split(",")[0].lower()) for label, *_ in rows}
+    lines = {label: found(label) for label, *_ in rows}
     assert rows == [
         [
             label, f"{line['bytes_moved'] / 1e6:.0f} MB", scientific(line["flops"]),
@@ -67,7 +69,7 @@ def test_what_soap_takes_on_a_tpu_is_in_the_log():
     ]  # fmt: skip
     of_v3, of_v5p, *of_muon = (
         f"{found(optimizer, chip)['bytes_moved'] / 1e6:,.0f}"
-        for optimizer in ("soap", "muon") for chip in ("v3", "v5p")
+        for optimizer in ("soap, cholesky", "muon") for chip in ("v3", "v5p")
     )  # fmt: skip
     assert (
         f"SOAP moves {of_v3} and {of_v5p} MB there, Muon {of_muon[0]} and {of_muon[1]} MB"
