@@ -303,14 +303,14 @@ def observation_vector(optimizer, variable, name):
     return summaries.observation_vector(variable, optimizer._distribution_strategy, name)
 
 
-def fit_to_shape(own, part, value):
+def fit_to_shape(variable, part, value):
     """Returns None, because no saved array of another shape can be converted.
 
     In Keras 3 on JAX, gradient sums of several replicas may be one array, whose shape depends on
     their number. Here each replica has a copy of the variable.
 
     Args:
-        own: The variable of this optimizer.
+        variable: The variable of this optimizer.
         part: The `named.Part` that it belongs to.
         value: The saved array.
     """
