@@ -260,7 +260,8 @@ def test_keras_forgets_the_optimizer_of_a_model_that_was_saved_as_h5(make, tmp_p
     for name in ("a.keras", "b.h5", "c.keras"):
         model.save(tmp_path / name)
         if name.endswith(".keras"):
-            kept[name] = type(keras.models.load_model(tmp_path / name).optimizer) is make
+            loaded = keras.models.load_model(tmp_path / name).optimizer
+            kept[name] = type(loaded) is type(model.optimizer)  # torch's Adam is a subclass
     assert kept == {"a.keras": True, "c.keras": False}
 
 

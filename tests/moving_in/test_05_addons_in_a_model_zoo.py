@@ -134,6 +134,7 @@ def test_names_that_are_excluded_by_the_method_are_excluded_alike(frontend):
 
 
 @every_frontend
+@pytest.mark.skipif(BACKEND == "torch", reason="torch's steps are not compiled")
 def test_a_rate_that_is_set_in_every_batch_compiles_nothing_anew(frontend):
     traced, seen = [], []
     model = compiled(frontend, lambda: lamb(frontend), traced)
@@ -178,7 +179,7 @@ def test_in_mixed_precision_the_rate_reaches_the_inner_optimizer(frontend):
     assert type(model.optimizer.inner_optimizer) is ours.LAMB
     assert float(array(inner(model).learning_rate)) == pytest.approx(RATES[-1])
     assert int(array(inner(model).iterations)) == 12 - inner(model).skipped_steps > 0
-    assert len(traced) == first
+    assert len(traced) == first or BACKEND == "torch"  # whose steps are not compiled
     assert all(np.isfinite(weights).all() for weights in model.get_weights())
     assert any((a != b).any() for a, b in zip(start, model.get_weights(), strict=True))
 
