@@ -241,6 +241,16 @@ def test_what_cannot_be_meant_is_refused(arguments, message):
         lion("keras", **arguments)
 
 
+@pytest.mark.once
+def test_every_beta_of_a_rule_has_the_interval_of_a_mean():
+    def with_three_betas(xp, g, w, m, *, lr, t, decay, adapt, axes, beta_3=0.9):
+        return w - lr * g, beta_3 * m
+
+    cls = FRONTENDS["keras"][1].optimizer_of(with_three_betas)
+    with pytest.raises(ValueError, match=r"beta_3 must be a number in \[0, 1\), but it is 1.5"):
+        cls(0.1, beta_3=1.5)
+
+
 def test_a_hyper_parameter_is_held_in_its_interval():
     cls = lion("keras", ranges={"beta_2": "[0.5, 1)"})
     with pytest.raises(ValueError, match=r"beta_2 must be a number in \[0.5, 1\)"):

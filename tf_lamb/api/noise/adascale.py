@@ -8,7 +8,7 @@ from tf_lamb.api.noise.measured import MeasureNoise
 from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.optimizers.configured import with_base_rate
 from tf_lamb.api.schedules import to_float_scalar
-from tf_lamb.core import checks
+from tf_lamb.core import checks, rules
 
 
 class Rate:
@@ -136,9 +136,11 @@ class AdaScale(MeasureNoise):
         super()._check_inner(inner)
         rule = getattr(inner, "rule", None)
         if not isinstance(inner, self._classes_taking_gain) or (rule and not rule.takes_gain):
+            *names, last = [name for name, ours in rules.OURS.items() if not ours.takes_gain]
             raise ValueError(
-                "AdaScale wraps SGD, Adam, AdamW and the optimizers of tf_lamb but LANS, "
-                f"Muon and SOAP, not {type(inner).__name__}: how its gain would enter is not known."
+                "AdaScale wraps SGD, Adam, AdamW and the optimizers of tf_lamb but "
+                f"{', '.join(names)} and {last}, not {type(inner).__name__}: how its gain would "
+                "enter is not known."
             )
 
     # seam: `_learning_rate` of Keras 3.15.1 and tf_keras 2.20.1

@@ -10,13 +10,8 @@ from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.core import checks, rules
 from tf_lamb.core.rules import Rule
 
-_STEP_ARGUMENTS = (
-    "lr",
-    "t",
-    "decay",
-    "adapt",
-    "axes",
-)  # the keyword arguments that a rule gets each step
+# The keyword arguments that a rule gets at each step.
+_STEP_ARGUMENTS = ("lr", "t", "decay", "adapt", "axes")
 _ANY_NUMBER = "(-inf, inf)"
 
 
@@ -87,7 +82,8 @@ def _kind_of(step, name, default, ranges):
     if isinstance(default, int):
         return int
     if isinstance(default, float):
-        return ranges.get(name) or (float if name in checks.RANGES else _ANY_NUMBER)
+        other_range = "[0, 1)" if re.fullmatch(r"beta_\d+", name) else _ANY_NUMBER
+        return ranges.get(name) or (float if name in checks.RANGES else other_range)
     suffix = "" if default is inspect.Parameter.empty else f", not {default!r}"
     raise TypeError(
         f"{name} of {step.__name__} needs a default that is a number, True or False{suffix}: write "
@@ -140,8 +136,9 @@ def make_optimizer_of(
             name: The name of the class. Defaults to None: `layerwise_lion` makes `LayerwiseLion`.
             learning_rate: The default of the class, at which `find_rate` begins. Defaults to 0.001.
             ranges: Dict from a hyper-parameter to the interval that it has to lie in, such as
-                {"gamma": "[0, 1)"}. Defaults to None: beta_1, beta_2, momentum and epsilon have
-                the intervals that they have in LAMB and LARS, any other may be any number.
+                {"gamma": "[0, 1)"}. Defaults to None: momentum, epsilon and other names of
+                LAMB's and LARS's arguments have their intervals, beta_3 and so on that of beta_1,
+                and any other may be any number.
             transfer_exponent: The exponent a in [0, 1] by which `recipes.transfer`, with a noise
                 scale, raises the learning rate at a larger batch. Defaults to None: it is not
                 known, and `transfer` refuses optimizer="LayerwiseLion".

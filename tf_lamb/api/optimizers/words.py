@@ -175,7 +175,7 @@ WORDS = (
     ),
     Word(
         "grad_averaging", "timm, apex", None, "The first moment here is an average, not a sum.",
-        noop=(True,),
+        ("LAMB", "LANS", "AdamP", "SOAP"), noop=(True,),
     ),
     Word(
         "normalize_grad", "LANS of its authors", None,
