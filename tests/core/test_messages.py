@@ -1,6 +1,8 @@
-"""What several processes state differently is named once, with both texts."""
+"""Texts of messages: what processes state differently, and words in a sentence."""
 
-from tf_lamb.core.messages import differences_text
+import pytest
+
+from tf_lamb.core.messages import differences_text, join_words
 
 
 def test_processes_that_agree_have_no_differences():
@@ -22,3 +24,10 @@ def test_a_name_that_one_process_lacks_is_not_there():
 def test_five_differences_are_named_and_the_rest_is_counted():
     texts = {f"worker {i}": {str(name): str(i) for name in range(9)} for i in range(2)}
     assert differences_text(texts).endswith("; 4 is 0 in worker 0, 1 in worker 1; 4 more")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"), [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")]
+)
+def test_words_are_joined_by_commas_and_the_last_by_a_conjunction(words, text):
+    assert join_words(words, "or") == text

@@ -121,12 +121,9 @@ def fit_stages(
         # This `fit` trains no epoch: it builds the model, and callbacks may restore a backup.
         (size, _), *_ = plan.calls(0)
         first_batch = reader.stream(0, seed, plan.examples)(size)
-        history = fit(
-            frontend.fit_input(model, (first_batch for _ in itertools.count()), first_batch),
-            1,
-            1,
-            1,
-        )
+        repeated = (first_batch for _ in itertools.count())
+        batches = frontend.fit_input(model, repeated, first_batch)
+        history = fit(batches, steps=1, first_epoch=1, end_epoch=1)
         epochs_done = run_callbacks.epochs_done
         _check_restored(recipe, model.optimizer, epochs_done, plan.updates_before(epochs_done))
         take_examples = reader.stream(plan.first_example(epochs_done), seed, plan.examples)

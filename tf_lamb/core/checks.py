@@ -256,8 +256,8 @@ def hyperparameter(name: str, value, kind):
     Args:
         name: The name of the hyper-parameter.
         value: Its value: a dict or None if the kind is a dataclass.
-        kind: A key of `CHECK_OF_KIND`, the interval of a number, such as "[0, 1)", or a dataclass,
-            whose fields have such kinds as their types.
+        kind: A key of `CHECK_OF_KIND`, the interval of a number, such as "[0, 1)", the `range` of
+            an integer, or a dataclass, whose fields have such kinds as their types.
 
     Returns:
         The value to store; an instance of the dataclass if the kind is one.
@@ -267,6 +267,8 @@ def hyperparameter(name: str, value, kind):
     """
     if isinstance(kind, str):  # an interval
         return number(name, value, kind)
+    if isinstance(kind, range):
+        return integer(name, value, kind.start, kind.stop - 1)
     if kind in CHECK_OF_KIND:
         return CHECK_OF_KIND[kind](name, value)
     fields = {field.name: field.type for field in dataclasses.fields(kind)}

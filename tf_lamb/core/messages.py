@@ -5,7 +5,7 @@ import importlib.util
 import sys
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _NOT_USER_PACKAGES = {
     "dataclasses", "jax", "keras", "official", "orbit", "tensorflow", "tf_keras", "tf_lamb",
@@ -82,6 +82,22 @@ def _missing_packages_error(
         f'pip install ".[{extra}]".',
         name=names[0],
     )
+
+
+def join_words(words: Iterable[str], conjunction: str = "and") -> str:
+    """Joins words by commas, and the last one by a conjunction.
+
+    Args:
+        words: The words, at least one.
+        conjunction: The word before the last one. Defaults to "and".
+
+    Example:
+
+    >>> join_words(["LAMB", "LANS", "LARS"], "or")
+    'LAMB, LANS or LARS'
+    """
+    *leading_words, last_word = words
+    return f"{', '.join(leading_words)} {conjunction} {last_word}" if leading_words else last_word
 
 
 def table(rows: Sequence[Sequence[str]], right_aligned: Sequence[int] = ()) -> list[str]:

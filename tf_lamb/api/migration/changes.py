@@ -24,7 +24,7 @@ MUON_CONSTANTS = {"rms_rate": 0.2}
 
 
 def argument_changes(
-    source_arguments, new_arguments, defaults, omitted, default_exclusions=None
+    source_arguments, new_arguments, defaults, omitted
 ) -> dict[str, tuple[Any, Any]]:
     """Compares the arguments of the source with those of the optimizer here.
 
@@ -34,8 +34,6 @@ def argument_changes(
         defaults: Argument -> default of our optimizer, which is assumed for a source that does not
             have the argument.
         omitted: Arguments that the source does not hold; they are not compared.
-        default_exclusions: The patterns that None in `exclude_from_layer_adaptation` stands for.
-            Defaults to None: those of `exclude_from_weight_decay`.
 
     Returns:
         Argument -> (value in the source, value here), where the two behave differently.
@@ -52,7 +50,7 @@ def argument_changes(
         if name in ("use_ema", *AVERAGING_ARGUMENTS) and not source_values.get("use_ema"):
             continue  # new averages do not change the steps; the report's `averages` describes them
         source_effect, new_effect = (
-            _effect(name, value, config, default_exclusions)
+            _effect(name, value, config)
             for value, config in ((source_values[name], source_values), (new_value, new_arguments))
         )
         if not is_same_value(source_effect, new_effect):
@@ -172,7 +170,7 @@ def schedule_slowdown(source_config: Mapping[str, Any], new_arguments: Mapping[s
     return (source_config.get("gradient_accumulation_steps") or 1) if is_same_schedule else 1
 
 
-def _effect(name, value, arguments, default_exclusions):
+def _effect(name, value, arguments):
     """Returns a value of an argument in a form that is equal for values with the same effect.
 
     For example, None for an exclusion list becomes [].
@@ -181,10 +179,9 @@ def _effect(name, value, arguments, default_exclusions):
         name: The argument.
         value: Its value in a config.
         arguments: All arguments of that config.
-        default_exclusions: As in `argument_changes`.
     """
     if name == "exclude_from_layer_adaptation" and value is None:
-        value = default_exclusions or arguments.get("exclude_from_weight_decay")
+        value = arguments.get("exclude_from_weight_decay")
     if name in EXCLUSIONS:
         return sorted(value or ())
     if isinstance(value, Mapping) and not is_serialized(value):

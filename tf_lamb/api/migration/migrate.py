@@ -382,21 +382,20 @@ def _prepare_migration(source, optimizer, variables, model, weights, rename, fre
     slot_shapes = _slot_shapes(optimizer, plan, fresh)
     first_slots = {path: dict([next(iter(slots.items()))]) for path, slots in slot_shapes.items()}
     names_in_source = match(source.origin, first_slots, source.slots, rename)
+    omitted = source.omitted_arguments
     if family in ("Muon", "SOAP"):
         in_source = {path: source.slots[name] for path, name in names_in_source.items()}
         peers.check_same_slots(family, source.origin, in_source, slot_shapes, shapes)
         # As the slots are the same, both adapt the same variables, whatever their patterns are.
-        arguments["exclude_from_layer_adaptation"] = config["exclude_from_layer_adaptation"]
+        arguments.pop("exclude_from_layer_adaptation", None)
+        omitted = (*omitted, "exclude_from_layer_adaptation")
     match(source.origin, slot_shapes, source.slots, rename)
     slots: dict[str, dict] = {path: {} for path in shapes}
     slots |= {path: dict(source.slots[name]) for path, name in names_in_source.items()}
     weights_to_set = _weights_to_set(source, model, rename) if weights else {}
     parameters = inspect.signature(type(optimizer)).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
-    default_exclusions = optimizer.settings_class.default_exclusions
-    changes = argument_changes(
-        arguments, config, defaults, source.omitted_arguments, default_exclusions
-    )
+    changes = argument_changes(arguments, config, defaults, omitted)
     changes |= muon_changes(source.all_arguments, config)
     changes |= averaging_changes(source.all_arguments, config)
     changes |= {name: (value, None) for name, value in source.unknown_arguments.items()}

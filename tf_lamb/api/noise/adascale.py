@@ -9,6 +9,7 @@ from tf_lamb.api.optimizers import arguments
 from tf_lamb.api.optimizers.configured import with_base_rate
 from tf_lamb.api.schedules import to_float_scalar
 from tf_lamb.core import checks, rules
+from tf_lamb.core.messages import join_words
 
 
 class Rate:
@@ -136,11 +137,11 @@ class AdaScale(MeasureNoise):
         super()._check_inner(inner)
         rule = getattr(inner, "rule", None)
         if not isinstance(inner, self._classes_taking_gain) or (rule and not rule.takes_gain):
-            *names, last = [name for name, ours in rules.OURS.items() if not ours.takes_gain]
+            refused = [name for name, our_rule in rules.OURS.items() if not our_rule.takes_gain]
             raise ValueError(
                 "AdaScale wraps SGD, Adam, AdamW and the optimizers of tf_lamb but "
-                f"{', '.join(names)} and {last}, not {type(inner).__name__}: how its gain would "
-                "enter is not known."
+                f"{join_words(refused)}, not {type(inner).__name__}: how its gain would enter is "
+                "not known."
             )
 
     # seam: `_learning_rate` of Keras 3.15.1 and tf_keras 2.20.1

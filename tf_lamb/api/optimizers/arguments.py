@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tf_lamb.api import frontends
 from tf_lamb.api.optimizers.words import WORDS, Word
+from tf_lamb.core.messages import join_words
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
@@ -187,13 +188,13 @@ class _Call:
         """Returns the text of the error."""
         plural = "s" if len(self._foreign) > 1 else ""
         names = [f"{word.name!r}{word.label and f' ({word.label})'}" for word in self._foreign]
-        head = f"{self._cls.__name__} has no argument{plural} {_join_with_and(names)}"
+        head = f"{self._cls.__name__} has no argument{plural} {join_words(names)}"
         accepted = ", ".join(self._parameters)
         if len(self._unknown) == len(self._foreign):
             return f"{head}: it takes {accepted}."
         if self._unknown:
             self._notes[
-                f"{_join_with_and(map(repr, self._unknown))} is unknown; it takes {accepted}."
+                f"{join_words(map(repr, self._unknown))} is unknown; it takes {accepted}."
             ] = None
         notes = " ".join(filter(None, [self.notes_text(), self._rate_sentence()]))
         call = self._rewritten_call()
@@ -418,7 +419,7 @@ class _Call:
             replacements = [
                 f"{name}={short_code(value)}" for name, value in self.replacements.items()
             ]
-            return f"write {_join_with_and(replacements)}" if replacements else "leave it out"
+            return f"write {join_words(replacements)}" if replacements else "leave it out"
         values = {**self._user_arguments, **self.replacements}
         parts = [short_code(values[name]) for name in self._positional]
         parts += [
@@ -464,9 +465,3 @@ def _is_one_of(value: Any, values: Sequence[Any]) -> bool:
         value == candidate and (type(value) is bool) == (type(candidate) is bool)
         for candidate in values
     )
-
-
-def _join_with_and(texts) -> str:
-    """Joins texts by commas, and the last by "and"."""
-    *leading, last = texts
-    return f"{', '.join(leading)} and {last}" if leading else last

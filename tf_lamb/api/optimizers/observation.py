@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tf_lamb.api.variables import our_optimizer
 from tf_lamb.core import rules
+from tf_lamb.core.messages import join_words
 
 
 class Observation(NamedTuple):
@@ -46,8 +47,8 @@ NORMS_AND_RATIO = ("weight_norm", "update_norm", "trust_ratio")
 
 def optimizers_with_ratios() -> str:
     """Returns the names of the optimizers that always have trust ratios: "LAMB, LANS or LARS"."""
-    *names, last = [name for name, rule in rules.ALL.items() if rule.always_has_ratio]
-    return f"{', '.join(names)} or {last}"
+    names = [name for name, rule in rules.ALL.items() if rule.always_has_ratio]
+    return join_words(names, "or")
 
 
 def three_digits(number) -> str:

@@ -7,7 +7,6 @@ from typing import Unpack
 from tf_lamb.api.optimizers import settings
 from tf_lamb.api.optimizers.layerwise import Layerwise
 from tf_lamb.api.variables import value_of
-from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.soap import RULE, sides_of
@@ -20,12 +19,6 @@ _SLOTS_BY_SIDE = ("L", "L_basis"), ("R", "R_basis")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SOAPSettings(settings.MatrixSettings):
     """The settings of SOAP, which add the memory of a matrix's bases to the plan."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        # The counter of steps is float32, and goes back by a multiple of the frequency near 2^24.
-        frequency = self.hyperparameters["precondition_frequency"]
-        checks.integer("precondition_frequency", frequency, maximum=2**23)
 
     def sides_of(self, view):
         """Returns the axes of the matrices in a view that have a basis: 0 is rows, 1 columns."""

@@ -269,11 +269,9 @@ class Recipe(AnyRecipe):
     def __post_init__(self):
         for name, minimum in (("batch_size", 1), ("train_steps", 1), ("warmup_steps", 0)):
             object.__setattr__(self, name, checks.integer(name, getattr(self, name), minimum))
-        rate = checks.number("learning_rate", self.learning_rate, "(0, inf)")
-        object.__setattr__(self, "learning_rate", rate)
         for name, interval in (
-            ("initial_learning_rate", "[0, inf)"), ("end_learning_rate", "[0, inf)"),
-            ("power", "[0, inf)"), ("decay_rate", "(0, inf)"),
+            ("learning_rate", "(0, inf)"), ("initial_learning_rate", "[0, inf)"),
+            ("end_learning_rate", "[0, inf)"), ("power", "[0, inf)"), ("decay_rate", "(0, inf)"),
         ):  # fmt: skip
             object.__setattr__(self, name, checks.number(name, getattr(self, name), interval))
         if self.decay_steps is not None:

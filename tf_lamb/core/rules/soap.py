@@ -37,9 +37,11 @@ class Form:
     heads: str | None = None
 
 
+# Near 2^24 the counter of steps goes back by a multiple of the frequency: see `_next_step`.
 HYPER = {
-    "beta_1": float, "beta_2": float, "epsilon": float, "precondition_frequency": int,
-    "max_precond_dim": int, "form": Form, "bounds": Bounds,
+    "beta_1": float, "beta_2": float, "epsilon": float,
+    "precondition_frequency": range(1, 2**23 + 1), "max_precond_dim": int, "form": Form,
+    "bounds": Bounds,
 }  # fmt: skip
 
 

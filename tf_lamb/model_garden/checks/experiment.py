@@ -12,6 +12,7 @@ import tensorflow as tf
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
+from tf_lamb.core.messages import join_words
 from tf_lamb.model_garden.checks.data import check_data
 from tf_lamb.model_garden.checks.flags import check_effects
 from tf_lamb.model_garden.checks.rates import check_numbers, check_rate, is_at_least_0
@@ -254,10 +255,10 @@ def _check_left_behind(optimizer) -> None:
             our_keys = dict.fromkeys(map(_ours, lost_settings))
             raise UserError(
                 f"trainer.optimizer_config.optimizer.type={optimizer.type} has no "
-                f"{_in_words(our_keys)}, but {unused_type}, which is not used, has "
-                f"{_in_words(f'{key}={value}' for key, value in lost_settings.items())}. Write "
-                f"{_in_words(f'{optimizer.type}.{key}' for key in our_keys)}, or for none "
-                f"{_in_words(f'{unused_type}.{key}={_off(key)}' for key in lost_settings)}"
+                f"{join_words(our_keys)}, but {unused_type}, which is not used, has "
+                f"{join_words(f'{key}={value}' for key, value in lost_settings.items())}. Write "
+                f"{join_words(f'{optimizer.type}.{key}' for key in our_keys)}, or for none "
+                f"{join_words(f'{unused_type}.{key}={_off(key)}' for key in lost_settings)}"
             )
 
 
@@ -292,12 +293,6 @@ def _ours(key: str) -> str:
 def _off(key: str) -> str:
     """Returns the value that turns a setting off."""
     return "0" if key in _OFF_BY_0 else "null"
-
-
-def _in_words(names) -> str:
-    """Joins names with commas and "and"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _check_clipping(own, source: str) -> None:

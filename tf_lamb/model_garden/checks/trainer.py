@@ -24,12 +24,10 @@ def check_loop(trainer, evaluating: bool) -> None:
             does not divide an interval of summaries or checkpoints.
     """
     steps_per_loop, checkpoint_interval = trainer.steps_per_loop, trainer.checkpoint_interval
-    if not isinstance(steps_per_loop, int) or steps_per_loop < 1:
-        raise UserError(f"trainer.steps_per_loop is {steps_per_loop}. Set it to 1 or more")
-    if not isinstance(checkpoint_interval, int) or checkpoint_interval < 1:
-        raise UserError(
-            f"trainer.checkpoint_interval is {checkpoint_interval}. Set it to 1 or more"
-        )
+    steps = {"steps_per_loop": steps_per_loop, "checkpoint_interval": checkpoint_interval}
+    for name, count in steps.items():
+        if not isinstance(count, int) or count < 1:
+            raise UserError(f"trainer.{name} is {count}. Set it to 1 or more")
     intervals = {"summary_interval": trainer.summary_interval}
     validation_interval = trainer.validation_interval if evaluating else None
     # An evaluation ends a loop. So the interval of checkpoints that are all due at evaluations need
