@@ -12,6 +12,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from packaging.version import Version
 from support.frontends import FRONTENDS, array, every_frontend, on_tensorflow
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -49,7 +50,10 @@ def fit(model, *callbacks, epochs=2, x=FRAMES, **arguments):
 
 @pytest.mark.usefixtures("uncompiled_fits")
 @pytest.mark.once
-@pytest.mark.skipif(not hasattr(keras.optimizers, "Muon"), reason="this Keras has no Muon")
+@pytest.mark.skipif(
+    Version(keras.__version__) < Version("3.13"),
+    reason="up to Keras 3.12 its Muon takes convolutions too, and trains nothing on TensorFlow",
+)
 def test_keras_muon_leaves_the_convolution_to_adam_and_ours_does_not():
     theirs = keras.optimizers.Muon(1e-3, exclude_layers=EXCLUDED)
     model = compiled(keras, theirs)
