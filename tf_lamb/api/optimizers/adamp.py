@@ -20,11 +20,11 @@ class AdamP(Layerwise):
         w <- w (1 - learning_rate weight_decay rho)
         w <- w - learning_rate/(1 - beta_1^t) u
 
-    `project` removes from each row of u its component along w if w seems scale-invariant, that is
-    if |cos(w, g)| is below delta / sqrt(row length) in every row. First each output channel is a
-    row (the last axis in Keras); if that test fails, the whole variable is one row. rho is wd_ratio
-    if u is projected, and 1 otherwise. Variables of one axis are never projected, nor are those
-    excluded from layer adaptation.
+    `project` first takes each output channel (the last axis in Keras) as a row. If |cos(w, g)| is
+    below delta / sqrt(row length) in every row, it treats w as scale-invariant, and removes from
+    each row of u its component along w. If not, it repeats the test with the whole variable as one
+    row. rho is wd_ratio if u is projected, and 1 otherwise. The updates of variables of one axis,
+    and of variables excluded from layer adaptation, are never projected.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.

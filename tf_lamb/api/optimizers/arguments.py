@@ -19,19 +19,21 @@ from tf_lamb.core.messages import join_words
 
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
-_MIN_SIMILARITY = 0.75  # `difflib`'s ratio for a misspelt name: below it unrelated names match
-_MAX_CHARACTERS = 100  # those of a value that is shown; a longer one is shown as `...`
-_MAX_DEPTH = 3  # the most levels of nested lists and dicts that are shown
+# The least similarity, as `difflib` computes it, of a misspelt name and the right one. With a lower
+# limit, unrelated names would match.
+_MIN_SIMILARITY = 0.75
+_MAX_CHARACTERS = 100  # a value whose code is longer is shown as `...`
+_MAX_DEPTH = 3  # lists and dicts that are nested deeper are shown as `...`
 _HIDDEN = "..."
 _DID_YOU_MEAN = "did you mean"  # begins the label of a misspelt argument
 _USUAL_DEFAULT_RATE = 0.001  # the default learning rate in TensorFlow Addons, torch, timm and Keras
 
 
 def answer_unknown_arguments(constructor: Constructor) -> Constructor:
-    """Wraps a constructor, so that its error for an unknown argument shows the call rewritten.
+    """Wraps a constructor, so that its error for an unknown argument shows the corrected call.
 
-    The signature stays the same. A subclass may have a constructor with other arguments: then the
-    error does not know the user's call, and shows only the arguments to replace.
+    The signature stays the same. If a subclass has its own constructor, the user's call is not
+    known here. The error then shows only the arguments to replace.
     """
     parameters = dict([*inspect.signature(constructor).parameters.items()][1:])
 
@@ -54,8 +56,8 @@ class Translation(NamedTuple):
     """Holds what replaces the arguments of another package.
 
     Attributes:
-        arguments: Name -> value, as code, of the arguments of this package. "..." stands for a
-            value that `short_code` does not show.
+        arguments: Name -> value, as code, of the arguments of this package to pass. "..." stands
+            for a value that `short_code` does not show.
         notes: Sentences about what this package computes differently, or cannot do.
         unsupported: The names of the arguments that are unknown, or that nothing here replaces.
     """
@@ -72,8 +74,8 @@ def translate(cls: type, arguments: Mapping[str, Any], keras: str | None = None)
         cls: The class, or its framework-independent base class in `tf_lamb.api`.
         arguments: Name -> value of arguments of other packages and of this one. A value may be
             `Code`.
-        keras: What Keras is called in the code that is returned, such as "tf.keras". Defaults to
-            None: the package that the class is for, "keras" or "tf_keras".
+        keras: The name of Keras to use in the returned code, such as "tf.keras". Defaults to None:
+            "keras" or "tf_keras", whichever the class is for.
 
     Returns:
         The arguments to write instead, and notes on them.
@@ -84,10 +86,10 @@ def translate(cls: type, arguments: Mapping[str, Any], keras: str | None = None)
 
 
 def short_code(value: Any, depth: int = 0) -> str:
-    """Returns a value as short Python code, or `...` if it is long or of another type than these.
+    """Returns a value as short Python code; `...` if it is long, or not of a plain type.
 
-    The types are None, bool, number, string, list, tuple, dict and `Code`. No method of an object
-    of another type is called.
+    Plain types are None, bool, number (also of NumPy), string, list, tuple, dict and `Code`. No
+    method of an object of any other type is called.
 
     Args:
         value: The value of an argument.
@@ -116,7 +118,10 @@ def short_code(value: Any, depth: int = 0) -> str:
 
 
 def _number(value: Any) -> str:
-    """Returns a number as Python code; one of NumPy with seven digits, as many as float32 holds."""
+    """Returns a number as Python code; `...` for an array, or for an integer of over 15 digits.
+
+    A number of NumPy gets seven digits, as many as float32 holds.
+    """
     if type(value) is int:
         return str(value) if abs(value) < 1e15 else _HIDDEN
     if not isinstance(value, numbers.Real):  # an array
@@ -145,31 +150,31 @@ class _Call:
     """Holds a call of a constructor with arguments that it does not have, and rewrites the call.
 
     Attributes:
-        replacements: Name -> value of the class's own arguments that replace these.
+        replacements: Name -> value of the class's own arguments that the call should have instead.
     """
 
     def __init__(
         self, cls: type, parameters: Mapping[str, inspect.Parameter], args: Sequence[Any],
         arguments: Mapping[str, Any], is_whole: bool, keras: str | None = None,
     ):  # fmt: skip
-        """Rewrites a call.
+        """Finds the arguments that the call should have; `error_message` shows them.
 
         Args:
             cls: The class that is called.
             parameters: Name -> parameter of its constructor.
             args: The values that were passed by position.
             arguments: The values that were passed by name.
-            is_whole: Whether the user wrote this call. If the constructor of a subclass did, the
-                error shows only the arguments to replace.
+            is_whole: Whether the user wrote this call. If the constructor of a subclass made it,
+                the error shows only the arguments to replace.
             keras: As for `translate`. Defaults to None.
         """
         self._cls, self._parameters, self._is_whole = cls, parameters, is_whole
         self._keras = keras
         self._foreign: list[_ForeignArgument] = []
-        self._notes: dict[str, None] = {}  # the keys are the notes, in order and each once
+        self._notes: dict[str, None] = {}  # the keys are the notes: an ordered set
         foreign = {name: value for name, value in arguments.items() if name not in parameters}
         if "learning_rate" in parameters and _begins_with_parameters(args, foreign):
-            # torch's optimizers take the model's parameters first.
+            # The first argument of torch's optimizers is the list of the model's parameters.
             (foreign["params"], *args) = args
         self._positional = [*parameters][: len(args)]
         self._user_arguments = dict(zip(self._positional, args, strict=False))
@@ -178,7 +183,8 @@ class _Call:
         rows = self._rows_for_class()
         self._unknown = self._read_misspelt(foreign, rows)
         self._rewrite(foreign, rows)
-        # What is left has a row in `WORDS`, but for other values: classic_momentum="no", say.
+        # Arguments that are left have a row in `WORDS`, but only for other values, as for
+        # classic_momentum="no".
         self._unknown += foreign
         self._foreign += [_ForeignArgument(name, "", is_supported=False) for name in foreign]
         order = list(arguments)
@@ -203,7 +209,7 @@ class _Call:
         return f"{head}. {notes} Without {'them' if plural else 'it'}, {call}."
 
     def notes_text(self) -> str:
-        """Returns what this package computes differently, or cannot do, in sentences."""
+        """Returns what this package computes differently or cannot do, as sentences in a string."""
         return " ".join(self._notes)
 
     def _rate_sentence(self) -> str:
@@ -247,9 +253,9 @@ class _Call:
         """Corrects misspelt names of arguments.
 
         Args:
-            foreign: Name -> value of the arguments that the class does not have. A misspelt
-                argument of another package gets its right name in here. One of the class itself
-                moves to the rewritten call, and an unknown one is dropped.
+            foreign: Name -> value of the arguments that the class does not have. It is changed in
+                place: a misspelt argument of another package gets its right name, a misspelt
+                argument of the class moves to `replacements`, and an unknown one is removed.
             rows: The rows of `WORDS` for this class.
 
         Returns:
@@ -307,9 +313,9 @@ class _Call:
                 self._set_argument(name, self._evaluate(tree, values_by_name), replaces)
 
     def _matches_call(self, row: Word, foreign: Mapping[str, Any]) -> bool:
-        """Returns whether the call has all arguments of a row, with the values that these require.
+        """Returns whether the call has all arguments of a row, with the values in the row.
 
-        An argument of the class that the call does not pass counts as None.
+        If the row also names an argument of this package, one that is not passed counts as None.
         """
         for word, required_value in row.conditions.items():
             if word in self._parameters:
@@ -327,9 +333,9 @@ class _Call:
 
         Args:
             name: The argument.
-            value: Its value. If the call has the argument, two dicts or lists are merged. Of any
-                other two values the call's stays, and a note says that there are two.
-            replaces: Whether the value replaces the call's in any case.
+            value: The new value. If the call already has another one, two dicts or two lists are
+                merged; otherwise the call's value stays, and a note says that there are two.
+            replaces: Whether the new value always overrides the call's, without a merge or a note.
         """
         present_value = {**self._user_arguments, **self.replacements}.get(name)
         if present_value is None or replaces:
@@ -349,12 +355,16 @@ class _Call:
             self._notes[f"That gives {name} twice: keep the one that you mean."] = None
 
     def _evaluate(self, tree: ast.expr, values_by_name: Mapping[str, Any]) -> Any:
-        """Returns the value of an expression of a row of `WORDS`.
+        """Returns the value of an expression in the `replacement` of a row of `WORDS`.
+
+        If it depends on a value that is only known as `Code`, the result is `Code`, too.
 
         Args:
             tree: The expression, as a syntax tree.
-            values_by_name: Name -> value of what the expression may refer to. What is computed from
-                `Code` is `Code`, too.
+            values_by_name: Name -> value, for the names in the expression.
+
+        Raises:
+            NotImplementedError: for an expression of another form than those in `WORDS`.
         """
 
         def value_of(tree):
@@ -402,7 +412,10 @@ class _Call:
         raise NotImplementedError(ast.unparse(tree))
 
     def _evaluate_items(self, tree: ast.expr, values_by_name: Mapping[str, Any]) -> list[Any]:
-        """Returns the items that an expression in a list stands for: several if it has a star."""
+        """Returns the items that an element of a list expression stands for.
+
+        An element such as `*names` stands for all items of `names`, any other one for its value.
+        """
         if not isinstance(tree, ast.Starred):
             return [self._evaluate(tree, values_by_name)]
         value = self._evaluate(tree.value, values_by_name)
@@ -414,7 +427,10 @@ class _Call:
         return list(value) if type(value) in (list, tuple) else [value]
 
     def _rewritten_call(self) -> str:
-        """Returns what to write instead: the whole call, or arguments alone for a subclass."""
+        """Returns the part of the error that says what to write instead.
+
+        It shows the whole call if the user wrote the call, and otherwise only the arguments.
+        """
         if not self._is_whole:
             replacements = [
                 f"{name}={short_code(value)}" for name, value in self.replacements.items()
@@ -431,7 +447,7 @@ class _Call:
 
 
 def _compose_code(form: str, *values: Any) -> Code:
-    """Returns the code of an expression, or `...` if the code of a value in it is not shown.
+    """Returns the code of an expression; `...` if it has a value that `short_code` does not show.
 
     Args:
         form: The expression, with `{}` for each value.

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tf_lamb.api.optimizers.frontend import FrontendMembers, KerasOptimizer
 
     class _Host(FrontendMembers, KerasOptimizer): ...
-else:  # the classes of each Keras define these members; a Protocol would bring its metaclass
+else:
+    # At run time the optimizer classes for each Keras define the members of `_Host`. It is not a
+    # Protocol then, because every optimizer would get the metaclass of Protocol.
     _Host = object
 
 
@@ -40,8 +42,8 @@ class Configured(_Host):
 
     rule: Rule
     settings_class: type[Settings] = Settings
-    # The settings, the planner and the guard are plain objects, so that no framework tracks what
-    # they hold.
+    # The settings, the planner and the guard are plain objects, so that Keras and TensorFlow do not
+    # track, and save, what they hold.
     _settings: Settings
     _planner: Planner
     _guard: Guard
@@ -55,7 +57,11 @@ class Configured(_Host):
 
     @classmethod
     def _settings_of(cls, arguments) -> Settings:
-        """Checks the constructor's arguments and separates the rule's hyper-parameters."""
+        """Returns the constructor's arguments as `Settings`, which checks them.
+
+        The hyper-parameters of the rule, such as beta_1, become one of its fields. They and
+        `weight_decay` are removed from the dict `arguments`.
+        """
         rule_values = {
             name: checks.hyperparameter(name, arguments.pop(name), kind)
             for name, kind in cls.rule.hyper.items()
@@ -66,7 +72,10 @@ class Configured(_Host):
         return cls.settings_class(hyperparameters=rule_values, weight_decay=decay, **arguments)
 
     def _store_settings(self, settings: Settings, rate):
-        """Stores the settings, and sets each hyper-parameter as an attribute, as Keras does."""
+        """Stores the settings, and makes from them the planner and the guard of skipped steps.
+
+        Each hyper-parameter, such as beta_1, also becomes an attribute, as in Keras's optimizers.
+        """
         self._user_rate = None if callable(rate) else rate
         for name, value in settings.hyperparameters.items():
             setattr(self, name, value)
@@ -84,10 +93,11 @@ class Configured(_Host):
 
     @property
     def _accumulation_stages(self) -> Stages | None:
-        """The dict from optimizer step to micro-batches per update; None if their number is fixed.
+        """Dict from an optimizer step to the micro-batches per update from there on.
 
-        It is read from the settings, because TensorFlow would track a dict that is an attribute
-        of the optimizer, and write it into checkpoints.
+        It is None if their number does not change during training. It is read from the settings,
+        because TensorFlow would track a dict that is an attribute of the optimizer, and write it
+        into checkpoints.
         """
         steps = self._settings.gradient_accumulation_steps
         return steps if isinstance(steps, Mapping) else None
@@ -135,13 +145,13 @@ class Configured(_Host):
 
     @classmethod
     def from_recipe(cls: type[OptimizerT], recipe: Recipe, **arguments: Any) -> OptimizerT:
-        """Makes the optimizer of a recipe, with its schedule, exclusions and hyper-parameters.
+        """Makes an optimizer with the schedule, exclusions and hyper-parameters of a recipe.
 
-        It averages weights (`use_ema`) if the recipe has an `ema_momentum`.
+        The optimizer averages weights (`use_ema`) if the recipe has an `ema_momentum`.
 
         Args:
             recipe: A `Recipe`, or a `StagedRecipe` whose stages differ in the learning rate alone.
-            **arguments: Arguments of the constructor, which win over the recipe's.
+            **arguments: Arguments of the constructor. They override those of the recipe.
 
         Raises:
             TypeError: if `recipe` is not a recipe.
@@ -197,8 +207,8 @@ class Configured(_Host):
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments by name.
 
-        Variables that were excluded from weight decay as objects are in it as patterns of their
-        paths.
+        For a variable that was excluded from weight decay as an object, `exclude_from_weight_decay`
+        has a regex of its path.
         """
         with with_base_rate(self):
             rate = arrays_to_numbers(self._rate_in_config())
@@ -216,9 +226,13 @@ class Configured(_Host):
 
 @contextlib.contextmanager
 def with_base_rate(optimizer):
-    """Has an optimizer inside AdaScale read its own rate, without the gain, in a `with` block."""
+    """Takes AdaScale's gain out of an optimizer's learning rate, in a `with` block.
+
+    AdaScale replaces the learning rate of the optimizer that it wraps by that rate times a gain.
+    Any other optimizer is left as it is.
+    """
     rate = optimizer._learning_rate
-    if not hasattr(rate, "outer"):  # only the rate that AdaScale sets has this attribute
+    if not hasattr(rate, "outer"):  # only the learning rate that AdaScale sets has this attribute
         yield
         return
     seams.use_rate(optimizer, rate.base)

@@ -1,7 +1,7 @@
-"""Declares what `tf_lamb.keras` and `tf_lamb.tf_keras` define for the optimizers, for mypy.
+"""Declares, for mypy, the members that each frontend has to define for the optimizers.
 
-Each of the two is called a frontend. Its Keras is Keras 3 or tf_keras; its framework is TensorFlow,
-or with Keras 3 also JAX or torch.
+A frontend adapts this package to one Keras: `tf_lamb.keras` to Keras 3 on TensorFlow, JAX or torch,
+and `tf_lamb.tf_keras` to tf_keras on TensorFlow.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,37 +33,45 @@ class Variable(Protocol):
 class Host(Protocol):
     """Describes the module `host` of a frontend, which has functions on variables.
 
-    Arrays are those of the framework, unless a docstring says otherwise.
+    Arrays are tensors of TensorFlow, JAX or torch, unless a docstring says otherwise.
     """
 
-    Layer: Any  # the class of layers of its Keras
+    Layer: Any  # the class `keras.layers.Layer` or `tf_keras.layers.Layer`
 
     def key_of(self, variable: Variable) -> int:
-        """Returns a key of a variable, the same with and without the wrapper of mixed precision."""
+        """Returns an integer that identifies a variable.
+
+        It is the same for a variable and for tf_keras's mixed-precision wrapper around it.
+        """
 
     def is_variable(self, item: Any) -> bool:
         """Returns whether an attribute of a layer is a variable."""
 
     def has_listed_layers(self, layer: Any) -> bool:
-        """Returns whether a layer is a Sequential or functional model, with layers in an order."""
+        """Returns whether a layer is a Sequential or Functional model, with layers in an order."""
 
     def native(self, variable: Variable | None) -> Any:
-        """Returns the variable that updates work on: TensorFlow's own if there is one."""
+        """Returns the variable that an update reads and assigns.
+
+        On TensorFlow it is the `tf.Variable` inside a variable of Keras, otherwise the argument.
+        """
 
     def put(self, variable: Variable, value: Any) -> None:
         """Assigns a value to a variable, in the dtype of the variable."""
 
     def array_of(self, variable: Variable) -> Any:
-        """Returns the value of a variable as a NumPy array; None if it has none yet."""
+        """Returns the value of a variable as a NumPy array; None if it has no value yet."""
 
     def fetch(self, vectors: Sequence[Variable]) -> Any:
-        """Returns the values of vectors of one length as lists, read in one wait for the device."""
+        """Returns the values of vectors of equal length as lists, with one transfer for all."""
 
     def initial_value(self, variable: Variable, initializer: str) -> Any:
-        """Returns the initial value of a variable, by the name of an initializer."""
+        """Returns the initial value of a variable, given the name of a Keras initializer."""
 
     def fit_to_shape(self, variable: Variable, part: Any, value: Any) -> Any:
-        """Converts a saved array of another shape to that of a variable.
+        """Converts a saved array to the shape of a variable, if it has another shape.
+
+        Keras 3 can do so on JAX for sums of gradients that each replica accumulated by itself.
 
         Args:
             variable: The optimizer's variable.
@@ -80,16 +88,18 @@ class Host(Protocol):
     def accumulators(self, optimizer: Any, variables: Sequence[Variable]) -> Sequence[Variable]:
         """Returns the variables that add up the gradients of micro-batches.
 
-        It is called once, in the build. Keras 3 has made these variables by then; for tf_keras this
-        function makes them.
+        It is called once, in the build of the optimizer. Keras 3 has made the variables by then;
+        with tf_keras this function makes them.
         """
 
     def observation_vector(self, optimizer: Any, variable: Variable, name: str) -> Variable:
-        """Returns a new variable of four numbers, `observation.UNSEEN`, beside another variable.
+        """Makes the variable in which steps record the trust ratio of another variable.
+
+        It has four numbers, at first `observation.UNSEEN`.
 
         Args:
-            optimizer: The optimizer, whose distribution strategy places the variable on TensorFlow.
-            variable: The other variable, whose devices hold the new one, too.
+            optimizer: The optimizer. On TensorFlow its distribution strategy places the variable.
+            variable: The other variable. The new one is on the same devices.
             name: The name of the new variable.
         """
 
@@ -98,13 +108,16 @@ class Host(Protocol):
 
 
 class FrontendMembers(Protocol):
-    """Describes what `Layerwise` uses and the `LayerwiseOptimizer` of each frontend defines."""
+    """Describes the members that `Layerwise` uses but does not define.
+
+    The class `LayerwiseOptimizer` of each frontend defines them.
+    """
 
     _xp: Any  # the array namespace of the framework
     _host: Host
     _schedules: Any  # the frontend's module of schedules
-    _counter_dtype: Any  # the dtype of its counters
-    _average_dtype: Any  # a dtype as wide as that of any moving average of weights, after the build
+    _counter_dtype: Any  # the dtype of counters, such as that of skipped steps
+    _average_dtype: Any  # the widest dtype of a moving average of weights; the build sets it
     _update: Any  # the framework's subclass of `core.step.Update`, made by the build
 
     def _index_of(self, variable: Variable) -> int:
@@ -134,14 +147,14 @@ class FrontendMembers(Protocol):
         """
 
     def clip_aggregated(self, gradients: list) -> list:
-        """Clips gradients, which are summed over replicas already, as Keras would."""
+        """Returns gradients, which are already summed over replicas, clipped as Keras does it."""
 
     def _rate_in_config(self) -> Any:
         """Returns the learning rate as Keras's `get_config` has it: a number or a config."""
 
 
 class KerasOptimizer:
-    """Declares, for type checkers alone, what the `Optimizer`s of Keras 3 and tf_keras have."""
+    """Declares, for type checkers only, members of `Optimizer` in Keras 3 and in tf_keras."""
 
     name: str
     iterations: Any
@@ -157,27 +170,27 @@ class KerasOptimizer:
 
 
 class KeyedOptimizer(Protocol):
-    """Describes an optimizer with a function that returns the key of a variable."""
+    """Describes an optimizer with `_var_key`, which returns a key that identifies a variable."""
 
     name: str
     _var_key: Callable[[Any], Any]
 
     def get_config(self) -> Any:
-        """Returns the arguments that make such an optimizer again."""
+        """Returns the constructor's arguments by name, from which a copy can be made."""
 
 
 class SavedOptimizer(Protocol):
-    """Describes what `named.load` loads into: an optimizer, `MeasureNoise` or `AdaScale`."""
+    """Describes the argument of `named.load`: an optimizer, a `MeasureNoise` or an `AdaScale`."""
 
     name: str
     _host: Host
 
     def _named_state(self) -> Any:
-        """Returns the `named.NamedState`."""
+        """Returns the variables that are saved and loaded, by name, as a `named.NamedState`."""
 
 
 class MeasuringMembers(Protocol):
-    """Describes what `named.of_measured` reads from `MeasureNoise` and `AdaScale`."""
+    """Describes what `named.measured_state` reads from `MeasureNoise` and `AdaScale`."""
 
     saved_kind: str
     micro_batches: int
@@ -185,11 +198,14 @@ class MeasuringMembers(Protocol):
 
     @property
     def _meter(self) -> Any:
-        """The `NoiseMeter`."""
+        """The `NoiseMeter` that measures the noise of the gradients."""
 
 
 class LayerwiseMembers(FrontendMembers, Protocol):
-    """Describes a `Layerwise` of either frontend, for functions that take such an optimizer."""
+    """Describes an optimizer such as LAMB in either frontend, for the annotations of functions.
+
+    Its base classes are `Layerwise` and the optimizer base class of one Keras.
+    """
 
     rule: Rule
     iterations: Any
@@ -204,7 +220,10 @@ class LayerwiseMembers(FrontendMembers, Protocol):
 
     @property
     def _accumulation_stages(self) -> Stages | None:
-        """The micro-batches of an update by optimizer step; None if their number is fixed."""
+        """Dict from an optimizer step to the micro-batches per update from there on.
+
+        It is None if their number does not change during training.
+        """
 
     def declare_slots(self, plan: Plan) -> list[list[Slot]]:
-        """Returns the slots of each variable of a plan."""
+        """Returns the slots of each variable of a plan, in the order of the plan."""

@@ -17,9 +17,10 @@ ALL_FINITE_TEXT = (
 
 
 def advice_for(rule: Rule) -> str:
-    """Returns what usually helps a run of this rule that diverges.
+    """Returns a sentence, for warnings, on what usually helps if training with this rule diverges.
 
-    It does not name bounds where they would give the rule a trust ratio that it does not have.
+    It suggests `bounds` only if the rule always has trust ratios. For Muon and SOAP, `bounds` would
+    first of all add a trust ratio.
     """
     remedies = ["a longer warmup", "a lower learning rate", "global_clipnorm=1.0"]
     if rule.always_has_ratio:
@@ -45,11 +46,11 @@ class Guard:
         deviations: By how many standard deviations a spike is above the mean.
         norms: The variable of these norms, the latest last; None before the build.
         spike_counter: The variable that counts spikes; None before the build.
-        move_scale: The function that raises or lowers a dynamic loss scale by the outcome of an
-            update; None without such a scale.
+        move_scale: The function that raises or lowers a dynamic loss scale after a step, as for
+            `follow_loss_scale`; None without a dynamic loss scale.
         is_on: Whether a step is checked for gradients that are not finite.
-        refusal: The text of the error up to the names of the variables, if a step with non-finite
-            gradients raises; else None.
+        refusal: The beginning of the error for gradients that are not finite, which ends with the
+            names of their variables; None if they raise no error.
         skip_counter: The variable that counts skipped steps; None before the build.
     """
 
@@ -71,22 +72,24 @@ class Guard:
             else None
         )
         self.skip_counter: Any = None
-        self._reported_skips = 0  # skipped steps that a warning has counted already
-        self._reported_spikes = 0  # skipped spikes that a warning has counted already
-        # The steps before the next `fit`: those taken, and those taken or skipped.
+        self._reported_skips = 0  # the number of skipped steps at the last `warn_at_end`
+        self._reported_spikes = 0  # the number of spikes at the last `warn_at_end`
+        # Counted at the last load or end of `fit`: the steps taken, and the steps taken or skipped.
         self._steps_at_start = self._attempts_at_start = 0
 
     def follow_loss_scale(self, move_scale: Callable, scale: Callable) -> None:
-        """Turns the guard on for a dynamic loss scale, which is lowered when gradients overflow.
+        """Turns on the check for non-finite gradients, by which a dynamic loss scale moves.
 
         Args:
-            move_scale: The function that raises or lowers the scale by the outcome of an update.
+            move_scale: A function that raises or lowers the scale. Its arguments are two boolean
+                scalars: whether the micro-batch ends an update, and whether gradients were not
+                finite.
             scale: A function without arguments that returns the scale.
         """
         self.is_on, self.move_scale, self._loss_scale = True, move_scale, scale
 
     def build(self, add_variable: Callable, dtype: Any) -> None:
-        """Adds the counters of skipped steps and of spikes, and the norms of past steps.
+        """Adds variables: the counters of skipped steps and of spikes, and the norms of past steps.
 
         Args:
             add_variable: A function that adds a variable of a shape to the optimizer.
@@ -108,25 +111,28 @@ class Guard:
             self.skip_counter = add_variable((), dtype=dtype, name="skipped_steps")
 
     def is_searching(self) -> Any:
-        """Returns whether a loss scale above 1 may be why gradients overflow.
+        """Returns whether the loss scale is above 1, so that it may be the cause of an overflow.
 
-        At a scale of 1 and below, they overflow by themselves.
+        At a scale of 1 or below, gradients overflow without help of the scale.
         """
         return self._loss_scale() > 1
 
     @property
     def skip_counters(self) -> list:
-        """A list of the counter of skipped steps; empty if there is none."""
+        """A list with the variable that counts skipped steps; empty if there is no counter."""
         return [] if self.skip_counter is None else [self.skip_counter]
 
     @property
     def spike_variables(self) -> list:
-        """A list of the norms and of the counter of spikes; empty if no spike is skipped."""
+        """A list of two variables: the norms of past steps, and the counter of spikes.
+
+        It is empty if no spike is skipped.
+        """
         return [self.norms, self.spike_counter] if self.window else []
 
     @property
     def skip_count(self) -> int:
-        """The number of skipped steps. Reading it waits for the device."""
+        """The number of steps skipped as non-finite. Reading it waits for the device."""
         return 0 if self.skip_counter is None else as_int(self.skip_counter)
 
     @property
@@ -141,7 +147,7 @@ class Guard:
         micro_batches: int,
         find_nonfinite_weights: Callable[[], list],
     ):
-        """Warns, at the end of `fit`, of skipped steps, and if `fit` made no update at all.
+        """Warns, at the end of `fit`, about skipped steps, and if `fit` made no update at all.
 
         Args:
             steps: The optimizer steps taken so far.
@@ -171,7 +177,10 @@ class Guard:
         )
 
     def _warn_if_skipped(self, steps, find_nonfinite_weights):
-        """Warns of new skipped steps, unless a loss scale may be why and other steps were taken."""
+        """Warns if the number of skipped steps has changed since the last call.
+
+        It does not warn if the loss scale may be the cause and `fit` took other steps.
+        """
         skip_count = self.skip_count
         if skip_count != self._reported_skips and not (
             self.is_searching() and steps > self._steps_at_start
@@ -186,7 +195,7 @@ class Guard:
         self._reported_skips = skip_count
 
     def _warn_if_spiked(self, steps):
-        """Warns of spikes, if there are new ones."""
+        """Warns if the number of steps skipped as spikes has changed since the last call."""
         spike_count = self.spike_count
         if spike_count != self._reported_spikes:
             warn(
@@ -220,7 +229,7 @@ def nonfinite_names(
 
 
 def warn_if_waiting(name: str, waiting: int, micro_batches: int):
-    """Warns that `fit` has made no update, if its micro-batches were too few for one.
+    """Warns that `fit` has made no update, if it left micro-batches that wait for one.
 
     Args:
         name: The name of the optimizer.

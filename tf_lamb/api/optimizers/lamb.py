@@ -29,12 +29,12 @@ class LAMB(Layerwise):
 
     The trust ratio |w|/|u| is 1 where either norm is 0, and for variables excluded from layer
     adaptation. A norm is that of the whole variable, summed in float32 (in float64 for float64
-    variables). Moments are in float32, too, unless `dtypes` says otherwise, also those of float16
-    and bfloat16 variables. The authors train with `global_clipnorm=1.0`.
+    variables). Moments have the same dtypes, unless `dtypes` selects another one: those of float16
+    and bfloat16 variables are in float32. The authors train with `global_clipnorm=1.0`.
 
     NVLAMB, NVIDIA's variant, is `exclude_from_layer_adaptation=[]` with `global_clipnorm=1.0`:
-    every variable has a trust ratio, and gradients are scaled down to a global norm of 1 if theirs
-    is larger.
+    every variable has a trust ratio, and the gradients are scaled down to a global norm of 1 if
+    their global norm is larger.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -102,8 +102,8 @@ class LAMB(Layerwise):
         Both serialize it under the name `Addons>LAMB`. TensorFlow Addons saves all arguments from
         0.16 on. Earlier versions, and Model Garden, leave out the exclusion lists and write
         `weight_decay_rate` for `weight_decay`. A `decay` of the learning rate becomes an
-        `InverseTimeDecay`. This package does not register that name with Keras: load such a model
-        with `compile=False`, and make its optimizer by this function.
+        `InverseTimeDecay`. This package does not register the name `Addons>LAMB` with Keras: load a
+        model that was saved with it with `compile=False`, and make its optimizer by this function.
 
         Args:
             config: The result of `serialize`, `{"class_name": "Addons>LAMB", "config": {...}}` or
@@ -131,9 +131,10 @@ class LAMB(Layerwise):
 
 
 def _arguments_from_addons(config: Any, overrides: Mapping[str, Any], host: Any) -> dict[str, Any]:
-    """Returns the arguments of our LAMB for a serialized `Addons>LAMB`.
+    """Returns the arguments of this package's LAMB for a serialized `Addons>LAMB`.
 
-    The arguments in `overrides` replace those of the config.
+    The arguments in `overrides` replace those of the config. `host` is the package `keras` or
+    `tf_keras`, which deserializes a schedule. Raises ValueError as `from_addons` does.
     """
     serialized = config if isinstance(config, Mapping) else {}
     name = serialized.get("registered_name") or serialized.get("class_name")
@@ -166,7 +167,8 @@ def _arguments_from_addons(config: Any, overrides: Mapping[str, Any], host: Any)
         if key not in ignored
     }
     result |= {"name": saved_config.get("name", "LAMB"), **overrides}
-    # TensorFlow Addons treats an empty list like None.
+    # An empty list becomes None, because TensorFlow Addons treats both alike. In this package an
+    # empty list means that no variable is excluded.
     if "exclude_from_layer_adaptation" not in overrides:
         result["exclude_from_layer_adaptation"] = (
             result.get("exclude_from_layer_adaptation") or None
@@ -182,11 +184,13 @@ def _arguments_from_addons(config: Any, overrides: Mapping[str, Any], host: Any)
 
 
 def inverse_time_decay(rate: Any, decay: float) -> dict[str, Any]:
-    """Returns the serialized schedule rate / (1 + decay step), `decay` of Keras's old optimizers.
+    """Returns the serialized schedule `rate / (1 + decay * step)`.
+
+    It is the schedule of Keras's old optimizers with the argument `decay`.
 
     Args:
-        rate: The learning rate, a number.
-        decay: The decay for each step.
+        rate: The learning rate of step 0, a number.
+        decay: The factor of the step number.
 
     Raises:
         ValueError: if the rate is already a schedule.
@@ -201,7 +205,7 @@ def inverse_time_decay(rate: Any, decay: float) -> dict[str, Any]:
 
 
 def _schedule_of(rate, host):
-    """Deserializes a learning rate schedule; raises ValueError if that fails."""
+    """Returns the schedule that the dict `rate` describes; raises ValueError if that fails."""
     try:
         return host.optimizers.schedules.deserialize(_without_name(rate))
     except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:

@@ -11,7 +11,10 @@ from tf_lamb.core.rules.lans import RULE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LANSSettings(settings.RatioSettings):
-    """The settings of LANS, which warn of clipping that its normalized gradients undo."""
+    """Checks and holds LANS's arguments.
+
+    Warns if gradients are to be clipped by norm: LANS divides each gradient by its norm anyway.
+    """
 
     def __post_init__(self):
         super().__post_init__()
@@ -39,13 +42,13 @@ class LANS(Layerwise):
 
     A gradient of norm 0 is not divided. A trust ratio, |w|/|um| or |w|/|ug|, is 1 where either of
     its norms is 0, and for variables excluded from layer adaptation. A norm is that of the whole
-    variable, summed in float32 (in float64 for float64 variables). Moments are in float32, too,
-    unless `dtypes` says otherwise, also those of float16 and bfloat16 variables. `TrustRatios`
-    shows the trust ratio of um. `clipnorm` and `global_clipnorm` cause a warning, as they have no
-    effect on gradients that are normalized.
+    variable, summed in float32 (in float64 for float64 variables). Moments have the same dtypes,
+    unless `dtypes` selects another one: those of float16 and bfloat16 variables are in float32.
+    `TrustRatios` shows the trust ratio of um. `clipnorm` and `global_clipnorm` cause a warning,
+    because they have no effect on gradients that are normalized.
 
-    Its authors trained BERT with it at batch 96K: w steps of warmup, c steps at a constant rate,
-    and d steps of decay:
+    The authors of LANS trained BERT at batch 96K. Their schedule has w steps of warmup, c steps at
+    a constant `rate`, and d steps of decay:
 
         s, fall = tf_lamb.schedules, PolynomialDecay(rate, d, end_learning_rate=0.0)
         s.Warmup(w, s.Stages((c, d), (rate, fall)))

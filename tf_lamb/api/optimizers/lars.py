@@ -10,7 +10,10 @@ from tf_lamb.core.rules.lars import RULE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LARSSettings(settings.RatioSettings):
-    """The settings of LARS, which refuse forms that contradict each other."""
+    """Checks and holds LARS's arguments.
+
+    Raises ValueError if entries of `form` contradict each other, or contradict `bounds`.
+    """
 
     def __post_init__(self):
         super().__post_init__()
@@ -39,9 +42,10 @@ class LARS(Layerwise):
         w <- w - v
 
     The trust ratio r is 1 where |w| or |g| is 0, and for variables excluded from layer adaptation.
-    These move at the full learning rate, without trust_coefficient: exclude biases and
-    normalizations, and mind that a kernel that starts at zero makes its first step at this rate. A
-    norm is that of the whole variable, summed in float32 (in float64 for float64 variables).
+    Where r is 1, a variable moves at the full learning rate, without trust_coefficient. Exclude
+    biases and normalizations, and note that a kernel that starts at zero makes its first step at
+    the full rate. A norm is that of the whole variable, summed in float32 (in float64 for float64
+    variables).
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -54,12 +58,13 @@ class LARS(Layerwise):
         trust_coefficient: The paper's eta, `eeta` elsewhere. Defaults to 0.001 (the paper).
         nesterov: Whether w moves by momentum v plus what was added to v. Defaults to False.
         form: Dict that selects one of the published forms; None is the paper's.
-            "momentum": where learning_rate and r stand. "inside" the velocity as above (Model
-            Garden's `classic_momentum`, optax, MLPerf); "outside": v <- momentum v + d and
+            "momentum": where learning_rate and r multiply. "inside": inside the velocity, as above
+            (Model Garden's `classic_momentum`, optax, MLPerf); "outside": v <- momentum v + d and
             w <- w - learning_rate r v (the TPU reference); "mixed": v <- momentum v + r d and
             w <- w - learning_rate v (LARC, timm).
-            "denominator": that of r. "sum_of_norms" as above; "norm_of_sum": |d| (Model Garden's
-            classic, optax); "norm_of_update": |v|, only with "outside" (Model Garden's popular).
+            "denominator": what r divides by. "sum_of_norms": as above; "norm_of_sum": |d| (Model
+            Garden's classic form, optax); "norm_of_update": |v|, only with the momentum "outside"
+            (Model Garden's popular form).
             "clip": True is LARC's clip mode, r <- min(r / learning_rate, 1); its authors take
             "mixed" and trust_coefficient 0.02.
         bounds: Dict of "trust_ratio", a pair of the smallest and the largest r; None in the pair is

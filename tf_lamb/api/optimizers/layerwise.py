@@ -31,9 +31,10 @@ class Layerwise(Reporting):
         _guard          the counters of skipped steps, and the warnings of them
 
     Attributes:
-        gradients_are_summed: Whether a wrapper that measures the gradients has already summed them
-            over replicas.
-        gradients_are_gathered: Whether such a wrapper has already added them to the accumulators.
+        gradients_are_summed: Whether the wrapper `MeasureNoise` or `AdaScale` has already summed
+            the gradients over replicas.
+        gradients_are_gathered: Whether that wrapper has already added the gradients to the
+            accumulators.
     """
 
     gradients_are_summed = False
@@ -43,7 +44,7 @@ class Layerwise(Reporting):
         """Returns the slots of a variable, in the order in which the rule takes them.
 
         Args:
-            treatment: The plan's decision on the variable.
+            treatment: What the plan decides for the variable, such as whether it has weight decay.
             shape: The shape of the variable.
 
         Returns:
@@ -52,7 +53,11 @@ class Layerwise(Reporting):
         return list(map(Slot, self.rule.slots))
 
     def declare_slots(self, plan: plans.Plan) -> list[list[Slot]]:
-        """Returns the slots of each variable of a plan; none where its layer overwrites it."""
+        """Returns the slots of each variable of a plan, as one list for each variable.
+
+        The list is empty for a variable that its layer overwrites, such as a scale of a float8
+        layer.
+        """
         pairs = enumerate(zip(plan.treatments, plan.shapes, strict=True))
         return [
             [] if index in plan.overwritten else self.slots_of(*treatment_and_shape)
@@ -60,7 +65,7 @@ class Layerwise(Reporting):
         ]
 
     def _is_frozen(self, variable):
-        """Returns whether the plan freezes a variable of the build."""
+        """Returns whether the plan freezes a variable that the optimizer was built for."""
         frozen = self._planner.frozen
         return bool(frozen) and self._index_of(variable) in frozen
 
@@ -68,7 +73,7 @@ class Layerwise(Reporting):
         """Returns the pairs (gradient, variable) whose variable the plan does not freeze.
 
         Raises:
-            ValueError: if there are gradients, but of frozen variables alone.
+            ValueError: if every variable that has a gradient is frozen.
         """
         unfrozen = [pair for pair in pairs if not self._is_frozen(pair[1])]
         with_gradient, unfrozen_variables = (
@@ -84,9 +89,10 @@ class Layerwise(Reporting):
         return unfrozen
 
     def without_gradient(self, variables: Sequence, unfrozen: Iterable) -> list:
-        """Returns the variables without a gradient now that may have had one since the last update.
+        """Returns the variables that have no gradient now, but may have accumulated ones.
 
-        The next update uses these accumulated gradients, too.
+        An earlier micro-batch since the last update may have had a gradient of them. The next
+        update uses that gradient, too.
 
         Args:
             variables: The variables that have a gradient in this micro-batch.
@@ -105,7 +111,7 @@ class Layerwise(Reporting):
         return [variable for variable in unfrozen if self._index_of(variable) not in excluded]
 
     def _make_storage(self, variables, plan, averages):
-        """Makes the variables that are kept from step to step.
+        """Makes the variables that the optimizer keeps from step to step, such as slots.
 
         Args:
             variables: The variables that the optimizer trains.
@@ -119,12 +125,13 @@ class Layerwise(Reporting):
             self._storage.ratio_vectors = self._make_ratio_vectors()
 
     def _follow_loss_scale(self, move: Callable, scale: Callable) -> None:
-        """Registers a dynamic loss scale, which is raised or lowered once an update.
+        """Registers a dynamic loss scale, which is raised or lowered once per update.
 
         An update whose gradients overflow under the scale is skipped.
 
         Args:
-            move: The function that raises or lowers the scale by the outcome of an update.
+            move: A function that raises or lowers the scale. Its arguments are two boolean scalars:
+                whether the micro-batch ends an update, and whether gradients were not finite.
             scale: A function without arguments that returns the scale.
         """
         self._guard.follow_loss_scale(move, scale)
@@ -132,7 +139,7 @@ class Layerwise(Reporting):
             self._guard.add_skip_counter(self.add_variable, self._counter_dtype)
 
     def _update_arguments(self) -> dict[str, Any]:
-        """Returns the keyword arguments of the `Update` of each framework."""
+        """Returns those keyword arguments of `core.step.Update` that every framework passes."""
         accelerated = self._host.has_accelerator()
         return {
             "rule": functools.partial(self.rule.step, **self._settings.rule_arguments(accelerated)),
@@ -144,11 +151,12 @@ class Layerwise(Reporting):
         }
 
     def _layers_and_state(self, variables, missing=()):
-        """Returns the layers and the `State` that an update takes besides gradients and scalars.
+        """Returns two arguments of an update: the layers of the plan, and the `State`.
 
         Args:
             variables: The variables that the update changes.
-            missing: Those of them that have no gradient in this micro-batch. Defaults to none.
+            missing: The variables among these that have no gradient in this micro-batch. Defaults
+                to none.
         """
         storage, guard, native = self._storage, self._guard, self._host.native
         indices = list(map(self._index_of, variables))
@@ -169,11 +177,14 @@ class Layerwise(Reporting):
     def _count_step(self, variables, outcome):
         """Counts the micro-batch, and the step if the micro-batch ended an update that was taken.
 
-        It also changes a dynamic loss scale, and sets the moving averages that the update did not.
+        It also moves a dynamic loss scale, and sets the moving averages that the update left out.
 
         Args:
             variables: The variables of the update.
             outcome: `TAKEN`, `NONFINITE` or `SPIKE`, a scalar.
+
+        Returns:
+            The result of `_add_iterations`, which counts the step.
         """
         xp, storage = self._xp, self._storage
         is_due = self._is_update()
@@ -189,20 +200,20 @@ class Layerwise(Reporting):
         return self._add_iterations(is_step_taken)
 
     def _named_state(self) -> named.NamedState:
-        """Returns the state by name, which is saved and loaded."""
+        """Returns the optimizer's variables that are saved and loaded, by name."""
         return named.named_state(self)
 
     def _scalars(self) -> Scalars:
-        """Returns the inputs of a step besides gradients and state."""
+        """Returns the `Scalars` of the next step, such as its learning rate and its number."""
         xp, t, frequency = self._xp, self.iterations + 1, self.ema_overwrite_frequency
         decay = self._settings.weight_decay
         return Scalars(
             lr=to_float_scalar(xp, self.learning_rate),
             t=t,
             is_update=self._is_update(),
-            # The momentum is 0 in the first update, so the averages begin with the weights after
-            # it, as in Keras 3. In tf_keras they begin with the weights at the build, which may be
-            # random ones that pretrained weights have replaced since.
+            # The momentum is 0 in the first update, so each average begins with the weight after
+            # that update, as in Keras 3. In tf_keras's own optimizers it begins with the weight at
+            # the build, which may be a random one that a pretrained weight has replaced since.
             ema_momentum=xp.cast(
                 self.use_ema and self._storage.has_averages > 0, self._average_dtype
             )
@@ -235,7 +246,7 @@ class Layerwise(Reporting):
         self._warn_at_end()
 
     def _warn_at_end(self):
-        """Does nothing; a subclass may override it with warnings for the end of training."""
+        """Does nothing here; a subclass such as SOAP warns in it at the end of training."""
 
 
 def warn_if_past_schedule_end(optimizer, steps: Callable[[], int]) -> None:

@@ -24,7 +24,7 @@ from tf_lamb.api.variables import optimizers_inside
 
 
 class TrainedVariable(NamedTuple):
-    """A variable that an optimizer was built for.
+    """Describes a variable that an optimizer was built for.
 
     Attributes:
         path: The path of the variable.
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
 
 
 def from_text(text: str) -> Layout:
-    """Reads the layout that `Layout.to_text` has written."""
+    """Returns the layout that `Layout.to_text` has written as `text`."""
     trained, shapes = json.loads(text)
     return Layout(
         tuple(TrainedVariable(path, tuple(shape), place) for path, shape, place in trained),
@@ -76,7 +76,7 @@ def from_text(text: str) -> Layout:
 
 
 def layout_without_places(paths: Sequence[str], shapes: Sequence) -> Layout:
-    """Makes a layout of variables of which only paths are known.
+    """Makes the layout of variables whose places in the model are not known, but whose paths are.
 
     Args:
         paths: The path of each variable.
@@ -92,7 +92,7 @@ def layout_without_places(paths: Sequence[str], shapes: Sequence) -> Layout:
 
 
 def from_array(array: Any) -> Layout:
-    """Reads the layout that `Layout.to_array` has written."""
+    """Returns the layout that `Layout.to_array` has written as `array`."""
     import numpy as np
 
     return from_text(np.asarray(array, "uint8").tobytes().decode())
@@ -100,8 +100,8 @@ def from_array(array: Any) -> Layout:
 
 # -- the places in a model -------------------------------------------------------------------------
 
-# Optimizer -> its model; model -> the keys of its variables, and their places and shapes. As
-# attributes of these objects, Keras would track and save them.
+# `_models` maps an optimizer to its model, `_places` a model to the keys of its variables and their
+# places and shapes. They are not attributes, because Keras would track and save attributes.
 _models: weakref.WeakKeyDictionary[Any, weakref.ref] = weakref.WeakKeyDictionary()
 _places: weakref.WeakKeyDictionary[Any, tuple] = weakref.WeakKeyDictionary()
 
@@ -174,10 +174,10 @@ def _walk(
     if id(item) in visited:
         return
     if isinstance(item, host.Layer):
-        visited[id(item)] = item  # the reference keeps its id from being used again
+        visited[id(item)] = item  # while the item is referred to, no other object gets its id
         children = {}
-        # The first place of a variable counts. The list of layers comes before the attributes,
-        # because a user may give these other names in another script.
+        # If a variable is found at several places, the first one counts. The list of layers comes
+        # before the attributes, because another script may name the attributes differently.
         if host.has_listed_layers(item):
             children["layers"] = item.layers
         attributes = {**vars(item), **vars(item).get("_modules", {})}  # torch keeps layers there
@@ -197,18 +197,19 @@ def _walk(
 
 
 def _names_before_collections(attribute):
-    """Returns the sort key of an attribute, which puts private ones and collections last.
+    """Returns the sort key of an attribute: private ones come last, collections after others.
 
-    The order within a collection that Keras fills by itself depends on the user's script.
+    Collections are late because Keras fills some of them itself, in an order that depends on the
+    user's script.
     """
     name, value = attribute
     return name.startswith("_"), isinstance(value, (list, tuple, dict)), name
 
 
 def _numbered_by_class(items):
-    """Names the items of a list by class and number, as Keras does: Dense, Dense_1, Dropout.
+    """Returns a dict of the items of a list by class and number: Dense, Dense_1, Dropout.
 
-    So a layer without weights does not change the places of layers of other classes.
+    Keras names them so, too. Adding a Dropout then does not change the names of the Dense layers.
     """
     children: dict = {}
     counts: dict = {}
@@ -223,7 +224,7 @@ def _numbered_by_class(items):
 
 
 class Mismatch(ValueError):
-    """Says why a saved state cannot be matched to the variables of an optimizer."""
+    """The error for a saved state that cannot be matched to the variables of an optimizer."""
 
 
 def match(saved: Layout, own: Layout) -> list[int]:
@@ -234,7 +235,7 @@ def match(saved: Layout, own: Layout) -> list[int]:
         own: The layout of the optimizer.
 
     Returns:
-        For each variable of `here.trained`, its index in `there.trained`.
+        For each variable of `own.trained`, the index of its saved variable in `saved.trained`.
 
     Raises:
         Mismatch: if no saved variable fits a variable, or if several may.
@@ -273,9 +274,9 @@ def match(saved: Layout, own: Layout) -> list[int]:
 
 
 def _saved_position(positions, key, variable, saved, own):
-    """Returns `table[key]`, the position of a saved variable; raises Mismatch if there is none.
+    """Returns `positions[key]`, the position of a saved variable; raises Mismatch if it is missing.
 
-    The other arguments are for the error: the variable of the optimizer, and both layouts.
+    `variable` of the optimizer and the layouts `saved` and `own` are for the message.
     """
     if key in positions:
         return positions[key]
@@ -284,7 +285,10 @@ def _saved_position(positions, key, variable, saved, own):
 
 
 def _may_be_renumbered(saved, own):
-    """Returns whether both layouts may be of the same layers, in the same order, renumbered."""
+    """Returns whether two lists of variables may be of the same layers in the same order.
+
+    Keras may have given the layers other numbers in their names, such as `dense_1` for `dense`.
+    """
     if [variable.shape for variable in saved] != [variable.shape for variable in own]:
         return False
     saved_paths, own_paths = (
@@ -293,7 +297,7 @@ def _may_be_renumbered(saved, own):
     )
 
     def may_be_same(saved_path, own_path):
-        # A layer may have been renamed if no other layer of either model has one of the names.
+        # The variable's layer may have been renamed if neither path is in the other layout.
         is_renamed = saved_path not in own_paths and own_path not in saved_paths
         return saved_path == own_path or is_renamed or _stem(saved_path) == _stem(own_path)
 
@@ -304,5 +308,5 @@ def _may_be_renumbered(saved, own):
 
 
 def _stem(path):
-    """Returns a path without digits and underscores, as `dense_1` and `dense_2` differ in these."""
+    """Returns a path without digits and underscores, so that `dense` and `dense_1` become equal."""
     return re.sub(r"\d+", "", path.replace("_", ""))

@@ -10,7 +10,7 @@ from tf_lamb.core.stored import Slot
 
 
 class MuonSettings(settings.MatrixSettings):
-    """The settings of Muon, whose authors multiply matrices in bfloat16."""
+    """Checks and holds Muon's arguments. Muon's authors multiply matrices in bfloat16."""
 
     authors_product_dtype = "bfloat16"
 
@@ -37,8 +37,8 @@ class Muon(Layerwise):
         attention's output (heads, head size, model)             all but the last
 
     Attention is recognized by the names of layers in Keras, KerasHub and Model Garden, also where
-    these have the three axes in another order. LoRA's two factors are either both matrices or both
-    AdamW's, as those of an `Embedding` are.
+    these have the three axes in another order. The two factors of LoRA are treated alike: both are
+    matrices, or AdamW updates both, as for an `Embedding`.
 
     AdamW updates all other variables: biases, normalizations, variables of one axis, depthwise
     kernels, the stacked matrices of experts, kernels of three axes that are not recognized as
@@ -47,9 +47,10 @@ class Muon(Layerwise):
     embeddings. Jordan and Moonlight leave the output layer to AdamW, too: pass a list that matches
     both.
 
-    A `Conv2D` with groups looks like any other convolution, and so does in Keras 3 a
-    `DepthwiseConv2D` with several output channels for each input channel and without "depthwise" in
-    its name. Their channels would be mixed: give them `{"rows": None}` in `treatments`.
+    Path and shape do not tell a `Conv2D` with groups from any other convolution. The same holds in
+    Keras 3 for a `DepthwiseConv2D` that has several output channels for each input channel and no
+    "depthwise" in its name. Muon would mix channels that do not belong together: give such a kernel
+    `{"rows": None}` in `treatments`, and AdamW updates it.
 
     NewtonSchulz is X <- u / |u|, then in every step X <- a X + b (X X') X + c (X X')^2 X, which
     takes each singular value x to a x + b x^3 + c x^5. `coefficients` in `form` selects a, b and c.
@@ -87,9 +88,9 @@ class Muon(Layerwise):
             norm that it had before, and refuses weight decay of matrices. With bounds
             {"trust_ratio": (None, None)}, which make a step learning_rate |w| long, it is Hyperball
             (Wen et al.), except that Hyperball stores the norm of the first weights. Here no norm
-            is stored: what else changes |w| lasts, such as averages that replace weights at the end
-            of `fit`, or the rounding of bfloat16 weights without masters. A matrix near zero stays
-            short. None, the default, lets steps change the norm.
+            is stored, so any other change of |w| stays: that by averages that replace weights at
+            the end of `fit`, or by the rounding of bfloat16 weights without masters. A matrix near
+            zero stays near zero. None, the default, lets steps change the norm.
             "heads": "each" makes each head of an attention layer's query, key and value kernel a
             matrix of model x head size, so that the step of a head does not depend on the length of
             the other heads' momentum (Kimi K3's Per-Head Muon; GLM-5's Muon Split has it for
@@ -105,8 +106,8 @@ class Muon(Layerwise):
             matrix LAMB's trust ratio: s O is multiplied by |w|/|s O|, within the bounds. Weight
             decay is not multiplied, and AdamW's variables have no ratio. {"trust_ratio": (None,
             None)} is the ratio without bounds; "slices" in `treatments` gives each row or column a
-            ratio. A "u/w floor" is something else: it bounds |s O|/|w|. Defaults to None: no trust
-            ratio.
+            ratio. The "u/w floor" of other implementations is not this: it bounds |s O|/|w|.
+            Defaults to None: no trust ratio.
         beta_1: Decay of AdamW's first moment, in [0, 1). Defaults to 0.9.
         beta_2: Decay of AdamW's second moment, in [0, 1). Defaults to 0.999.
         epsilon: Added to the root of AdamW's second moment. Defaults to 1e-8.

@@ -3,14 +3,15 @@
 A file that Keras writes holds an array for each of these keys:
 
     iterations, learning_rate, ...      a scalar of the optimizer
-    3:dense|kernel:m                    the slot m of the fourth variable, dense/kernel
-    kind:lamb                           the rule that wrote the state; its value means nothing
+    3:dense|kernel:m                    the slot (moment) m of the fourth variable, dense/kernel
+    kind:lamb                           the update rule that wrote the state is in the key; the
+                                        array is not used
     layout                              the text of `layout.Layout`: each variable's place in the
                                         model
 
-So an optimizer with other options, or on another backend, loads the arrays that it has variables
-for. In a TensorFlow checkpoint the slot is `m:3`, and the text of the layout is the name of a node
-without values.
+Because each array is found by its key, an optimizer with other options, or on another backend,
+can load the arrays that it has variables for. In a TensorFlow checkpoint the key of the slot above
+is `m:3`, and the text of the layout is stored as the name of a node that holds no values.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -34,10 +35,10 @@ class Part(NamedTuple):
     """Holds the optimizer's arrays for one variable.
 
     Attributes:
-        name: The path of the variable, with its number where several variables have the path.
+        name: The path of the variable, with a number added if several variables have that path.
         shape: The shape of the variable.
-        arrays: The optimizer's arrays for the variable, by name: slots, average, master,
-            accumulator.
+        arrays: The optimizer's arrays for the variable, by name: its slots (such as m and v), the
+            moving average of the weight, the float32 master copy, the gradient accumulator.
         initial: Name of an array -> name of its initializer. Arrays without one begin as zeros.
     """
 
@@ -51,10 +52,10 @@ class NamedState(NamedTuple):
     """Holds the variables that make up the state of an optimizer.
 
     Attributes:
-        kind: The name of the rule or of the wrapper that keeps the state. Only state of the same
-            kind is loaded.
-        scalars: The variables that the optimizer has only once, by name.
-        parts: The state of each variable of the build, in the order of the build.
+        kind: The name of the update rule, such as "lamb", or of a wrapper such as AdaScale. Only
+            state of the same kind is loaded.
+        scalars: The variables that the optimizer has only once, such as `iterations`, by name.
+        parts: The `Part` of each variable that the optimizer was built for, in the same order.
         layout: The places of the trained variables in their model. Defaults to an empty layout.
     """
 
@@ -82,20 +83,23 @@ class NamedState(NamedTuple):
 
 
 def name_with_micro_steps(name: str, steps: int | str) -> str:
-    """Returns the name of an array of unfinished updates, with the number of micro-batches.
+    """Returns the name under which an array of an unfinished update is saved: `accumulator_of_4`.
 
-    The number is in the name because such an array means something else if an update takes
-    another number of micro-batches.
+    The name contains the number of micro-batches per update. So the array is not loaded into an
+    optimizer that takes another number of them, where its sum would be wrong.
 
     Args:
         name: The name of the array, such as "accumulator".
-        steps: Micro-batches of an update, or "growing".
+        steps: The number of micro-batches per update; "growing" if it changes during training.
     """
     return f"{name}_of_{steps}"
 
 
 def has_averages(optimizer) -> bool:
-    """Returns whether moving averages of weights have begun. It waits for the device."""
+    """Returns whether an optimizer has made an update with moving averages of weights (`use_ema`).
+
+    It reads a variable, and so waits for the device.
+    """
     storage = getattr(optimizer, "_storage", None)
     return storage is not None and bool(
         storage.has_averages is not None and as_int(storage.has_averages)
@@ -103,10 +107,10 @@ def has_averages(optimizer) -> bool:
 
 
 def named_state(optimizer: LayerwiseMembers) -> NamedState:
-    """Returns the state of an optimizer of this package, in Keras 3 or tf_keras."""
+    """Returns the variables that are saved and loaded for an optimizer such as LAMB, by name."""
     kind, storage = optimizer.rule.name, optimizer._storage
     scalars = {"iterations": optimizer.iterations}
-    # The rate that AdaScale sets holds the optimizer's own rate as `base`.
+    # AdaScale replaces the learning rate by a schedule, whose `base` is the optimizer's own rate.
     rate = getattr(optimizer._learning_rate, "base", optimizer._learning_rate)
     if hasattr(rate, "assign"):
         scalars["learning_rate"] = rate
@@ -117,7 +121,8 @@ def named_state(optimizer: LayerwiseMembers) -> NamedState:
         scalars["skipped_steps"] = guard.skip_counter
     if guard.window:
         scalars["spiked_steps"] = guard.spike_counter
-        # The length is in the name, so that norms are not loaded into a window of another length.
+        # The name contains the length of the window, so that saved norms are not loaded into a
+        # window of another length.
         scalars[f"gradient_norms_of_{guard.window}"] = guard.norms
     parts = storage.parts()
     names, shapes = [part.name for part in parts], [part.shape for part in parts]
@@ -126,12 +131,16 @@ def named_state(optimizer: LayerwiseMembers) -> NamedState:
 
 
 def measured_state(optimizer: MeasuringMembers) -> NamedState:
-    """Returns the state of MeasureNoise or AdaScale, without that of the optimizer inside."""
+    """Returns the variables that are saved and loaded for MeasureNoise or AdaScale, by name.
+
+    The optimizer inside saves and loads its own variables, which are not among them.
+    """
     kind = optimizer.saved_kind
     scalars = dict(optimizer._meter.state)
     if not scalars:
         return NamedState(kind, {}, ())
-    for name in ("micro_step", "squares"):  # these belong to an unfinished update
+    # These two count and sum the micro-batches of an unfinished update.
+    for name in ("micro_step", "squares"):
         scalars[name_with_micro_steps(name, optimizer.micro_batches)] = scalars.pop(name)
     parts = [Part(name, (), {}) for name in optimizer._measured_names]
     return NamedState(kind, scalars, parts)
@@ -153,10 +162,10 @@ def continue_from(
         states: For each trained variable, by path, a dict of its arrays by name: slots, average,
             master, accumulator.
         weights: The weights of the model's variables, by path.
-        scalars: The scalars of the state, by their names in a file.
+        scalars: The values of the state's scalars, such as `has_averages`, by their keys in a file.
 
     Returns:
-        The names of those scalars and arrays that the optimizer has no variable for.
+        The names of the given scalars and arrays for which the optimizer has no variable.
     """
     host = optimizer._host
     optimizer.build(variables)
@@ -176,8 +185,9 @@ def continue_from(
             if value is None:
                 value = host.initial_value(target, part.initial.get(name, "zeros"))
             host.put(target, value)
-    # Averages that `states` does not have were set to the weights above, and count as begun. With
-    # has_averages=0 in `scalars` they do not: then the first update sets them to its new weights.
+    # The loop above has set each average that is missing in `states` to its weight. `has_averages`
+    # is 1 by default, so that the next update averages from there. If `scalars` has 0 for it, the
+    # next update sets every average to the new weight.
     saved_scalars = {"has_averages": 1, **scalars, "iterations": step}
     for name, target in state.scalars.items():
         if name != "learning_rate":
@@ -192,11 +202,11 @@ def continue_from(
 
 
 def record_load(optimizer: Any) -> None:
-    """Records that the steps of an optimizer so far were loaded, and not taken by this run.
+    """Records, after a load, the loaded number of steps as the start of the next `fit`.
 
-    Warnings at the end of training then count from here.
+    At its end, `fit` warns if it took no step. The loaded steps must not count as steps of `fit`.
     """
-    if is_ours(optimizer):  # MeasureNoise has no guard of its own
+    if is_ours(optimizer):  # `MeasureNoise` has no `_guard`; the optimizer that it wraps has one
         optimizer._guard.record_start(step_of(optimizer))
 
 
@@ -211,11 +221,11 @@ def variables_of_saved(
         saved_layout: The layout of the optimizer that wrote the checkpoint.
 
     Returns:
-        Dict from a name as in `NamedState.variables`, with positions of the checkpoint, to a
-        variable.
+        Dict from a name, such as `m:3`, to a variable. The number is the position that the variable
+        had in the optimizer that wrote the checkpoint.
 
     Raises:
-        ValueError: if the checkpoint belongs to other layers.
+        ValueError: if a variable cannot be matched to one in the checkpoint.
     """
     positions = _positions(name, saved_layout, state.layout)
     return dict(state.scalars) | {
@@ -226,15 +236,16 @@ def variables_of_saved(
 
 
 def method_by_inner_class(kind: type | tuple, inside: Callable, default: Callable) -> Callable:
-    """Makes a method of a wrapper that depends on the optimizer which it wraps.
+    """Makes a method for optimizer wrappers that calls one of two functions.
 
     Args:
-        kind: A class, or several.
-        inside: The method where the wrapper has an instance of `kind` inside.
-        default: The method of all other wrappers.
+        kind: A class of optimizers, or a tuple of classes.
+        inside: The function to call if the wrapper has an instance of `kind` inside, also if that
+            is inside another wrapper.
+        default: The function to call for any other wrapper.
 
     Returns:
-        A function with the wrapper as first argument.
+        The method. It passes its arguments on, the wrapper first.
     """
 
     def method(wrapper, *arguments, **keywords):
@@ -250,10 +261,10 @@ def check_weight_count(name: str, weights: Sequence, *variables: Sequence) -> No
     Args:
         name: The name of the optimizer.
         weights: The list of weights, which are set by position.
-        *variables: The lists of variables that the weights may be for.
+        *variables: One or several lists of variables. `weights` has to be as long as one of them.
 
     Raises:
-        ValueError: if none of these lists is as long.
+        ValueError: if no list of variables is as long as `weights`.
     """
     if len(weights) not in map(len, variables):
         raise ValueError(
@@ -266,7 +277,7 @@ def check_weight_count(name: str, weights: Sequence, *variables: Sequence) -> No
 def save(
     state: NamedState, store: MutableMapping[str, Any], array: Callable[[Variable], Any]
 ) -> None:
-    """Writes a state into the store of Keras's saving.
+    """Writes an optimizer's state into the store that Keras gives to `save_own_variables`.
 
     Args:
         state: The state.
@@ -286,10 +297,11 @@ def load(
     array: Callable[[Any], Any],
     assign: Callable[[Variable, Any], Any],
 ) -> None:
-    """Sets the state of an optimizer from a store that Keras has loaded, or changes nothing.
+    """Sets the state of an optimizer from a store that Keras has loaded.
 
-    It reads what the store has, matches it to the variables, and then sets these. It warns if the
-    store or the optimizer has no state, and if a saved sum of micro-batches is dropped.
+    All arrays are read and matched to variables before the first variable is set, so that an error
+    changes nothing. A warning says if nothing is loaded because the store or the optimizer has no
+    state, or if a saved sum of gradients of micro-batches is dropped.
 
     Args:
         optimizer: An optimizer, `MeasureNoise` or `AdaScale`.
@@ -298,8 +310,7 @@ def load(
         assign: A function that assigns a value to a variable.
 
     Raises:
-        ValueError: if the state is that of another rule, or of other layers, slots or shapes.
-            Nothing is set then.
+        ValueError: if the state was saved by another rule, or for other layers, slots or shapes.
     """
     state, saved = optimizer._named_state(), _read_store(store, array)
     if reason := _nothing_loads_reason(state, saved):
@@ -315,7 +326,9 @@ def load(
 
 
 class _SavedState(NamedTuple):
-    """The keys under which a file holds the state of an optimizer; arrays are read when needed.
+    """Holds the keys under which a file has the state of an optimizer.
+
+    The arrays themselves are read when they are needed.
 
     Attributes:
         store: The mapping from keys to entries.
@@ -360,7 +373,7 @@ def _read_store(store: Mapping[str, Any], array: Callable[[Any], Any]) -> _Saved
 
 
 def _nothing_loads_reason(state: NamedState, saved: _SavedState) -> str | None:
-    """Returns why loading a file would set nothing; None if it would set something."""
+    """Returns the reason, for a warning, if loading a file would set no variable; else None."""
     if not saved.keys:
         return "this file holds none"
     if not state.parts and (saved.slots or not state.scalars):
@@ -371,7 +384,10 @@ def _nothing_loads_reason(state: NamedState, saved: _SavedState) -> str | None:
 def _values_to_set(
     optimizer: SavedOptimizer, state: NamedState, saved: _SavedState
 ) -> list[tuple[Variable, Any]]:
-    """Returns pairs (variable, the value to set), with initial values for what is not saved.
+    """Returns pairs (variable of the optimizer, value to set).
+
+    The value of a variable that is not in the file is its initial value. A learning rate that is
+    not in the file is left out, so that it stays as it is.
 
     Args:
         optimizer: An optimizer, `MeasureNoise` or `AdaScale`.
@@ -427,6 +443,9 @@ def _keys_of_parts(name: str, state: NamedState, saved: _SavedState) -> Sequence
         name: The name of the optimizer, for the error.
         state: Its state.
         saved: The contents of the file.
+
+    Raises:
+        ValueError: if the file has other variables, or other slots of a variable.
     """
     if not saved.slots:
         return [{}] * len(state.parts)
@@ -434,8 +453,9 @@ def _keys_of_parts(name: str, state: NamedState, saved: _SavedState) -> Sequence
         positions = _positions(name, layout, state.layout)
     else:
         positions = _positions_by_path(name, state, saved.slots, saved.store)
-    # A variable that its layer overwrites has no slots; a file has nothing of it without
-    # accumulation.
+    # A variable that its layer overwrites, such as the scale of a float8 layer, has no slots. The
+    # only array that a file may have for it is a gradient accumulator. Without accumulation the
+    # file does not have its position.
     matched = [saved.slots.get(position, ("", {}))[1] for position in positions]
     for part, keys in zip(state.parts, matched, strict=True):
         if (saved_slots := slots_of_rule(keys)) != (own_slots := slots_of_rule(part.arrays)):
@@ -449,7 +469,10 @@ def _keys_of_parts(name: str, state: NamedState, saved: _SavedState) -> Sequence
 
 
 def _positions(name, saved_layout, own_layout):
-    """Returns, for each variable of `own_layout`, its position in `saved_layout`; or raises."""
+    """Returns, for each variable of `own_layout`, its position in `saved_layout`.
+
+    Raises ValueError, with `name` in the message, if a variable cannot be matched.
+    """
     try:
         return layouts.match(saved_layout, own_layout)
     except layouts.Mismatch as error:
@@ -496,7 +519,10 @@ def _positions_by_path(name, state, saved_slots, store):
 
 
 def slots_of_rule(names) -> set[str]:
-    """Returns those names of arrays that are slots of a rule: no average, master or accumulator."""
+    """Returns the names of arrays without those of averages, masters and accumulators.
+
+    What remains are the slots of the update rule, such as m and v.
+    """
     return {slot for slot in names if not slot.startswith(_NON_SLOT_PREFIXES)}
 
 
@@ -506,7 +532,7 @@ def _escape_path(path):
 
 
 def _load_error(name, reason):
-    """Returns the error for a state that an optimizer cannot continue from."""
+    """Returns a ValueError, with the reason, for a saved state that does not fit an optimizer."""
     return ValueError(
         f"{name} cannot go on from this state: {reason}. Load it into an optimizer like the one "
         "that was saved, or take weights alone: load them before the optimizer is built. Nothing "

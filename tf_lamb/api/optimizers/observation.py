@@ -20,7 +20,7 @@ class Observation(NamedTuple):
     means over the slices.
 
     Attributes:
-        path: The path of the variable, with its number where several variables have the path.
+        path: The path of the variable, with a number added if several variables have that path.
         layer: A number that is equal for the variables that share a ratio.
         joined: The name of the layer whose variables share a ratio; empty if this one does not.
         ratios: How many ratios the variable has: 1, the number of its slices, or 0 if it is
@@ -57,7 +57,9 @@ def three_digits(number) -> str:
 
 
 def log_distance(ratio: float, median: float) -> float:
-    """Computes |log(ratio / median)|, which is infinite for a ratio of 0 or a non-finite one.
+    """Computes |log(ratio / median)|.
+
+    It is infinite if the ratio is not finite, or if one of the two is 0 or negative.
 
     Args:
         ratio: A trust ratio.
@@ -77,7 +79,7 @@ def make_vectors(storage, make_vector) -> tuple[tuple, ...]:
             numbers, `UNSEEN`, on the devices of the first one.
 
     Returns:
-        For each weight a tuple of its one vector; an empty tuple if it has no trust ratio.
+        For each weight a tuple with one vector; an empty tuple if the weight has no trust ratio.
     """
     plan, slots = storage.plan, storage.slots
     return tuple(
@@ -106,7 +108,8 @@ def read(plan, vectors, values) -> list[Observation]:
     for position, (path, treatment, group, vectors_of_variable) in enumerate(
         zip(plan.names, plan.treatments, plan.groups, vectors, strict=True)
     ):
-        # A norm runs over `axes` of the view; every index of the other axes is a slice.
+        # The view is the shape in which the rule sees the variable. A norm is over the axes of the
+        # view that `axes` names, so each index of the other axes is a slice with its own ratio.
         view = treatment.view if treatment.view and treatment.axes is not None else ()
         slices = math.prod(size for axis, size in enumerate(view) if axis not in treatment.axes)
         layer = first_position.setdefault(group or position, position)
@@ -126,19 +129,19 @@ def _observed_fields(values):
 
 
 def start_observing(optimizer) -> bool:
-    """Makes an optimizer observe its trust ratios, if it has any.
+    """Makes an optimizer record its trust ratios in every later step, if it has any.
 
     Returns:
-        Whether a step that is already traced has to be traced again.
+        Whether a training step that is already traced has to be traced again.
     """
     return optimizer.has_trust_ratios() and optimizer.observe_trust_ratios()
 
 
 def optimizer_to_observe(optimizer):
-    """Returns the optimizer inside its wrappers, whose trust ratios are to be shown.
+    """Returns the optimizer whose trust ratios `TrustRatios` shows: the one inside all wrappers.
 
     Raises:
-        TypeError: if it is not an optimizer of this package.
+        TypeError: if the innermost optimizer is not one of this package.
     """
     subject = f"shows the trust ratios of tf_lamb's {optimizers_with_ratios()}"
     return our_optimizer(optimizer, "TrustRatios", subject)

@@ -23,7 +23,7 @@ class Planner:
             zero too short.
 
     Attributes:
-        settings: The settings, with all patterns that are excluded from weight decay.
+        settings: The settings. `exclude_from_weight_decay()` of the optimizer adds patterns.
         plan: The plan; None before the build.
         variables: The variables that the optimizer was built for; empty before the build.
     """
@@ -35,21 +35,22 @@ class Planner:
         self._array_of, self._key_of, self._has_ratio = array_of, key, has_ratio
         self._excluded_from_decay: tuple[
             tuple[object, str], ...
-        ] = ()  # pairs (key, path with its number)
+        ] = ()  # pairs (key of a variable, its path with its number among equal paths)
 
     def exclude_from_decay(self, variables: Iterable) -> None:
-        """Excludes variables, as objects, from weight decay.
+        """Excludes variables from weight decay by identity, not by a pattern of their paths.
 
         Args:
             variables: The variables.
         """
-        # Until the build knows all variables, each counts as the only one with its path: "#1of1".
+        # `path#1of2` is the first of two variables with one path. Before the build the other
+        # variables are not known, so each counts as the only one with its path: "#1of1".
         self._excluded_from_decay += tuple(
             (self._key_of(variable), f"{path_of(variable)}#1of1") for variable in variables
         )
 
     def excluded_paths(self) -> list[str]:
-        """Returns a pattern of the path of each variable that was excluded as an object."""
+        """Returns, for each variable that `exclude_from_decay` got, a regex of its path."""
         return [exact_pattern(path) for path in dict(self._excluded_from_decay).values()]
 
     def plan_for(self, variables: Sequence) -> plans.Plan:
@@ -75,8 +76,8 @@ class Planner:
 
         Args:
             variables: The variables that the optimizer trains.
-            will_load: Whether a file may replace the present weights later. Then there is no
-                warning of layers near zero.
+            will_load: Whether a file may replace the present weights later. If so, there is no
+                warning about layers whose weights are near zero.
 
         Returns:
             The plan.
@@ -99,11 +100,11 @@ class Planner:
 
     @property
     def frozen(self) -> frozenset[int]:
-        """The positions of the variables that the plan of the build freezes; none before."""
+        """The positions of the variables that the plan freezes; empty before the build."""
         return self.plan.frozen if self.plan else frozenset()
 
     def current_plan(self) -> plans.Plan:
-        """Returns the plan of the build, with the variables that are near zero now."""
+        """Returns the plan, updated with the variables whose weights are near zero now."""
         return self._with_near_zero(self.plan, self.variables)
 
     def print_plan(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
@@ -120,8 +121,9 @@ class Planner:
     def _with_near_zero(self, plan, variables):
         """Returns a plan with the positions of the variables whose weights are near zero now.
 
-        The plan stays as it is where this does not matter: without trust ratios, or if `bounds` has
-        a lower bound. It does matter in any case if steps keep the norms of matrices.
+        They matter to an optimizer whose steps follow the norm of the weight: one that keeps the
+        norms of matrices, or that has trust ratios and no lower bound in `bounds`. For any other
+        optimizer the plan is returned as it is.
         """
         bounds = self.settings.hyperparameters.get("bounds")
         has_lower_bound = bounds and any(
@@ -163,7 +165,7 @@ def check_built_for(optimizer: KeyedOptimizer, variables: Iterable, known_keys: 
     Args:
         optimizer: The optimizer.
         variables: The variables.
-        known_keys: The keys of the variables of its build.
+        known_keys: The keys of the variables that it was built for.
     """
     for variable in variables:
         if optimizer._var_key(variable) not in known_keys:

@@ -12,7 +12,11 @@ from tf_lamb.core import plan as plans
 
 
 class Reporting(Configured):
-    """Reports what an optimizer does; only `observe_trust_ratios` changes what a step computes."""
+    """Reports what an optimizer does.
+
+    No report changes what a training step computes, except `observe_trust_ratios`, which makes
+    steps record more.
+    """
 
     _storage: Any = None  # the `Storage`; None until the build
     _observes = False  # whether steps record their trust ratios
@@ -66,12 +70,12 @@ class Reporting(Configured):
     def observe_trust_ratios(self) -> bool:
         """Makes every later step record its trust ratios, for `trust_ratios` to read.
 
-        Call it before the step is traced; in `fit` the callback `TrustRatios` does so. It costs
-        four numbers for each variable, which checkpoints do not hold.
+        Call it before the training step is traced; in `fit` the callback `TrustRatios` calls it.
+        For each variable it takes the memory of four numbers, which checkpoints do not contain.
 
         Returns:
-            True if the optimizer did not observe before: a step that is already traced then has
-            to be traced again.
+            True if trust ratios were not recorded before: then a training step that is already
+            traced has to be traced again.
 
         Raises:
             TypeError: if the optimizer has no trust ratios.
@@ -99,7 +103,8 @@ class Reporting(Configured):
         if self._storage:
             if is_new:
                 self._storage.ratio_vectors = self._make_ratio_vectors()
-            # Otherwise variables that are frozen now would keep their old numbers.
+            # Steps record nothing for variables that are frozen now. Without this reset, numbers
+            # from before the freezing would be shown for them.
             for vector in self._storage.vectors():
                 vector.assign(observation.UNSEEN)
         return is_new
@@ -110,7 +115,9 @@ class Reporting(Configured):
         return observation.make_vectors(self._storage, make_vector)
 
     def trust_ratios(self) -> list[observation.Observation]:
-        """Reads the `Observation` of each variable in the latest step. It waits for the device.
+        """Returns the norms and trust ratios of the latest step: an `Observation` per variable.
+
+        It waits for the device.
 
         Raises:
             ValueError: if the optimizer is not built or does not observe its trust ratios.
@@ -131,12 +138,15 @@ class Reporting(Configured):
 
     @property
     def spiked_steps(self) -> int:
-        """The number of steps skipped so far because their gradient was a spike."""
+        """The number of steps skipped so far because the gradient norm was a spike (`on_spike`)."""
         return self._guard.spike_count
 
     @property
     def gradient_norm(self) -> float | None:
-        """The norm of all gradients of the latest finite step; None without `on_spike`."""
+        """The norm of all gradients together in the latest step in which it was finite.
+
+        It is None before such a step, and without `on_spike`, which records the norms.
+        """
         norms = self._guard.norms
         return None if norms is None else float(value_of(norms)[-1]) or None
 
@@ -144,9 +154,9 @@ class Reporting(Configured):
         """Returns the paths of the weights that are not finite. It waits for the device.
 
         Args:
-            model: The model all of whose weights are checked, including the moving averages of
-                batch normalization. Defaults to None: only the variables that this optimizer
-                trains are checked.
+            model: A model. All of its weights are checked, including the moving averages of batch
+                normalization. Defaults to None: only the variables that this optimizer trains are
+                checked.
         """
         trained_variables = self._planner.variables
         weights = trained_variables if model is None else model.weights

@@ -86,8 +86,8 @@ _OPTIONAL_CHECKS: dict[str, Callable] = {
     "ema_overwrite_frequency": checks.integer,
     "gradient_accumulation_steps": checks.accumulation,
 }
-# Keras keeps these arguments as attributes, and reads them in each step. `loss_scale_factor` is of
-# Keras 3 alone.
+# Keras stores these arguments as attributes of the optimizer, and reads them in each step, so a
+# user may change them later. tf_keras does not have `loss_scale_factor`.
 HOST_ARGUMENTS = (
     *_CLIPPING_ARGUMENTS, "use_ema", "ema_momentum", "ema_overwrite_frequency", "loss_scale_factor",
 )  # fmt: skip
@@ -107,12 +107,12 @@ def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explicit_signature(constructor: Callable) -> inspect.Signature:
-    """Returns the signature of a constructor with the arguments of `Shared` in place of `**`."""
+    """Returns the signature of a constructor, with each argument of `Shared` for its `**shared`."""
     signature = inspect.signature(constructor)
     *explicit, last = signature.parameters.values()
     if last.kind is not last.VAR_KEYWORD:
         return signature
-    *explicit, name = explicit  # the argument `name` stays the last
+    *explicit, name = explicit  # `name` has to stay the last argument
     return signature.replace(parameters=[*explicit, *shared_parameters(), name])
 
 
@@ -133,9 +133,9 @@ class StateDtypes:
 class Settings:
     """Checks and holds the constructor's arguments, except the learning rate.
 
-    It takes all arguments by keyword, and raises TypeError or ValueError for one that is not valid.
-    The fields have the values that checks return: patterns are tuples, stages of accumulation are
-    sorted, and so on. `_SHARED_DOCS` in this module describes each argument.
+    The constructor takes all arguments by keyword, and raises TypeError or ValueError for one that
+    is not valid. Each field has the value that its check returns: patterns are tuples, stages of
+    accumulation are sorted, and so on. `_SHARED_DOCS` in this module describes each argument.
 
     Attributes:
         keys: The keys that this optimizer's `treatments` may have.
@@ -202,16 +202,19 @@ class Settings:
 
     @property
     def has_ratio(self) -> bool:
-        """Whether a rule that can have trust ratios has them with these arguments."""
+        """Whether the optimizer has trust ratios, given that its update rule can have them."""
         return True
 
     @property
     def keeps_norm(self) -> bool:
-        """Whether steps keep the norm of every matrix, as `form` of Muon and SOAP may ask for."""
+        """Whether a step leaves the norm of every matrix as it is.
+
+        Only Muon and SOAP can do so, with `form={"norm": "constant"}`.
+        """
         return False
 
     def config(self) -> dict[str, Any]:
-        """Returns the arguments by name, as JSON can hold them, for `get_config`."""
+        """Returns the arguments by name, in types that JSON has, for `get_config`."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arguments = {**fields.pop("hyperparameters"), **fields}
         return {name: _as_json(value) for name, value in arguments.items()}
@@ -246,14 +249,18 @@ class Settings:
         return plan
 
     def plan_arguments(self) -> dict[str, Any]:
-        """Returns the arguments of `plan_for` that these settings decide."""
+        """Returns the keyword arguments of `core.plan.plan_for` that the settings decide."""
         decay = None if callable(self.weight_decay) else self.weight_decay
         names = (*EXCLUSIONS, "treatments", "layout")
         return {"weight_decay": decay, **{name: getattr(self, name) for name in names}}
 
 
 class RatioSettings(Settings):
-    """The settings of optimizers with a trust ratio, whose layers the user may slice or join."""
+    """Checks and holds the arguments of optimizers with a trust ratio.
+
+    In `treatments` the user may give slices of a variable a ratio each ("slices"), or variables of
+    a Keras layer one ratio ("join").
+    """
 
     keys = ("rate", "slices", "join")
 
@@ -263,15 +270,17 @@ class _MatrixDtypes(StateDtypes):
     """Holds the argument `dtypes` of Muon and SOAP.
 
     Attributes:
-        products: The dtype of matrix products, "float32" or "bfloat16". Defaults to None: the
-            authors' choice on an accelerator, and the dtype of the step on a CPU.
+        products: The dtype of matrix products, "float32" or "bfloat16". Defaults to None: on an
+            accelerator the choice of the optimizer's authors, on a CPU the dtype of the step.
     """
 
     products: str | None = None
 
 
 class MatrixSettings(Settings):
-    """The settings of Muon and SOAP, which work on matrices, by default without embeddings.
+    """Checks and holds the arguments of Muon and SOAP, which update matrices in their own way.
+
+    By default embeddings do not count as matrices.
 
     Attributes:
         authors_product_dtype: The dtype of matrix products on an accelerator, unless the user
@@ -304,7 +313,7 @@ class MatrixSettings(Settings):
 
     @property
     def has_ratio(self):
-        """See base class; any `bounds`, even a pair of None, turn the trust ratio on."""
+        """See base class; here any `bounds`, even a pair of None, turn the trust ratio on."""
         return self.hyperparameters["bounds"].are_set
 
     @property
@@ -321,7 +330,7 @@ class MatrixSettings(Settings):
         }
 
     def plan_arguments(self):
-        """See base class; the layout is `core.layouts.matrix`."""
+        """See base class; here `layout` is `core.layouts.matrix`, which recognizes matrices."""
         excluded = self.exclude_from_layer_adaptation
         layout = functools.partial(
             layouts.matrix,
@@ -375,7 +384,7 @@ class MatrixSettings(Settings):
 
 
 class ProjectionSettings(Settings):
-    """Holds the settings of AdamP and SGDP, which look at each output channel by itself."""
+    """Checks and holds the arguments of AdamP and SGDP, which project each channel by itself."""
 
     keys = ("rate", "depthwise")
     layout = staticmethod(layouts.channels)
@@ -403,7 +412,8 @@ def learning_rate(value, host):
         The number as a float, or the schedule or callable as it is.
 
     Raises:
-        TypeError, ValueError: for a number out of its range, and for a schedule of the other Keras.
+        TypeError, ValueError: for a number out of its range, and for a schedule of the other Keras
+            (a tf_keras schedule in Keras 3, or the other way round).
     """
     check_host("learning_rate", value, host)
     return value if callable(value) else checks.number("learning_rate", value)
@@ -425,7 +435,8 @@ def weight_decay(value, host):
 
     Raises:
         TypeError, ValueError: for a number, or a value of the schedule, that is out of its range,
-            and for a schedule of the other Keras.
+            and for a schedule of the other Keras (a tf_keras schedule in Keras 3, or the other way
+            round).
     """
     check_host("weight_decay", value, host)
     if not isinstance(value, host):
@@ -452,7 +463,8 @@ def undo_float32_rounding(rate, user_rate):
 def round_to_seven_digits(value: Any) -> Any:
     """Rounds a float to seven digits: 0.9 for 0.8999999761581421; returns other values as they are.
 
-    Keras's legacy optimizers keep their arguments in float32, and so write them into configs.
+    Keras's legacy optimizers keep their arguments in float32, and write these rounded numbers into
+    configs.
     """
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
@@ -559,7 +571,7 @@ def documented(cls: Class) -> Class:
     if not (doc := cls.__doc__):  # `python -OO` removes docstrings
         return cls
     placeholder = "{{shared_arguments}}"
-    # Python 3.13 strips some of the indentation, so it is measured.
+    # The indentation is measured, because Python 3.13 strips a part of it from docstrings.
     (indent,) = re.findall(f"^( *){re.escape(placeholder)}$", doc, re.M)
     described_names = re.findall(rf"^{indent}(\w+): ", doc, re.M)
     entries = [

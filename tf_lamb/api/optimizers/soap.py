@@ -12,23 +12,28 @@ from tf_lamb.core.plan import Treatment
 from tf_lamb.core.rules.soap import RULE, sides_of
 from tf_lamb.core.stored import Slot
 
-# The slots of rows, and of columns: factor, basis.
+# The names of the slots with Shampoo's factor and with its basis: of the rows, then of the columns.
 _SLOTS_BY_SIDE = ("L", "L_basis"), ("R", "R_basis")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SOAPSettings(settings.MatrixSettings):
-    """The settings of SOAP, which add the memory of a matrix's bases to the plan."""
+    """Checks and holds SOAP's arguments, and adds the memory of the matrices' bases to the plan."""
 
     def sides_of(self, view):
-        """Returns the axes of the matrices in a view that have a basis: 0 is rows, 1 columns."""
+        """Returns which sides of a matrix have a basis: 0 is the rows, 1 the columns.
+
+        Args:
+            view: The shape in which the rule sees a variable: that of a matrix, or of a stack of
+                matrices whose last two axes are rows and columns.
+        """
         hyperparameters, shape = self.hyperparameters, view[-2:]
         return sides_of(
             shape, hyperparameters["max_precond_dim"], hyperparameters["form"].one_sided
         )
 
     def rule_arguments(self, accelerated):
-        """See base class; on an accelerator "cholesky" is the default of `renewal` in `form`."""
+        """See base class; on an accelerator `form` has "cholesky" as its default of "renewal"."""
         arguments = super().rule_arguments(accelerated)
         if accelerated and arguments["form"].renewal is None:
             arguments["form"] = dataclasses.replace(arguments["form"], renewal="cholesky")
@@ -38,14 +43,18 @@ class SOAPSettings(settings.MatrixSettings):
         """See base class.
 
         Raises:
-            ValueError: also if no side of a matrix is short enough for a basis.
+            ValueError: as in the base class, and if no side of a matrix is short enough for a
+                basis.
         """
         plan = super().checked_plan(plan)
         treatments = tuple(map(self._with_bases_size, plan.names, plan.treatments))
         return dataclasses.replace(plan, treatments=treatments)
 
     def _with_bases_size(self, path, treatment):
-        """Returns a treatment that says how many bytes the bases of its matrix take."""
+        """Returns a treatment whose description also says how many bytes its matrix's bases take.
+
+        Raises ValueError if no side of the matrix is short enough for a basis.
+        """
         if not treatment.adapt:
             return treatment
         sides, (*heads, rows, columns) = self.sides_of(treatment.view), treatment.view
@@ -103,10 +112,10 @@ class SOAP(Layerwise):
     steps: another version of a library may find another basis.
 
     On TensorFlow, XLA takes 6 seconds for the first basis of 512 rows on a CPU, and longer for more
-    rows: pass `jit_compile=False` to `compile`, with several replicas to this optimizer, too, or
-    train on JAX. The compiler for TPUs takes minutes for the decomposition of a long side: there
-    pass `max_precond_dim`, exclude matrices whose shorter side is longer, and compile one step
-    before you train.
+    rows. Pass `jit_compile=False` to `compile` (and, with several replicas, to this optimizer), or
+    train on JAX. The compiler for TPUs takes minutes for the decomposition of a long side. On TPUs
+    pass `max_precond_dim`, exclude matrices whose shorter side is longer than that, and compile one
+    step before you train.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule` or a callable without arguments.
@@ -130,22 +139,22 @@ class SOAP(Layerwise):
             norm that it had before, and refuses weight decay of matrices. With bounds
             {"trust_ratio": (None, None)}, which make a step learning_rate |w| long, it is Hyperball
             (Wen et al.), except that Hyperball stores the norm of the first weights. Here no norm
-            is stored: what else changes |w| lasts, such as averages that replace weights at the end
-            of `fit`, or the rounding of bfloat16 weights without masters. A matrix near zero stays
-            short. None, the default, lets steps change the norm.
+            is stored, so any other change of |w| stays: that by averages that replace weights at
+            the end of `fit`, or by the rounding of bfloat16 weights without masters. A matrix near
+            zero stays near zero. None, the default, lets steps change the norm.
             "heads": "each" makes each head of an attention layer's query, key and value kernel a
             matrix of model x head size with its own bases, as in `Muon`; no published SOAP has it.
-            Every head then has an L of model^2 numbers; "one_sided" leaves it out if the head size
-            is shorter. Each head has its own trust ratio and constant norm. Other kernels stay one
-            matrix. None, the default: all heads together are one matrix. A saved state can be
-            loaded only with the "heads" that it was saved with.
+            Every head then has an L of model^2 numbers; with "one_sided" it has none if the head
+            size is less than model. Each head has its own trust ratio and constant norm. Other
+            kernels stay one matrix. None, the default: all heads together are one matrix. A saved
+            state can be loaded only with the "heads" that it was saved with.
         bounds: Dict of "trust_ratio" and "weight_norm", each a pair of the smallest and the largest
             value: of the ratio, and of |w| in it. None in a pair is no bound. Any bounds give each
             matrix LAMB's trust ratio: d, which is u with both bias corrections, is multiplied by
             |w|/|d|, within the bounds. Weight decay is not multiplied, and AdamW's variables have
             no ratio. {"trust_ratio": (None, None)} is the ratio without bounds; "slices" in
-            `treatments` gives each row or column a ratio. A "u/w floor" is something else: it
-            bounds |d|/|w|. Defaults to None: no trust ratio.
+            `treatments` gives each row or column a ratio. The "u/w floor" of other implementations
+            is not this: it bounds |d|/|w|. Defaults to None: no trust ratio.
         {{shared_arguments}}
 
     Raises:
@@ -197,7 +206,7 @@ class SOAP(Layerwise):
         super().__init__(**settings.constructor_arguments(locals()))
 
     def slots_of(self, treatment: Treatment, shape: tuple[int, ...]) -> list[Slot]:
-        """See base class; a matrix has factors and bases as well."""
+        """See base class; a matrix has slots for Shampoo's factors and their bases as well."""
         m, v = super().slots_of(treatment, shape)
         if not treatment.view:
             return [m, v]
@@ -211,7 +220,10 @@ class SOAP(Layerwise):
 
     @property
     def kept_bases(self) -> int:
-        """How often the bases of a matrix stayed, as new ones were not finite and orthogonal."""
+        """The number of failed renewals, after which a matrix kept its old bases.
+
+        A renewal fails if the new bases are not finite, or not orthogonal.
+        """
         plan = self.plan
         if plan is None or self._storage is None:
             return 0
@@ -222,7 +234,7 @@ class SOAP(Layerwise):
         return sum(int(count.sum()) for count in counts)
 
     def _warn_at_end(self):
-        """See base class; warns of bases that were not renewed."""
+        """See base class; warns if renewals of bases have failed."""
         if count := self.kept_bases:
             warn(
                 f"{self.name}: {count:,} times the bases of a matrix did not come out finite and "

@@ -15,28 +15,31 @@ from tf_lamb.core.stored import Slot, State, Stored
 class Storage:
     """Holds the arrays that an optimizer keeps for each variable, and its scalars.
 
-    Sequences are in the order of the variables in the build. No framework tracks what is in here.
+    Sequences are in the order of the variables that the optimizer was built for. The class is a
+    plain one, so that Keras and TensorFlow do not track what it holds.
 
     Attributes:
-        plan: The plan of the build.
+        plan: The optimizer's `Plan`: for each variable, its weight decay, whether it is frozen, ...
         declared_slots: The slots of each variable, as its rule declares them.
         weights: The variables that the optimizer trains.
-        slots: The slot arrays of each variable, in the order of the rule; none where its layer
-            overwrites the variable.
-        masters: The float32 copy of each variable, or None.
-        averages: The moving average of each variable, or None; empty without `use_ema`.
+        slots: The slot arrays of each variable, in the order of the rule. A variable that its layer
+            overwrites, such as the scale of a float8 layer, has none.
+        masters: For each variable its float32 master copy; None if it has none.
+        averages: For each variable its moving average; None if it has none. Empty without
+            `use_ema`.
         accumulators: The sum of each variable's gradients over micro-batches; empty without
             accumulation.
         micro_step: The counter of micro-batches in this update; None without accumulation.
         has_averages: A scalar that is 0 before the first update, while the averages are still equal
             to the weights, and 1 afterwards; None without `use_ema`.
-        micro_batches: Micro-batches of an update, or "growing" if their number changes. It is part
-            of the names under which sums are saved. None without accumulation.
-        ratio_vectors: For each variable a tuple of the vector in which a step records its trust
-            ratio (`observation.make_vectors`); empty if the optimizer does not observe its trust
-            ratios.
-        native: A function that returns the variable that updates work on for a variable of Keras:
-            TensorFlow's own if there is one.
+        micro_batches: The number of micro-batches per update; "growing" if it changes during
+            training. It is part of the names under which accumulators are saved. None without
+            accumulation.
+        ratio_vectors: For each variable the result of `observation.make_vectors`: a tuple of the
+            one vector in which a step records its trust ratio. Empty if the optimizer does not
+            observe its trust ratios.
+        native: A function from a variable of Keras to the variable that an update reads and
+            assigns: on TensorFlow the `tf.Variable` inside it, otherwise itself.
     """
 
     plan: Plan
@@ -58,14 +61,15 @@ class Storage:
         """Returns the variables that a step changes.
 
         Args:
-            indices: The positions in the build of the variables that have a gradient.
-            weights: These variables.
+            indices: The positions of the variables that have a gradient, in the list that the
+                optimizer was built for.
+            weights: The variables at these positions.
             averaged_positions: The positions of the variables whose moving averages this step
                 updates.
 
         Returns:
-            The `State` of the step. Its `dropped_accumulators` has the accumulators of all other
-            variables, except those that the plan freezes.
+            The `State` of the step. Its `dropped_accumulators` are those of variables that are
+            neither at `indices` nor frozen by the plan.
         """
         native, sums = self.native, self.accumulators
         without_gradient = set(range(len(sums))) - self.plan.frozen - set(indices)
@@ -101,10 +105,10 @@ class Storage:
     def set_idle_averages(
         self, xp: Any, put: Callable, updated_positions: set[int], is_step_taken: Any
     ) -> None:
-        """Sets the moving averages that this step does not update.
+        """Sets the moving averages that this step does not update, and `has_averages`.
 
-        Until the first update they are equal to their weights. The average of a frozen variable
-        always is.
+        Before the first update, each of these averages is set to its weight. The average of a
+        frozen variable is set to its weight in every step.
 
         Args:
             xp: The array namespace.
@@ -128,10 +132,11 @@ class Storage:
         ]
 
     def average_pairs(self, positions: Iterable[int] | None = None) -> list[tuple[Any, Stored]]:
-        """Returns pairs of a moving average and the `Stored` of its variable, without slots.
+        """Returns pairs (moving average, `Stored` of its variable); that `Stored` has no slots.
 
         Args:
-            positions: The positions of the variables. Defaults to None: all variables.
+            positions: The positions of the variables. Defaults to None: all variables. Those
+                without an average are left out.
         """
         positions = range(len(self.weights)) if positions is None else set(positions)
         triples = zip(self.averages, self.weights, self.masters, strict=False)
@@ -148,7 +153,7 @@ class Storage:
         return {**slots, **dict(("average", average) for average, _ in self.average_pairs({index}))}
 
     def scalars(self) -> dict[str, Variable]:
-        """Returns a dict of the scalars in here, by the names under which they are saved."""
+        """Returns the scalar variables of this object, by the names under which they are saved."""
         scalars: dict[str, Variable] = {}
         if self.micro_batches and self.micro_step is not None:
             scalars[named.name_with_micro_steps("micro_step", self.micro_batches)] = self.micro_step
@@ -157,7 +162,7 @@ class Storage:
         return scalars
 
     def parts(self) -> list[named.Part]:
-        """Returns the state of each variable, as it is saved in a file."""
+        """Returns for each variable the `named.Part` that is saved: its arrays by name."""
         parts = []
         for i, (name, shape) in enumerate(zip(self.plan.names, self.plan.shapes, strict=True)):
             arrays = self.slots_of(i)
@@ -180,7 +185,7 @@ def make_storage(
     Args:
         optimizer: The optimizer.
         variables: The variables that it trains.
-        plan: Its plan for them.
+        plan: The plan for these variables.
         averages: The moving averages, which Keras's `build` has made; empty without `use_ema`.
 
     Returns:
@@ -197,7 +202,8 @@ def make_storage(
         storage.averages = averages
         storage.has_averages = _add_counter(optimizer, "has_averages")
     if steps := optimizer.gradient_accumulation_steps:
-        # The name of a sum lacks the stages of a growing batch, so that other stages can load it.
+        # `micro_batches` is part of the saved name of an accumulator. It does not contain the
+        # stages of a growing batch, so that an optimizer with other stages can load the sum.
         storage.micro_batches = "growing" if optimizer._accumulation_stages else steps
         storage.micro_step = _add_counter(optimizer, "micro_step")
         storage.accumulators = optimizer._host.accumulators(optimizer, variables)
@@ -205,14 +211,18 @@ def make_storage(
 
 
 def _add_counter(optimizer: LayerwiseMembers, name: str) -> Variable:
-    """Adds a scalar variable that counts."""
+    """Adds a scalar variable in the dtype of counters to the optimizer, and returns it."""
     return optimizer.add_variable((), dtype=optimizer._counter_dtype, name=name)
 
 
 def _add_slots(
     optimizer: LayerwiseMembers, variable: Variable, declared_slots: Sequence[Slot]
 ) -> tuple[Variable, ...]:
-    """Adds the slots of a variable in their dtypes, and returns them as a tuple."""
+    """Adds the slots of a variable to the optimizer, and returns them as a tuple.
+
+    Slots of a float64 variable are in float64. Others have the dtype that the rule declares, or the
+    one that the user chose by `dtypes`.
+    """
     is_double = optimizer._host.native(variable).dtype == "float64"
     chosen_dtype = optimizer._settings.dtypes.slots
     return tuple(
@@ -228,7 +238,11 @@ def _add_slots(
 
 
 def _add_master(optimizer: LayerwiseMembers, variable: Variable) -> Variable | None:
-    """Makes the float32 master of a half-precision variable; returns None where none is due."""
+    """Adds the float32 master copy of a half-precision variable, and returns it.
+
+    Returns None if `dtypes` asks for no masters, if the variable is not in half precision, or if
+    its layer overwrites it.
+    """
     is_half = optimizer._host.native(variable).dtype in ("float16", "bfloat16")
     if optimizer._settings.dtypes.masters and is_half and not is_overwritten(variable):
         return optimizer.add_variable_like(variable, "master", "float32")

@@ -18,7 +18,7 @@ _ANY_NUMBER = "(-inf, inf)"
 def make_rule(
     step: Callable, ranges: Mapping[str, str], start_rate: float, transfer_exponent: float | None
 ) -> Rule:
-    """Makes a `Rule` of a function; its slots and hyper-parameters are read off the signature.
+    """Makes a `Rule` from a function, whose signature gives its slots and hyper-parameters.
 
     Args:
         step: The function.
@@ -59,7 +59,10 @@ def make_rule(
 
 
 def _with_checked_result(step, slots):
-    """Wraps a rule, so that it raises TypeError if it does not return the weight and its slots."""
+    """Wraps the function of a rule, so that each call checks the number of arrays it returns.
+
+    They have to be the weight and the slots. Otherwise the wrapped function raises TypeError.
+    """
 
     @functools.wraps(step)
     def checked(*arrays, **settings):
@@ -76,7 +79,11 @@ def _with_checked_result(step, slots):
 
 
 def _kind_of(step, name, default, ranges):
-    """Returns the kind of a hyper-parameter, by the type of its default."""
+    """Returns how values of a hyper-parameter are checked: a type, or an interval such as "[0, 1)".
+
+    The type of the default decides; for a float also `ranges`, then the name. Raises TypeError if
+    the default is no number and no bool.
+    """
     if isinstance(default, bool):
         return bool
     if isinstance(default, int):
@@ -118,14 +125,14 @@ def make_optimizer_of(
 
             rule(xp, g, w, *slots, *, lr, t, decay, adapt, axes, **hyperparameters) -> w, *slots
 
-            xp      functions as in NumPy, of the framework that trains: xp.sign, xp.sqrt, ...
-            g, w    gradient and weight of one layer, in float32 at least
-            slots   the arrays that you keep for a weight from step to step, zeros of its shape at
-                    first: an argument that you call m is the slot "m"
-            lr, t   learning rate and number of the step, from 1
+            xp      array functions of the framework that trains, named as in NumPy: xp.sign, ...
+            g, w    gradient and weight of one layer, in float32 or float64
+            slots   the arrays that the rule keeps for a weight from step to step, at first zeros of
+                    its shape: an argument that you call m is the slot "m"
+            lr, t   learning rate, and number of the step, from 1
             decay   weight decay, 0.0 for a weight that is excluded from it
             adapt   False for a weight that is excluded from layer adaptation, else True
-            axes    the axes to sum a norm over; None is all
+            axes    the axes to sum over in a norm; None means all axes
 
         The other keyword arguments are hyper-parameters, which the class takes as arguments. A rule
         that takes `observe=None` and hands it to `tf_lamb.rules.trust_ratio` has trust ratios,
@@ -136,9 +143,9 @@ def make_optimizer_of(
             name: The name of the class. Defaults to None: `layerwise_lion` makes `LayerwiseLion`.
             learning_rate: The default of the class, at which `find_rate` begins. Defaults to 0.001.
             ranges: Dict from a hyper-parameter to the interval that it has to lie in, such as
-                {"gamma": "[0, 1)"}. Defaults to None: momentum, epsilon and other names of
-                LAMB's and LARS's arguments have their intervals, beta_3 and so on that of beta_1,
-                and any other may be any number.
+                {"gamma": "[0, 1)"}. Defaults to None. A hyper-parameter that is not in the dict
+                has the interval of this package's argument of the same name, such as momentum or
+                epsilon; beta_3 and the like have that of beta_1; any other may be any number.
             transfer_exponent: The exponent a in [0, 1] by which `recipes.transfer`, with a noise
                 scale, raises the learning rate at a larger batch. Defaults to None: it is not
                 known, and `transfer` refuses optimizer="LayerwiseLion".
@@ -185,7 +192,7 @@ def make_class(
         The class.
 
     Raises:
-        TypeError, ValueError: as `optimizer_of`.
+        TypeError, ValueError: in the cases in which `optimizer_of` raises them.
     """
     name = name or "".join(word.capitalize() for word in step.__name__.split("_"))
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
@@ -217,7 +224,11 @@ def make_class(
 
 
 def _signature(rule, name):
-    """Returns a constructor's signature: the rule's hyper-parameters, then shared arguments."""
+    """Returns the signature of the constructor of an optimizer class for a rule.
+
+    It has the learning rate, the rule's hyper-parameters, the arguments that all optimizers share,
+    and `name` as the default of the argument `name`.
+    """
     defaults = inspect.signature(rule.step).parameters
     by_keyword = inspect.Parameter.KEYWORD_ONLY
     positional_or_keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -242,7 +253,7 @@ def _signature(rule, name):
 
 
 def _class_docstring(rule):
-    """Returns a class docstring: that of the rule, and an entry for each argument."""
+    """Returns the docstring of an optimizer class: the rule's docstring, and its arguments."""
     text = inspect.getdoc(rule.step) or f"The rule {rule.name}."
     defaults = inspect.signature(rule.step).parameters
     entries = [f"    {name}: Defaults to {defaults[name].default!r}." for name in rule.hyper]

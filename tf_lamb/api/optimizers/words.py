@@ -15,13 +15,13 @@ class Word(NamedTuple):
     """Holds a row of `WORDS`: an argument of other packages, or several that belong together.
 
     Attributes:
-        foreign_arguments: The arguments of those packages, as in a call: "lr"; with a value, if the
-            row is for this value alone: "adam_w_mode=False". An argument of this package may be
-            among them; the value that `replacement` has for it replaces the user's.
+        foreign_arguments: The other packages' arguments, written as in a call: "lr". With a value,
+            as in "adam_w_mode=False", the row is for this value alone. Besides them the text may
+            have an argument of this package; then `replacement` overrides the user's value of it.
         packages: The packages that have the arguments.
-        replacement: The arguments of this package that replace them, as in a call, in which names
-            stand for values: "epsilon=eps". "" if no argument is needed, None if this package
-            cannot do what they ask for.
+        replacement: The arguments of this package to pass instead, written as in a call. A name in
+            it stands for the value that the user passed: "epsilon=eps". It is "" if no argument is
+            needed, None if this package cannot do what the other packages' arguments ask for.
         note: A sentence on what this package computes differently, or on why it cannot do this and
             what to do instead. Defaults to "".
         classes: The names of this package's optimizers that the row is for. Defaults to all that
@@ -39,7 +39,10 @@ class Word(NamedTuple):
 
     @property
     def conditions(self) -> Mapping[str, Any]:
-        """Name of each argument of other packages -> the value it must have; `...` is any value."""
+        """Name of each argument in `foreign_arguments` -> the value it must have.
+
+        The value `...` (Ellipsis) stands for any value.
+        """
         return _required_values(self.foreign_arguments)
 
     @property
@@ -49,7 +52,7 @@ class Word(NamedTuple):
 
 
 def _parse_call(text: str) -> ast.Call:
-    """Parses the text of a call's arguments, such as "lr, eps=1e-6"."""
+    """Parses the text of a call's arguments, such as "lr, eps=1e-6", into a syntax tree."""
     call = ast.parse(f"f({text})", mode="eval").body
     assert isinstance(call, ast.Call)
     return call
@@ -57,7 +60,7 @@ def _parse_call(text: str) -> ast.Call:
 
 @functools.cache
 def _required_values(foreign_arguments):
-    """Returns `Word.conditions` of `foreign_arguments`."""
+    """Parses the text `Word.foreign_arguments` into the dict that `Word.conditions` returns."""
     call = _parse_call(foreign_arguments)
     return {
         **{ast.unparse(name): ... for name in call.args},
@@ -66,7 +69,7 @@ def _required_values(foreign_arguments):
 
 
 def _optimizers_where(condition: Callable[[rules.Rule], bool]) -> tuple[str, ...]:
-    """Returns the names of our optimizers whose rules fulfil a condition."""
+    """Returns the names of this package's optimizers whose rules fulfil a condition."""
     return tuple(name for name, rule in rules.OURS.items() if condition(rule))
 
 
@@ -79,7 +82,7 @@ _WITH_VELOCITY = _optimizers_where(
     lambda rule: "momentum" in rule.hyper and "beta_1" not in rule.hyper
 )
 _WITH_RATIO = _optimizers_where(lambda rule: rule.always_has_ratio)
-_MATRICES = ("Muon", "SOAP")  # the optimizers that work on matrices
+_MATRICES = ("Muon", "SOAP")  # the optimizers that update matrices in their own way
 
 _TORCH = "torch"
 _KERAS_MUON = "Keras's Muon"
@@ -100,7 +103,8 @@ _RATE_OF_ADAM = (
     "{'embedding': {'rate': 0.1}}."
 )
 
-# The first row counts whose arguments are all in the call, so rows of more arguments come earlier.
+# A call is rewritten by the first row whose arguments it has. So a row of several arguments comes
+# before the rows of each of them.
 WORDS = (
     # -- learning rate and decay
     Word(
