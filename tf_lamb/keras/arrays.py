@@ -16,12 +16,15 @@ from tf_lamb.api.variables import value_of
 
 
 def compute_dtype(dtype):
-    """Returns the dtype of computations on a variable: float64 for a float64 one, else float32."""
+    """Returns the dtype in which a variable of a given dtype is updated.
+
+    It is float64 for a float64 variable, and float32 for all others.
+    """
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 
 def native(variable):
-    """Returns the `tf.Variable` inside a Keras variable on TensorFlow, for an update to work on.
+    """Returns the `tf.Variable` inside a Keras variable on TensorFlow, for an update to assign to.
 
     On other backends, and for any other argument such as None, it returns its argument.
     """
@@ -67,10 +70,10 @@ def cond(condition, if_true, if_false):
 def concrete_bool(condition):
     """Returns a condition as a Python bool if its value is known; None while a program is traced.
 
-    JAX compiles a branch for each new pair of functions. An eager loop makes new functions in every
-    step, so it would compile in every step, and keep every compiled program. On TensorFlow the
-    result is always None, because an eager `tf.cond` calls one of its functions and compiles
-    nothing.
+    With the bool, `cond` can do without a branch of a compiled program. JAX compiles a branch for
+    each new pair of functions. An eager loop makes new functions in every step, so it would compile
+    in every step, and keep every compiled program. On TensorFlow the result is always None, because
+    an eager `tf.cond` calls one of its functions and compiles nothing.
     """
     if keras.backend.backend() == "tensorflow":
         return None
@@ -83,9 +86,9 @@ def concrete_bool(condition):
 
 
 def bitcast(array, dtype):
-    """Returns the same bits in another dtype of the same size, on JAX and torch.
+    """Returns an array with the same bits in another dtype of the same size, on JAX and torch.
 
-    Seam: Keras 3.15.1. `ops.view` would do it, but older versions do not have it.
+    It does not call `keras.ops.view`, which older versions of Keras 3 do not have.
 
     Args:
         array: The array.
@@ -104,10 +107,13 @@ def bitcast(array, dtype):
 def _eigh(x):
     """Computes the eigenvalues, ascending, and the eigenvectors of a symmetric matrix.
 
-    On a TPU, JAX uses Jacobi's method here. The TPU's compiler takes 5 seconds for it for matrices
-    of side 1,024, and 7 seconds for side 4,096. It had not finished JAX's default method for side
-    768 after 100 seconds (jax 0.10.2). TensorFlow offers no choice of method on a TPU, nor does JAX
-    before 0.8.1.
+    On a TPU with JAX it uses Jacobi's method, which compiles quickly: in 5 seconds for matrices of
+    side 1,024, in 7 seconds for side 4,096. The compilation of JAX's default method for side 768
+    had not ended after 100 seconds (jax 0.10.2). TensorFlow, and JAX before 0.8.1, do not let the
+    caller choose the method on a TPU.
+
+    Returns:
+        The eigenvalues and the eigenvectors, which are the columns of a matrix.
     """
     if keras.backend.backend() == "jax":
         from jax.lax import linalg, platform_dependent
@@ -122,8 +128,8 @@ def _eigh(x):
 def _cholesky(x):
     """Computes the lower Cholesky factor of a symmetric matrix, on JAX and torch.
 
-    For a matrix that is not positive definite it returns an array that is no factor of it, where
-    `keras.ops.cholesky` raises.
+    For a matrix that is not positive definite, it returns an array that is not a factor of the
+    matrix; `keras.ops.cholesky` would raise an error.
     """
     if keras.backend.backend() == "jax":
         import jax.numpy as jnp
@@ -137,7 +143,7 @@ def _cholesky(x):
 def without_autocast():
     """Returns a context that switches `torch.autocast` off; on other backends it does nothing.
 
-    Inside `torch.autocast`, torch would compute products of float32 matrices in half precision.
+    Inside `torch.autocast`, torch computes products of float32 matrices in half precision.
     """
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()
@@ -147,7 +153,7 @@ def without_autocast():
 
 
 def precise_matmul(x, y):
-    """Computes x @ y with all digits of float32.
+    """Computes x @ y in full float32 precision, which JAX by default reduces on GPUs and TPUs.
 
     Args:
         x, y: Matrices, or stacks of matrices.

@@ -1,8 +1,8 @@
 """The moving averages of the weights, which Keras 3 makes and `SwapEMAWeights` swaps in.
 
-Seam into Keras 3 (3.15.1): `_model_variables_moving_average`, which Keras's `build` sets and
-`SwapEMAWeights` reads. In `LayerwiseOptimizer` it is the property `swappable_averages`, which keeps
-the list in `_moving_averages`.
+Seam (private API) of Keras 3 (3.15.1): `_model_variables_moving_average`, a list which Keras's
+`build` sets and `SwapEMAWeights` reads. In `LayerwiseOptimizer` this attribute is the property
+`swappable_averages`, which stores the list as `_moving_averages`.
 """
 
 from tf_lamb.api.optimizers import named
@@ -11,7 +11,7 @@ from tf_lamb.keras import arrays
 
 
 def average_dtype(variables):
-    """Returns the name of the dtype that can hold the averages of all variables."""
+    """Returns the widest dtype among the averages of variables: "float64" or "float32"."""
     dtypes = {arrays.compute_dtype(variable.dtype) for variable in variables}
     return "float64" if "float64" in dtypes else "float32"
 
@@ -22,8 +22,9 @@ def _read_averages(self):
     Raises:
         ValueError: If a variable has no average, or its average has another dtype.
     """
-    # This line comes first, because it raises AttributeError until the build has set the list.
-    # TensorFlow reads the property earlier, in a graph, where `has_averages` would have no value.
+    # This line has to come first: before the build has set the list, it raises AttributeError.
+    # TensorFlow may read the property at that time, while it traces a graph, in which the variable
+    # that `has_averages` reads would have no value.
     averages = self._moving_averages
     if not named.has_averages(self):
         return []
@@ -45,10 +46,10 @@ def _read_averages(self):
 
 
 def _set_averages(self, averages):
-    """Keeps the averages that Keras's `build` has made."""
-    # Written into `__dict__`, because `__setattr__` would track the list a second time: TensorFlow
-    # tracks it under Keras's name.
+    """Stores the averages that Keras's `build` has made."""
+    # Written into `__dict__`, because `__setattr__` would make TensorFlow track the list a second
+    # time: it already tracks it under the name `_model_variables_moving_average`.
     self.__dict__["_moving_averages"] = averages
 
 
-swappable_averages = property(_read_averages, _set_averages)  # a member of the class of optimizers
+swappable_averages = property(_read_averages, _set_averages)  # for `LayerwiseOptimizer`

@@ -3,10 +3,12 @@
 Keras's files and TensorFlow's checkpoints hold each variable of an optimizer under a name. A list
 of weights, and an HDF5 file with such a list, hold it at a position.
 
-Seams into Keras 3 (3.12.0 to 3.15.1):
-    `save_own_variables`, `load_own_variables`: the message of an error in them reaches the user.
-    `build` on no variables, then `set_weights`: Keras's HDF5 loader calls them so. Keras's own
-        optimizers are then built without variables, and lose their slots.
+Seams, that is private API and undocumented behaviour of Keras 3 (3.12.0 to 3.15.1), on which this
+module relies:
+    `save_own_variables`, `load_own_variables`: an error that they raise reaches the user with its
+        message.
+    `build` with no variables, then `set_weights`: Keras's HDF5 loader makes these two calls. They
+        leave Keras's own optimizers built without variables, so that the slots are lost.
     `_trackable_children`, `_lookup_dependency` of TensorFlow (2.20), which Keras's optimizers have
         on that backend.
 """
@@ -19,13 +21,16 @@ from tf_lamb.keras import arrays, host, processes
 
 
 class BaseOptimizer(keras.optimizers.Optimizer):
-    """Saves and loads the variables of an optimizer by name, and refuses steps of another model."""
+    """Saves and loads the variables of an optimizer by name.
 
-    # What `set_weights` got before the build, which sets it at its end.
+    It also raises an error if `fit` on JAX trains another model than the optimizer was built for.
+    """
+
+    # Weights that `set_weights` got before the build. The build assigns them at its end.
     _deferred_weights: tuple = ()
 
     def save_own_variables(self, store):
-        """Saves the optimizer's variables by name, without the recorded trust ratios.
+        """Saves the optimizer's variables by name; recorded trust ratios are not saved.
 
         A variable that is split over several processes is gathered first.
 
@@ -42,7 +47,8 @@ class BaseOptimizer(keras.optimizers.Optimizer):
             store: The mapping to read from.
 
         Raises:
-            ValueError: If the saved state is of another rule, or of other layers, slots or shapes.
+            ValueError: If the state was saved by another rule, or for other layers, slots or
+                shapes.
         """
         named.load(self, store, _read_entry, lambda variable, value: variable.assign(value))
 
@@ -53,10 +59,10 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         return tracking.checkpoint_children(self, super()._trackable_children(save_type, **kwargs))
 
     def _lookup_dependency(self, name, cached_dependencies=None):
-        """Returns the object to which a checkpoint restores what it holds under a name.
+        """Returns the object that TensorFlow restores from the checkpoint's entry of a given name.
 
-        If the checkpoint holds the places of the variables in their model, these decide which saved
-        variable continues in which (`tf_lamb/tensorflow/tracking.py`).
+        If the checkpoint has the places of the saved variables in their model, a variable is
+        restored from the entry of the same place (`tf_lamb/tensorflow/tracking.py`).
         """
         from tf_lamb.tensorflow import tracking
 
@@ -64,16 +70,18 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         return tracking.look_up(self, name, lambda: look_up_as_keras(name, cached_dependencies))
 
     def set_weights(self, weights):
-        """Sets the optimizer's variables as Keras does; before the build, they are set at its end.
+        """Sets the optimizer's variables by position, as Keras does.
+
+        Before the build the weights are only stored, and the build sets the variables at its end.
 
         Args:
             weights: The arrays, or the variables of another optimizer, which are copied.
 
         Raises:
-            ValueError: If their number is not that of the variables.
+            ValueError: If there are not as many weights as variables.
         """
         if not self.built:
-            # HDF5 has no bfloat16, and returns its bits as two bytes without a type.
+            # HDF5 has no bfloat16. It returns such a number as two bytes without a type, "V2".
             values = [weight[()] for weight in weights]
             self._deferred_weights = tuple(
                 value.view("bfloat16") if value.dtype == "V2" else value for value in values
@@ -84,7 +92,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
         named.record_load(self)
 
     def _apply_deferred_weights(self):
-        """Sets the variables of a finished build to values that were loaded before it."""
+        """Sets the variables, at the end of the build, to values that were loaded before it."""
         if weights := self._deferred_weights:
             with host.outside_of_any_graph():
                 self.set_weights(weights)
@@ -96,7 +104,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
                 tracking.restore_deferred(self)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        """Steps as in Keras, after a check that `fit` trains the model of the build.
+        """Takes a step as in Keras, after a check of the model that `fit` trains.
 
         Args:
             optimizer_variables: The values of the optimizer's variables.
@@ -110,7 +118,7 @@ class BaseOptimizer(keras.optimizers.Optimizer):
             ValueError: If `fit` trains another model than the optimizer was built for.
         """
         host.check_model(self)
-        if not (self.built or trainable_variables):  # all is frozen, so there is nothing to build
+        if not (self.built or trainable_variables):  # the whole model is frozen: nothing to train
             return trainable_variables, optimizer_variables
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 

@@ -18,18 +18,21 @@ from tf_lamb.keras import processes, seams
 
 
 class KerasCallback(keras.callbacks.Callback):
-    """Finds out how many batches `fit` runs between two calls of a callback's batch methods."""
+    """Adds to Keras 3's `Callback` the member that `tf_lamb.api.callbacks` needs of each Keras."""
 
     def _count_batches_per_call(self):
-        """Returns the number of batches between two calls of a method like `on_train_batch_end`."""
+        """Returns how many batches `fit` trains between two calls of `on_train_batch_end`."""
         return self.model.steps_per_execution
 
 
 class _HidesTrustRatios:
-    """A mixin, the first base of callbacks that make the optimizer record its trust ratios."""
+    """Mixin for callbacks that make the optimizer record its trust ratios.
+
+    It has to be the first base class. It keeps wrappers of the optimizer from saving the records.
+    """
 
     def _optimizer_to_read(self, model):
-        """Finds the optimizer as the base class does, and keeps wrappers from saving its ratios.
+        """Returns the optimizer as the base class does, and keeps wrappers from saving its ratios.
 
         On JAX the recorded ratios are variables of the optimizer. A wrapper around it, such as
         `LossScaleOptimizer`, would list them among its own variables and save them.
@@ -43,7 +46,7 @@ class _HidesTrustRatios:
 
 
 class StopOnDivergence(_HidesTrustRatios, callbacks.StopOnDivergence, KerasCallback):
-    # Otherwise `help` would show the docstring of the mixin.
+    # Without this line `help` would show the docstring of the mixin.
     __doc__ = callbacks.StopOnDivergence.__doc__
 
 
@@ -54,7 +57,7 @@ class StopAtBaseSteps(callbacks.StopAtBaseSteps, KerasCallback): ...
 
 
 class TrustRatios(_HidesTrustRatios, callbacks.TrustRatios, KerasCallback):
-    # Otherwise `help` would show the docstring of the mixin.
+    # Without this line `help` would show the docstring of the mixin.
     __doc__ = callbacks.TrustRatios.__doc__
 
     def _check_directory(self):
@@ -72,11 +75,12 @@ class TrustRatios(_HidesTrustRatios, callbacks.TrustRatios, KerasCallback):
         return summaries.Writer
 
     def _make_writer(self, directory, optimizer):
-        """Returns a writer of TensorBoard's files, without use of a GPU."""
+        """Returns a writer of TensorBoard's files; TensorFlow, which writes them, uses no GPU."""
         if keras.backend.backend() != "tensorflow":
             import tensorflow as tf
 
-            # Otherwise TensorFlow takes the memory of the GPU on which another backend trains.
+            # Without this call, TensorFlow would take the memory of the GPU on which JAX or torch
+            # trains. The call raises RuntimeError if TensorFlow is already initialized.
             with contextlib.suppress(RuntimeError):
                 tf.config.set_visible_devices([], "GPU")
         self._check_directory()
@@ -111,16 +115,17 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
             optimizer.build(model.trainable_variables)
         try:
             with warnings.catch_warnings():
-                # Keras would only warn, and go on with new slots; here that warning is an error.
+                # If the optimizer's state does not fit, Keras would only warn, and train on with
+                # new slots. Here its warning raises an error.
                 warnings.filterwarnings("error", message="Skipping variable loading")
                 with seams.lora_unmerged(model):
                     model.load_weights(self._backup_path(saved_epochs[-1]))
         except (OSError, ValueError, KeyError, UserWarning) as error:
             raise self._refusal(error) from error
-        set_initial_epoch(model, saved_epochs[-1])  # as the base class does
+        set_initial_epoch(model, saved_epochs[-1])  # so `fit` continues after the saved epoch
 
     def on_epoch_end(self, epoch, logs=None):
-        """Writes a backup; with several processes, the first one writes it.
+        """Writes a backup of weights and optimizer; of several processes only the first writes.
 
         Args:
             epoch: The number of the epoch, from 0.
@@ -136,7 +141,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
     def _write_backup(self, epoch):
         """Writes the backup of an epoch, then removes earlier ones.
 
-        If the process is killed meanwhile, the earlier or the new backup is complete.
+        If the process is killed in between, the earlier or the new backup is complete.
         """
         os.makedirs(self.backup_dir, exist_ok=True)
         temporary_path = os.path.join(self.backup_dir, f"unfinished{_SUFFIX}")
@@ -153,9 +158,9 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
             os.remove(self._backup_path(earlier_epoch))
 
     def _reserve_space(self, path):
-        """Reserves the space of a backup in a file; raises OSError if the disk is full.
+        """Reserves disk space for a backup in a file; raises OSError if the disk is full.
 
-        Otherwise HDF5 would find the disk full, and might end the process.
+        Without it HDF5 would run out of space while it writes, which may end the process.
         """
         variables = [*self.model.variables, *self.model.optimizer.variables]
         sizes = (
@@ -167,7 +172,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
                 os.posix_fallocate(file.fileno(), 0, sum(sizes))
 
     def _compared_texts(self, saved_epochs):
-        """Returns what has to be equal in all processes before a run resumes, name -> text.
+        """Returns a dict of texts that have to be equal in all processes before a run resumes.
 
         Args:
             saved_epochs: The numbers of epochs after which the folder has backups.
@@ -179,13 +184,13 @@ class BackupAndRestore(callbacks.BackupAndRestore, keras.callbacks.BackupAndRest
         }
 
     def _backup_path(self, epochs_done):
-        """Returns the path of the backup that was written after so many epochs."""
+        """Returns the path of the backup that is written after `epochs_done` epochs."""
         return os.path.join(self.backup_dir, f"{_PREFIX}{epochs_done}{_SUFFIX}")
 
     def _epochs_of_backups(self):
-        """Returns after how many epochs each backup in the folder was written, in rising order.
+        """Returns the numbers of epochs after which the folder has a backup, in rising order.
 
-        There are several if a process was killed before it had removed the earlier ones.
+        There are several if a process was killed before it had removed the earlier backups.
         """
         names = os.listdir(self.backup_dir) if os.path.isdir(self.backup_dir) else []
         pattern = re.compile(rf"{re.escape(_PREFIX)}(\d+){re.escape(_SUFFIX)}")

@@ -46,7 +46,7 @@ class SOAP(soap.SOAP, LayerwiseOptimizer): ...
 class AdamP(adamp.AdamP, LayerwiseOptimizer): ...
 
 
-# Saved files know the class as "Measured".
+# Saved files refer to this class by the name "Measured".
 @keras.saving.register_keras_serializable(package="tf_lamb", name="Measured")
 class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 
@@ -56,7 +56,10 @@ class AdaScale(noise.AdaScale, MeasuringOptimizer): ...
 
 
 def _register_user_class(cls):
-    """Registers the class of a user's rule, again if a notebook's cell that makes it runs again."""
+    """Registers an optimizer class that `optimizer_of` has made, and returns it.
+
+    A class of the same name is replaced, because a notebook's cell may run again.
+    """
     keras.saving.get_custom_objects().pop(f"user>{cls.__name__}", None)
     return keras.saving.register_keras_serializable(package="user")(cls)
 

@@ -1,9 +1,9 @@
 """Registers the modules and functions for Keras 3 that `tf_lamb.api` and `tf_lamb.find` use.
 
-Seams (3.15.1), into Keras's `Lamb` and `Muon`, which `migrate` reads:
+Seams (uses of private API) of Keras 3 (3.15.1), in its `Lamb` and `Muon`, which `migrate` reads:
     `Lamb._momentums`, `_velocities`: its slots, one for each of `_trainable_variables`.
-    `Muon.momentums`, `adam_velocities`: its slots; the latter are None for matrices.
-    Of both, `_iterations`, which counts micro-batches; `_accumulated_gradients`;
+    `Muon.momentums`, `adam_velocities`: its slots; in `adam_velocities` a matrix has None.
+    In both classes, `_iterations`, which counts micro-batches; `_accumulated_gradients`;
         `_model_variables_moving_average`; and `_distribution_strategy`, under which each replica
         adds up its own gradients.
 """
@@ -21,7 +21,11 @@ from tf_lamb.keras import arrays, family, layers, processes, schedules, seams, s
 
 
 def _device_count(model):
-    """Returns how many devices share a step of the model; raises for several processes."""
+    """Returns the number of devices that share a training step of the model.
+
+    Raises:
+        ValueError: If several processes train the model.
+    """
     if (count := len(processes.mesh_process_ids())) > 1:
         raise ValueError(SEVERAL_PROCESSES_MESSAGE.format(count))
     if sharding.is_distributed():
@@ -42,15 +46,15 @@ def _fit_input(model, batches, first_batch):
         return batches if isinstance(first_batch, tuple) else seams.adapter_without_targets(batches)
     from tf_lamb.tensorflow import feeding
 
-    # seam: Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`. With a strategy, `fit` takes a first
-    # batch to build the model, and then reads the dataset from the beginning.
+    # seam: private API of Keras 3.12.0 to 3.15.1, `_maybe_symbolic_build`. With a strategy, `fit`
+    # takes a first batch to build the model, and then reads the dataset from the beginning again.
     return feeding.make_dataset(
         batches, first_batch, is_read_twice=model._distribute_strategy is not None
     )
 
 
 def _to_tensor(array):
-    """Returns a NumPy array as a tensor, except one of strings or objects."""
+    """Returns a NumPy array as a tensor; one of strings or objects is returned as it is."""
     return array if array.dtype.kind in "OSU" else keras.ops.convert_to_tensor(array)
 
 
@@ -84,7 +88,9 @@ def _read_source(optimizer):
     slot_variables, scalars = _slots_and_scalars(optimizer, peer, config)
     used_ids = {id(variable) for variables in slot_variables.values() for variable in variables}
     used_ids |= {id(optimizer._iterations), id(optimizer._learning_rate)}
-    if config["use_ema"]:  # Keras averages at every micro-batch, this package at every update
+    # Keras averages weights at every micro-batch, this package at every update. So the momentum of
+    # an update is that of a micro-batch to the power of the number of micro-batches.
+    if config["use_ema"]:
         config["ema_momentum"] **= config["gradient_accumulation_steps"] or 1
     # The config of Keras's optimizers does not hold what is excluded from decay, so the report of
     # `migrate` asks the user to check it. Without decay there is nothing to check.
@@ -114,8 +120,9 @@ def _slots_and_scalars(optimizer, peer, config):
         config: Its config.
 
     Returns:
-        Name of a slot -> list of its variables, one for each trained variable, None where there is
-        none; then name of a scalar -> its value in NumPy.
+        Two dicts. The first maps the name of a slot to a list with one variable for each trained
+        variable, or None if a trained variable does not have that slot. The second maps the name of
+        a scalar to its value in NumPy.
     """
     is_muon = peer is peers.KERAS_MUON
     slot_variables = {
@@ -131,7 +138,8 @@ def _slots_and_scalars(optimizer, peer, config):
         scalars[name_with_micro_steps("micro_step", steps)] = numpy_of(micro_step)
     if config["use_ema"]:
         slot_variables["average"] = optimizer._model_variables_moving_average
-        # Until the first update is done, Keras sets each average to its weight.
+        # 0 before the first update. Until then Keras sets each average to its weight, so there is
+        # nothing to take over.
         scalars["has_averages"] = numpy_of(min(step_of(optimizer), 1))
     return slot_variables, scalars
 
@@ -142,8 +150,8 @@ def _slot_arrays(optimizer, slot_variables, scalars):
     Args:
         optimizer: The optimizer.
         slot_variables: The slots as `_slots_and_scalars` returns them.
-        scalars: The scalars as `_slots_and_scalars` returns them. They say whether the optimizer
-            has averages and sums of micro-batches yet; otherwise these are left out.
+        scalars: The scalars as `_slots_and_scalars` returns them. If they say that the optimizer
+            has averaged nothing, or accumulated nothing yet, those slots are left out.
 
     Returns:
         Path of a variable -> name of a slot -> array.
@@ -164,7 +172,7 @@ def _slot_arrays(optimizer, slot_variables, scalars):
 
 
 def _sum_over_replicas(optimizer, accumulator):
-    """Returns the sum of an accumulator over all replicas."""
+    """Returns the sum of an accumulator over all replicas, in NumPy."""
     if keras.backend.backend() != "tensorflow":
         return numpy_of(accumulator)
     copies = optimizer._distribution_strategy.experimental_local_results(arrays.native(accumulator))
@@ -172,7 +180,7 @@ def _sum_over_replicas(optimizer, accumulator):
 
 
 def _import_checkpoints():
-    """Imports and returns the module that reads optimizers from files; this loads TensorFlow."""
+    """Returns the module that reads optimizers from files; importing it loads TensorFlow."""
     from tf_lamb.tensorflow import checkpoints
 
     return checkpoints

@@ -1,8 +1,10 @@
-"""Functions that depend on Keras 3's private API (its seams), its version or its backend.
+"""Functions that depend on Keras 3's private API, its version or its backend.
 
-Seams into Keras 3 (3.12.0 to 3.15.1). `tf_lamb.keras` uses those of this file, and these:
-    `_backend_apply_gradients`: ours clips after the sum over replicas, and averages the weights
-        once an optimizer step. Keras clips before the sum, and averages at every micro-batch.
+A use of private API is called a seam. `tf_lamb.keras` uses these members of Keras 3 (3.12.0 to
+3.15.1), besides those that are named further down in this file and in other modules:
+    `_backend_apply_gradients`: the override clips after the sum over replicas, and averages the
+        weights once per optimizer step. Keras clips before the sum, and averages at every
+        micro-batch.
     `variables`, of an optimizer and of a wrapper: Keras passes them to a step on JAX, and saves
         them.
     `_model_variables_moving_average`: Keras's `build` makes it; `SwapEMAWeights` reads it.
@@ -35,24 +37,25 @@ def is_variable(item):
 
 
 def has_listed_layers(layer):
-    """Returns whether the layers of a model have an order: Sequential and Functional models."""
+    """Returns whether a layer is a Sequential or Functional model, whose layers have an order."""
     return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
 
 
 def select_trainable(variables):
-    """Returns the variables whose layers are not frozen now."""
+    """Returns the variables that are trainable now, as their layers may be frozen at any time."""
     return [variable for variable in variables if variable.trainable]
 
 
 def split_accumulators(optimizer):
-    """Replaces the accumulators of a built optimizer by ones with a sum for each replica.
+    """Replaces the gradient accumulators of a built optimizer by ones with a sum for each replica.
 
-    The sum of the first replica begins as the sum so far, those of the others begin as zeros.
+    The replicas are on a new first axis. The first replica gets the sum so far, the others zeros.
     """
     accumulators = optimizer._storage.accumulators
     for i, accumulator in enumerate(accumulators):
         variable = optimizer._trainable_variables[i]
-        if is_overwritten(variable):  # its accumulator holds the largest value of all replicas
+        # The accumulator of an overwritten variable has the maximum over replicas, and no sum.
+        if is_overwritten(variable):
             continue
         parts = optimizer.add_variable_from_reference(variable, "gradient_accumulator")
         zeros = ops.zeros((parts.shape[0] - 1, *accumulator.shape), accumulator.dtype)
@@ -63,7 +66,11 @@ def split_accumulators(optimizer):
 
 
 def in_strategy(build):
-    """Wraps `build`, to run it in the scope of the strategy that the optimizer was made under."""
+    """Wraps `build`, to run it in the scope of the optimizer's distribution strategy.
+
+    That is the TensorFlow strategy under which the optimizer was made. On other backends `build` is
+    returned as it is.
+    """
     if keras.backend.backend() != "tensorflow":
         return build
 
@@ -81,9 +88,10 @@ def in_strategy(build):
 
 
 def outside_of_any_graph():
-    """Returns a context outside of the graph that is being traced.
+    """Returns a context in which TensorFlow runs code eagerly, outside of a graph being traced.
 
-    `fit` may build the optimizer while TensorFlow traces the step.
+    It is needed because `fit` may build the optimizer while TensorFlow traces the step. On other
+    backends the context does nothing.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -93,7 +101,9 @@ def outside_of_any_graph():
 
 
 def put(variable, value):
-    """Assigns a copy of a value, because JAX would donate an array of two variables twice.
+    """Assigns a copy of a value to a variable.
+
+    Without the copy two variables could have the same array, whose buffer JAX would donate twice.
 
     Args:
         variable: The variable to assign to.
@@ -103,9 +113,10 @@ def put(variable, value):
 
 
 def is_deleted(variable):
-    """Returns whether a variable has no array on JAX.
+    """Returns whether a variable on JAX has lost its array.
 
-    That is so while `fit` holds the arrays, and after a failed step that has donated them.
+    That is so while `fit` holds the arrays, and after a failed step of `fit`, which has donated
+    their buffers.
     """
     value = variable._value
     return value is None or (hasattr(value, "is_deleted") and value.is_deleted())
@@ -114,9 +125,9 @@ def is_deleted(variable):
 def check_model(optimizer):
     """Raises if `fit` on JAX trains another model than the optimizer was built for.
 
-    Keras passes values to a step, not variables. By then it has taken the arrays out of the
-    variables of the optimizer and of the model that it trains. So a variable that still has its
-    array belongs to another model.
+    Keras passes the values of variables to a training step on JAX. Before, it takes the arrays out
+    of the variables of the optimizer and of the model that it trains. So a variable that still has
+    its array during a step belongs to another model.
 
     Raises:
         ValueError: If a variable that the optimizer was built for still has its array.
@@ -135,7 +146,7 @@ def check_model(optimizer):
 
 
 def has_accelerator():
-    """Returns whether steps run on something else than a CPU."""
+    """Returns whether training steps run on a GPU or TPU, and not on a CPU."""
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow import namespace
 
@@ -150,7 +161,9 @@ def has_accelerator():
 
 
 def raise_if_skipped(is_skipped, is_finite, refusal, paths):
-    """Raises FloatingPointError, when a step runs, if it was skipped.
+    """Raises FloatingPointError if a step was skipped because gradients were not finite.
+
+    The error is raised when the step runs, and not while it is traced.
 
     Args:
         is_skipped: Whether the step was skipped, a boolean scalar.
@@ -172,7 +185,7 @@ def raise_if_skipped(is_skipped, is_finite, refusal, paths):
         check(*map(arrays.to_numpy, (is_skipped, is_finite)))
 
 
-# -- functions that `host.py` of tf_keras has, too, besides `put` ----------------------------------
+# -- functions that `tf_keras/host.py` also defines; `put` above is another one --------------------
 
 
 def which_are_finite(variables):
@@ -181,10 +194,10 @@ def which_are_finite(variables):
 
 
 def array_of(variable):
-    """Returns the value of a variable in NumPy; if JAX has split it, the first device's part.
+    """Returns the value of a variable as a NumPy array.
 
-    That is the first device of this process. The result is None while TensorFlow traces a graph
-    outside of eager code.
+    If JAX has split the variable, it is the part on the first device of this process. It is None if
+    TensorFlow builds a graph that is not called from eager code.
     """
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow.update import array_of
@@ -202,11 +215,11 @@ def fetch(vectors):
 
 
 def initial_value(variable, initializer):
-    """Returns the value that a variable begins with.
+    """Returns the initial value of a variable, in its shape and dtype.
 
     Args:
-        variable: The variable, for its shape and dtype.
-        initializer: The name of an initializer, as Keras has them.
+        variable: The variable.
+        initializer: The name of a Keras initializer, such as "zeros".
     """
     return keras.initializers.get(initializer)(variable.shape, variable.dtype)
 
@@ -217,13 +230,13 @@ def accumulators(optimizer, variables):
 
 
 def observation_vector(optimizer, variable, name):
-    """Makes the variable of four numbers that records the trust ratio of another variable.
+    """Makes the variable in which steps record the trust ratio of another variable.
 
-    It begins as `UNSEEN`. On TensorFlow it lies on the device of the other variable.
+    It has four numbers, at first `UNSEEN`.
 
     Args:
-        optimizer: The optimizer, whose strategy places the new variable on TensorFlow.
-        variable: The other variable.
+        optimizer: The optimizer. On TensorFlow its distribution strategy places the new variable.
+        variable: The other variable. On TensorFlow the new one is on the same device.
         name: The name of the new variable.
     """
     if keras.backend.backend() == "tensorflow":
@@ -236,5 +249,5 @@ def observation_vector(optimizer, variable, name):
     return keras.Variable(UNSEEN, dtype="float32", trainable=False, name=name)
 
 
-# Converts a saved array to the shape of a variable, as `api.optimizers.frontend.Host` says.
+# The only saved arrays whose shape can be converted to that of a variable are sums of gradients.
 fit_to_shape = sharding.convert_gradient_sums

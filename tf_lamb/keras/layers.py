@@ -10,17 +10,20 @@ from tf_lamb.api import batch_norm
 
 
 class Normalization(keras.layers.BatchNormalization):
-    """Adds to Keras 3's layer what the base class in `tf_lamb.api.batch_norm` calls."""
+    """Adds to Keras 3's `BatchNormalization` the members that `tf_lamb.api.batch_norm` calls."""
 
     _xp = ops
     _op_scope = staticmethod(keras.name_scope)
 
     def _is_training(self, training):
-        """Returns whether a call of the layer normalizes by the statistics of its batch."""
+        """Returns whether a call of the layer uses the mean and variance of its batch.
+
+        A layer that is not trainable does not, even in training.
+        """
         return bool(training) and self.trainable
 
     def _to_wide_float(self, inputs):
-        """Returns the inputs in float32, or in a wider dtype that they have."""
+        """Returns the inputs in float32, or in their own dtype if it is wider."""
         return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
 
     def _assign(self, variable, value):

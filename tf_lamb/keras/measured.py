@@ -1,11 +1,12 @@
 """The base class of `MeasureNoise` and `AdaScale` in Keras 3: an optimizer that wraps another.
 
-Seams into Keras 3 (3.12.0 to 3.15.1), used as its own optimizers use them: `_variables`,
-`_trainable_variables`, `_iterations`, `_accumulated_gradients` and `_get_variable_index`.
+Seams (uses of private API) of Keras 3 (3.12.0 to 3.15.1), as its own optimizers use it:
+`_variables`, `_trainable_variables`, `_iterations`, `_accumulated_gradients` and
+`_get_variable_index`.
 
-Seams into the inner optimizer: `_all_reduce_sum_gradients`, which sums gradients here, before they
-reach the inner optimizer; `_learning_rate`, which AdaScale replaces by a schedule that reads it;
-and `_velocities`, the second moments of Adam.
+Seams of the inner optimizer: `_all_reduce_sum_gradients`, by which this module sums gradients
+before they reach the inner optimizer; `_learning_rate`, which AdaScale replaces by a schedule that
+reads the former rate; and `_velocities`, the second moments of Adam.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from tf_lamb.keras import arrays, host, overwritten, processes, seams, sums
 from tf_lamb.keras.base import BaseOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
-_ADAPTIVE = (keras.optimizers.Adam,)  # AdamW is a subclass
+_ADAPTIVE = (keras.optimizers.Adam,)  # the classes with second moments; AdamW is a subclass
 
 
 class _Rate(Rate, keras.optimizers.schedules.LearningRateSchedule): ...
@@ -31,9 +32,9 @@ class Backend(meter.Backend):
     """Gives a `NoiseMeter` the arrays, replicas and gradient sums of Keras 3.
 
     Args:
-        inner: The inner optimizer, built.
-        variables: The variables of the build.
-        strategy: The strategy of the wrapper on TensorFlow; None on other backends.
+        inner: The inner optimizer, which is already built.
+        variables: The variables that the wrapper is built for.
+        strategy: The distribution strategy of the wrapper on TensorFlow; None on other backends.
         replicas, gathers: As in the base class.
     """
 
@@ -56,7 +57,10 @@ class Backend(meter.Backend):
         return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
     def sum_over_replicas(self, squares):
-        """See base class; only on TensorFlow has each replica a squared norm of its own."""
+        """See base class; on JAX and torch `squares` is returned as it is.
+
+        On these backends it is already the sum over replicas.
+        """
         if self.replicas == 1 or keras.backend.backend() != "tensorflow":
             return squares
         from tf_lamb.tensorflow import replicas
@@ -64,7 +68,7 @@ class Backend(meter.Backend):
         return replicas.sum_over_replicas(squares)
 
     def sum_stacked(self, gradient):
-        """See base class; on JAX `per_replica` stacks gradients."""
+        """See base class; only `per_replica`, on JAX, stacks the gradients of replicas."""
         is_stacked = self.replicas > 1 and keras.backend.backend() == "jax"
         return ops.sum(gradient, axis=0) if is_stacked else gradient
 
@@ -89,22 +93,31 @@ class Backend(meter.Backend):
 
 
 class MeasuringOptimizer(BaseOptimizer):
-    """Owns the variables of the measurements; the inner optimizer does everything else."""
+    """Has the variables in which the noise of gradients is measured.
+
+    The inner optimizer, which it wraps, has the slots and updates the weights.
+    """
 
     _host: Host = host
-    _replicas = 1  # how many replicas are measured apart; on JAX `per_replica` sets the number
+    # The number of replicas whose gradients are measured separately; on JAX `per_replica` sets it.
+    _replicas = 1
     _to_dense = staticmethod(arrays.dense)
     _wrappable = keras.optimizers.Optimizer, "Keras 3, such as tf_lamb.keras.LAMB(), not"
     _serialize = staticmethod(keras.saving.serialize_keras_object)
     _deserialize = staticmethod(keras.saving.deserialize_keras_object)
-    # AdaScale alone uses these four.
+    # AdaScale alone uses the four attributes below.
     _xp = ops
     _classes_taking_gain = (keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _classes_with_second_moments = _ADAPTIVE
     _base_schedule = keras.optimizers.schedules.LearningRateSchedule
 
     def _wrap(self, inner, name):
-        """Takes an inner optimizer, and keeps it from summing gradients over replicas itself."""
+        """Sets the inner optimizer, and keeps it from summing gradients over replicas again.
+
+        Args:
+            inner: The optimizer to wrap.
+            name: The name of the wrapper.
+        """
         seams.install()
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner
@@ -114,7 +127,7 @@ class MeasuringOptimizer(BaseOptimizer):
             seams.disable_sum_over_replicas(inner)
 
     def _set_inner_rate(self, inner):
-        """Replaces the inner optimizer's learning rate by AdaScale's schedule, which reads it."""
+        """Replaces the inner optimizer's learning rate by AdaScale's: that rate times the gain."""
         use_rate(inner, _Rate(self, inner._learning_rate))
 
     @host.in_strategy
@@ -122,7 +135,8 @@ class MeasuringOptimizer(BaseOptimizer):
         """Builds the inner optimizer, and makes the variables of the measurements.
 
         Raises:
-            ValueError: If a step has one replica and one micro-batch, and so nothing to compare.
+            ValueError: If a step has one replica and one micro-batch, so that there are no two
+                gradients to compare.
         """
         if self.built or not variables:
             return
@@ -141,7 +155,7 @@ class MeasuringOptimizer(BaseOptimizer):
         self._apply_deferred_weights()
 
     def _add_variable(self, name, shape, dtype, initializer, is_per_replica):
-        """Adds a variable of the measurements.
+        """Adds a variable in which the noise of gradients is measured.
 
         Args:
             name: The name of the variable.
@@ -159,10 +173,10 @@ class MeasuringOptimizer(BaseOptimizer):
             return self.add_variable(shape, initializer, dtype=dtype, name=name)
 
     def apply(self, grads, trainable_variables=None):
-        """Measures the gradients, and steps with the inner optimizer.
+        """Measures the gradients, and takes a step of the inner optimizer.
 
-        The gradients are summed over replicas first, unless each replica adds up its own until the
-        update.
+        Before that step the gradients are summed over replicas, unless each replica accumulates its
+        own gradients until the update.
 
         Args:
             grads: The gradients; None for a variable without one.
@@ -177,16 +191,16 @@ class MeasuringOptimizer(BaseOptimizer):
         pairs = [*zip(*self._filter_empty_gradients(*trained), strict=True)]
 
         def apply_inner(pairs):
-            # The "gradient" of an overwritten variable is its next value, which is not measured.
+            # The "gradients" of the scales of float8 layers are their next values. They are passed
+            # on to the inner optimizer, but are not measured.
             self.inner_optimizer.apply(*map(list, zip(*pairs, *overwriting_pairs, strict=True)))
 
         self.step(pairs, apply_inner, host.select_trainable(self._trainable_variables))
 
     def _sum_over_replicas(self, pairs):
-        """Returns (gradient, variable) pairs whose gradients are summed over replicas.
+        """Returns the pairs (gradient, variable), with gradients that are summed over replicas.
 
-        Where nothing is to be summed, with one replica or on another backend than TensorFlow, it
-        returns the object that it gets.
+        With one replica, or on another backend than TensorFlow, it returns `pairs` itself.
         """
         if self._replicas == 1 or keras.backend.backend() != "tensorflow":
             return pairs
@@ -194,5 +208,5 @@ class MeasuringOptimizer(BaseOptimizer):
         return list(all_reduce(self.inner_optimizer, pairs))
 
     def _position_of(self, variable):
-        """Returns the position of a variable among those of the build."""
+        """Returns the position of a variable in the list that the optimizer was built for."""
         return self._get_variable_index(variable)

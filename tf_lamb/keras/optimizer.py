@@ -1,6 +1,6 @@
 """The base class of every optimizer for Keras 3; a subclass adds its update rule.
 
-Seam into Keras 3 (3.15.1): `_distribution_strategy`.
+Seam (private API) of Keras 3 (3.15.1): `_distribution_strategy`.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     _host = host
     _schedules = schedules
     _counter_dtype = "int32"
-    _shares = None  # under `shard_update` a `sharding.Shares`: how arrays are split over devices
+    _shares = None  # with `shard_update` a `sharding.Shares`, which splits arrays over devices
     _hides_trust_ratios = False  # whether `variables` leaves observed trust ratios out
-    _replicas = 1  # on JAX, how many replicas' gradients come stacked; 1 if they come summed
+    _replicas = 1  # the number of replicas whose gradients `apply` gets stacked; 1 if summed
 
     def __init__(self, learning_rate, **arguments):
         seams.install()
@@ -60,11 +60,11 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
 
     @host.in_strategy
     def build(self, variables):
-        """Makes the slots and the plan; warns of a pattern that matches no variable.
+        """Makes the plan, the slots and the update; warns of a pattern that matches no variable.
 
         Raises:
-            ValueError: If the optimizer is built for other variables, or a variable is split over
-                devices on torch.
+            ValueError: If the optimizer is already built for other variables, or a variable is
+                split over devices on torch.
         """
         if not variables:
             return
@@ -73,8 +73,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             return
         sharding.check_whole(variables, self.name)
         processes.check_same_optimizer(self, variables)
-        # After the build of an optimizer from a config, its model's weights may be loaded from a
-        # file. So the plan must not warn of present weights that are near zero.
+        # If the optimizer was made from a config, its model's weights may be loaded from a file
+        # after this build. So the planner must not warn about present weights near zero.
         plan = self._planner.build(variables, will_load=self._is_from_config)
         if self._settings.shard_update and sharding.is_distributed():
             self._shares = sharding.Shares([v for v in variables if not is_overwritten(v)])
@@ -124,15 +124,15 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             return self.add_variable_like(reference_variable, name, dtype)
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable on the devices of another one.
+        """Adds a variable to the optimizer, on the devices of another variable.
 
         Args:
-            variable: The other variable; `sharding.layout_and_shape` decides how the new one is
+            variable: The other variable. `sharding.layout_and_shape` decides how the new one is
                 split over devices.
-            name: The name of the new variable, to which the path of the other is prefixed.
+            name: The end of the new variable's name, which begins with the path of `variable`.
             dtype: The dtype.
-            shape: The shape; None is that of the other.
-            initial: The name of an initializer.
+            shape: The shape. Defaults to None: that of `variable`.
+            initial: The name of an initializer. Defaults to "zeros".
         """
         layout, shape = sharding.layout_and_shape(
             variable, name, shape, self._shares, self._replicas
@@ -188,20 +188,22 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         overwritten.overwrite(self, overwriting_pairs, is_update, self._iterations > old_iterations)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        """Leaves out frozen variables, to which Keras would apply constraints after this call.
+        """Returns gradients and variables without those of variables that the plan freezes.
 
-        In Keras, this method overwrites the variables of float8 layers; here `apply` does so.
+        Keras calls this method before it applies constraints, which frozen variables must not get.
+        Keras's version overwrites the variables of float8 layers; here `apply` does so.
         """
         pairs = self.without_frozen(list(zip(grads, vars, strict=True)))
         return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        """Runs the update of the variables with gradients, and of those with earlier ones alone.
+        """Runs the update, on the variables that have a gradient and on some others.
 
-        An update also takes the sums of variables that have no gradient in its last micro-batch.
+        The others have no gradient in this micro-batch, but may have accumulated gradients of
+        earlier ones.
 
         Args:
-            grads: The gradients.
+            grads: The gradients of this micro-batch.
             trainable_variables: Their variables.
         """
         pairs = zip(grads, trainable_variables, strict=True)
@@ -211,7 +213,8 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         accumulators = (self._storage.accumulators[self._index_of(v)] for v in without_gradient)
         gradients += [ops.zeros(total.shape, total.dtype) for total in accumulators]
         if self._settings.shard_update and not self._shares:
-            sharding.data_axis(f"shard_update=True of {self.name}")  # raises, with the reason
+            # This call raises an error that says why the update cannot be sharded.
+            sharding.data_axis(f"shard_update=True of {self.name}")
         trained = [*trainable_variables, *without_gradient]
         if not trained:
             self._count_step(trained, TAKEN)
@@ -228,11 +231,12 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
             strategy, interim = tf.distribute.get_strategy(), tf.__internal__.distribute.interim
             interim.maybe_merge_call(apply_update, strategy, tuple(gradients))
         else:
-            # `torch.autocast` would take products in half precision.
+            # Inside `torch.autocast`, torch would compute matrix products in half precision.
             with arrays.without_autocast():
                 apply_update(gradients)
         for variable in (v for v in without_gradient if v.constraint is not None):
-            variable.assign(variable.constraint(variable))  # Keras's `apply` constrains the others
+            # Keras's `apply` applies the constraints of variables that have a gradient now.
+            variable.assign(variable.constraint(variable))
 
     def _add_iterations(self, is_step_taken):
         """Subtracts 1 from `_iterations` unless `is_step_taken`, because Keras always adds 1."""
@@ -242,25 +246,28 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     def _averaged_positions(self, variables):
         """Returns the positions of the variables whose moving averages a step updates.
 
-        These are the variables of the step and, as in Keras, all others that are trainable, except
-        those that the plan freezes.
+        These are the given variables and, as in Keras, all other trainable variables of the
+        optimizer that the plan does not freeze.
         """
         frozen = self._storage.plan.frozen
         positions = enumerate(self._trainable_variables)
         trainable = {i for i, v in positions if v.trainable and i not in frozen}
-        # A set, not an iterator: torch's compiler (2.13) takes an iterator in `union` for empty.
+        # A set, because torch's compiler (2.13) treats an iterator passed to `union` as empty.
         return trainable | {self._get_variable_index(v) for v in variables}
 
     def finalize_variable_values(self, var_list):
-        """Ends a training as the base class does, unless a step of `fit` on JAX has failed."""
+        """Replaces weights by averages, and warns, at the end of `fit`, as the base class does.
+
+        It does nothing if a step of `fit` on JAX has failed, which leaves variables without arrays.
+        """
         if not host.is_deleted(self._iterations):
             super().finalize_variable_values(var_list)
 
     def _rate_in_config(self):
-        """Returns the learning rate as Keras's config has it."""
+        """Returns the learning rate as `get_config` of Keras has it: a number or a config."""
         rate = self._learning_rate
         has_number = self._user_rate is not None and isinstance(rate, keras.Variable)
-        if has_number and host.is_deleted(rate):  # as a `fit` that has failed on JAX leaves it
+        if has_number and host.is_deleted(rate):  # a failed `fit` on JAX leaves it without value
             return self._user_rate
         return keras.optimizers.Optimizer.get_config(self)["learning_rate"]
 
@@ -270,11 +277,11 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
 
     @property
     def variables(self):
-        """Keras's list of variables; on JAX, those that record trust ratios follow."""
+        """Keras's list of variables; on JAX, the variables that record trust ratios follow."""
         keras_variables = super().variables
         if self._hides_trust_ratios or not self._storage or keras.backend.backend() != "jax":
             return keras_variables
-        # A step on JAX can change only the variables that it is handed.
+        # On JAX, Keras passes these variables to the compiled step, which can change no others.
         return [*keras_variables, *self._storage.vectors()]
 
     _model_variables_moving_average = averages.swappable_averages
@@ -293,12 +300,12 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
         return grads
 
     def clip_aggregated(self, gradients):
-        """Clips the aggregated gradients as Keras does, in their own precision."""
+        """Returns the aggregated gradients, clipped as Keras does it, in their own dtypes."""
         max_norm = self.global_clipnorm
         if not max_norm:
             return super()._clip_gradients(gradients)
-        # seam: Keras 3.15.1. Keras's `clip_by_global_norm` uses `ops.minimum`, which on torch
-        # rounds float64 to float32.
+        # seam: behaviour of Keras 3.15.1. Its `clip_by_global_norm` is not called, because it uses
+        # `ops.minimum`, which on torch rounds float64 to float32.
         norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
         scale = max_norm * clip_to_bounds(ops, 1.0 / norm, (0.0, 1.0 / max_norm)) + (norm - norm)
         return [gradient * scale for gradient in gradients]
@@ -308,7 +315,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
 
     def _get_current_learning_rate(self):
         """Returns the learning rate of the next step."""
-        # A schedule is read at the number of optimizer steps; Keras reads it at micro-batches.
+        # A schedule gets the number of optimizer steps; Keras would pass that of micro-batches.
         if isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             return self._learning_rate(self.iterations)
         return super()._get_current_learning_rate()

@@ -21,8 +21,9 @@ def split_pairs(grads, variables):
         grads, variables: Lists of one length. None stands for a missing gradient.
 
     Returns:
-        The pairs of a gradient and a variable to overwrite; then, for all other variables, the list
-        of gradients, None among them, and the list of variables.
+        First, the pairs (gradient, variable) of the variables to overwrite. Second, for all other
+        variables, a pair: the list of their gradients, some of which may be None, and the list of
+        the variables.
     """
     pairs = list(zip(grads, variables, strict=True))
     overwriting_pairs = [(g, v) for g, v in pairs if g is not None and is_overwritten(v)]
@@ -34,7 +35,7 @@ def overwrite(optimizer, pairs, is_update, is_taken):
     """Overwrites variables with the largest of their "gradients" in an update.
 
     Args:
-        optimizer: The optimizer, whose step has been taken or skipped.
+        optimizer: The optimizer, which has already taken or skipped its step.
         pairs: Pairs of a gradient of this replica, and a variable.
         is_update: A scalar, whether this was the last micro-batch of an update.
         is_taken: A scalar, whether the update has changed weights.
@@ -59,7 +60,7 @@ def overwrite(optimizer, pairs, is_update, is_taken):
 
 
 def _assign_on_replicas(optimizer, variables, values):
-    """Assigns values that are the same on every replica."""
+    """Assigns to each variable a value that is the same on every replica."""
     if keras.backend.backend() == "tensorflow":
         from tf_lamb.tensorflow import replicas
 

@@ -1,10 +1,10 @@
 """Compares several processes that train one model, and gathers arrays that are split over them.
 
 This is for JAX alone. The processes exchange texts through the key-value store of JAX's
-coordination service, not by collective operations. Those hang, or end the process, if one process
-sends something that the others do not expect.
+coordination service, not by collective operations. Collective operations hang, or end the process,
+if one process sends something that the others do not expect.
 
-Seam: `jax._src.distributed.global_state.client` (JAX 0.10.2), the store.
+Seam (private API of JAX 0.10.2): `jax._src.distributed.global_state.client`, the key-value store.
 """
 
 import contextlib
@@ -18,17 +18,22 @@ from tf_lamb.api.variables import names_of
 from tf_lamb.core.messages import differences_text
 from tf_lamb.keras import seams, sharding
 
-TIMEOUT_SECONDS = 600  # to wait for another process, which may have to read and write files
+# How long to wait for another process. It is long because that process may read or write files.
+TIMEOUT_SECONDS = 600
 _key_numbers = itertools.count()
 
 
 def mesh_process_ids():
-    """Returns the numbers of the processes whose devices are in the mesh."""
+    """Returns the numbers of the processes whose devices are in the mesh of the distribution.
+
+    With one process, or without a distribution, the result is [0].
+    """
     if not sharding.is_distributed():
         return [0]
     import jax
 
-    # One process may have a mesh of a larger machine, to compile for it without its devices.
+    # A process may only compile for a larger machine. Its mesh then has devices that seem to belong
+    # to other processes, which do not run.
     if jax.process_count() == 1:
         return [0]
     mesh = keras.distribution.distribution().device_mesh.backend_mesh
@@ -38,9 +43,8 @@ def mesh_process_ids():
 def run_in_first_process(function):
     """Calls a function in the first process alone, and returns its result in every process.
 
-    The other processes wait until the function has returned. It runs without the distribution,
-    because under one Keras's saving makes variables, which all processes would have to make
-    together.
+    The other processes wait until the function has returned. It runs without a distribution. Under
+    a distribution Keras's saving makes variables, which all processes would have to make together.
 
     Args:
         function: A function without arguments, whose result JSON can hold.
@@ -77,8 +81,8 @@ def check_agreement(subject, make_texts):
     """Raises an error in every process if a text that should be equal in all of them differs.
 
     Args:
-        subject: What is compared, for the message.
-        make_texts: A function that returns the texts of this process, name -> text. It is not
+        subject: A description of what is compared, for the message.
+        make_texts: A function that returns a dict of the texts of this process by name. It is not
             called if there is only one process.
 
     Raises:
@@ -116,7 +120,8 @@ def _store():
     """
     from jax._src import distributed
 
-    # A TPU's runtime knows its machines, so JAX may run on several of them without this client.
+    # On TPUs JAX may run on several machines without this client, because the TPU runtime itself
+    # connects them.
     if (store := distributed.global_state.client) is None:
         raise RuntimeError(
             "There are several processes that cannot talk to each other: call keras.distribution."
@@ -153,8 +158,8 @@ def _wait_for_text(store, key, seconds):
 def check_same_optimizer(optimizer, variables):
     """Raises if the processes build different optimizers, or begin with different weights.
 
-    It also makes `fit` compare the first batch of each epoch. With batches of different sizes, the
-    processes would wait for each other for ever.
+    It also makes `fit` compare the shape of the first batch of each epoch. With batches of
+    different sizes, the processes would wait for each other for ever.
 
     Args:
         optimizer: The optimizer that is built.
@@ -166,14 +171,15 @@ def check_same_optimizer(optimizer, variables):
     check_agreement(
         f"the optimizer {optimizer.name}", lambda: _compared_texts(optimizer, variables)
     )
-    # No other function gets a batch from `fit` before a computation that needs all processes.
+    # The comparison is put into `get_data_layout`, because `fit` gives a batch to no other function
+    # before it begins a computation in which all processes have to take part.
     distribution = keras.distribution.distribution()
     if len(mesh_process_ids()) > 1 and "get_data_layout" not in vars(distribution):
         seams.use_data_layout(distribution, _with_comparison(distribution.get_data_layout))
 
 
 def _with_comparison(get_data_layout):
-    """Wraps `get_data_layout`, to compare between processes the shape that it gets."""
+    """Wraps `get_data_layout`, to compare the shape that it gets in all processes."""
 
     def get_compared_layout(shape):
         check_agreement("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})
@@ -183,9 +189,10 @@ def _with_comparison(get_data_layout):
 
 
 def _compared_texts(optimizer, variables):
-    """Returns what has to be equal in all processes, name -> text.
+    """Returns a dict, by name, of texts that have to be equal in all processes.
 
-    These are the mesh, the optimizer's config, and the dtype, shape and checksum of each variable.
+    They describe the mesh, the optimizer's config, and the dtype, shape and checksum of each
+    variable. A variable that is split over devices has no checksum.
     """
     mesh = keras.distribution.distribution().device_mesh
     texts = {"the mesh": f"{list(mesh.axis_names)} of {list(mesh.shape)}"}

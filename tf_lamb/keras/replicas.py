@@ -1,10 +1,10 @@
 """Computes a gradient for each replica, in Keras's own `fit` on JAX.
 
-Keras gives XLA the loss of the whole batch, and XLA sums its gradient over the devices, for every
-micro-batch. Here, a replica is a device of the data axis: each computes the gradient of its own
-part of the batch, and these gradients are not summed yet.
+In Keras, XLA computes the gradient of the loss of the whole batch, and sums it over the devices in
+every micro-batch. Here, each device of the data axis is a replica. It computes the gradient of its
+own part of the batch, and the gradients of the replicas are summed later, once per update.
 
-Seams into Keras 3 (3.15.1), all in this file:
+Seams (uses of private API) of Keras 3 (3.15.1), all in this file:
     `Trainer.compute_loss_and_updates`, `_update_metrics_variables`: of the JAX backend, as its own
         `train_step` calls them.
     `Trainer._compile_loss`: its metrics, one for each output, are updated as the loss is computed.
@@ -20,11 +20,13 @@ from tf_lamb.keras import host, seams, sharding
 from tf_lamb.keras.measured import MeasuringOptimizer
 from tf_lamb.keras.optimizer import LayerwiseOptimizer
 
-GOLDEN_RATIO = 0x9E3779B9  # 2^32 over the golden ratio: its multiples, as seeds, lie far apart
+# 2^32 divided by the golden ratio. Its multiples, modulo 2^32, lie far apart, so they are used as
+# offsets of seeds.
+GOLDEN_RATIO = 0x9E3779B9
 
 
 def seed_state_ids(model):
-    """Returns the ids of the variables that are states of random generators."""
+    """Returns the `id` of each variable that holds the state of a random generator of the model."""
     return {
         id(generator.state)
         for layer in model._flatten_layers()
@@ -52,15 +54,15 @@ def per_replica(model: keras.Model) -> keras.Model:
 
     Returns:
         The same model. The setting survives a second `compile` with the same optimizer. After a
-        `compile` with another one, `fit` warns, and sums the gradients at every micro-batch. Then,
-        and for a loaded model, call the function again.
+        `compile` with another optimizer, `fit` warns, and sums the gradients at every micro-batch.
+        In that case, and for a loaded model, call the function again.
 
     Raises:
         ValueError: If no distribution is set; if the model is not compiled, overrides `train_step`,
             or has an optimizer of another package; or if that optimizer is built and was set to
-            another number of replicas. A `MeasureNoise` or `AdaScale` that is built before the call
-            of this function is set to one replica. `fit` raises the error if the number of devices
-            does not divide the batch.
+            another number of replicas. That includes a `MeasureNoise` or `AdaScale` that was built
+            before this call, because it is set to one replica. `fit` raises a ValueError if the
+            number of devices does not divide the batch.
 
     Example:
 
@@ -85,7 +87,7 @@ def per_replica(model: keras.Model) -> keras.Model:
             "tf_lamb, or leave per_replica() out."
         )
     measuring = unwrapped(model.optimizer, MeasuringOptimizer)
-    if measuring._replicas != replicas:  # equal if a second compile has left it in force
+    if measuring._replicas != replicas:  # they are equal if this function was called before
         if measuring.built and (measuring is not inner or inner._replicas > 1):
             raise ValueError(
                 f"{measuring.name} is built, for {measuring._replicas} replicas: call "
@@ -108,20 +110,20 @@ def _train_step(model, state, data):
 
     Args:
         model: The model.
-        state: The values of its trainable and its non-trainable variables, of the optimizer's and
-            of the metrics' variables.
+        state: Four lists of values: of the model's trainable variables, of its non-trainable ones,
+            of the optimizer's variables, and of the metrics' variables.
         data: The batch.
 
     Returns:
-        The logs and the new state.
+        The logs, a dict; and the new state, in the form of `state`.
     """
     weights, non_trainable, optimizer_variables, metrics = state
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     loss, predictions, non_trainable, metrics, gradients = per_replica_gradients(
         model, weights, non_trainable, optimizer_variables, metrics, (x, y, sample_weight)
     )
-    # This is a warning, because an error in a step would lose the weights: Keras has taken them
-    # out of the model's variables by now.
+    # This is a warning and not an error. An error would lose the weights, because Keras has taken
+    # them out of the model's variables by now.
     if getattr(unwrapped(model.optimizer, MeasuringOptimizer), "_replicas", 1) == 1:
         if sharding.data_axis("per_replica()")[2] > 1 and not _has_temporary_optimizer(model):
             warn(
@@ -140,9 +142,9 @@ def _train_step(model, state, data):
 
 
 def _has_temporary_optimizer(model):
-    """Returns whether the model has another optimizer for a time, as in a search for a rate.
+    """Returns whether the model has another optimizer for a time, as during `find_rate`.
 
-    The optimizer of `compile` is then one for which `per_replica` was called.
+    That is so if `per_replica` was called for the optimizer that `compile` got.
     """
     compiled_optimizer = model._compile_config.config["optimizer"]
     return getattr(unwrapped(compiled_optimizer, MeasuringOptimizer), "_replicas", 1) > 1
@@ -161,8 +163,9 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
 
     Returns:
         The loss; the predictions; the new values of the non-trainable variables and of the metrics'
-        variables; and the gradients, with the replicas along a first axis. The "gradient" of an
-        overwritten variable, its next value, has no such axis: it is the maximum over replicas.
+        variables; and the gradients, with the replicas along a first axis. A variable such as the
+        scale of a float8 layer has its next value as "gradient". That is the maximum over replicas,
+        without an axis of replicas.
 
     Raises:
         ValueError: If the devices do not divide the batch.
@@ -177,12 +180,15 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
                 f"`fit` a batch_size that {n} divides, and leave out a last one that is smaller."
             )
     seed_ids = seed_state_ids(model)
-    # The "gradients" of these variables of float8 layers are their next values.
+    # True for the scales and histories of float8 layers, whose "gradients" are their next values.
     are_next_values = [is_overwritten(v) for v in model.trainable_variables]
     are_seeds = [id(v) in seed_ids for v in model.non_trainable_variables]
 
     def compute_replica(weights, non_trainable, optimizer_variables, metrics, data):
-        """Computes the results of one replica, from its part of `data` and from whole variables."""
+        """Computes the results of one replica from its part of `data`.
+
+        It gets the other arguments whole, as every replica does.
+        """
         # This offset is added to the seeds of this replica, so that replicas draw different random
         # numbers, and subtracted after the step.
         seed_offset = jax.numpy.uint32(GOLDEN_RATIO) * jax.lax.axis_index(axis).astype("uint32")
@@ -205,7 +211,8 @@ def per_replica_gradients(model, weights, non_trainable, optimizer_variables, me
         return jax.lax.pmean(loss, axis), predictions, non_trainable, metrics, gradients
 
     split_spec, replicated_spec = jax.P(axis), jax.P()
-    # `check_vma=True` refuses a layer's loop over values that only at first are equal on replicas.
+    # `check_vma=True` would refuse layers with a loop (such as RNNs), whose carried values are
+    # equal on all replicas at first and differ later.
     return jax.shard_map(
         compute_replica,
         mesh=distribution.device_mesh.backend_mesh, axis_names={axis}, check_vma=False,
@@ -248,14 +255,18 @@ def loss_and_gradients(model, axis, weights, non_trainable, optimizer_variables,
     loss_metrics = getattr(model._compile_loss, "metrics", ())
     loss_variables = {id(v) for metric in loss_metrics for v in metric.variables}
     metrics = [
-        old + jax.lax.psum(new - old, axis) if id(v) in loss_variables else old  # metrics are sums
+        # A metric's variables are sums, so the increments of the replicas add up.
+        old + jax.lax.psum(new - old, axis) if id(v) in loss_variables else old
         for v, old, new in zip(model.metrics_variables, metrics, new_metrics, strict=True)
     ]
     return (scaled_loss, (loss, predictions, non_trainable, metrics)), gradients
 
 
 def _mean_over_replicas(value, axis):
-    """Returns the mean over replicas; an integer is a count, the same on each, and stays."""
+    """Returns the mean of a value over replicas.
+
+    An integer is returned as it is, because it is a count that is equal on all replicas.
+    """
     import jax
 
     return jax.lax.pmean(value, axis) if keras.backend.is_float_dtype(value.dtype) else value

@@ -17,7 +17,10 @@ def _registered(cls):
 
 
 class _Schedule(Schedule, keras.optimizers.schedules.LearningRateSchedule):
-    """Joins Keras's class of schedules with `Schedule`, and gives that functions of Keras 3."""
+    """Joins Keras's class of schedules with `Schedule`.
+
+    It sets the members in which Keras 3 and tf_keras differ.
+    """
 
     _base_schedule = keras.optimizers.schedules.LearningRateSchedule
     _xp = ops
@@ -34,7 +37,8 @@ class Warmup(schedules.Warmup, _Schedule): ...
 class Stages(schedules.Stages, _Schedule): ...
 
 
-# Recipes and Model Garden's settings make the schedules below; users take Keras's own classes.
+# The schedules below are made by recipes and from Model Garden's settings. They are private,
+# because users have Keras's own classes for them.
 @_registered
 class _Constant(schedules._Constant, _Schedule): ...
 

@@ -1,8 +1,9 @@
 """Replaces parts of Keras 3, and methods of a user's models, layers and optimizers in Keras 3.
 
-`api/seams.py` does so where Keras 3 and tf_keras are alike; no other module does. The first
-optimizer of this package that is made calls `install`, which changes Keras's classes for good. The
-other public functions change single objects, or change something for the time of a `with` block.
+`api/seams.py` does the same where Keras 3 and tf_keras are alike. No other module replaces anything
+of Keras 3. The first optimizer of this package that a process makes calls `install`, which changes
+Keras's classes for the rest of the process. The other public functions change single objects, or
+change something for the time of a `with` block.
 """
 
 import contextlib
@@ -23,33 +24,37 @@ from tf_lamb.keras import arrays, host, sharding
 
 @functools.cache
 def install():
-    """Changes Keras's `LossScaleOptimizer`, `Model` and `MultiOptimizer`, at its first call.
+    """Replaces methods of Keras's `LossScaleOptimizer`, `Model` and `MultiOptimizer`.
 
-    A `LossScaleOptimizer` around an optimizer of another package works as before.
+    Only the first call does so. A `LossScaleOptimizer` around an optimizer of another package works
+    as before.
 
     Keras's `LossScaleOptimizer` drops a batch (with accumulation, a micro-batch) whose gradients
     are not finite, without a call of the optimizer inside. Around an optimizer such as LAMB, it now
-    passes every batch on. The optimizer inside skips the update and counts it, and the loss scale
-    changes by the outcome of the update.
+    passes every batch on. The optimizer inside skips an update that is not finite, and counts it.
+    It also lowers or raises the loss scale after each update.
 
-    These members of the wrapper (Keras 3.12.0 to 3.15.1) are replaced or used:
+    These members of `LossScaleOptimizer` (Keras 3.12.0 to 3.15.1) are replaced or used:
 
     `build`, `apply`, `stateless_apply`, `dynamic_scale`, `step_counter`: `stateless_apply` becomes
     that of Keras's base class, which calls `apply`.
 
     `save_own_variables`, `load_own_variables`: Keras's versions save and load the variables of the
-    optimizer inside with those of the wrapper, by position, so that our optimizer could not refuse
-    a state that does not fit. In files of earlier versions, the wrapper's variables come first.
+    optimizer inside with those of the wrapper, by position. With them an optimizer of this package
+    could not refuse a state that does not fit. In files of earlier versions, the wrapper's
+    variables come first.
 
     `set_weights`: Keras's version sets only the wrapper's own variables from the weights in HDF5.
 
-    `Model._setattr_hook` also records the model that `compile` gives an optimizer to, so that the
-    optimizer knows whose variables it trains. A patch of `compile` itself would come too late for
-    the first optimizer: `install` runs while the arguments of `compile` are evaluated.
+    `Model._setattr_hook` is replaced by a hook that also records to which model `compile` assigns
+    an optimizer. So the place in that model is known for each variable that the optimizer trains. A
+    patch of `compile` itself would come too late for the first optimizer, because `install` runs
+    while the arguments of `compile` are evaluated.
 
-    `__init__` and `build` of `MultiOptimizer` (Keras 3.15.1), after which it has its optimizers,
-    also give these different names, by `Variable._path`, too. If two of ours had one name, two
-    variables would have one path, and `get_state_tree` would refuse the model.
+    `__init__` and `build` of `MultiOptimizer` (Keras 3.15.1) also give its optimizers different
+    names, and change the paths of their variables (`Variable._path`) accordingly. If two optimizers
+    of this package had the same name, two variables would have the same path, and `get_state_tree`
+    would refuse the model.
     """
     keras.Model._setattr_hook = _recording_model(keras.Model._setattr_hook)
     wrapper = keras.optimizers.LossScaleOptimizer
@@ -92,7 +97,10 @@ def _with_distinct_names(method):
 
 
 def _rename(optimizer, used_names):
-    """Adds a number to the name of an optimizer if the name is taken, also in variables' paths."""
+    """Adds a number to the name of an optimizer if the name is in `used_names`.
+
+    The paths of the optimizer's variables get the new name, too.
+    """
     old_name = optimizer.name
     names = (f"{old_name}_{i}" if i else old_name for i in itertools.count())
     optimizer.name = next(name for name in names if name not in used_names)
@@ -105,7 +113,7 @@ def _rename(optimizer, used_names):
 
 
 def _recording_model(setattr_hook):
-    """Wraps the hook, to record the model that an optimizer is assigned to."""
+    """Wraps `Model._setattr_hook`, to record the model to which an optimizer is assigned."""
 
     def method(model, name, value):
         if name == "optimizer":
@@ -116,7 +124,7 @@ def _recording_model(setattr_hook):
 
 
 def _with_scale_control(build):
-    """Wraps `build` of the wrapper, to have the optimizer inside change the loss scale."""
+    """Wraps `LossScaleOptimizer.build`, to let the optimizer inside change the loss scale."""
 
     def method(wrapper, variables):
         unwrapped(wrapper)._follow_loss_scale(
@@ -128,7 +136,10 @@ def _with_scale_control(build):
 
 
 def _with_model_check(stateless_apply):
-    """Wraps `stateless_apply`, to check first that `fit` trains the model of the build."""
+    """Wraps `LossScaleOptimizer.stateless_apply`, to check the model first.
+
+    An error is raised if `fit` trains another model than the optimizer inside was built for.
+    """
 
     def method(wrapper, *arguments):
         host.check_model(wrapper.inner_optimizer)
@@ -138,9 +149,9 @@ def _with_model_check(stateless_apply):
 
 
 def _apply_unscaled(wrapper, grads, trainable_variables=None):
-    """Replaces `apply` of the wrapper: divides gradients by the loss scale, and passes them on.
+    """Replaces `LossScaleOptimizer.apply`: divides gradients by the loss scale, and passes them on.
 
-    The optimizer inside gets them even if they are not finite; it then skips the update.
+    The optimizer inside gets gradients even if they are not finite; then it skips the update.
     """
     if not wrapper.built:
         with keras.name_scope(wrapper.name):
@@ -171,27 +182,34 @@ def _change_scale(wrapper, is_update, overflows):
     scale.assign(ops.where(is_update, old_scale * ops.cast(factor, old_scale.dtype), old_scale))
 
 
-# The variables of a `LossScaleOptimizer` that are saved. Its learning rate is not, because the
-# optimizer inside saves it.
+# The variables of a `LossScaleOptimizer` that are saved. Its learning rate is left out, because it
+# is that of the optimizer inside, which saves it.
 _SCALE_VARIABLES = ("step_counter", "dynamic_scale")
 
 
 def _save_scale(wrapper, store):
-    """Replaces `save_own_variables` of the wrapper: saves the loss scale's variables by name."""
+    """Replaces `LossScaleOptimizer.save_own_variables`: saves the loss scale's variables by name.
+
+    An optimizer that is not built has none.
+    """
     if wrapper.built:
         for name in _SCALE_VARIABLES:
             store[name] = arrays.to_numpy(getattr(wrapper, name))
 
 
 def _load_scale(wrapper, store):
-    """Replaces `load_own_variables` of the wrapper: loads the loss scale's variables."""
+    """Replaces `LossScaleOptimizer.load_own_variables`: loads the loss scale's variables by name.
+
+    In files of earlier versions it finds them by position.
+    """
     if not wrapper.built:
         return
     variables, keys = wrapper._variables, list(store.keys())
     for name in _SCALE_VARIABLES:
         variable = getattr(wrapper, name)
-        # Files of earlier versions have all variables under their positions. One that has no more
-        # than the wrapper has was saved before the build, so there is no loss scale to load.
+        # Files of earlier versions have the wrapper's variables, and after them those of the
+        # optimizer inside, under their positions. A file with no more variables than the wrapper
+        # has now was saved before the build, so it has no loss scale to load.
         if name not in keys:
             name = str(next(i for i, candidate in enumerate(variables) if candidate is variable))
         if name in _SCALE_VARIABLES or len(keys) > len(variables):
@@ -199,7 +217,10 @@ def _load_scale(wrapper, store):
 
 
 def _set_all_weights(wrapper, weights):
-    """Replaces `set_weights` of the wrapper: sets its variables, then those of the one inside."""
+    """Replaces `LossScaleOptimizer.set_weights`, which would set the wrapper's variables alone.
+
+    The first weights are for the variables of the wrapper, the others for the optimizer inside.
+    """
     keras.optimizers.Optimizer.set_weights(wrapper, weights)
     wrapper.inner_optimizer.set_weights(weights[len(wrapper._variables) :])
 
@@ -207,9 +228,9 @@ def _set_all_weights(wrapper, weights):
 def disable_sum_over_replicas(optimizer):
     """Keeps one of Keras's own optimizers from summing gradients over replicas.
 
-    `MeasureNoise` and `AdaScale` around it have summed them already.
+    The wrapper `MeasureNoise` or `AdaScale` around it has summed them already.
 
-    Seam (Keras 3.12.0 to 3.15.1): `_all_reduce_sum_gradients`.
+    Seam (private API of Keras 3.12.0 to 3.15.1): `_all_reduce_sum_gradients`.
     """
     optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
 
@@ -225,11 +246,14 @@ def use_train_step(model, train_step):
 
 
 def use_data_layout(distribution, get_data_layout):
-    """Makes `fit` ask a function for the layout of each epoch's first batch (Keras 3.15.1).
+    """Replaces the method by which `fit` asks for the layout of a batch (Keras 3.15.1).
+
+    `fit` calls it for the first batch of each epoch.
 
     Args:
-        distribution: The distribution in force.
-        get_data_layout: The function: shape of an array of the batch -> layout.
+        distribution: The `keras.distribution` that is set.
+        get_data_layout: The new function. It gets the shape of an array of the batch, and returns
+            the layout.
     """
     distribution.get_data_layout = get_data_layout
 
@@ -237,7 +261,7 @@ def use_data_layout(distribution, get_data_layout):
 def hide_trust_ratios(optimizer, wrapper):
     """Keeps a wrapper from saving the recorded trust ratios of its optimizer (Keras 3.15.1).
 
-    They are among the variables of the optimizer, which the wrapper saves and loads.
+    On JAX they are among the variables of the optimizer, which the wrapper would save and load.
 
     Args:
         optimizer: The optimizer.
@@ -261,12 +285,13 @@ def hide_trust_ratios(optimizer, wrapper):
 
 @contextlib.contextmanager
 def lora_unmerged(model):
-    """Has layers with LoRA saved and loaded unmerged, in a `with` block.
+    """Makes Keras save and load kernel and LoRA factors of a layer apart, in a `with` block.
 
-    Keras would merge the factors of LoRA into the kernel, although the factors go on training.
+    Otherwise Keras would save the kernel with the factors merged into it. A backup needs them
+    apart, because training continues with the factors.
 
-    Seams (Keras 3.15.1): `_flatten_layers`; Keras calls a `save_own_variables` and a
-    `load_own_variables` that are set on a layer object.
+    Seams (uses of private API of Keras 3.15.1): `_flatten_layers`; Keras calls a
+    `save_own_variables` and a `load_own_variables` that are set on a layer object.
     """
     layers = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
     methods = keras.layers.Layer.save_own_variables, keras.layers.Layer.load_own_variables
@@ -283,8 +308,8 @@ def lora_unmerged(model):
 def allow_missing_parts():
     """Lets `test_on_batch` take a batch without sample weights or targets, in a `with` block.
 
-    This is for training under a distribution. There `_distribute_data` of the JAX backend of Keras
-    3.12.0 fails, because it reads the shape of None; that of 3.15.1 does not.
+    It is needed under a `keras.distribution`. `_distribute_data` of the JAX backend fails in Keras
+    3.12.0, because it reads the shape of a missing part, which is None. In 3.15.1 it does not.
     """
     if keras.backend.backend() != "jax" or not sharding.is_distributed():
         yield
@@ -309,7 +334,7 @@ def allow_missing_parts():
 def put_array(variable, array):
     """Sets the array of a variable, without the checks of `assign`.
 
-    Seam (Keras 3.15.1): `_value`.
+    Seam (private API of Keras 3.15.1): `_value`.
 
     Args:
         variable: The variable.

@@ -1,10 +1,12 @@
 """Splits the arrays of an update over the mesh of `keras.distribution`, on JAX alone.
 
 With `shard_update`, each device of the data axis stores a share of the arrays that the optimizer
-keeps for a variable, and computes that share of the update (Xu et al., arXiv 2004.13336). Gradients
-of replicas that are not summed yet have one more axis in front, which is split along the data axis.
+keeps for a variable, and computes that share of the update (Xu et al., arXiv 2004.13336). With
+`per_replica`, the gradients of all replicas are stacked on a first axis, which is split along the
+data axis.
 
-Seam into Keras 3 (3.12.0 to 3.15.1): `Variable._layout`, which is None without a distribution.
+Seam (private API) of Keras 3 (3.12.0 to 3.15.1): `Variable._layout`, which is None without a
+distribution.
 """
 
 import math
@@ -15,7 +17,9 @@ from keras.distribution import TensorLayout
 from tf_lamb.api.variables import is_overwritten, names_of, path_of
 from tf_lamb.core.messages import warn
 
-_WARNED_FRACTION = 0.01  # fraction of all parameters from which a variable is worth a warning
+# A variable that cannot be split causes a warning if it has more than this fraction of all
+# parameters.
+_WARNED_FRACTION = 0.01
 
 
 def is_distributed():
@@ -24,10 +28,10 @@ def is_distributed():
 
 
 def data_axis(caller):
-    """Returns the distribution that is set, and the name and number of devices of its data axis.
+    """Returns the distribution that is set, the name of its data axis, and its number of devices.
 
     Args:
-        caller: What needs the distribution, for the message.
+        caller: The function or argument that needs the distribution, for the message.
 
     Raises:
         ValueError: If no distribution is set, or Keras does not run on JAX.
@@ -48,7 +52,8 @@ def data_axis(caller):
 def axes_of(variable):
     """Returns, for each axis of a variable, the axis of the mesh that splits it, or None."""
     layout = getattr(variable, "_layout", None)
-    spec = getattr(layout, "axes", None) or getattr(layout, "spec", None)  # of Keras, or of JAX
+    # The layout is a `TensorLayout` of Keras, which has `axes`, or a sharding of JAX, with `spec`.
+    spec = getattr(layout, "axes", None) or getattr(layout, "spec", None)
     axes = list(spec or ())
     return axes + [None] * (len(variable.shape) - len(axes))
 
@@ -61,10 +66,10 @@ def is_split(variables):
 def check_whole(variables, name):
     """Raises if a variable is split over devices on torch.
 
-    There, Keras 3.16 makes a `DTensor` of each variable that `ModelParallel` splits, and torch's
-    FSDP makes one of every weight. Whatever reads the value of a weight, such as the plan, would
-    have to gather it in all processes. With `DataParallel` variables are plain tensors, and their
-    gradients are summed before the step.
+    On torch, Keras 3.16 makes a `DTensor` of each variable that `ModelParallel` splits, and torch's
+    FSDP makes one of every weight. The optimizer does not support these, because it would have to
+    gather a weight from all processes wherever it reads its value. With `DataParallel` variables
+    are plain tensors, and their gradients are summed before the step.
 
     Args:
         variables: The variables to build for.
@@ -76,7 +81,7 @@ def check_whole(variables, name):
     if keras.backend.backend() != "torch":
         return
     for variable in variables:
-        if hasattr(variable.value, "placements"):  # `DTensor` has them, and nothing else in torch
+        if hasattr(variable.value, "placements"):  # only torch's `DTensor` has this attribute
             raise ValueError(
                 f"{name} takes whole variables on torch, and {path_of(variable)!r} is a DTensor, "
                 "whose parts may lie in several processes: set keras.distribution.DataParallel() "
@@ -87,7 +92,8 @@ def check_whole(variables, name):
 class Shares:
     """Makes the layouts of `shard_update`, which split one axis of an array along the data axis.
 
-    It is the first axis whose length the number of devices divides.
+    The axis is the first one whose length is a multiple of the number of devices and that the
+    model does not split already.
 
     Args:
         variables: All variables that the optimizer is built for.
@@ -109,6 +115,9 @@ class Shares:
         Args:
             unshared: The variables that cannot be split.
             variables: All variables.
+
+        Raises:
+            ValueError: If no variable can be split, and there are several devices.
         """
         if len(unshared) == len(variables) and self._device_count > 1:
             raise ValueError(
@@ -149,14 +158,16 @@ class Shares:
 
 
 def _split_first_axis(shape, axes, name, device_count):
-    """Splits the first possible axis of an array along the data axis, unless one is split already.
+    """Returns how to split an array along the data axis of the mesh.
+
+    It splits the first axis that is not split yet and whose length the devices divide. If an axis
+    is already split along the data axis, nothing changes.
 
     Args:
         shape: The shape of the array.
-        axes: For each of its axes, the axis of the mesh that splits it, or None.
+        axes: For each axis of the array, the axis of the mesh that splits it, or None.
         name: The name of the data axis.
-        device_count: The number of devices of that axis. It has to divide the length of the axis
-            that is split.
+        device_count: The number of devices of the data axis.
 
     Returns:
         The new `axes`.
@@ -176,7 +187,10 @@ def replicated_layout(rank):
 
 
 def is_on_cpus():
-    """Returns whether the mesh is of CPUs; it may be that of another machine, to compile for."""
+    """Returns whether the devices of the mesh are CPUs.
+
+    They may be devices of another machine, for which this process only compiles.
+    """
     return "cpu" in str(keras.distribution.distribution().device_mesh.devices.flat[0]).lower()
 
 
@@ -186,16 +200,16 @@ def device_count():
 
 
 def distribute_stacks(function, is_shared):
-    """Wraps a function of stacked matrices, to have each device work on some of the matrices.
+    """Wraps a function of stacked matrices, so that each device works on some of the matrices.
 
-    These are the devices of the data axis. A matrix is whole on its device, so no product is split,
-    and none is computed twice. Each result is exchanged once. Zeros are appended to a stack until
-    the number of devices divides it.
+    The devices are those of the data axis. Each matrix is whole on one device, so no product is
+    split or computed twice. Each result is sent to the other devices once. The stack is padded with
+    zeros to a multiple of the number of devices.
 
     Args:
         function: The function of stacks, see `core/stacks.py`.
-        is_shared: Whether each device stores a share of every matrix, of arguments and results. If
-            not, it stores all of them whole.
+        is_shared: Whether each device stores a share of every matrix, in the arguments as well as
+            in the results. If not, each device stores every matrix whole.
     """
     distribution, name, device_count = data_axis("a stack")
 
@@ -217,8 +231,8 @@ def distribute_stacks(function, is_shared):
             padded = keras.ops.pad(
                 stack, [(0, -matrix_count % device_count), *[(0, 0)] * rest_rank]
             )
-            # It first gets the layout in which it is stored. Otherwise XLA would split matrices
-            # that are whole on a device, to exchange their parts.
+            # The stack first gets the layout in which its matrices are stored. Otherwise XLA would
+            # split matrices that are whole on every device, to exchange their parts.
             return distribute(distribute_as_stored(padded), [name, *[None] * rest_rank])
 
         return [
@@ -237,15 +251,16 @@ def layout_and_shape(variable, name, shape, shares, replicas):
         name: The name of the array, such as "m", or "gradient_accumulator", as Keras has it.
         shape: The shape of the array; None is that of the variable.
         shares: The `Shares` of the optimizer; None without `shard_update`.
-        replicas: The number of replicas whose gradients come stacked; 1 if they are summed.
+        replicas: The number of replicas whose gradients are stacked on a first axis; 1 if gradients
+            are already summed over replicas.
 
     Returns:
-        The layout, None without a distribution, and the shape.
+        A pair: the layout, which is None without a distribution; and the shape.
     """
     layout = getattr(variable, "_layout", None)
     if is_overwritten(variable):
-        pass  # only the largest value of its micro-batches is kept, whole on each device
-    elif replicas > 1 and name == "gradient_accumulator":  # seam: as Keras names it
+        pass  # its accumulator is a maximum, not a sum, so it stays whole on each device
+    elif replicas > 1 and name == "gradient_accumulator":  # seam: the name that Keras gives it
         return per_replica_layout(variable), (replicas, *variable.shape)
     elif shares:
         layout = shares.layout(variable, shape)
@@ -268,7 +283,7 @@ def convert_gradient_sums(accumulator, part, value):
 
     Args:
         accumulator: The accumulator of this optimizer.
-        part: The `named.Part` of the variable whose gradients it adds up.
+        part: The `named.Part` of the variable whose gradients are added up in `accumulator`.
         value: The saved array.
 
     Returns:
@@ -289,7 +304,7 @@ def convert_gradient_sums(accumulator, part, value):
 
 
 def with_layout_of(variable, array):
-    """Returns an array, laid out as a variable is.
+    """Returns an array with the sharding of a variable.
 
     Args:
         variable: The variable.
@@ -300,15 +315,17 @@ def with_layout_of(variable, array):
 
 
 def gather_shares(variable, shares, scalar):
-    """Gathers the shares of a variable's new value.
+    """Gathers the shares of a variable's new value, and returns it in the variable's layout.
 
-    If a collective operation writes into a donated variable itself, libtpu copies the old value
-    before the operation, and the new value after it. On TPUs, a zero is added to prevent that.
+    On TPUs, a zero is added to the gathered array. Without the addition, the gathering would write
+    directly into the donated buffer of the variable, and libtpu would copy the old value before it
+    and the new value after it.
 
     Args:
-        variable: The variable, which has the layout of the result.
+        variable: The variable.
         shares: The new value, of which each device has a share.
-        scalar: Any scalar that is an argument of the compiled program; the zero is made from it.
+        scalar: Any scalar that is an argument of the compiled program. The zero is computed from
+            it, so that XLA cannot remove the addition.
     """
     import jax
 
@@ -316,7 +333,9 @@ def gather_shares(variable, shares, scalar):
     if not isinstance(scalar, jax.core.Tracer):
         return array
 
-    def opaque_zero(scalar):  # XLA cannot know that it is 0 before it has the scalar
+    # The result is 0, because `bits` or `~bits` has a sign bit of 0. XLA does not find that out, so
+    # it does not remove the addition.
+    def opaque_zero(scalar):
         bits = jax.lax.bitcast_convert_type(scalar.astype("float32"), "int32")
         return ((bits >> 31) & (~bits >> 31)).astype(array.dtype)
 

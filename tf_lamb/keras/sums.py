@@ -1,6 +1,7 @@
 """Sums gradients over replicas, on TensorFlow alone.
 
-Seams into Keras 3 (3.15.1): `_distribution_strategy`, `_all_reduce_sum_gradients`.
+Seams (uses of private API) of Keras 3 (3.15.1): `_distribution_strategy`,
+`_all_reduce_sum_gradients`.
 """
 
 from tf_lamb.keras import arrays
@@ -14,7 +15,8 @@ def accumulate(optimizer, gradients, accumulators):
     Args:
         optimizer: The optimizer.
         gradients: The gradients of this replica.
-        accumulators: Their accumulators.
+        accumulators: For each gradient the variable to add it to, which every replica has a copy
+            of.
     """
     from tf_lamb.tensorflow import replicas
 
@@ -26,15 +28,17 @@ def accumulate(optimizer, gradients, accumulators):
 
 
 def aggregate(optimizer, gradients, accumulators):
-    """Sums gradients over replicas, or adds them to accumulators.
+    """Sums gradients over replicas; with gradient accumulation, adds them to accumulators instead.
+
+    It does neither if a wrapper such as `MeasureNoise` has already done so.
 
     Args:
         optimizer: The optimizer.
         gradients: The gradients of this replica.
-        accumulators: Their accumulators; empty without accumulation.
+        accumulators: The accumulator of each gradient; empty without accumulation.
 
     Returns:
-        The sums over replicas; [] with accumulation, where the accumulators hold the gradients.
+        The sums over replicas; [] with accumulation, where the update reads the accumulators.
     """
     if optimizer.gradient_accumulation_steps:
         if not optimizer.gradients_are_gathered:

@@ -11,7 +11,7 @@ from tf_lamb.keras import arrays
 
 
 class Buffer:
-    """Wraps a buffer of a torch module, so that a search can read and assign it like a variable.
+    """Wraps a buffer of a torch module, so that `find_rate` can read and assign it like a variable.
 
     Args:
         module: The module.
@@ -23,15 +23,16 @@ class Buffer:
 
     def __init__(self, module, name):
         self._module, self._name = module, name
-        self.identity = id(module), name  # by name, as the module may replace the tensor
+        # The name, and not the id of the tensor, because the module may replace the tensor.
+        self.identity = id(module), name
 
     @property
     def value(self):
-        """The tensor."""
+        """The tensor that the module has as this buffer now."""
         return self._module.get_buffer(self._name)
 
     def assign(self, value):
-        """Copies a value into the tensor, because other objects may hold the tensor, too."""
+        """Copies a value into the tensor in place, because other objects may refer to it."""
         import torch
 
         with torch.no_grad():
@@ -39,11 +40,12 @@ class Buffer:
 
 
 def unlisted_state(model):
-    """Returns the state of a model that training may change and `model.variables` does not list.
+    """Returns a list of the state that training may change and `model.variables` does not have.
 
-    That is `tf.Variable`s on TensorFlow, a `Buffer` for each buffer on torch, and nothing on JAX.
+    On TensorFlow these are `tf.Variable`s, on torch a `Buffer` for each buffer of a module. On JAX
+    the list is empty.
     """
-    # seam: Keras 3.15.1. No public walk reaches layers inside of layers.
+    # seam: private API of Keras 3.15.1. No public function lists the layers inside of layers.
     layers = model._flatten_layers()
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

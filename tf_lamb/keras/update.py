@@ -18,10 +18,10 @@ from tf_lamb.keras import arrays, host, sharding
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Chooses between the new values of a step and the old ones, which a skipped step keeps.
+    """Chooses between new and old values of variables, so that a skipped step changes nothing.
 
-    A skipped step is computed, too. If a branch of the program left it out, XLA would copy all
-    variables into that branch.
+    A skipped step is computed like any other one. If a branch of the program left it out, XLA would
+    copy all variables into that branch.
 
     Attributes:
         is_due: A boolean scalar, whether new values are chosen. Defaults to None: always.
@@ -30,7 +30,7 @@ class Choice:
     is_due: Any = None
 
     def choose(self, new, old):
-        """Returns the new value if it is due, else the old one.
+        """Returns the new value if `is_due` is true, else the old one.
 
         Args:
             new: The new value.
@@ -41,7 +41,7 @@ class Choice:
         )
 
     def assign(self, variable, value):
-        """Assigns the new value to a variable if it is due.
+        """Assigns the new value to a variable if `is_due` is true.
 
         Args:
             variable: The variable.
@@ -50,7 +50,7 @@ class Choice:
         variable.assign(self.choose(value, variable.value))
 
     def __and__(self, is_due):
-        """Returns a `Choice` of new values only where `is_due`, a boolean scalar, is true, too."""
+        """Returns a `Choice` of new values only if `is_due`, a boolean scalar, is true as well."""
         return Choice(is_due if self.is_due is None else self.is_due & is_due)
 
 
@@ -62,23 +62,26 @@ class Update(step.Update):
     """Applies one rule to many variables.
 
     Attributes:
-        is_shared: Whether each device works on its share of every variable.
-        distributes_stacks: Whether each device works on some of the stacked matrices.
+        is_shared: Whether each device computes a share of the update of every variable, as
+            `shard_update` asks for. Defaults to False.
+        distributes_stacks: Whether each device works on some of the stacked matrices. Defaults to
+            False.
     """
 
     is_shared: bool = False
     distributes_stacks: bool = False
 
     # In the order in which they run:
-    #   __call__          reads the scalars, adds the micro-batch up, and counts at the end
-    #   _step_if_due      takes the step in a branch of the program, if it may not be due
+    #   __call__          reads the scalars, adds the gradients to the accumulators, and counts the
+    #                     step at the end
+    #   _step_if_due      takes the step only if this micro-batch ends an update
     #   _apply_if_finite  sums over replicas and checks the gradients; a step that is skipped is
     #                     computed, but its results are not assigned (`Choice`)
     #   _apply            clips, and runs the rule of each layer, matrices of one shape together
     #   _step             runs the rule of one layer.
 
     def __call__(self, plan, state, scalars, count, gradients):
-        """Takes a micro-batch, and a step if it ends an update; see the base class.
+        """Takes in a micro-batch, and takes a step if it ends an update; see the base class.
 
         Args:
             plan: The layers of the plan.
@@ -117,8 +120,9 @@ class Update(step.Update):
     def _with_layout_of_weight(gradient, weight):
         """Returns a gradient with the sharding of its weight, before each device takes its share.
 
-        If XLA sees only the sharding into shares, it may also compute the gradient in shares, and
-        then gathers its inputs, such as the gradient of a vocabulary's logits, on every device.
+        Without this step XLA may compute the gradient itself in shares. To do so, it gathers the
+        inputs of that computation, such as the gradient of a vocabulary's logits, on every device.
+        A gradient with an axis of replicas is returned as it is.
         """
         is_per_replica = len(gradient.shape) > len(weight.shape)
         return gradient if is_per_replica else sharding.with_layout_of(weight, gradient)
@@ -141,7 +145,12 @@ class Update(step.Update):
         return totals
 
     def _apply_if_finite(self, plan, gradients, *, state, scalars):
-        """Takes one step; returns which gradients are finite, and whether their norm is a spike."""
+        """Takes one step, unless a gradient is not finite or the norm of all is a spike.
+
+        Returns:
+            A boolean vector, which gradients are finite; and a boolean scalar, whether the norm is
+            a spike.
+        """
         gradients = [
             self._aggregate(g, stored, scalars)
             for g, stored in zip(gradients, state.stored, strict=True)
@@ -175,9 +184,11 @@ class Update(step.Update):
         return is_spike
 
     def _aggregate(self, gradient, stored, scalars):
-        """Returns the gradient for the rule: the sum over replicas, the mean over micro-batches.
+        """Returns the gradient that the rule gets.
 
-        If devices work on shares, it is sharded as the slots are.
+        It is the sum over replicas of the mean over micro-batches.
+
+        With `is_shared`, it has the sharding of the slots.
         """
         if len(gradient.shape) > len(stored.weight.shape):
             gradient = ops.sum(gradient, axis=0)
@@ -186,11 +197,11 @@ class Update(step.Update):
         return self._as_share(gradient, stored)
 
     def _as_share(self, array, stored):
-        """Returns an array of a weight's shape; if devices work on shares, sharded as its slots."""
+        """Returns an array in the shape of a weight; with `is_shared`, sharded as its slots are."""
         return self._with_layout_of(stored.slots[0], array) if stored.slots else array
 
     def _with_layout_of(self, variable, array):
-        """Returns an array with the sharding of a variable, if devices work on shares."""
+        """Returns an array; with `is_shared`, it gets the sharding of a variable."""
         return sharding.with_layout_of(variable, array) if self.is_shared else array
 
     def _changed_variables(self, state):
@@ -202,7 +213,7 @@ class Update(step.Update):
         return list({id(v): v for v in variables if v is not None}.values())
 
     def _step_if_due(self, is_due, apply, state, result_without_step):
-        """Takes the step if it is due; in a branch of the program if one is being traced.
+        """Takes the step if it is due. While a program is traced, the step becomes a branch of it.
 
         Args:
             is_due: Whether the step is due, a boolean scalar.
@@ -217,11 +228,12 @@ class Update(step.Update):
             return apply() if due_value else result_without_step
         variables = self._changed_variables(state)
 
-        def run_step():  # returns values, because a branch on JAX cannot assign to variables
+        # It returns the new values, because a branch of a JAX program cannot assign to variables.
+        def run_step():
             with keras.StatelessScope([(v, v.value) for v in variables]) as scope:
                 result = apply()
-            # They get their layout inside the branch. After it, XLA would gather shares even if no
-            # step is due.
+            # The values get their layout inside the branch. After the branch, XLA would gather the
+            # shares in every micro-batch, even if no step is due.
             values = (self._with_layout_of(v, scope.get_current_value(v)) for v in variables)
             return result, list(values)
 
@@ -239,7 +251,8 @@ class Update(step.Update):
             is_skipped: Whether the step is skipped, a boolean scalar.
             is_finite: Whether each gradient is finite, a boolean vector.
             state: The `State` of the update.
-            scalars: The `Scalars`. Nothing is raised while a loss scale is searched.
+            scalars: The `Scalars`. If `may_overflow` is true, nothing is raised, because a dynamic
+                loss scale may be the cause.
             paths: The paths of the variables, in the order of `is_finite`.
         """
         (counter,) = state.skipped
@@ -294,12 +307,16 @@ class Update(step.Update):
             stacks.run_single(arrays, self._step(layer, gradients, state, scalars, ALWAYS))
 
     def _step(self, layer, gradients, state, scalars, choice):
-        """Runs the rule for one layer, as a generator that `stacks.run_batched` runs."""
+        """Runs the rule for one layer, and assigns the results that `choice` chooses.
+
+        It is a generator, so that `stacks.run_batched` can compute matrices of one shape together.
+        """
         stored, observed = state.of_layer(layer)
         has_gradient = step.which_have_gradients(ops, layer, gradients)
         if layer.may_rest:
             choice &= ops.any(ops.stack(has_gradient))
-        # With `is_shared`, a device works on its share of each weight, as it stores one of slots.
+        # With `is_shared`, a device works on its share of each weight, because it stores only that
+        # share of the slots.
         shares = [entry._replace(weight=self._as_share(entry.weight, entry)) for entry in stored]
         new_entries = yield from step.step(
             arrays, self.rule, layer.treatments, gradients, shares,
@@ -309,7 +326,8 @@ class Update(step.Update):
         )  # fmt: skip
         for stored_entry, share, new_entry in zip(stored, shares, new_entries, strict=True):
             chosen = select_stored(choice.choose, new_entry, share)
-            # The weight is gathered as late as possible, after the choice.
+            # The new or the old weight is chosen before the shares are gathered, because then each
+            # device computes the choice for its share only.
             weight = self._as_share(chosen.weight, stored_entry)
             if self.is_shared:
                 weight = sharding.gather_shares(stored_entry.weight, weight, scalars.lr)
@@ -317,7 +335,7 @@ class Update(step.Update):
 
 
 def make_update(rule, jit_compile, variables, is_shared, arguments):
-    """Makes the update of the backend.
+    """Makes the object that applies updates on the present backend.
 
     Args:
         rule: The `Rule` of the optimizer.
@@ -335,7 +353,8 @@ def make_update(rule, jit_compile, variables, is_shared, arguments):
         return TensorFlowUpdate(
             jit_compile=jit_compile, gains_by_xla=rule.gains_by_xla, **arguments
         )
-    # XLA would gather a stack of matrices that are split over devices in several ways.
+    # Matrices that the model splits over devices are not stacked. They may be split along different
+    # axes, and XLA would then gather the whole stack on every device.
     may_stack = not sharding.is_split(variables)
     distributes_stacks = (
         may_stack and sharding.device_count() > 1 and (is_shared or rule.gains_by_sharding)
