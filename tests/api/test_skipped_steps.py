@@ -84,3 +84,46 @@ def test_the_first_fit_after_a_load_says_so_too(frontend):
     other.optimizer.load_own_variables(store)
     with pytest.warns(UserWarning, match="it: fit has changed no weight.* 3 have come"):
         fit(other, 2)
+
+
+def skipping(frontend, **arguments):
+    """Returns a model of one layer, compiled with a LAMB whose slots are there."""
+    host, ours = FRONTENDS[frontend]
+    model = host.Sequential([host.layers.Input((3,)), host.layers.Dense(1)])
+    optimizer = ours.LAMB(0.01, name="it", **arguments)
+    model.compile(optimizer, "mse", run_eagerly=BACKEND == "tensorflow")
+    optimizer.build(model.trainable_variables)
+    return model
+
+
+def loaded(frontend, trained, **arguments):
+    """Returns a second such model, which has loaded the state of the first one's optimizer."""
+    other = skipping(frontend, **arguments)
+    trained.optimizer.save_own_variables(store := {})
+    other.optimizer.load_own_variables(store)
+    return other
+
+
+@every_frontend
+def test_a_resumed_run_does_not_warn_of_steps_that_were_skipped_before(frontend):
+    trained = skipping(frontend)
+    with pytest.warns(UserWarning, match="it: of 1 steps, 1 have been skipped"):
+        trained.fit(BAD, np.ones((4, 1)), batch_size=4, verbose=0)
+    other = loaded(frontend, trained)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(other, 2)
+    assert other.optimizer.skipped_steps == 1
+
+
+@every_frontend
+def test_a_resumed_run_does_not_warn_of_spikes_that_were_skipped_before(frontend):
+    trained = skipping(frontend, on_spike=[4, 6.0])
+    fit(trained, 8)
+    with pytest.warns(UserWarning, match="1 have been skipped because .* a spike"):
+        trained.fit(np.full((4, 3), 1e4), np.ones((4, 1)), batch_size=4, verbose=0)
+    other = loaded(frontend, trained, on_spike=[4, 6.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(other, 2)
+    assert other.optimizer.spiked_steps == 1

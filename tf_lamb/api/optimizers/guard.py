@@ -72,10 +72,9 @@ class Guard:
             else None
         )
         self.skip_counter: Any = None
-        self._reported_skips = 0  # the number of skipped steps at the last `warn_at_end`
-        self._reported_spikes = 0  # the number of spikes at the last `warn_at_end`
-        # Counted at the last load or end of `fit`: the steps taken, and the steps taken or skipped.
-        self._steps_at_start = self._attempts_at_start = 0
+        # Counted at the last load or end of `fit`: the steps taken, the steps skipped as non-finite
+        # and the steps skipped as spikes.
+        self._steps_at_start = self._skips_at_start = self._spikes_at_start = 0
 
     def follow_loss_scale(self, move_scale: Callable, scale: Callable) -> None:
         """Turns on the check for non-finite gradients, by which a dynamic loss scale moves.
@@ -156,33 +155,31 @@ class Guard:
             find_nonfinite_weights: A function that returns the names of the weights that are not
                 finite.
         """
-        attempts = self._attempts_at_start
+        start = self._steps_at_start, self._skips_at_start, self._spikes_at_start
         self._warn_if_skipped(steps, find_nonfinite_weights)
         self._warn_if_spiked(steps)
         self.record_start(steps)
-        if self._attempts_at_start == attempts:
+        if start == (self._steps_at_start, self._skips_at_start, self._spikes_at_start):
             warn_if_waiting(self._name, waiting, micro_batches)
 
     def record_start(self, steps: int):
-        """Records the steps so far as the start of the next `fit`.
+        """Records the steps so far, taken and skipped, as the start of the next `fit`.
 
         It is called after a load and at the end of each `fit`.
 
         Args:
             steps: The optimizer steps taken so far.
         """
-        self._steps_at_start, self._attempts_at_start = (
-            steps,
-            steps + self.skip_count + self.spike_count,
-        )
+        self._steps_at_start = steps
+        self._skips_at_start, self._spikes_at_start = self.skip_count, self.spike_count
 
     def _warn_if_skipped(self, steps, find_nonfinite_weights):
-        """Warns if the number of skipped steps has changed since the last call.
+        """Warns if steps were skipped as non-finite since the last load or end of `fit`.
 
         It does not warn if the loss scale may be the cause and `fit` took other steps.
         """
         skip_count = self.skip_count
-        if skip_count != self._reported_skips and not (
+        if skip_count != self._skips_at_start and not (
             self.is_searching() and steps > self._steps_at_start
         ):
             cause = self.advice if find_nonfinite_weights() else f"{ALL_FINITE_TEXT} {self.advice}"
@@ -192,12 +189,11 @@ class Guard:
                 "the callback tf_lamb.StopOnDivergence() ends a run where they are many. "
                 f"{cause}"
             )
-        self._reported_skips = skip_count
 
     def _warn_if_spiked(self, steps):
-        """Warns if the number of steps skipped as spikes has changed since the last call."""
+        """Warns if steps were skipped as spikes since the last load or end of `fit`."""
         spike_count = self.spike_count
-        if spike_count != self._reported_spikes:
+        if spike_count != self._spikes_at_start:
             warn(
                 f"{self._name}: of {steps + self.skip_count + spike_count:,} steps, "
                 f"{spike_count:,} have been skipped because their gradient was a spike: longer "
@@ -205,7 +201,6 @@ class Guard:
                 "deviations. If they are many, raise the deviations in on_spike, or lower the "
                 "learning rate."
             )
-        self._reported_spikes = spike_count
 
 
 def nonfinite_names(
