@@ -1,10 +1,13 @@
 """Large-batch training for TensorFlow and Keras.
 
-`tf_lamb.LAMB` is an optimizer of the Keras that `tf.keras` names: Keras 3, or `tf_keras` where
-`TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` and `tf_lamb.tf_keras.LAMB` name one of the two.
+`tf_lamb.LAMB` is an optimizer for the Keras that `tf.keras` refers to: Keras 3, or tf_keras if the
+environment variable `TF_USE_LEGACY_KERAS` is set. `tf_lamb.keras.LAMB` is always for Keras 3, and
+`tf_lamb.tf_keras.LAMB` is always for tf_keras.
+
 `import tf_lamb` loads no framework: Keras is loaded at the first use of a name that needs it. If
-Keras or tf_keras is imported before `tf_lamb`, its `load_model` knows the classes of this package.
-Otherwise write `import tf_lamb.keras`, or `import tf_lamb.tf_keras`, before you call `load_model`.
+you import Keras or tf_keras before `tf_lamb`, the `load_model` of that Keras knows the classes of
+this package. Otherwise write `import tf_lamb.keras`, or `import tf_lamb.tf_keras`, before you call
+`load_model`.
 """
 
 import contextlib
@@ -57,10 +60,10 @@ __all__ = [
     "describe", "find_batch", "find_rate", "fit_stages", "layer_decay", "migrate", "optimizer_of",
     "recipes", "replace_batch_normalization", "rules", "schedules",
 ]  # fmt: skip
-# Not in `__all__`: `from tf_lamb import *` shall not replace the user's own `keras`, nor load a
-# framework that is not installed.
+# These are not in `__all__`, so that `from tf_lamb import *` neither replaces the user's own
+# `keras` nor loads a framework that is not installed.
 _SUBPACKAGES = {"core", "keras", "model_garden", "tensorflow", "tf_keras"}
-# Names that only one of the two frontends has -> that frontend.
+# Name that only one of the subpackages `keras` and `tf_keras` has -> that subpackage.
 _KERAS_3_NAMES = {"per_replica": "keras"}
 
 
@@ -90,10 +93,10 @@ if not TYPE_CHECKING:  # so that a type checker reports a name that does not exi
         raise AttributeError(f"module 'tf_lamb' has no attribute {name!r}{hint}")
 
 
-# The recipes in `core` use these modules, and `core` must not import them. So it gets functions
-# that load them at the first use.
+# The recipes in `core` use the modules `schedules` and `plots`, but `core` must not import modules
+# outside of `core`. So it gets functions that load these modules at the first use.
 core.provide(
-    schedules=lambda: sys.modules[__name__].schedules,  # those of the Keras that `tf.keras` names
+    schedules=lambda: sys.modules[__name__].schedules,  # for the Keras that `tf.keras` is
     plots=lambda: importlib.import_module("tf_lamb.api.plots"),
 )
 
@@ -105,5 +108,7 @@ def __dir__():
 
 for _framework in ("keras", "tf_keras"):
     if _framework in sys.modules:
-        with contextlib.suppress(ImportError):  # Keras without a backend raises when it is used
+        # An ImportError, such as that of a Keras without a backend, is not raised here but at the
+        # first use of a name that needs Keras.
+        with contextlib.suppress(ImportError):
             importlib.import_module(f"tf_lamb.{_framework}")

@@ -1,7 +1,8 @@
-"""Contains the framework-independent part of what `tf_lamb.keras` and `tf_lamb.tf_keras` share.
+"""Contains the framework-independent code that `tf_lamb.keras` and `tf_lamb.tf_keras` share.
 
-A class here has the signature, the docstring and the behaviour that needs no framework. Both
-packages derive a class of the same name from it, and from a class of their Keras:
+A class here has the signature, the docstring and all behaviour that needs no framework. Each of the
+two packages derives its public class of the same name from it and from a base class of its own
+Keras. For example, with `lamb.LAMB` from this package:
 
     class LAMB(lamb.LAMB, LayerwiseOptimizer): ...
 """

@@ -12,12 +12,13 @@ WEIGHT_NAMES = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
 class PartwiseNormalization:
-    """Changes how Keras's `BatchNormalization` normalizes in training; weights and names stay.
+    """Changes how Keras's `BatchNormalization` normalizes in training, but no weight and no name.
 
-    A mixin that stands before the `BatchNormalization` of Keras 3 or tf_keras among the bases.
+    It is a mixin: a subclass lists it before the `BatchNormalization` of Keras 3 or tf_keras among
+    its bases, and defines `_normalize`.
     """
 
-    if TYPE_CHECKING:  # the class of Keras and the frontend define these
+    if TYPE_CHECKING:  # Keras's class and the subclasses define these
         _xp: Any
         name: str
         axis: Any
@@ -41,13 +42,13 @@ class PartwiseNormalization:
 
     @classmethod
     def _check(cls, axis=-1, synchronized=False, renorm=False, **others):
-        """Raises ValueError for arguments of `BatchNormalization` that do not go with groups."""
+        """Raises ValueError for arguments with which parts of a batch cannot be normalized."""
         normalization.check_layer_arguments(
             cls.__name__, axis=axis, synchronized=synchronized, renorm=renorm
         )
 
     def _train(self, inputs, mask):
-        """Returns the outputs of a batch in training."""
+        """Returns the normalized batch in training; raises ValueError if there is a mask."""
         if mask is not None:
             raise ValueError(
                 f"{self.name}: {type(self).__name__} takes no mask, because its parts would be of "
@@ -75,7 +76,7 @@ class PartwiseNormalization:
         )
 
     def _assign_averages(self, averages, prefix=""):
-        """Assigns the new moving mean and variance; `prefix` is that of `_weights`."""
+        """Assigns a new moving mean and variance; `prefix` begins their names, as in `_weights`."""
         for name, value in zip(("moving_mean", "moving_variance"), averages, strict=True):
             self._assign(getattr(self, prefix + name), value)
 
@@ -90,9 +91,9 @@ class GhostBatchNormalization(PartwiseNormalization):
 
     Evaluation, the weights and their names are the same as in `BatchNormalization`. A group is
     always on one replica. Statistics are computed in float32 at least, also in mixed precision. The
-    moving variance averages the variance of each group, a mean of n squares; tf_keras's fused
-    kernel averages n/(n - 1) times it. A batch with non-finite statistics does not change the
-    moving averages.
+    moving variance averages the variances of groups, whose divisor is n for n values; in tf_keras's
+    fused kernel it is n - 1. A batch with non-finite statistics does not
+    change the moving averages.
 
     Args:
         group_size: The number of examples in a group; it must divide the number of examples on one
@@ -126,12 +127,12 @@ class GhostBatchNormalization(PartwiseNormalization):
         self.group_size = group_size
 
     def call(self, inputs, training=None, mask=None):
-        """Normalizes each group by its own statistics in training; else as `BatchNormalization`.
+        """Returns the normalized inputs: by statistics of each group in training, else as Keras.
 
         Args:
             inputs: The examples, with the batch as the first axis.
-            training: Whether to normalize with statistics of the groups. Defaults to None: as Keras
-                decides.
+            training: Whether to normalize with statistics of the groups. Defaults to None: Keras
+                decides; in `fit` it is True.
             mask: Must be None in training. Defaults to None.
 
         Raises:
@@ -154,8 +155,9 @@ class GhostBatchNormalization(PartwiseNormalization):
         """
         if batch is not None:
             normalization.check_batch(self.name, batch, self.group_size)
-        # An assertion would not do, because XLA drops it. If the groups do not divide the batch,
-        # the operations fail anyway, and the error shows the name of this scope.
+        # An unknown batch size cannot be checked by an assertion, because XLA drops assertions. If
+        # groups do not divide the batch, an operation inside the scope fails. Its error message
+        # contains the name of the scope, which tells the reason.
         with self._op_scope(f"group_size_{self.group_size}_must_divide_the_batch"):
             y, *averages = normalization.train(
                 self._xp, x, self._weights(x), group_size=self.group_size, **self._norm_kwargs()
@@ -182,7 +184,7 @@ def replace_batch_normalization(model: Model, group_size: int) -> Model:
         group_size: The examples of one group.
 
     Returns:
-        The same model.
+        `model` itself.
 
     Raises:
         ValueError, TypeError: for a model without batch normalization, or with one that is
@@ -217,8 +219,9 @@ def replaceable_batch_norms(model: Any, cls: type) -> list:
         ValueError, TypeError: if there is none, or if one of them cannot be replaced.
     """
     host_class = frontends.of(model).host.layers.BatchNormalization
-    # seam: Keras 3.15.1, tf_keras 2.20.1. No public function of both visits layers inside of
-    # layers. Keyed by id, because a model may hold a layer twice.
+    # seam: Keras 3.15.1, tf_keras 2.20.1. `_flatten_layers` is private, but no public function that
+    # both have visits layers inside layers. The dict is keyed by id, because a model may hold a
+    # layer twice.
     layers = {id(layer): layer for layer in model._flatten_layers()}.values()
     replaceable = [layer for layer in layers if type(layer) in (host_class, cls)]
     if not replaceable:

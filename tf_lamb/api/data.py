@@ -10,10 +10,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Attributes of the classes whose rows cannot be taken: in this order SciPy's sparse matrices,
-# TensorFlow's sparse tensors and ragged tensors, and JAX's sparse arrays.
+# Attributes by which arrays are recognized whose rows cannot be taken. In this order, they belong
+# to SciPy's sparse matrices, TensorFlow's sparse tensors and ragged tensors, and JAX's sparse
+# arrays.
 SPARSE_ATTRIBUTES = "nnz", "dense_shape", "nested_row_splits", "nse"
-PASS_BATCH_SIZE = 4096  # examples of a batch in a pass over arrays
+PASS_BATCH_SIZE = 4096  # number of examples in a batch of `Arrays.one_pass`
 
 
 def map_arrays(function: Callable, *trees: Any) -> Any:
@@ -22,7 +23,8 @@ def map_arrays(function: Callable, *trees: Any) -> Any:
     Lists become tuples, as in `fit`, and None stays None.
 
     Args:
-        function: A function that takes one array of each tree, from the same place in all trees.
+        function: A function with one argument for each tree. It gets the arrays that are at the
+            same place in the trees.
         *trees: Trees with the same structure.
     """
     first_tree = trees[0]
@@ -61,7 +63,7 @@ def checksum(tree: Any, crc: int = 0) -> int:
 
     Args:
         tree: The arrays.
-        crc: The CRC-32 of arrays that come before these. Defaults to 0, that of none.
+        crc: The CRC-32 of the arrays before these. Defaults to 0: there are none.
     """
     import numpy as np
 
@@ -107,10 +109,10 @@ def first_not_finite(batch: tuple) -> tuple[int, str, str] | None:
 
 
 def check_paired(name: str, value: Any, call: str) -> None:
-    """Checks that the targets were not passed as another argument, as by f(model, x, y).
+    """Checks that the targets y were not passed as a separate argument, as in f(model, x, y).
 
     Args:
-        name: The name of the argument after the data.
+        name: The name of the argument that follows the data.
         value: Its value.
         call: The right call, for the error.
 
@@ -122,7 +124,7 @@ def check_paired(name: str, value: Any, call: str) -> None:
 
 
 def batch_tuple(batch: Any) -> tuple:
-    """Returns a batch as a tuple (x, y, sample_weight), without parts at its end that are None."""
+    """Returns a batch as a tuple (x, y, sample_weight), without the last parts if they are None."""
     parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
     while parts[1:] and parts[-1] is None:
         parts = parts[:-1]
@@ -190,15 +192,15 @@ class Arrays:
 
     @property
     def length(self) -> int:
-        """The number of examples, held out or not."""
+        """The number of examples, including held-out ones."""
         return size_of(self._arrays)
 
     def first(self, count: int) -> tuple:
-        """Returns the first `count` examples in their order, held out or not."""
+        """Returns the first `count` examples in their order, including held-out ones."""
         return self._rows(slice(count))
 
     def one_pass(self) -> Iterator[tuple]:
-        """Yields all examples once, held out or not, in batches of `PASS_BATCH_SIZE`."""
+        """Yields all examples once, including held-out ones, in batches of `PASS_BATCH_SIZE`."""
         yield from (
             self._rows(slice(begin, begin + PASS_BATCH_SIZE))
             for begin in range(0, self.length, PASS_BATCH_SIZE)
@@ -218,7 +220,7 @@ class Arrays:
         Args:
             size: Examples of a batch.
             seed: Seed of the order.
-            examples: Is not used: a pass has all rows of the arrays that are not held out.
+            examples: Ignored: a pass has all rows of the arrays that are not held out.
         """
         import numpy as np
 
@@ -234,7 +236,8 @@ class Arrays:
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
         """Returns a function that reads one pass after another, any number of examples at a time.
 
-        The order of pass p is drawn with the seed (seed, p), so that reading can begin at any pass.
+        The order of pass number p is drawn with the seed (seed, p), so that reading can begin at
+        any pass.
 
         Args:
             start: The examples to skip, counted from the beginning of the first pass.
@@ -282,7 +285,7 @@ class Batches:
     """
 
     def __init__(self, name: str, data: Any):
-        self.is_py_dataset = hasattr(type(data), "num_batches")  # of Keras 3's PyDataset
+        self.is_py_dataset = hasattr(type(data), "num_batches")  # only Keras 3's PyDataset has it
         self._is_list = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if not self._is_list and (not hasattr(data, "__iter__") or iter(data) is data):
             raise TypeError(
@@ -293,7 +296,7 @@ class Batches:
         self._data, self._held_out = data, 0
         self._held_out_checksum: int | None = None
         self._counted_examples: int | None = (
-            None  # examples of a pass, if `count` concluded them from a few batches
+            None  # number of examples of a pass, if `count` has computed it from a few batches
         )
 
     @property
@@ -302,7 +305,7 @@ class Batches:
         return self._data
 
     def one_pass(self) -> Iterator[tuple]:
-        """Returns an iterator over the batches of one pass over the data, held out or not."""
+        """Returns an iterator over the batches of one pass, which includes held-out examples."""
         return self._read()
 
     def count(self) -> int:
@@ -321,7 +324,7 @@ class Batches:
             batches = self._data.num_batches if self.is_py_dataset else len(self._data)
         except (TypeError, NotImplementedError):
             batches = None
-        if batches is None:  # also for a PyDataset without end
+        if batches is None:  # also if a PyDataset has no end
             raise ValueError(
                 "data does not say how many examples it has: pass examples=, those of one pass."
             )
@@ -377,18 +380,19 @@ class Batches:
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
         """Returns a function that reads one pass after another, as `Arrays.stream` does.
 
-        Examples come in the order of the data. Data may shuffle themselves for each pass. So a pass
-        that is skipped whole is begun, and `on_epoch_begin` and `on_epoch_end` of the data are
-        called for it, but its batches are not read.
+        Examples come in the order of the data. Data may shuffle themselves for each new iterator,
+        or in `on_epoch_begin` or `on_epoch_end`. So if a whole pass is skipped, its iterator is
+        made and these methods are called, but its batches are not read.
 
         Args:
             start: The examples to skip, counted from the beginning of the first pass.
-            seed: Is not used: the data have their own order.
+            seed: Ignored: the data have their own order.
             examples: Examples of a pass.
         """
         first_pass, skipped = divmod(start, examples)
 
-        def as_in_fit(batch):  # inputs alone of a `PyDataset` are a tuple, unless a dict
+        def as_in_fit(batch):
+            # If a `PyDataset` yields x without targets, `fit` passes (x,) on, unless x is a dict.
             is_tuple = self.is_py_dataset and not isinstance(batch, dict)
             return batch_tuple(batch) if is_tuple or isinstance(batch, (list, tuple)) else batch
 
@@ -443,7 +447,7 @@ class Batches:
             yield batch
 
     def _notify(self, event):
-        """Calls the method of the data that is named `event`, if there is one, as `fit` does.
+        """Calls the method of the data with the name `event`, if they have it, as `fit` does.
 
         For instance, `on_epoch_end` of a `PyDataset` or `Sequence` may shuffle its batches.
         """
@@ -476,7 +480,7 @@ def _part_of_pass(begin, end, batches, is_all=False):
         begin: Examples to skip.
         end: Examples after which the pass ends; None for the end of the batches.
         batches: The batches of a whole pass.
-        is_all: Whether the batches have to end at `end`. Defaults to False.
+        is_all: Whether it is an error if the batches go on after `end`. Defaults to False.
 
     Raises:
         ValueError: if the batches end before `end`, or with `is_all` after it.
@@ -515,7 +519,7 @@ class Rebatched:
         self._buffers: list[tuple] = []
 
     def take(self, size: int) -> tuple:
-        """Returns the next `size` examples in order; fewer at the end of the data, then ()."""
+        """Returns the next `size` examples in order: fewer at the end of the data, () after it."""
         return self._split_buffer(self._fill_buffer(size), slice(size), slice(size, None))
 
     def draw(self, size: int, random: Any) -> tuple:
@@ -530,9 +534,9 @@ class Rebatched:
         return self._split_buffer(buffer, order[:size], order[size:])
 
     def _fill_buffer(self, count):
-        """Returns the buffer with `count` examples at least, or with fewer if the data end.
+        """Returns a buffer of the next examples, `count` or more of them; fewer if the data end.
 
-        It is None if the data have no batch at all.
+        It returns None if the data have no batch at all.
         """
         import numpy as np
 
@@ -550,7 +554,7 @@ class Rebatched:
         return self._buffers[0] if self._buffers else None
 
     def _split_buffer(self, buffer, taken_rows, kept_rows):
-        """Returns some rows of the buffer, and leaves others in it; () if the buffer is empty."""
+        """Returns `taken_rows` of the buffer, and keeps `kept_rows` in it; () if it is empty."""
         if buffer is None or not size_of(buffer):
             return ()
         self._buffers = [map_arrays(lambda array: array[kept_rows], buffer)]

@@ -13,7 +13,7 @@ from tf_lamb.core.depth import blocks_in_order
 from tf_lamb.core.messages import warn
 from tf_lamb.core.patterns import model_name
 
-# Patterns of the variables before the first block.
+# Patterns of the paths of the variables before the first block of an encoder.
 _EMBEDDING_PATTERNS = "embed", "(^|[_/])stem[_/]"
 
 
@@ -54,7 +54,7 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
     if not isinstance(optimizer, Layerwise):
         name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         advice = "; after the first step, ask describe() of each in model.optimizer.optimizers"
-        hint = advice if hasattr(optimizer, "optimizers") else ""  # a MultiOptimizer has parts
+        hint = advice if hasattr(optimizer, "optimizers") else ""  # a MultiOptimizer has it
         raise TypeError(
             f"describe shows the plan of tf_lamb's optimizers, and {name} has none{hint}."
         )
@@ -78,10 +78,12 @@ def describe(model: Any, print_fn: Callable[[str], Any] = print) -> None:
 
 
 def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
-    """Returns `treatments` with layer-wise learning rates, which fall from head to embeddings.
+    """Returns layer-wise learning rates, which fall from the head to the embeddings.
 
-    The learning rate of each variable is multiplied by a rate, which depends on its place in an
-    encoder of N blocks, counted from the embeddings:
+    The result is for the argument `treatments` of an optimizer of this package.
+
+    The learning rate of each variable is multiplied by a factor, called rate. It depends on the
+    place of the variable in an encoder of N blocks, which are counted from the embeddings:
 
         rate = decay^(N + 1)          embeddings, stem
                decay^(N - i)          block i = 0, ..., N - 1
@@ -93,8 +95,8 @@ def layer_decay(model: Any, decay: float) -> dict[str, dict[str, float]]:
     one sequence. The downsampling layer before a stage counts as a block, so ConvNeXtTiny has 21
     blocks. Its authors count three blocks as one, so for their `decay` pass about
     `decay ** (1 / 3)`. Embeddings are the variables with "embed" in their path, a stem those with
-    "stem". The result is a plain dict of regexes: `tf_lamb.describe` shows its effect, and you may
-    change it. The function warns if most weights keep the full rate.
+    "stem". The result is a plain dict, which you may change; `tf_lamb.describe` shows its effect.
+    The function warns if most weights keep the full rate.
 
     Args:
         model: A model of either Keras that has its variables.
@@ -165,7 +167,8 @@ def rates_by_path(paths: Sequence[str], decay: float) -> dict[str, dict[str, flo
 def _warn_if_most_keep_rate(model, treatments, sizes):
     """Warns if more than half of the weights keep the full learning rate.
 
-    A head has fewer weights than that, so the names of the blocks were probably not recognized.
+    Only the head should keep it, and a head is smaller than half of a model. So the function has
+    probably not recognized the names of the blocks.
 
     Args:
         model: The model, for its name.

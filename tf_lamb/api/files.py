@@ -11,8 +11,8 @@ from typing import IO
 def atomic_write(path: str, mode: str = "w", temporary: str | None = None) -> Iterator[IO]:
     """Opens a temporary file that replaces `path` once it is written.
 
-    After an error the old file is unchanged, and nothing of the new one is left. The folder is made
-    if need be.
+    After an error in the `with` block the old file is unchanged, and the temporary file is removed.
+    The folder is made if it does not exist.
 
     Args:
         path: The path of the file to replace, or to make.

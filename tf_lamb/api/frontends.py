@@ -1,4 +1,7 @@
-"""Registers the modules and functions for each Keras, and finds them by a model or an optimizer."""
+"""Registers the modules and functions for each Keras, and finds them by a model or an optimizer.
+
+A frontend is the part of this package for one Keras: for Keras 3, or for tf_keras.
+"""
 
 import dataclasses
 import os
@@ -15,17 +18,18 @@ class Frontend:
         optimizers: This package's module of optimizers for it.
         layers: This package's module of layers for it.
         schedules: This package's module of schedules for it.
-        devices: Model -> the number of devices that share the batch of a training step; raises
-            ValueError if several processes train the model.
-        fit_input: Model, iterator of batches, first batch -> the batches in a form that `fit`
-            reads.
-        call_on_batch: A method such as a model's `train_on_batch`, a batch -> the logs that it
-            returns.
-        migration_source: Optimizer of this Keras -> its `Source` for `migrate`; None for optimizers
-            that `migrate` cannot read.
-        checkpoints: Returns the module that reads checkpoint files. Keras 3 imports it in this
-            call only, because it needs TensorFlow.
-        unlisted: Model -> variables and buffers that training may change, and that
+        devices: Function: model -> the number of devices that share the batch of a training step.
+            It raises ValueError if several processes train the model.
+        fit_input: Function: model, iterator of batches, first batch -> the batches in a form that
+            `fit` reads.
+        call_on_batch: Function: a method of a model such as `train_on_batch`, a batch -> the logs
+            that the method returns for the batch.
+        migration_source: Function: optimizer of this Keras -> its state as a `Source` for
+            `migrate`; None for optimizers that `migrate` cannot read.
+        checkpoints: Function without arguments that returns the module that reads checkpoint
+            files. The frontend of Keras 3 imports this module in the call, because it needs
+            TensorFlow.
+        unlisted: Function: model -> the variables and buffers that training may change, but that
             `model.variables` does not list.
     """
 
@@ -54,7 +58,7 @@ def keras_of_tensorflow() -> str:
 
 
 def register(frontend: Frontend) -> None:
-    """Makes a frontend known; each frontend calls this when it is imported."""
+    """Adds a frontend to those that `of` finds; each frontend calls this when it is imported."""
     _FRONTENDS[frontend.host.__name__] = frontend
 
 

@@ -1,6 +1,7 @@
-"""Draws the rates of recipes, noise scales and trust ratios over steps, and results of searches.
+"""Draws the learning rates of recipes, noise scales, trust ratios, and the answers of searches.
 
-Curves are dicts: name in the legend -> step -> value. Plots need matplotlib.
+The searches are `find_rate` and `find_batch`. Curves are dicts: name in the legend -> step ->
+value. Plots need matplotlib.
 """
 
 import base64
@@ -25,7 +26,7 @@ def make_axes(subject: str, axes=None, rows: int = 1, is_pyplot: bool = True) ->
         subject: What is drawn, such as "a recipe", for the error.
         axes: The matplotlib `Axes` (several if `rows` > 1), or None for a new figure.
         rows: The number of axes. Defaults to 1.
-        is_pyplot: Whether a new figure is one of pyplot, which notebooks show. Defaults to True.
+        is_pyplot: Whether pyplot makes a new figure, so that notebooks show it. Defaults to True.
 
     Raises:
         ModuleNotFoundError: if matplotlib is not installed.
@@ -66,8 +67,8 @@ def label_axes(ax, ylabel: str, xlabel: str = "optimizer steps") -> None:
     Args:
         ax: The `Axes`.
         ylabel: The label of the y axis.
-        xlabel: The label of the x axis, left out where its numbers are not shown. Defaults to
-            "optimizer steps".
+        xlabel: The label of the x axis. It is left out if the axis shows no numbers, because it
+            shares them with axes below. Defaults to "optimizer steps".
     """
     from matplotlib.ticker import EngFormatter
 
@@ -78,17 +79,19 @@ def label_axes(ax, ylabel: str, xlabel: str = "optimizer steps") -> None:
 
 
 def legend(ax) -> None:
-    """Puts a legend below the axes and their label, in as many columns as fit."""
+    """Puts a legend below the axes and the label of the x axis, in as many columns as fit."""
     labels = ax.get_legend_handles_labels()[1]
     inches = ax.get_position().width * ax.figure.get_figwidth()
-    # 13 characters of 10 points fill an inch; the line beside a label takes about 7.
+    # An inch has room for 13 characters of a 10-point font. The line sample beside a label takes as
+    # much room as about 7 characters.
     most_columns = int(13 * inches) // (7 + max(map(len, labels)))
     columns = min(max(most_columns, 1), len(labels))
     placement = {
         "loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": columns,
         "borderaxespad": 3.6 if ax.get_xlabel() else 0.8,
     }  # fmt: skip
-    # Without a layout that makes room for it, a legend below the axes would be cut off.
+    # A figure without a layout engine makes no room for a legend below the axes and would cut it
+    # off, so matplotlib places the legend inside the axes.
     ax.legend(**placement if ax.figure.get_layout_engine() else {})
 
 
@@ -131,23 +134,23 @@ def draw_curves(ax, ylabel: str, curves: Curves) -> None:
 
 
 def has_points(curves: Curves) -> bool:
-    """Returns whether there is anything finite to draw."""
+    """Returns whether the curves have any finite value."""
     return any(math.isfinite(value) for curve in curves.values() for value in curve.values())
 
 
 def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
-    """Draws the noise scale over the steps, and the batch as a line.
+    """Draws the noise scale over the steps, and the batch size as a horizontal line.
 
     Args:
         curve: Step -> noise scale, in examples.
-        batch_size: The examples of an update.
+        batch_size: The number of examples of an update.
         axes: The matplotlib `Axes`. Defaults to None: those of a new figure.
 
     Returns:
         The `Axes`.
 
     Raises:
-        ValueError: if no noise scale is a number.
+        ValueError: if no noise scale is finite.
     """
     label = "noise scale"
     if undefined_count := sum(not math.isfinite(value) for value in curve.values()):
@@ -162,7 +165,9 @@ def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
 
 
 def trust_ratios(curves: Curves, axes=None, max_layers: int = 3):
-    """Draws median and range over all layers, and the layers that end farthest from the median.
+    """Draws the median and the range of all layers' trust ratios, and the ratios of some layers.
+
+    These are the layers whose last ratio is farthest from the median.
 
     Args:
         curves: Name of a layer -> step -> trust ratio.
@@ -173,7 +178,7 @@ def trust_ratios(curves: Curves, axes=None, max_layers: int = 3):
         The `Axes`.
 
     Raises:
-        ValueError: if no ratio is a number.
+        ValueError: if no ratio is finite.
     """
     (ax,) = axes_for_data("trust ratios", has_points(curves), axes)
     steps = sorted({step for curve in curves.values() for step in curve})
@@ -204,7 +209,8 @@ def _short_names(names, all_names, max_length: int = 48) -> list[str]:
 
     Args:
         names: The names to shorten.
-        all_names: The names of all layers. Path parts that all begin with are left out.
+        all_names: The names of all layers. The path parts with which all of them begin are removed
+            from `names`.
         max_length: The most characters of a name; the beginning of a longer one is cut off.
             Defaults to 48.
     """
@@ -215,7 +221,7 @@ def _short_names(names, all_names, max_length: int = 48) -> list[str]:
     ]
 
 
-# Value of `over` -> the label of the x axis, and the attribute of a recipe that is its end.
+# By the argument `over`: the label of the x axis, and the attribute of a recipe where it ends.
 _X_LABELS = {"steps": "optimizer steps", "examples": "examples"}
 _END_ATTRIBUTES = {"steps": "train_steps", "examples": "examples_seen"}
 _POINTS_PER_PIECE = 513  # points of the line between two neighbouring steps of `_breakpoints`
@@ -279,19 +285,22 @@ def _breakpoints(recipe):
 
 
 def _curve_points(recipe, over):
-    """Returns the x and the y of a recipe's line, as arrays.
+    """Computes points on the curve of a recipe's learning rate.
 
-    Each piece between two breakpoints ends one float before the next, so that a jump is drawn with
-    both of its ends.
+    Between two breakpoints, the points end at the largest float below the second breakpoint. So a
+    jump of the rate at a breakpoint has a point on either side.
 
     Args:
         recipe: The recipe.
         over: The x axis: "steps" or "examples".
+
+    Returns:
+        An array of the x values, and an array of the learning rates.
     """
     import numpy as np
 
     pieces = itertools.pairwise(_breakpoints(recipe))
-    # The points are dense at breakpoints, where a root is steep.
+    # The points are dense near breakpoints, where a rate such as a root of the step is steep.
     fractions = 0.5 - 0.5 * np.cos(np.linspace(0, np.pi, _POINTS_PER_PIECE))
     steps = np.concatenate(
         [
@@ -302,7 +311,7 @@ def _curve_points(recipe, over):
     rates = recipe.schedule(schedules).value(np, steps)
     if over == "steps":
         return steps, rates
-    # Stages differ in batch size, so examples are no multiple of steps.
+    # Stages differ in batch size, so the examples are not proportional to the steps.
     stage_ends = np.cumsum([0, *(stage.train_steps for stage in recipe.stages)])
     examples = np.cumsum([0, *(stage.examples_seen for stage in recipe.stages)])
     return np.interp(steps, stage_ends, examples), rates
@@ -341,7 +350,9 @@ def rates(answer, ax=None):
 
 
 def batches(answer, ax=None):
-    """Draws hours over the batch, a line and a band of likely hours for each number of devices.
+    """Draws the hours of training over the batch size, a curve for each number of devices.
+
+    A band around each curve shows the interval of likely hours.
 
     Args:
         answer: The answer of `find_batch`.

@@ -5,20 +5,21 @@ from typing import Any
 
 from tf_lamb.api import frontends
 
-MAX_BAR_CHARACTERS = (
-    120  # characters of Keras's bar with its colors: a line in a notebook is padded to them
-)
-# Those of the bar in a notebook, of which a saved cell may keep each.
+# The most characters of Keras's progress bar, with its color codes. In a notebook, a line that is
+# printed over the bar is padded to this length, so that it hides the whole bar.
+MAX_BAR_CHARACTERS = 120
+# How often a notebook draws the bar, and the pause between two drawings. They are limited because a
+# saved notebook may contain every drawing.
 MAX_DRAWINGS, MIN_PAUSE_SECONDS = 100, 1.0
 
 
 def can_print() -> bool:
-    """Returns whether there is a standard output: a service may have none, or have closed it."""
+    """Returns whether the process has an open standard output; a service may have none."""
     return sys.stdout is not None and not getattr(sys.stdout, "closed", False)
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Prints a line, if there is somewhere to print it.
+    """Prints a line, if the process has an open standard output.
 
     Args:
         text: The line.
@@ -28,21 +29,23 @@ def say(text: str, end: str = "\n") -> None:
         return
     try:
         print(text, end=end, flush=True)
-    except (OSError, ValueError):  # nobody reads the pipe any longer
+    except (OSError, ValueError):  # the reader of a pipe has ended
         return
 
 
 class Progress:
-    """Shows Keras's progress bar with lines of text above it; in a file, the lines alone.
+    """Shows Keras's progress bar, with lines of text above it.
 
-    It is a context manager, which fills the bar at the end of its block.
+    If the output goes to a file, only the lines of text are written. The class is a context
+    manager; a `with` block that ends without an error fills the bar.
 
     Args:
         model: A model of the Keras whose bar is shown.
-        most: The most units that can be done.
+        max_units: The largest number of units of work that can be done.
         verbose: Whether to show anything.
-        about: The expected number of units, at which the bar would be full. When they are done, the
-            bar is extended to twice as many. Defaults to None: `most`.
+        expected_units: The expected number of units, for which the bar is drawn. If more units are
+            done, the length of the bar is doubled, up to `max_units`. Defaults to None:
+            `max_units`.
         unit: The name of a unit. Defaults to "example".
     """
 
@@ -60,7 +63,7 @@ class Progress:
         self._in_terminal = can_print() and getattr(sys.stdout, "isatty", bool)()
         utils = frontends.of(model).host.utils
         is_watched = can_print() and (self._in_terminal or "ipykernel" in sys.modules)
-        # Without its interactive logging Keras would log a line for every update.
+        # If its interactive logging is off, Keras writes each update of a bar to the log as a line.
         if verbose and is_watched and utils.is_interactive_logging_enabled():
             options = {} if self._in_terminal else {"interval": MIN_PAUSE_SECONDS}
             self._bar = utils.Progbar(
@@ -72,14 +75,14 @@ class Progress:
 
     def __exit__(self, kind: Any, *error: Any) -> None:
         if kind is None and self._bar:
-            if self._done_units:  # the end may come before all is done
+            if self._done_units:  # fewer units than expected may be done
                 self._bar.target = min(self._done_units, self._bar.target)
             self._update(self._bar.target)
         elif self._bar and self._drawn_units:
-            say("")  # the error is printed below the bar
+            say("")  # ends the line of the bar, before the error is printed
 
     def add(self, units: int) -> None:
-        """Adds units that are done. The bar gets full only at the end of the block."""
+        """Counts units that are done, and draws the bar; it is full only after the `with` block."""
         if not self._bar:
             return
         self._done_units += units
@@ -91,7 +94,7 @@ class Progress:
             self._update(units_done)
 
     def say(self, line: str) -> None:
-        """Prints a line in the place of the bar; the next update draws the bar below it."""
+        """Prints a line over the bar; the next update draws the bar again, below the line."""
         if not self._verbose:
             return
         if self._bar and self._drawn_units:
@@ -99,9 +102,9 @@ class Progress:
         say(line)
 
     def _update(self, units):
-        """Draws the bar with so many units done."""
+        """Draws the bar for a number of units that are done."""
         self._drawn_units = units
         try:
             self._bar.update(units)
-        except (AttributeError, OSError, ValueError):  # the standard output is gone
+        except (AttributeError, OSError, ValueError):  # the standard output was closed
             self._bar = None

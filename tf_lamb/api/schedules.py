@@ -10,14 +10,14 @@ from tf_lamb.core import schedules
 class Schedule(schedules.Schedule):
     """Makes a schedule of `tf_lamb.core` a schedule of Keras 3 or tf_keras.
 
-    It stands before the `LearningRateSchedule` of that Keras among the base classes. A field may
-    hold one of Keras's own schedules.
+    It is a mixin: a subclass lists it before the `LearningRateSchedule` of its Keras among its
+    bases. A field of the schedule may hold one of Keras's own schedules.
     """
 
     value: Callable
-    # A frontend defines these.
-    _base_schedule: ClassVar[Any]  # the class of schedules of its Keras
-    _xp: ClassVar[Any]
+    # The subclasses for each Keras define these.
+    _base_schedule: ClassVar[Any]  # Keras's class `LearningRateSchedule`
+    _xp: ClassVar[Any]  # the array functions, with NumPy's names
     _floatx: ClassVar[Callable]
     _serialize: ClassVar[Callable]
     _deserialize: ClassVar[Callable]
@@ -30,17 +30,25 @@ class Schedule(schedules.Schedule):
         return self._xp.cast(rate, self._floatx())
 
     def checked(self, name: str, value: Any) -> Any:
-        """See base class; raises TypeError for a schedule of the other Keras.
+        """Checks the value of a field as the base class does; refuses schedules of the other Keras.
 
         Args:
             name: The name of the field, for the error.
             value: A number or a schedule.
+
+        Returns:
+            The value.
+
+        Raises:
+            TypeError: if the value is a schedule of the other Keras, or neither a rate nor a
+                schedule.
+            ValueError: if the number is out of range.
         """
         check_host(name, value, self._base_schedule)
         return super().checked(name, value)
 
     def get_config(self):
-        """Returns the fields, as JSON can hold them."""
+        """Returns the fields by name, as values that JSON can hold."""
         fields = (field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
         return {name: self._serialized(getattr(self, name)) for name in fields}
 
@@ -51,7 +59,7 @@ class Schedule(schedules.Schedule):
 
     @classmethod
     def _serialized(cls, value):
-        """Returns the value of a field as JSON can hold it; tuples become lists."""
+        """Converts the value of a field to one that JSON can hold; tuples become lists."""
         if isinstance(value, tuple):
             return [cls._serialized(element) for element in value]
         is_schedule = isinstance(value, cls._base_schedule)
@@ -59,7 +67,7 @@ class Schedule(schedules.Schedule):
 
     @classmethod
     def _deserialized(cls, value):
-        """Returns the value of a field from what `_serialized` returned."""
+        """Converts a result of `_serialized` back to the value of a field."""
         if isinstance(value, list):
             return tuple(cls._deserialized(element) for element in value)
         return cls._deserialize(arrays_to_numbers(value)) if isinstance(value, dict) else value
@@ -106,9 +114,10 @@ def to_float_scalar(xp, value):
 
 
 def check_host(name, value, host):
-    """Checks that a schedule is not one of the other Keras.
+    """Checks that a schedule belongs to this Keras, not to the other one (Keras 3 or tf_keras).
 
-    Such a schedule fails within the first step, or when it is saved.
+    A schedule of the other Keras would raise an unclear error in the first step, or when it is
+    saved.
 
     Args:
         name: The name of the argument, for the error.

@@ -1,25 +1,27 @@
-"""Replaces attributes of a user's model, layers and optimizer; only modules `seams.py` do so.
+"""Replaces attributes of a user's model, layers and optimizer, also private ones.
 
-The functions here fit Keras 3.15.1 and tf_keras 2.20.1, and change the objects that they get.
-`keras/seams.py` and `tf_keras/seams.py` have functions for one of the two, and those that change
-Keras itself for the whole process.
+A seam is a use of a framework's private API. In this package, only modules named `seams.py` replace
+attributes of a framework's objects. The functions here work with Keras 3.15.1 and with tf_keras
+2.20.1, and change the objects that are passed to them. `keras/seams.py` and `tf_keras/seams.py`
+have the functions for one of the two, and the functions that change Keras itself for the whole
+process.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-# The attributes in which a model keeps its traced functions.
+# The attributes in which a model keeps the functions that Keras has compiled for it.
 _TRACED_FUNCTIONS = ("train_function", "train_tf_function", "test_function", "predict_function")
 
 
 def drop_traced_step(model: Any) -> None:
-    """Drops the compiled training step, so that the next step is traced again, with all changes."""
+    """Deletes the compiled training step of a model, so that the next step is traced again."""
     model.train_function = None
 
 
 def drop_traced_functions(model: Any) -> None:
-    """Drops all traced functions of a model and of the models inside it."""
+    """Deletes all compiled functions of a model and of the models inside it."""
     for part in model._flatten_layers():
         for name in _TRACED_FUNCTIONS:
             if getattr(part, name, None) is not None:
@@ -40,7 +42,7 @@ def change_class(layer: Any, cls: type, settings: Mapping[str, Any]) -> None:
 
 
 def use_optimizer(model: Any, optimizer: Any, train_function: Callable | None) -> None:
-    """Gives a model another optimizer, with the training step that was compiled for it.
+    """Sets the optimizer of a model, and the training step that was compiled for this optimizer.
 
     Args:
         model: The model.
@@ -85,13 +87,14 @@ def set_initial_epoch(model: Any, epoch: int | None) -> None:
 def with_steps_per_execution(model: Any, count: int):
     """Makes `fit` in the `with` block use `steps_per_execution=count`.
 
-    Compiled functions are made for one such number, so other ones are compiled for the block.
-    Afterwards the model has its former number and functions. Keras 3 has the number in
-    `steps_per_execution`, tf_keras in the variable `_steps_per_execution`.
+    A compiled function is valid for one value of `steps_per_execution` only, so new functions are
+    compiled for the block. At its end the model gets its former value and functions again. Keras 3
+    holds the value in the attribute `steps_per_execution`, tf_keras in the variable
+    `_steps_per_execution`.
 
     Args:
         model: A compiled model.
-        count: The number of steps of an execution.
+        count: The number of training steps that one call of the compiled function runs.
     """
     is_public = hasattr(model, "steps_per_execution")
     steps_before = model.steps_per_execution if is_public else model._steps_per_execution
@@ -117,14 +120,15 @@ def with_steps_per_execution(model: Any, count: int):
 
 @contextlib.contextmanager
 def average_only_at_end(optimizer: Any, is_training_over: Callable[[], bool]):
-    """Makes each `fit` in the `with` block keep the weights at its end unless training is over.
+    """Prevents `fit` in the `with` block from replacing weights by averages too early.
 
-    With `use_ema`, the end of a `fit` overwrites the weights with their moving averages. Where
-    several calls of `fit` make up one training, only the last one must do so.
+    With `use_ema=True`, the end of each `fit` overwrites the weights with their moving averages. If
+    several calls of `fit` make up one training, only the last call must overwrite them.
 
     Args:
-        optimizer: The optimizer, whose `finalize_variable_values` is replaced meanwhile.
-        is_training_over: Returns whether training ends with the running `fit`.
+        optimizer: The optimizer. Its `finalize_variable_values` is replaced during the block.
+        is_training_over: A function that returns whether training ends with the `fit` that is
+            running.
     """
     finalize = getattr(optimizer, "finalize_variable_values", None)
     if finalize is None:
@@ -135,7 +139,7 @@ def average_only_at_end(optimizer: Any, is_training_over: Callable[[], bool]):
         if is_training_over():
             finalize(variables)
 
-    is_on_instance = "finalize_variable_values" in vars(optimizer)  # as a user may have set it
+    is_on_instance = "finalize_variable_values" in vars(optimizer)  # a user may have set it there
     optimizer.finalize_variable_values = finalize_at_end
     try:
         yield

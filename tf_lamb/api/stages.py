@@ -1,4 +1,4 @@
-"""Trains a model with a batch that grows (`fit_stages`), and checks that this is possible."""
+"""Trains a model with a batch size that grows in stages (`fit_stages`), after checks."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from tf_lamb.core.recipes.recipe import check_recipe
 # attribute `sets_learning_rate`.
 _RATE_SETTING_CALLBACKS = {"LearningRateScheduler", "ReduceLROnPlateau"}
 _RATE_TOLERANCE = 1e-5  # relative difference below which two rates in float32 count as the same
-# The error for a model that several processes train; their number takes the place of {}.
+# The error message for a model that several processes train. {} stands for their number.
 SEVERAL_PROCESSES_MESSAGE = (
     "The data are read in one process here, and {} train the model: search in one, and train each "
     "stage of a recipe by a fit of its own, on a dataset that is dealt out."
@@ -32,18 +32,20 @@ def fit_stages(
 ) -> Any:  # fmt: skip
     """Trains a compiled model with a recipe whose batch grows in stages; call it instead of `fit`.
 
-    The data are read pass after pass, as one stream of examples, and each update takes the next
-    batch, of the size of its stage. An epoch has as many examples as an epoch of `fit` with the
-    batch of the first stage, so it has fewer steps as the batch grows. The optimizer, schedules,
-    callbacks, progress bar and history continue through all stages, and a line is printed when a
-    stage begins. The training step is compiled once for each size of batch or micro-batch.
+    The data are read again and again, as one endless stream of examples. Each update takes the next
+    batch from this stream; the stage decides its size. An epoch has as many examples as an epoch of
+    `fit` with the batch size of the first stage, so it has fewer steps as the batch grows. The
+    optimizer, schedules, callbacks, progress bar and history continue through all stages, and a
+    line is printed when a stage begins. The training step is compiled once for each size of batch
+    or micro-batch.
 
     An optimizer of this package can accumulate gradients, for example with
     `gradient_accumulation_steps={0: 1, 500: 2}`: an update takes 1 micro-batch at first, and 2 from
     optimizer step 500 on. Each call of the training step then has one micro-batch.
 
-    If `on_nonfinite`, `on_spike` or the loss scale of float16 skips a step, its examples are used
-    up, but the schedule and the number of micro-batches do not advance, because they count updates.
+    If the optimizer's `on_nonfinite` or `on_spike`, or the loss scale of float16, skips a step, its
+    examples are used up, but the schedule and the number of micro-batches do not advance, because
+    they count updates.
 
     With `BackupAndRestore` among the callbacks, a training that was killed resumes after its last
     finished epoch, with the batches that would have come next. This always holds for arrays. It
@@ -69,8 +71,8 @@ def fit_stages(
     Raises:
         TypeError: if `recipe` is no recipe, or if the data can be read only once.
         ValueError: for a model that is not compiled, a batch that shrinks or is larger than all
-            examples, an optimizer that does not go with the recipe, or a callback that sets
-            the learning rate.
+            examples, an optimizer whose learning rate or micro-batches do not fit the recipe, or a
+            callback that sets the learning rate.
 
     Example:
 
@@ -110,7 +112,7 @@ def fit_stages(
     _check_callbacks(run_callbacks.callbacks)
 
     def fit(batches, steps, first_epoch, end_epoch):
-        """Trains the epochs `first_epoch` to `end_epoch` - 1, each with `steps` of the batches."""
+        """Trains the epochs `first_epoch` to `end_epoch` - 1, each with `steps` batches."""
         return model.fit(
             batches, steps_per_epoch=steps, initial_epoch=first_epoch, epochs=end_epoch,
             shuffle=False, validation_data=validation_data, callbacks=run_callbacks, verbose=0,
@@ -146,8 +148,8 @@ class WholeRun:
     Attributes:
         model: The model that is trained.
         params: The settings that Keras passes to callbacks, such as `epochs` and `steps`.
-        epochs: The epochs of the whole training.
-        epochs_done: The epochs that are done when the running `fit` ends.
+        epochs: The number of epochs of the whole training.
+        epochs_done: The number of epochs that will be done when the current `fit` ends.
     """
 
     model: Any
@@ -158,7 +160,9 @@ class WholeRun:
     _read_batches: Any = 0
 
     def begin_epoch(self, epoch: int, steps: int) -> None:
-        """Sets the epoch that the next `fit` trains, and passes its steps to callbacks if changed.
+        """Prepares the next call of `fit`, which trains one epoch.
+
+        If the number of steps has changed since the previous epoch, it is passed to the callbacks.
 
         Args:
             epoch: The number of the epoch, from 0.
@@ -170,13 +174,14 @@ class WholeRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether the training ends with the running `fit`."""
+        """Whether the training ends with the current `fit`."""
         return self.model.stop_training or self.epochs_done >= self.params["epochs"]
 
     def on_train_begin(self, logs=None):
-        """Runs the callbacks at the first `fit` only, and finds the epoch of a restored backup."""
-        # seam: tf_keras 2.20.1. For TensorBoard the counter counts all batches of a training, but
-        # each `fit` sets it to 0. So the count from the end of the previous `fit` is set again.
+        """Calls the callbacks in the first `fit` only; reads the epoch of a restored backup."""
+        # seam: tf_keras 2.20.1. TensorBoard's callback takes the private `_train_counter` for the
+        # number of batches of the whole training, but each `fit` sets it to 0. So the count from
+        # the end of the previous `fit` is set again.
         counter = getattr(self.model, "_train_counter", None)
         if self._has_begun:
             if counter is not None:
@@ -187,7 +192,7 @@ class WholeRun:
         self.epochs_done = self._restored_epochs()
 
     def on_train_end(self, logs=None):
-        """Runs the callbacks in the last `fit` only; remembers tf_keras's counter of batches."""
+        """Calls the callbacks in the last `fit` only; keeps tf_keras's count of batches."""
         if (counter := getattr(self.model, "_train_counter", None)) is not None:
             self._batch_counter = counter.numpy()
         if self.is_over:
@@ -196,10 +201,10 @@ class WholeRun:
     def _restored_epochs(self):
         """Returns the number of epochs that were done in a restored backup; 0 without a backup.
 
-        Keras 3 keeps this number in the model. It is removed there, because otherwise every later
-        `fit` would begin at this epoch.
+        Keras 3 keeps this number in the model. It is removed from the model here, because otherwise
+        every later `fit` would begin at this epoch.
         """
-        # seam: tf_keras 2.20.1, Keras 3.15.1.
+        # seam: private members of tf_keras 2.20.1 and Keras 3.15.1.
         if load := getattr(self.model, "_maybe_load_initial_counters_from_ckpt", None):
             return load(self.params["steps"], 0)[0]
         restored = self.model._initial_epoch or 0
@@ -220,12 +225,12 @@ def _print_new_stages(plan, epoch, last_printed):
     """Prints a line for each stage that trains in an epoch and was not printed before.
 
     Args:
-        plan: The `Epochs` of the training.
+        plan: The `Epochs`, which says which updates belong to which epoch.
         epoch: The number of the epoch, from 0.
         last_printed: The number of the last stage that was printed; 0 if there is none.
 
     Returns:
-        The number of the last stage that is printed by now.
+        The number of the last stage that has been printed, this call included.
     """
     end, stages = 0, plan.stages
     for number, stage in enumerate(stages, 1):
@@ -244,7 +249,7 @@ def _print_new_stages(plan, epoch, last_printed):
 
 
 def _read_batches(take_examples, calls):
-    """Returns a generator of the batches of one epoch, so that `fit` reads no example beyond it.
+    """Returns a generator of the batches of one epoch, and of no example of the next epoch.
 
     Args:
         take_examples: A function that takes a number of examples and returns the next ones.
@@ -255,7 +260,7 @@ def _read_batches(take_examples, calls):
 
 
 def _stages_of(recipe: Any, optimizer: Any) -> tuple[Stage, ...]:
-    """Returns the stages of a recipe, each with its number of micro-batches in an update.
+    """Returns the stages of a recipe, each with the number of micro-batches in its updates.
 
     Raises:
         ValueError: if the stages differ in sequence length, if a batch shrinks or cannot be divided
@@ -297,7 +302,7 @@ def _micro_batches_by_step(optimizer) -> Mapping[int, int]:
     """Returns optimizer step -> number of micro-batches in an update from this step on.
 
     Raises:
-        ValueError: for an optimizer of Keras with `gradient_accumulation_steps`.
+        ValueError: for an optimizer of Keras itself that has `gradient_accumulation_steps`.
     """
     inner = unwrapped(optimizer)
     if isinstance(inner, Layerwise):
@@ -313,7 +318,11 @@ def _micro_batches_by_step(optimizer) -> Mapping[int, int]:
 
 
 def _check_model(model: Any) -> None:
-    """Raises ValueError for a model that `fit_stages` cannot train."""
+    """Raises ValueError for a model that `fit_stages` cannot train.
+
+    The model is not compiled, or its optimizer has several learning rates, measures the noise of
+    gradients, or has made steps already.
+    """
     if getattr(model, "optimizer", None) is None:
         raise ValueError(
             "The model is not compiled: call model.compile(optimizer=..., loss=...) first, with a "
@@ -344,15 +353,15 @@ def _check_model(model: Any) -> None:
 
 
 def _check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
-    """Raises ValueError if the optimizer's learning rate is not the recipe's."""
+    """Raises ValueError if the optimizer's learning rate differs from the recipe's schedule."""
     inner = unwrapped(optimizer)
-    rate_source = inner._learning_rate  # seam: Keras 3.15.1, tf_keras 2.20.1
+    rate_source = inner._learning_rate  # seam: private; Keras 3.15.1, tf_keras 2.20.1
     end = 0
     for number, stage in enumerate(recipe.stages, 1):
         begin, end = end, end + stage.train_steps
         for step in (begin, end - 1):
             expected = float(schedule(step))
-            is_schedule = hasattr(rate_source, "get_config")  # a function takes no step
+            is_schedule = hasattr(rate_source, "get_config")  # others take no step
             rate = float(rate_source(step) if is_schedule else inner.learning_rate)
             if not math.isclose(rate, expected, rel_tol=_RATE_TOLERANCE, abs_tol=1e-12):
                 raise ValueError(
@@ -366,7 +375,7 @@ def _check_rates(recipe: Any, optimizer: Any, schedule: Any) -> None:
 def _check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
     """Checks the recipe and the argument `examples` against the number of examples in the data.
 
-    It warns if the recipe was made for another number of examples.
+    Warns if the recipe was made for another number of examples.
 
     Raises:
         ValueError: if `examples` is another number than the length of the arrays, or if a batch is
@@ -391,7 +400,7 @@ def _check_examples(recipe: Any, epochs: Epochs, examples: int | None) -> None:
 
 
 def replicas_of(model: Any) -> int:
-    """Returns the number of replicas of the model's `tf.distribute` strategy; 1 without one.
+    """Returns the number of replicas of the model's `tf.distribute` strategy; 1 without a strategy.
 
     Raises:
         ValueError: for a strategy of several workers or of parameter servers.
@@ -415,8 +424,8 @@ def _check_devices(stages: tuple[Stage, ...], devices: int) -> None:
 def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned_steps: int) -> None:
     """Raises ValueError if a restored backup belongs to another recipe or to other data.
 
-    In that case the optimizer is not at the planned step. One that can skip steps may have made
-    fewer.
+    In both cases the optimizer's step differs from the planned one. An optimizer that can skip
+    steps, for example for NaN gradients, may be at an earlier step than planned.
 
     Args:
         recipe: The recipe.
@@ -437,10 +446,11 @@ def _check_restored(recipe: Any, optimizer: Any, epoch: int, planned_steps: int)
 
 
 def _check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises ValueError for callbacks that do not go with `fit_stages`.
+    """Raises ValueError for callbacks that cannot be used with `fit_stages`.
 
     They are callbacks that set the learning rate, a `BackupAndRestore` that saves within an epoch,
-    and one that would save moving averages in the place of the weights.
+    and a `BackupAndRestore` after a `SwapEMAWeights(swap_on_epoch=True)`, because it would save
+    moving averages instead of the weights.
     """
     swaps_averages = False
     for callback in callbacks:

@@ -1,14 +1,18 @@
-"""Reads variables and optimizers of either Keras, and finds the optimizer inside wrappers."""
+"""Reads variables and optimizers of Keras 3 and tf_keras; finds optimizers inside wrappers.
+
+A wrapper is an optimizer around another one, such as `LossScaleOptimizer`.
+"""
 
 from tf_lamb.core.patterns import stable_path, unique_names
 
-# The attributes in which wrappers hold an optimizer: the first in `LossScaleOptimizer`, `AdaScale`
-# and others, the second in Model Garden's `ExponentialMovingAverage` (tf-models-official 2.20.0).
+# The attributes in which wrappers hold the inner optimizer: the first in `LossScaleOptimizer`,
+# `AdaScale` and others, the second in `ExponentialMovingAverage` of Model Garden
+# (tf-models-official 2.20.0).
 _INNER_ATTRIBUTES = ("inner_optimizer", "_optimizer")
 
 
 def unwrapped(optimizer, kind: type | tuple = ()):
-    """Returns the innermost optimizer in wrappers, or the first of class `kind` on the way to it.
+    """Returns the optimizer inside all wrappers, or the outermost one that is of class `kind`.
 
     Args:
         optimizer: An optimizer, or a wrapper.
@@ -25,7 +29,7 @@ def wrappers_of(optimizer) -> list:
 
 
 def _walk_inward(optimizer, kind):
-    """Yields an optimizer and those inside it, up to the innermost or the first of class `kind`."""
+    """Yields an optimizer, then those inside it; ends at the innermost or the first of `kind`."""
     while True:
         yield optimizer
         inner = [
@@ -39,14 +43,14 @@ def _walk_inward(optimizer, kind):
 
 
 def optimizers_inside(optimizer) -> list:
-    """Returns an optimizer and all optimizers inside it, with the parts of a `MultiOptimizer`."""
+    """Returns an optimizer and all optimizers inside it, also the parts of a `MultiOptimizer`."""
     wrapped = list(_walk_inward(optimizer, ()))
     parts = getattr(wrapped[-1], "optimizers", ())
     return [*wrapped, *(member for part in parts for member in optimizers_inside(part))]
 
 
 def is_ours(optimizer) -> bool:
-    """Returns whether an optimizer, not a wrapper, is one of this package, in either Keras."""
+    """Returns whether an optimizer is one of this package, for either Keras; False for wrappers."""
     return hasattr(optimizer, "slots_of")
 
 
@@ -73,8 +77,8 @@ def our_optimizer(optimizer, callback: str, subject: str):
 def path_of(variable) -> str:
     """Returns the path of a variable.
 
-    It is `variable.path` in Keras 3. For a TensorFlow variable it is its name, without what differs
-    between replicas.
+    For a variable of Keras 3 it is `variable.path`. For one of TensorFlow it is `variable.name`
+    without the parts of the name that differ between replicas or between shards.
     """
     if path := getattr(variable, "path", None):
         return path
@@ -85,15 +89,15 @@ def path_of(variable) -> str:
 
 
 def is_overwritten(variable) -> bool:
-    """Returns whether the "gradient" of a variable is its next value.
+    """Returns whether Keras assigns the "gradient" of a variable to it, as its next value.
 
-    That holds for the scales of Keras 3's float8 layers.
+    It does so for the scales of Keras 3's float8 layers.
     """
     return getattr(variable, "overwrite_with_gradient", False)
 
 
 def names_of(variables) -> list[str]:
-    """Returns the path of each variable, with a number where several variables have the path."""
+    """Returns the path of each variable, with a number added if several variables have it."""
     return unique_names([path_of(variable) for variable in variables])
 
 
@@ -107,12 +111,12 @@ def variables_of(optimizer) -> list:
 
 
 def step_of(optimizer) -> int:
-    """Returns the optimizer steps done; waits for the device."""
+    """Returns the number of optimizer steps done; waits for the device."""
     return as_int(optimizer.iterations)
 
 
 def waiting_micro_batches(optimizer) -> int:
-    """Returns the number of micro-batches added up so far, for which no update was made yet.
+    """Returns the number of micro-batches whose gradients wait for the next update.
 
     It waits for the device.
     """
@@ -146,7 +150,8 @@ def value_of(variable):
 def _array_of_torch(tensor):
     """Returns a NumPy copy of a tensor of torch.
 
-    `Variable.numpy()` of Keras 3.15.1 is not used, because it does what NumPy 2 deprecates.
+    `Variable.numpy()` of Keras 3.15.1 is not used, because on torch it causes a deprecation warning
+    of NumPy 2.
     """
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":  # torch cannot convert it to NumPy

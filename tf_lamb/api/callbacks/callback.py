@@ -1,4 +1,4 @@
-"""Defines the base class of callbacks that read an optimizer, and that of `BackupAndRestore`."""
+"""Defines the base class of the callbacks that read an optimizer, and of `BackupAndRestore`."""
 
 import math
 import weakref
@@ -10,8 +10,8 @@ from tf_lamb.core import accumulation, checks
 from tf_lamb.core.batch_norm import why_averages_lag
 from tf_lamb.core.messages import warn
 
-# The models whose learning rate a callback of an extra raises at present, in search of the peak.
-# `StopOnDivergence` leaves them alone.
+# The models whose learning rate another callback is raising just now, to find a good peak rate.
+# Their training may diverge meanwhile, so `StopOnDivergence` does not check them.
 MODELS_WITH_RISING_RATE: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -19,8 +19,8 @@ class Callback:
     """Reads an optimizer every `every` optimizer steps, and once more when training ends.
 
     It reads between two batches. A subclass defines `_read_now`, which reads, and may override
-    `_optimizer_to_read`, which picks the optimizer. The callback class of each Keras defines
-    `_count_batches_per_call`.
+    `_optimizer_to_read`, which picks the optimizer. The base classes `KerasCallback` in
+    `tf_lamb.keras` and `tf_lamb.tf_keras` define `_count_batches_per_call`.
 
     With `gradient_accumulation_steps`, an optimizer step takes several batches. A wrapper, such as
     `LossScaleOptimizer`, does not have this setting: if `_optimizer_to_read` returns a wrapper,
@@ -59,7 +59,8 @@ class Callback:
     def on_train_begin(self, logs=None):
         """Sets the count of batches to 0.
 
-        Warns if training has too few batches for the moving averages of batch normalization.
+        Warns if training has too few batches for the moving averages of batch normalization to
+        approach the statistics of the data.
         """
         params = self.params or {}
         steps = (params.get("epochs") or 0) * (params.get("steps") or 0)
@@ -69,26 +70,26 @@ class Callback:
         self._batch_count, self._next_reading = 0, None
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Reads the result of the previous batch if a reading is due."""
+        """Reads the optimizer, which has finished the previous batch, if a reading is due."""
         # A callback with `on_train_batch_end` would make Keras wait for the loss of each batch.
         if self._is_due():
             self._read()
         self._count_batches(batch)
 
     def on_train_end(self, logs=None):
-        """Reads the last step."""
+        """Reads the optimizer after the last step."""
         self._read()
 
     def _count_batches(self, batch):
-        """Adds the batches from `batch` on that `fit` runs before it calls callbacks again."""
+        """Counts the batches, from number `batch` on, that `fit` runs before its next callback."""
         remaining = ((self.params or {}).get("steps") or math.inf) - batch
         self._batch_count += min(self._batches_per_call, remaining)
 
     def _is_due(self):
         """Returns whether a reading is due, and then sets when the next one is."""
-        if (
-            self._next_reading is None
-        ):  # not set in `on_train_begin`: a backup may be restored after it
+        # This is not done in `on_train_begin`, because another callback may restore a backup after
+        # it, and the number of batches can depend on the step of the optimizer.
+        if self._next_reading is None:
             self._next_reading = self._batches_between_readings()
         if self._batch_count < self._next_reading:
             return False
@@ -96,14 +97,14 @@ class Callback:
         return True
 
     def _batches_between_readings(self):
-        """Returns the number of batches of the next `every` steps."""
+        """Returns the number of batches in the next `every` optimizer steps."""
         if stages := getattr(self._optimizer, "_accumulation_stages", None):
             self._sync()
             return accumulation.total_micro_batches(stages, step_of(self._optimizer), self._every)
         return self._every * (getattr(self._optimizer, "gradient_accumulation_steps", None) or 1)
 
     def _sync(self):
-        """Brings the model's variables up to date; on JAX, reading a callback's `model` does so."""
+        """Brings the model's variables up to date; on JAX, access to `self.model` does that."""
         return self.model
 
     def _read(self):
@@ -116,19 +117,19 @@ class Callback:
 def lagging_averages_warning(model, steps: int) -> str | None:
     """Returns a warning if training is too short for moving averages of batch normalization.
 
-    It is None if there is nothing to warn of.
+    It returns None if training is long enough.
 
     Args:
-        model: The model. Its trainable `BatchNormalization` layers are checked if their moving mean
-            is still 0; layers with a `group_size` are not.
+        model: The model. Those of its trainable `BatchNormalization` layers are checked whose
+            moving mean is still 0, except `GhostBatchNormalization`.
         steps: The number of batches of the whole training.
     """
     momenta = {}
-    for layer in model._flatten_layers():  # seam: Keras 3.15.1, tf_keras 2.20.1
+    for layer in model._flatten_layers():  # seam: private; Keras 3.15.1, tf_keras 2.20.1
         names = [cls.__name__ for cls in type(layer).__mro__]
         if "BatchNormalization" not in names or hasattr(layer, "group_size") or not layer.trainable:
             continue
-        mean = getattr(layer, "moving_mean", None)  # None before it is built
+        mean = getattr(layer, "moving_mean", None)  # None before the layer is built
         if (mean is None or not numpy_of(mean).any()) and why_averages_lag(layer.momentum, steps):
             momenta[layer.name] = layer.momentum
     if not momenta:
@@ -138,26 +139,28 @@ def lagging_averages_warning(model, steps: int) -> str | None:
 
 
 class BackupAndRestore:
-    """Saves a backup after each epoch as Keras's callback does, but one that survives any kill.
+    """Saves a backup after each epoch; unlike that of Keras's callback, it survives any kill.
 
     To resume, call `fit` again with the same arguments and this callback: training continues after
     the last finished epoch. With the same data in the same order it ends with the same weights, bit
     for bit. The seeds of layers such as `Dropout` are an exception: Keras 3 does not save them, so
     they start again.
 
-    Keras 3's own callback overwrites first the weights, and then the number of the epoch. A kill
-    during the first write loses the backup; a kill between the writes has an epoch trained twice.
-    Keras cannot resume within an epoch: for long epochs, give `fit` a smaller `steps_per_epoch`.
+    Keras 3's own callback first overwrites the weights, and then the number of the epoch. If the
+    process is killed during the first write, the backup is lost; if it is killed between the two
+    writes, one epoch is trained twice. Keras cannot resume within an epoch: for long epochs, give
+    `fit` a smaller `steps_per_epoch`.
 
     If several processes train on JAX, pass this callback in all of them, with one shared folder.
-    The first process writes. If the processes differ in what they resume, an error is raised before
-    the first step.
+    The first process writes. If the processes find different backups, or have different epochs or
+    steps, an error is raised before the first step.
 
-    A backup that cannot be read, or that is of another model or optimizer, raises an error and is
-    not changed.
+    A backup that cannot be read, or that belongs to another model or optimizer, raises an error and
+    is not changed.
 
-    Put Keras's `SwapEMAWeights(swap_on_epoch=True)` after this callback in the list: before it, the
-    averages would be saved in the place of the weights. Counts in other callbacks are not saved.
+    Put Keras's `SwapEMAWeights(swap_on_epoch=True)` after this callback in the list: if it comes
+    before, moving averages are saved instead of the weights. The state of other callbacks, such as
+    the count of epochs in `EarlyStopping`, is not saved.
 
     Args:
         backup_dir: A separate folder, on a mounted disk.
@@ -171,7 +174,7 @@ class BackupAndRestore:
     backup_dir: str
 
     def _refusal(self, reason) -> ValueError:
-        """Returns the error for a backup that cannot be restored."""
+        """Returns the error for a backup that cannot be restored; the message has the reason."""
         text = " ".join(str(reason).split())
         return ValueError(
             f"The backup in backup_dir={self.backup_dir!r} cannot be restored: {text} Bring back a "

@@ -1,4 +1,4 @@
-"""Detects and reports a diverged run, and defines the callback's base class."""
+"""Detects and reports a diverged run, and defines the base class of `StopOnDivergence`."""
 
 import collections
 import math
@@ -11,8 +11,8 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, start_observing,
 from tf_lamb.api.variables import our_optimizer, step_of, waiting_micro_batches
 from tf_lamb.core import checks
 
-_MAX_VARIABLES = 5  # the most variables in a report
-# The advice if the weights that are not finite are not trained by the optimizer.
+_MAX_VARIABLES = 5  # the largest number of variables in a report
+# The advice of a report if the optimizer trains none of the weights that are not finite.
 _UNTRAINED_ADVICE = (
     "The optimizer has not made them so: a layer such as BatchNormalization also averages batches "
     "whose step is skipped, and a NaN stays in its average. Leave such batches out, and begin "
@@ -22,10 +22,10 @@ _UNTRAINED_ADVICE = (
 
 
 class Diagnosis:
-    """Decides from readings whether a run has diverged.
+    """Decides whether a run has diverged, from readings of its optimizer and loss over time.
 
     Args:
-        patience: The steps skipped in a row that count as a divergence.
+        patience: The number of steps skipped in a row that counts as a divergence.
         advice: What usually helps, the last line of the report.
         keep: The number of readings in the report. Defaults to 5.
     """
@@ -42,12 +42,13 @@ class Diagnosis:
         """Adds a reading.
 
         Args:
-            step: The steps that the optimizer has done.
-            skipped: The steps that it has skipped so far.
+            step: The number of steps that the optimizer has done.
+            skipped: The number of steps that it has skipped so far.
             loss: The mean loss of the present epoch so far, or None.
             nonfinite_paths: The paths of the variables that are not finite.
             observations: The `Observation` of each variable with a trust ratio.
-            untrained: Whether no optimizer trains any of the broken variables. Defaults to False.
+            untrained: Whether the optimizer trains none of the variables that are not finite.
+                Defaults to False.
 
         Returns:
             The report if training has diverged, else None.
@@ -84,14 +85,16 @@ class Diagnosis:
         )
 
     def _skips_text(self, attempts, skipped):
-        """Describes the skipped steps if too many are in a row or most are skipped; else None.
+        """Returns words on the skipped steps if they show a divergence, else None.
+
+        They do if too many were skipped in a row, or more than half of the latest ones.
 
         Args:
             attempts: The number of steps taken or skipped so far.
             skipped: The number of steps skipped so far.
         """
         self._attempts.append((attempts, skipped))
-        # The window starts at the latest reading that is at least 2 x patience tried steps old.
+        # The window starts at the latest reading since which 2 x patience or more steps were tried.
         while len(self._attempts) > 1 and attempts - self._attempts[1][0] >= 2 * self._patience:
             self._attempts.popleft()
         if (skipped_in_a_row := skipped - self._skipped_before) >= self._patience:
@@ -123,20 +126,20 @@ class Diagnosis:
         untrained = plan is not None and not set(nonfinite_paths) & set(plan.names)
         skipped = optimizer.skipped_steps
         if optimizer._guard.is_on and waiting_micro_batches(optimizer):
-            loss = None  # it includes batches of an update that may still be skipped
+            loss = None  # it includes batches of an update that may yet be skipped
         if report := self.add(
             step_of(optimizer), skipped, loss, nonfinite_paths, observations, untrained
         ):
             raise FloatingPointError(report)
 
     def _report_text(self, reason, nonfinite_paths=(), advice=""):
-        """Formats the report.
+        """Returns the text of the report.
 
         Args:
             reason: What shows that the run has diverged.
             nonfinite_paths: The paths of the variables that are not finite. Defaults to none.
-            advice: The last line. Defaults to "": that all weights are finite, and what usually
-                helps.
+            advice: The last line. Defaults to "": a line that says that all weights are finite, and
+                what usually helps.
         """
         lines = [f"Training has diverged: at step {self._step:,}, {reason}."]
         if table := self._table_lines(nonfinite_paths):
@@ -144,7 +147,7 @@ class Diagnosis:
         return "\n".join([*lines, advice or f"{ALL_FINITE_TEXT} {self._advice}"])
 
     def _table_lines(self, nonfinite_paths):
-        """Formats norms and ratio of the reported variables, one line per reading."""
+        """Returns the lines of a table: norms and ratio of the reported variables per reading."""
         _, latest = self._readings[-1]
         paths = [path for path in [*nonfinite_paths, *self._paths_by_growth()] if path in latest]
         paths = list(dict.fromkeys(paths))[:_MAX_VARIABLES]
@@ -162,7 +165,7 @@ class Diagnosis:
         return lines
 
     def _paths_by_growth(self):
-        """Returns the paths with a trust ratio, sorted by the growth of their norms."""
+        """Returns the paths of variables with a trust ratio, the fastest growing norms first."""
         (_, oldest), (_, newest) = self._readings[0], self._readings[-1]
         growth = {
             path: max(
@@ -176,7 +179,7 @@ class Diagnosis:
 
 
 def _growth(before, after):
-    """Returns the ratio of two norms; infinity if it is undefined."""
+    """Returns the ratio of a norm to an earlier one; infinity if it is undefined."""
     if not before or after is None or math.isnan(after):
         return math.inf
     return after / before
@@ -199,17 +202,17 @@ class StopOnDivergence(Callback):
         the usual remedies
 
     It raises before the epoch ends. Therefore neither `ModelCheckpoint` nor `BackupAndRestore`
-    writes the broken weights over good ones. If fewer steps were skipped than that, the optimizer
-    itself warns when `fit` ends. If the optimizer has `on_spike`, the logs of each epoch have the
-    latest `gradient_norm` and the number of `spiked_steps`. Nothing is checked while a callback
-    raises the learning rate in search of the peak, because that callback itself returns to an
-    earlier epoch.
+    overwrites good weights with broken ones. If some steps were skipped, but not enough for an
+    error, the optimizer itself warns when `fit` ends. If the optimizer has `on_spike`, the logs of
+    each epoch have the latest `gradient_norm` and the number of `spiked_steps`. Nothing is checked
+    while a callback raises the learning rate to find a good peak rate, because that callback itself
+    returns to an earlier epoch.
 
     Args:
         every: The optimizer steps between two readings; each reading waits for the device.
             Defaults to 10.
         keep: The number of readings in the report. Defaults to 5.
-        patience: The steps skipped in a row that count as a divergence. Defaults to 20.
+        patience: The number of steps skipped in a row that counts as a divergence. Defaults to 20.
 
     Raises:
         FloatingPointError: when training has diverged; its message is the report.
@@ -239,7 +242,7 @@ class StopOnDivergence(Callback):
     def _optimizer_to_read(self, model):
         """Returns the optimizer, and makes its steps record trust ratios.
 
-        If the step was traced without that, it is traced again.
+        A training step that was compiled before, without the recording, is compiled again.
         """
         subject = "reads the optimizers of tf_lamb"
         optimizer = our_optimizer(model.optimizer, "StopOnDivergence", subject)
@@ -250,7 +253,7 @@ class StopOnDivergence(Callback):
         return optimizer
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds the latest gradient norm and the number of spikes to the logs, with `on_spike`."""
+        """Adds the gradient norm and the number of spikes to the logs, if `on_spike` is set."""
         self._sync()
         if logs is not None and (norm := self._optimizer.gradient_norm) is not None:
             logs["gradient_norm"] = norm

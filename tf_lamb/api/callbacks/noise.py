@@ -1,4 +1,7 @@
-"""Defines the callbacks for the noise scale and for AdaScale."""
+"""Defines the callbacks for the noise scale and for AdaScale.
+
+AdaScale's base batch is the small batch for which the learning rate was tuned.
+"""
 
 import bisect
 from typing import Any
@@ -35,7 +38,7 @@ def measuring_optimizer(callback, model, kind, hint: str):
 
 
 def synchronized_message(layers) -> str:
-    """Explains why batch normalization over all replicas biases the measurement."""
+    """Returns the warning that these layers, normalized over all replicas, bias the noise."""
     return (
         f"{', '.join(map(repr, layers))} normalizes with statistics of all replicas together "
         "(synchronized=True). The gradients of the replicas are then not independent, and their "
@@ -118,7 +121,11 @@ class NoiseScale(Callback):
         del self._averages[bisect.bisect(counts, count) :]
 
     def _optimizer_to_read(self, model):
-        """See base class; drops readings of another optimizer, or from after a restored state."""
+        """Returns the model's `MeasureNoise` or `AdaScale`.
+
+        If it is another optimizer than before, all readings are dropped. If it was restored to an
+        earlier state, the readings after that state are dropped.
+        """
         advice = "compile with optimizer=tf_lamb.MeasureNoise(optimizer)"
         optimizer = measuring_optimizer(
             self, model, MeasureNoise, f"needs an optimizer that measures: {advice}"
@@ -130,9 +137,9 @@ class NoiseScale(Callback):
         return optimizer
 
     def _read_now(self):
-        """Adds a reading, unless this step was read."""
+        """Adds a reading, unless this step was read already."""
         step, steps = self._optimizer.updates, self.history["step"]
-        if steps[-1:] == [step]:  # an epoch and `every` batches end with the same step
+        if steps[-1:] == [step]:  # an epoch has ended at this step, too
             return
         if steps and step < steps[-1]:
             # The optimizer was restored to an earlier state during `fit`. As it has made at most
@@ -143,19 +150,20 @@ class NoiseScale(Callback):
         self.history["noise_scale"].append(self._optimizer.noise_scale(self.batch_size))
         averages = self._optimizer.averages()
         batches_measured = averages.count * self._optimizer.micro_batches
-        # If this `fit` measured all steps of the averages, a reading of no step goes before.
+        # If all steps in the averages are of this `fit`, it began with averages over 0 steps. These
+        # are added as the first reading.
         if not self._averages and batches_measured <= self._batch_count:
             self._averages.append(noise.Averages(0.0, 0.0, 0.0))
         self._averages.append(averages)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Reads the noise scale, and adds it to the logs."""
+        """Reads the noise scale, and adds it to the logs of the epoch."""
         self._read()
         if logs is not None:
             logs["noise_scale"] = self.history["noise_scale"][-1]
 
     def on_train_end(self, logs=None):
-        """Reads the last step, and prints the advice."""
+        """Reads the optimizer after the last step, and prints the advice."""
         super().on_train_end(logs)
         if self._verbose:
             print(self.advice())
@@ -180,7 +188,7 @@ class NoiseScale(Callback):
         return noise.standard_error(self._averages, self._optimizer.smoothing)
 
     def advice(self) -> str:
-        """Describes the critical batch size, the cost of the present batch, and a better one."""
+        """Returns a text: the critical batch size, the cost of the present one, a better one."""
         readings = self.history["noise_scale"]
         precision = noise.precision_text(self._averages, self._optimizer.smoothing)
         return noise.advice_text(
@@ -191,12 +199,13 @@ class NoiseScale(Callback):
 class StopAtBaseSteps(Callback):
     """Ends `fit` when `AdaScale` has made the progress of `steps` steps of the base batch.
 
-    This callback adds `gain` and `base_step` to the logs of each epoch. Give `fit` enough epochs:
-    those of the run at the base batch, times the scale, are always enough. A warning is issued if
+    The base batch is the small batch for which the learning rate was tuned. This callback adds
+    `gain` and `base_step` to the logs of each epoch. Give `fit` enough epochs: the number of epochs
+    of the run with the base batch, times the scale, is always enough. A warning is issued if
     training ends before.
 
     Args:
-        steps: The number of optimizer steps of the run at the base batch.
+        steps: The number of optimizer steps of the run with the base batch.
         every: The batches between two checks, regardless of `steps_per_execution`; each check waits
             for the device. Defaults to 1.
 
@@ -224,12 +233,12 @@ class StopAtBaseSteps(Callback):
         return measuring_optimizer(self, model, AdaScale, "needs optimizer=tf_lamb.AdaScale(...)")
 
     def on_train_begin(self, logs=None):
-        """Ends a run that is finished already; Keras trains one batch before it checks for that."""
+        """Ends a resumed run that needs no more steps; Keras still trains one batch of it."""
         super().on_train_begin(logs)
         self._read_now()
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Counts batches; the check for the end comes after a batch, before the next one."""
+        """Counts batches, but does not read; `on_train_batch_end` reads after the batch."""
         self._count_batches(batch)
 
     def on_train_batch_end(self, batch, logs=None):
@@ -238,7 +247,7 @@ class StopAtBaseSteps(Callback):
             self._read()
 
     def on_train_end(self, logs=None):
-        """Warns if training ends before the base batch's steps are done."""
+        """Warns if training ends before it has made the progress of `steps` base batch steps."""
         super().on_train_end(logs)
         if (base_steps := self._optimizer.base_steps) < self.steps:
             warn(
@@ -247,12 +256,12 @@ class StopAtBaseSteps(Callback):
             )
 
     def _read_now(self):
-        """Ends training if AdaScale has made the progress of `steps` steps of the base batch."""
+        """Ends training if AdaScale has made the progress of `steps` base batch steps."""
         if self._optimizer.base_steps >= self.steps:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds the progress of training to the logs."""
+        """Adds AdaScale's gain and its number of base batch steps to the logs of the epoch."""
         self._read()
         if logs is not None:
             logs["gain"] = self._optimizer.gain

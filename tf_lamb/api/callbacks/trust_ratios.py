@@ -1,4 +1,8 @@
-"""Keeps the history of a run's trust ratios, and defines the callback's base class."""
+"""Keeps the trust ratios of a run, and defines the base class of the callback `TrustRatios`.
+
+A trust ratio is the factor by which an optimizer such as LAMB scales the step of a layer. A reading
+is the ratios of all layers after one step.
+"""
 
 import array
 import functools
@@ -20,7 +24,7 @@ from tf_lamb.api.optimizers.observation import (
 from tf_lamb.api.variables import step_of
 from tf_lamb.core import messages
 
-_MAX_READINGS = 512  # readings for a plot; if there are more, every second one is dropped
+_MAX_READINGS = 512  # readings kept for a plot; if there are more, every second one is dropped
 
 
 class History:
@@ -85,7 +89,7 @@ class History:
         if (self.readings - 1) % self._reading_stride == 0:
             self._ratios_by_step[step] = _layer_ratios(self.latest)
         if len(self._ratios_by_step) > _MAX_READINGS:
-            # Keeps half as many from now on, and half of those that it has.
+            # Every second reading is dropped here, and every second one is not kept from now on.
             self._ratios_by_step = dict(
                 itertools.islice(self._ratios_by_step.items(), None, None, 2)
             )
@@ -94,7 +98,8 @@ class History:
     def curves(self) -> plots.Curves:
         """Returns name of a layer -> step -> ratio.
 
-        Of a run with more readings, 256 to 513 are kept.
+        After more than 512 readings, the curves have only some of them, at most 513: evenly spaced
+        ones and the latest.
         """
         readings = {**self._ratios_by_step, self.step: _layer_ratios(self.latest)}
         names = {
@@ -108,7 +113,7 @@ class History:
         }
 
     def table(self):
-        """Formats the latest reading, one line per variable, outliers first."""
+        """Returns the latest reading as text, one line per variable, outliers first."""
         if not self.readings:
             return "No trust ratios have been read: no step has been trained."
         median = _median_ratio(self.latest)
@@ -126,7 +131,7 @@ class History:
         return "\n".join([title, "", *(line.format(*row).rstrip() for row in rows)])
 
     def _table_row(self, i, observation, median):
-        """Formats the line of one variable."""
+        """Returns the cells of the line of one variable, as texts."""
         if observation.trust_ratio is None:
             reason = "no step yet" if observation.ratios else "excluded"
             return (observation.path, "-", "-", reason, *"----", "")
@@ -152,7 +157,7 @@ def layers_with_ratio(observations):
 
 
 def _layer_ratios(observations):
-    """Returns an array of one float64 ratio per layer; nan before its first step."""
+    """Returns an array of one float64 ratio per layer; nan for a layer before its first step."""
     layers = {
         observation.layer: observation.trust_ratio
         for observation in observations
@@ -193,10 +198,10 @@ class TrustRatios(Callback):
     `clipped_trust_ratios`. When training ends, the callback prints a table, with the ratio farthest
     from the median first. `plot()` draws the ratios over the steps.
 
-    A variable that is excluded from layer adaptation has no ratio; the table marks it. Variables
-    that `treatments` join share a ratio, and each of them shows it. For a variable that
-    `treatments` slice, the callback reports the means over its slices. With gradient accumulation,
-    a step is an update. The optimizer may be inside a wrapper such as
+    A variable that is excluded from layer adaptation has no ratio; the table marks it. The
+    optimizer's argument `treatments` can join variables, which then share a ratio: each of them
+    shows it. It can also slice a variable: the callback then reports the means over the slices.
+    With gradient accumulation, a step is an update. The optimizer may be inside a wrapper such as
     `LossScaleOptimizer`.
 
     Args:
@@ -226,9 +231,7 @@ class TrustRatios(Callback):
     Trust ratios of step 1
     """
 
-    _make_writer: (
-        Callable  # the frontend's: directory, optimizer -> a writer of TensorBoard's files
-    )
+    _make_writer: Callable  # of a subclass: directory, optimizer -> a writer of TensorBoard's files
 
     def __init__(
         self,
@@ -252,7 +255,7 @@ class TrustRatios(Callback):
     def _optimizer_to_read(self, model):
         """Returns the optimizer, and makes its steps record trust ratios.
 
-        If the step was traced without that, it is traced again.
+        A training step that was compiled before, without the recording, is compiled again.
         """
         optimizer = optimizer_to_observe(model.optimizer)
         if optimizer.observe_trust_ratios():
@@ -263,7 +266,7 @@ class TrustRatios(Callback):
         return optimizer
 
     def on_train_end(self, logs=None):
-        """Reads the last step, and prints the table."""
+        """Reads the optimizer after the last step, and prints the table."""
         super().on_train_end(logs)
         self.history.close()
         if self._print_fn:

@@ -1,4 +1,8 @@
-"""Compares the arguments of the source of a migration with those of the optimizer here."""
+"""Compares the arguments of the source of a migration with those of the optimizer here.
+
+The source is the optimizer whose state is migrated, often one of another package, a peer. "Here"
+means in this package: the optimizer that continues the state.
+"""
 
 import math
 from collections.abc import Mapping
@@ -8,18 +12,18 @@ from tf_lamb.api.optimizers.settings import EXCLUSIONS
 from tf_lamb.api.schedules import arrays_to_numbers
 from tf_lamb.core.rules.muon import PRESETS
 
-# Arguments that do not change what is computed.
+# Arguments that do not change the computed numbers.
 _ARGUMENTS_WITHOUT_EFFECT = ("name", "jit_compile", "shard_update")
 AVERAGING_ARGUMENTS = ("ema_momentum", "ema_overwrite_frequency")
-# Arguments that are no part of the formula of an update. If a peer lacks one of them, the report
-# does not list its value here as a change.
+# Arguments that are no part of the formula of an update. If the source does not have such an
+# argument, the report does not list the value of the optimizer here as a change.
 _ARGUMENTS_OUTSIDE_RULE = (
     "dtypes",
     "gradient_accumulation_steps",
     "loss_scale_factor",
     *AVERAGING_ARGUMENTS,
 )
-# Arguments that only Keras's Muon has, and that are constants here.
+# Arguments that only Keras's Muon has -> the constants that this package computes with.
 MUON_CONSTANTS = {"rms_rate": 0.2}
 
 
@@ -29,11 +33,11 @@ def argument_changes(
     """Compares the arguments of the source with those of the optimizer here.
 
     Args:
-        source_arguments: The source's arguments, by their names here.
-        new_arguments: The arguments of the optimizer that continues it.
+        source_arguments: The source's arguments, by their names in this package.
+        new_arguments: The arguments of the optimizer that continues the source.
         defaults: Argument -> default of our optimizer, which is assumed for a source that does not
             have the argument.
-        omitted: Arguments that the source does not hold; they are not compared.
+        omitted: Names of arguments that were not saved in the source. They are not compared.
 
     Returns:
         Argument -> (value in the source, value here), where the two behave differently.
@@ -48,7 +52,7 @@ def argument_changes(
         if name in _ARGUMENTS_WITHOUT_EFFECT or name not in source_values:
             continue
         if name in ("use_ema", *AVERAGING_ARGUMENTS) and not source_values.get("use_ema"):
-            continue  # new averages do not change the steps; the report's `averages` describes them
+            continue  # averages do not change the steps; `averages` of the report describes them
         source_effect, new_effect = (
             _effect(name, value, config)
             for value, config in ((source_values[name], source_values), (new_value, new_arguments))
@@ -61,10 +65,10 @@ def argument_changes(
 def muon_changes(
     source_config: Mapping[str, Any], new_arguments: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Compares the arguments that only Keras's Muon has with what the Muon here uses instead.
+    """Compares the arguments that only Keras's Muon has with the values that our Muon uses.
 
     Args:
-        source_config: The arguments of Keras's Muon, by its own names.
+        source_config: The arguments of Keras's Muon, by their names in Keras.
         new_arguments: The arguments of our Muon.
 
     Returns:
@@ -74,8 +78,8 @@ def muon_changes(
     if "adam_weight_decay" in source_config and not isinstance(
         new_arguments["weight_decay"], Mapping
     ):
-        # Where Adam updates a variable, Keras decays it by the full learning rate, and this package
-        # by the learning rate times `fallback_lr_scale`.
+        # If Adam updates a variable, Keras multiplies the weight decay by the full learning rate,
+        # and this package by the learning rate times `fallback_lr_scale`.
         new_values["adam_weight_decay"] = (
             new_arguments["weight_decay"] * new_arguments["form"]["fallback_lr_scale"]
         )
@@ -92,11 +96,11 @@ def muon_changes(
 def rule_changes(
     fresh_variables: Mapping[str, tuple[Mapping[str, Any], bool]],
 ) -> dict[str, tuple[str, str]]:
-    """Finds the variables that Muon orthogonalizes in the source or here, but not in both.
+    """Finds the variables whose update Muon orthogonalizes in the source or here, but not in both.
 
     Args:
-        fresh_variables: Path of a variable whose slots begin at zero -> (its slots in the source,
-            whether it is a matrix here).
+        fresh_variables: Path of a variable whose slots (its state arrays) begin at zero here ->
+            (its slots in the source, whether Muon orthogonalizes its update here).
 
     Returns:
         "the rule of PATH" -> (rule in the source, rule here), each "Newton-Schulz" or "AdamW".
@@ -115,13 +119,13 @@ def rule_changes(
 def averaging_changes(
     source_config: Mapping[str, Any], new_arguments: Mapping[str, Any]
 ) -> dict[str, tuple[str, str]]:
-    """Returns when averages of the weights are updated in Keras and here, if that differs.
+    """Returns when moving averages of weights are updated in Keras and here, if it differs.
 
     Keras updates them at each micro-batch, this package at each update of the weights.
 
     Args:
         source_config: The source's arguments, by its own names.
-        new_arguments: The arguments of the optimizer that continues it.
+        new_arguments: The arguments of the optimizer that continues the source.
 
     Returns:
         "when the averages move" -> (when in Keras, when here); {} if both are the same.
@@ -139,8 +143,8 @@ def adascale_changes(
 
     Args:
         source_arguments: The arguments of the source's AdaScale; empty if it has none.
-        new_arguments: The arguments of the AdaScale that continues it; empty if there is none. A
-            missing argument counts as None.
+        new_arguments: The arguments of the AdaScale that continues the source; empty if there is
+            none. A missing argument counts as None.
 
     Returns:
         "AdaScale's ARGUMENT" -> (value in the source, value here), where the two differ.
@@ -156,8 +160,9 @@ def adascale_changes(
 def schedule_slowdown(source_config: Mapping[str, Any], new_arguments: Mapping[str, Any]) -> int:
     """Returns how many times slower the same learning rate schedule is here than in Keras.
 
-    Keras reads a schedule at micro-batches, this package at updates. The result is 1 if the two
-    schedules are not the same.
+    With gradient accumulation, Keras reads a schedule at the number of micro-batches, and this
+    package at the number of updates. So the result is the number of micro-batches of an update. It
+    is 1 if the two schedules are not the same.
 
     Args:
         source_config: The source's arguments, by its own names.
@@ -192,7 +197,7 @@ def _effect(name, value, arguments):
 
 
 def _with_numeric_coefficients(form):
-    """Returns the `form` of a Muon with coefficients (a, b, c) for each Newton-Schulz step."""
+    """Returns Muon's argument `form` with coefficients (a, b, c) for each Newton-Schulz step."""
     coefficients = form["coefficients"]
     numbers = PRESETS[coefficients] if isinstance(coefficients, str) else coefficients
     is_of_every_step = not isinstance(numbers[0], (list, tuple))
@@ -201,9 +206,9 @@ def _with_numeric_coefficients(form):
 
 
 def is_same_value(a, b):
-    """Returns whether two values of a config mean the same, in either Keras."""
+    """Returns whether two values of configs mean the same, also across Keras 3 and tf_keras."""
     if all(isinstance(value, (int, float)) for value in (a, b)):
-        return a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b))  # inf - inf is no number
+        return a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b))  # inf - inf is nan
     a, b = map(_class_and_numbers, map(arrays_to_numbers, (a, b)))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(is_same_value(a[key], b[key]) for key in a)
@@ -218,7 +223,10 @@ def is_serialized(value) -> bool:
 
 
 def _class_and_numbers(value):
-    """Reduces a serialized schedule to its class and numbers, without package and name."""
+    """Returns a dict of a serialized schedule's class and numbers, without package and name.
+
+    Any other value is returned as it is.
+    """
     if not is_serialized(value) or not isinstance(value["config"], Mapping):
         return value
     class_name = value.get("registered_name") or value["class_name"]
@@ -231,7 +239,7 @@ def _class_and_numbers(value):
 
 
 def value_text(value) -> str:
-    """Formats the value of an argument for a report; a schedule as a call of its class."""
+    """Returns an argument's value as text for a report; a schedule looks like a call."""
     value = arrays_to_numbers(value)
     reduced = _class_and_numbers(value)
     if reduced is value:

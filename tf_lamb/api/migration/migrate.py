@@ -1,7 +1,9 @@
 """Contains `migrate`, which copies the state of another optimizer into one of this package.
 
-Seam into Model Garden (tf-models-official 2.20.0): `_average_weights` and `_model_weights` of its
-`ExponentialMovingAverage`.
+The source is the other optimizer, or a file that it was saved in. "Here" means in this package.
+
+Seam, that is use of a private API: `_average_weights` and `_model_weights` of the class
+`ExponentialMovingAverage` in Model Garden (tf-models-official 2.20.0).
 """
 
 import contextlib
@@ -41,16 +43,17 @@ class MigrationReport:
         optimizer: The name of the class that continues the state.
         step: The number of optimizer steps that the source has made.
         matched: Path of a variable -> its name in the source.
-        fresh: Paths of the variables whose state starts at zero, as the caller asked.
+        fresh: Paths of the variables whose state starts at zero: those of the argument `fresh`.
         left_over: Names of variables in the source that match no variable of the optimizer.
-        left_behind: Names, as in a file of this package, of other state in the source for which the
-            optimizer has no variables.
+        left_behind: Names of other state in the source that the optimizer has no variables for,
+            such as moving averages. They are the names that this package uses in files.
         averages: How the moving averages of the weights (`use_ema`) begin or continue, in words;
             empty if the optimizer keeps none.
         changes: Argument -> (its value in the source, its value in the optimizer), where the two
             differ.
         keep: The arguments, with values, that would keep the source's behaviour.
-        unsaid: Arguments that the source does not hold, which the user has to check.
+        unsaid: Names of arguments whose values were not saved in the source, so that the user has
+            to compare them.
         weights: The number of weights that were set; None if the weights were not touched.
     """
 
@@ -166,7 +169,8 @@ def migrate(
     if not isinstance(source, (str, os.PathLike)):
         source_state = _with_wrapper_averages(source_state, wrappers_of(source))
     measures_alike = _measurement_kind(source_wrapper) == _measurement_kind(outer)
-    # If noise was measured differently, the gradient sums of an unfinished update do not fit.
+    # If the noise of gradients was measured in another way, or not at all, then the gradient sums
+    # of an unfinished update were computed differently, and are left out.
     usable_state = source_state if measures_alike else source_state.without_unfinished_update()
     report, slots, weights_to_set = _prepare_migration(
         usable_state, optimizer, variables, model, weights, dict(rename or {}), tuple(fresh)
@@ -235,7 +239,7 @@ def _trained_variables(outer, optimizer, model) -> list:
 
 
 def _source_of_other_package(source) -> Source:
-    """Returns the state of an optimizer of another package; raises TypeError for other objects."""
+    """Returns the `Source` of an optimizer of another package; TypeError for other objects."""
     with contextlib.suppress(TypeError):
         if source_state := frontends.of(source).migration_source(source):
             return source_state
@@ -247,13 +251,14 @@ def _source_of_other_package(source) -> Source:
 
 
 def _with_wrapper_averages(source: Source, wrappers) -> Source:
-    """Returns the source with the averages that Model Garden's `ExponentialMovingAverage` keeps.
+    """Adds to a source the moving averages that Model Garden's `ExponentialMovingAverage` keeps.
 
-    Without such a wrapper, or before it has averages, the source is returned as it is.
+    If none of the wrappers is of that class, or it has no averages yet, the source is returned
+    unchanged.
 
     Args:
-        source: The state of the optimizer inside the wrappers.
-        wrappers: The wrappers of the optimizer.
+        source: The `Source` of the optimizer inside the wrappers.
+        wrappers: The wrappers around that optimizer.
     """
     wrapper = next(
         (candidate for candidate in wrappers if getattr(candidate, "_average_weights", None)), None
@@ -264,14 +269,14 @@ def _with_wrapper_averages(source: Source, wrappers) -> Source:
     values = map(numpy_of, wrapper._average_weights)
     averages = zip(names_of(wrapper._model_weights), values, strict=True)
     source = source.with_averages(dict(averages), config["average_decay"])
-    # With `dynamic_decay` the momentum of Model Garden's averages grows with the step; that of this
-    # package is constant.
+    # With `dynamic_decay=True`, the momentum of Model Garden's averages grows with the step. In
+    # this package it is constant, so the report lists this argument as a change.
     dynamic = {"dynamic_decay": True} if config["dynamic_decay"] else {}
     return dataclasses.replace(source, unknown_arguments={**source.unknown_arguments, **dynamic})
 
 
 def _source_of_ours(source) -> Source:
-    """Returns the state of a built optimizer of this package, of either Keras."""
+    """Returns the `Source` of an optimizer of this package; ValueError if it is not built."""
     name = f"{type(source).__module__.rpartition('.')[0]}.{type(source).__name__}"
     if source.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")
@@ -299,11 +304,12 @@ def _numpy_values(variables):
 def _started_state(part, has_averages):
     """Returns name -> array of one variable's state, without arrays that were not used yet.
 
-    The average is left out if no update has made averages, and so is an array of zeros that is not
-    a slot, such as an empty gradient sum. Gradient sums that replicas keep apart are added up.
+    The moving average is left out if no update has made averages. An array of zeros that is not a
+    slot, such as an empty gradient sum, is left out, too. Gradient sums of single replicas are
+    added up.
 
     Args:
-        part: The `named.Part` of the variable.
+        part: The `named.Part` of the variable, which holds the optimizer's arrays for it.
         has_averages: Whether an update has made averages of the weights.
     """
     values = _numpy_values(part.arrays)
@@ -311,7 +317,7 @@ def _started_state(part, has_averages):
         values.pop("average", None)
     slots = named.slots_of_rule(values) | {"average"}
     started_values = {name: value for name, value in values.items() if name in slots or value.any()}
-    # Where each replica has its own gradient sum, the array has a first axis for the replicas.
+    # If each replica has its own gradient sum, the first axis of the array is the replicas.
     return {
         name: value.sum(axis=0) if name not in slots and value.ndim > len(part.shape) else value
         for name, value in started_values.items()
@@ -319,10 +325,10 @@ def _started_state(part, has_averages):
 
 
 def _measurement_kind(optimizer) -> tuple:
-    """Returns the kind of an optimizer's noise measurement: wrapper, and whether preconditioned.
+    """Returns how an optimizer measures the noise of gradients: (wrapper, is it preconditioned).
 
-    Only a measurement of the same kind can be continued. The kind of an optimizer that measures no
-    noise is ().
+    Only a measurement of the same kind can be continued. The result is () for an optimizer that
+    measures no noise.
     """
     if not isinstance(optimizer, MeasureNoise):
         return ()
@@ -336,15 +342,20 @@ def _adascale_config(optimizer) -> dict[str, Any]:
 
 
 def _schedule_progress(measured_state, source, outer) -> dict[str, Any]:
-    """Returns the state that `outer` continues from a measurement of another kind, by name.
+    """Returns the state that `outer` takes over if the source measured noise in another way.
 
-    `AdaScale` continues the number of steps of the base batch, at which it reads the schedule.
-    `MeasureNoise` continues nothing.
+    `AdaScale` takes over the number of base batch steps, at which it reads the learning rate's
+    schedule; the base batch is the batch that the rate was tuned for. `MeasureNoise` takes over
+    nothing.
 
     Args:
-        measured_state: Name -> array of the state of the source's noise measurement.
-        source: The source, whose optimizer step is taken if `measured_state` has no such number.
-        outer: The `MeasureNoise` or `AdaScale` that continues it.
+        measured_state: Name -> array, of the state of the source's noise measurement.
+        source: The `Source`. Its number of optimizer steps is used if `measured_state` has no
+            number of base batch steps.
+        outer: The `MeasureNoise` or `AdaScale` that continues the source.
+
+    Returns:
+        Name -> value; empty for `MeasureNoise`.
     """
     if not isinstance(outer, AdaScale):
         return {}
@@ -365,6 +376,9 @@ def _prepare_migration(source, optimizer, variables, model, weights, rename, fre
     Returns:
         The report, the slots to set (path -> slot -> array), and the weights to set (path ->
         array).
+
+    Raises:
+        ValueError: if the state does not fit the optimizer or the model.
     """
     family, config = type(optimizer).__name__, optimizer.get_config()
     if source.family != family:
@@ -386,7 +400,8 @@ def _prepare_migration(source, optimizer, variables, model, weights, rename, fre
     if family in ("Muon", "SOAP"):
         in_source = {path: source.slots[name] for path, name in names_in_source.items()}
         peers.check_same_slots(family, source.origin, in_source, slot_shapes, shapes)
-        # As the slots are the same, both adapt the same variables, whatever their patterns are.
+        # The slots are the same, so both optimizers exclude the same variables, even if they name
+        # them by other patterns. The patterns need not be compared.
         arguments.pop("exclude_from_layer_adaptation", None)
         omitted = (*omitted, "exclude_from_layer_adaptation")
     match(source.origin, slot_shapes, source.slots, rename)
@@ -425,7 +440,7 @@ def _prepare_migration(source, optimizer, variables, model, weights, rename, fre
 
 
 def _source_slots_of_fresh(source, plan, fresh, rename):
-    """Finds the source's slots of variables whose slots begin at zero here.
+    """Finds the slots that the source has for the variables in `fresh`, which start at zero here.
 
     Args:
         source: The `Source`.
@@ -433,7 +448,8 @@ def _source_slots_of_fresh(source, plan, fresh, rename):
         fresh, rename: As in `migrate`.
 
     Returns:
-        Path of such a variable -> (its slots in the source, whether the rule adapts it here).
+        Path of such a variable -> (its slots in the source, whether Muon orthogonalizes
+        its update here).
     """
     source_slots = {
         short_name: source.slots[name]
@@ -451,7 +467,7 @@ def _source_slots_of_fresh(source, plan, fresh, rename):
 
 
 def _averages_text(source, config):
-    """Describes how moving averages of the weights begin or continue; "" without `use_ema`."""
+    """Returns words on how moving averages of weights begin or continue; "" without `use_ema`."""
     if not config["use_ema"]:
         return ""
     if any("average" in slots for slots in source.slots.values()):
@@ -471,7 +487,7 @@ def _slot_shapes(optimizer, plan, fresh):
 
 
 def _weights_to_set(source, model, rename):
-    """Returns path -> array for all weights of the model; raises if the source has none."""
+    """Returns path -> array for all weights of the model; ValueError if the source has none."""
     if source.weights is None:
         raise ValueError(
             f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "

@@ -1,7 +1,8 @@
 """Translates the state of another optimizer to this package's names, and matches its variables.
 
-The frontends read a checkpoint or an optimizer into a `Source`. A `Peer` describes an optimizer
-class of another package: its names for slots and arguments. No array is changed.
+`tf_lamb.keras` and `tf_lamb.tf_keras` read a checkpoint or an optimizer into a `Source`. A `Peer`
+describes an optimizer class of another package: its names for slots and arguments. A slot is a
+state array for one variable, such as Adam's m. "Here" means in this package. No array is changed.
 """
 
 import dataclasses
@@ -22,18 +23,18 @@ _NAMES_HERE = {
     "adam_beta_2": "beta_2", "adam_lr_ratio": "fallback_lr_scale",
     "ns_steps": "newton_schulz_steps",
 }  # fmt: skip
-# Arguments that Keras's optimizers share with those of this package.
+# Arguments that the optimizers of Keras and of this package share.
 SHARED_ARGUMENTS = (
     "learning_rate", "beta_1", "beta_2", "epsilon", "momentum", "nesterov", "weight_decay",
     "clipnorm", "clipvalue", "global_clipnorm",
 )  # fmt: skip
-# Arguments that optimizers of this package have in Keras 3 alone.
+# Arguments that optimizers of this package have for Keras 3, but not for tf_keras.
 KERAS_3_ARGUMENTS = ("loss_scale_factor",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Describes an optimizer class of another package, the peer, whose state can be continued here.
+    """Describes an optimizer class of another package (the peer) whose state can be continued here.
 
     Attributes:
         title: The name of the peer in reports and errors.
@@ -41,11 +42,11 @@ class Peer:
         slots: Name of a slot in the peer -> its name in this package.
         argument_names: The arguments that the peer has, by their names in this package;
             "form.norm" is the key "norm" of the argument `form`.
-        fixed_arguments: Argument of this package that the peer does not have -> the value with
-            which both compute the same, if this is not the default.
-        handled_elsewhere: Further arguments of the peer that `unknown_arguments` does not list,
-            because their effect is in the slots or in another line of the report, or because they
-            compute nothing. Defaults to ("name",).
+        fixed_arguments: Argument that only this package has -> the value with which both packages
+            compute the same. Arguments for which this is the default are left out.
+        handled_elsewhere: Further arguments of the peer that `unknown_arguments` does not list.
+            Their effect shows in the slots or in another line of the report, or they have no effect
+            on the computed numbers. Defaults to ("name",).
     """
 
     title: str
@@ -88,7 +89,7 @@ class Peer:
             *self.handled_elsewhere
         }
         if not source_config.get("decay") or _is_number(source_config.get("learning_rate")):
-            known_names.add("decay")  # `arguments` uses it, or there is none
+            known_names.add("decay")  # `arguments` has used it, or it is 0 or None
         return {
             name: value
             for name, value in source_config.items()
@@ -96,7 +97,7 @@ class Peer:
         }
 
     def omitted_arguments(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the names of the peer's arguments that `arguments`, and so its config, lacks."""
+        """Returns the names of the peer's arguments that its config, and so `arguments`, lacks."""
         return tuple(
             name for name in self.argument_names if name.partition(".")[0] not in arguments
         )
@@ -108,19 +109,19 @@ class Source:
 
     Attributes:
         origin: What was read, in words, for reports and errors.
-        family: The name of the class of this package that continues it, such as "LAMB".
+        family: The name of the class of this package that can continue the state, such as "LAMB".
         step: The number of optimizer steps done.
         slots: Name of a variable -> name of a slot in this package -> array.
-        arguments: The optimizer's arguments, by their names here; those that the source does not
-            hold are left out.
-        omitted_arguments: Names of arguments that the optimizer had and the source does not hold.
+        arguments: The optimizer's arguments, by their names here. Those whose values were not saved
+            are left out.
+        omitted_arguments: Names of the optimizer's arguments whose values were not saved.
         weights: Name of a variable -> array; None if the source holds no weights.
         all_arguments: All arguments of the source, by their own names.
-        scalars: State that belongs to no single variable, by its key in a file that this package
-            saves.
+        scalars: State that does not belong to a single variable, by the keys that this package uses
+            in files.
         unknown_arguments: Name -> value of arguments that this package does not know, such as those
             of a newer version or of a subclass.
-        dropped_state: Names of further state for which an optimizer here has no variables.
+        dropped_state: Names of further state that optimizers of this package have no variables for.
     """
 
     origin: str
@@ -137,7 +138,7 @@ class Source:
 
     @classmethod
     def from_peer(cls, peer: Peer, step: int, slots, source_config, **attributes):
-        """Makes a `Source` from state and arguments that have the peer's own names.
+        """Makes a `Source` from state and arguments that are under the peer's own names.
 
         Args:
             peer: The description of the optimizer that the state was read from.
@@ -158,10 +159,10 @@ class Source:
         )
 
     def with_averages(self, averages: Mapping[str, Any], momentum: float | None = None) -> "Source":
-        """Returns the source with moving averages of its weights, which a wrapper has kept.
+        """Returns a copy of the source with moving averages of weights from a wrapper.
 
-        Averages of variables without slots, such as the statistics of a batch normalization, have
-        no place here; `dropped_state` names them.
+        Averages of variables without slots, such as the statistics of batch normalization, cannot
+        be continued here. They are listed in `dropped_state`.
 
         Args:
             averages: Name of a variable -> its average.
@@ -188,7 +189,7 @@ class Source:
         )
 
     def without_unfinished_update(self) -> "Source":
-        """Returns the source without the gradient sums of an update that is not complete."""
+        """Returns a copy of the source without the gradient sums of an unfinished update."""
         slots = {
             variable: _without_micro_batches(values) for variable, values in self.slots.items()
         }
@@ -196,7 +197,7 @@ class Source:
 
 
 def _without_micro_batches(values):
-    """Returns name -> value, without gradient sums of micro-batches and the count of these."""
+    """Returns `values` without gradient sums of micro-batches and the count of these."""
     return {
         name: value
         for name, value in values.items()
@@ -210,13 +211,16 @@ def match(
     saved: Mapping[str, Mapping[str, Any]],
     rename: Mapping[str, str],
 ) -> dict[str, str]:
-    """Matches each variable with its name in the source, with or without the model's name.
+    """Finds the name of each variable in the source.
+
+    A name matches the path of a variable if both are equal, or are equal without the model's name.
 
     Args:
         origin: The source in words, for errors.
-        expected: Path of a variable here -> name of a slot -> shape. The source has to hold all.
+        expected: Path of a variable here -> name of a slot -> shape. All must be in the source.
         saved: Name of a variable in the source -> name of a slot -> array.
-        rename: Path of a variable -> its name in the source, which goes before other matches.
+        rename: Path of a variable -> its name in the source. It takes precedence over other
+            matches.
 
     Returns:
         Path of a variable -> its name in the source, for all paths of `expected`.
@@ -290,7 +294,7 @@ def _no_match_message(origin, path, name, expected, saved, names_by_alias):
 
 
 def without_model(names: Iterable[str]) -> dict[str, str]:
-    """Returns each name -> the same name without the name of the model."""
+    """Returns a dict from each name to the same name without the model's name at its beginning."""
     names = list(names)
     root = model_name(names)
     return {name: name.removeprefix(root) for name in names}
@@ -314,8 +318,8 @@ ADDONS_LAMB = Peer(
     ADDONS_ARGUMENTS,
     handled_elsewhere=_LEGACY_ARGUMENTS,
 )
-# In both packages the class has this name, and its config has no exclusion lists, so that the
-# package cannot be known.
+# Both packages call the class LAMB and leave exclusion lists out of its config. So the state does
+# not tell which of the two packages it comes from.
 OLDER_LAMB = Peer(
     "LAMB of Model Garden or of TensorFlow Addons before 0.16", "LAMB", _MOMENT_SLOTS,
     ADDONS_ARGUMENTS, handled_elsewhere=_LEGACY_ARGUMENTS,
@@ -339,11 +343,12 @@ KERAS_LAMB = Peer(
     {"weight_decay_mode": "decoupled", "exclude_from_layer_adaptation": []},
 )  # fmt: skip
 
-# The arguments that a legacy config leaves out where they are None.
+# Arguments that a legacy optimizer of Keras leaves out of its config if they are None.
 NO_CLIPPING = {"clipnorm": None, "clipvalue": None, "global_clipnorm": None}
 
-# The `form` of Model Garden's LARS: where the learning rate stands, and what the trust ratio
-# divides by. Its `classic_momentum=True` is "inside", and False is "outside".
+# Values of the argument `form` of our LARS that compute the same as Model Garden's LARS: "inside"
+# with its `classic_momentum=True`, "outside" with False. They say whether the learning rate is
+# inside the velocity, and which norm the trust ratio divides by.
 _LARS_FORMS = {
     "inside": {"momentum": "inside", "denominator": "norm_of_sum", "clip": False},
     "outside": {"momentum": "outside", "denominator": "norm_of_update", "clip": False},
@@ -351,7 +356,7 @@ _LARS_FORMS = {
 
 
 def legacy_peer(origin: str, name: str, slots, source_config) -> Peer:
-    """Returns the `Peer` of a legacy optimizer, which is recognized by its slots and arguments.
+    """Returns the `Peer` of a legacy Keras optimizer, recognized by its slots and arguments.
 
     Args:
         origin: The source in words, for the error.
@@ -360,8 +365,8 @@ def legacy_peer(origin: str, name: str, slots, source_config) -> Peer:
         source_config: The names of its arguments.
 
     Raises:
-        ValueError: if it is no LAMB of TensorFlow Addons or Model Garden, and no LARS of the
-            latter.
+        ValueError: if it is neither a LAMB of TensorFlow Addons or Model Garden, nor a LARS of
+            Model Garden.
     """
     slots, source_config = set(slots) - {"average"}, set(source_config)
     if slots == {"m", "v"} and not name.lower().startswith("adam"):
@@ -386,10 +391,10 @@ def legacy_slots(arrays: Mapping[str, Any]) -> tuple[str, int, dict[str, dict[st
 
     Returns:
         The name of the optimizer, its step, and variable -> slot -> array. They are "", 0 and an
-        empty dict if no name is that of a step counter.
+        empty dict if the file has no step counter, named `iter`.
 
     Raises:
-        ValueError: if the step counter is no number of steps.
+        ValueError: if the step counter is not a number, or is below 0.
     """
     values = {key.rpartition(":")[0] or key: value for key, value in arrays.items()}
     counter = next((key for key in values if key == "iter" or key.endswith("/iter")), None)
@@ -408,7 +413,7 @@ def step_of(counter) -> int:
     """Returns the number of steps in a counter that was read from a file.
 
     Raises:
-        ValueError: if it is no number, or less than 0.
+        ValueError: if the counter is not a number, or is below 0.
     """
     try:
         if (step := int(counter)) >= 0:
@@ -424,8 +429,9 @@ def with_momentum_form(
 ):
     """Checks that both optimizers have the same form of momentum; adds it to the peer's arguments.
 
-    A checkpoint of LARS does not hold whether the learning rate is inside the velocity or outside.
-    The source is then assumed to have the form of the optimizer here.
+    The form says whether the velocity contains the learning rate ("inside") or is multiplied by it
+    ("outside"). A checkpoint of Model Garden's LARS does not contain the form. The form of the
+    optimizer here is then assumed for the source, too.
 
     Args:
         origin: The source in words, for the error.
@@ -468,17 +474,18 @@ _KINDS_OF_STATE = {
 
 
 def dropped_state_lines(names: Iterable[str]) -> list[str]:
-    """Describes saved state that the optimizer here has no place for, and what would continue it.
+    """Describes saved state that the optimizer here has no variables for, and how to continue it.
 
     Args:
-        names: The names of the state, as in a file.
+        names: The names of the state, as this package writes them to files.
 
     Returns:
-        One line for each kind of state, then the names of unknown kinds as they are.
+        One line for each known kind of state, then the names of all other state.
     """
     lines, remaining = [], list(names)
     for prefix, (meaning, remedy) in _KINDS_OF_STATE.items():
-        # A count of micro-batches comes with gradient sums, averages come with their flag.
+        # The count `micro_step` is saved together with gradient sums, named `accumulator...`, and
+        # averages are saved together with the flag `has_averages`.
         companion = {"micro_step": "accumulator", "average": "has_averages"}.get(prefix, prefix)
         if matched := [name for name in remaining if name.startswith((prefix, companion))]:
             lines.append(f"{meaning} ({', '.join(matched)}): {remedy}")
@@ -486,7 +493,7 @@ def dropped_state_lines(names: Iterable[str]) -> list[str]:
     return lines + remaining
 
 
-# Arguments that only Keras's Muon has. Here they are `form["coefficients"]`.
+# Arguments that only Keras's Muon has. Our Muon has `form["coefficients"]` instead.
 _COEFFICIENT_ARGUMENTS = ("muon_a", "muon_b", "muon_c")
 KERAS_MUON = Peer(
     "keras.optimizers.Muon", "Muon", {"momentum": "m", "velocity": "v"},
@@ -494,7 +501,8 @@ KERAS_MUON = Peer(
      "exclude_from_weight_decay", *_KERAS_ARGUMENTS),
     {"form.update_scale": "rms", "form.coefficients": "jordan", "form.norm": None,
      "form.heads": None},
-    # Slots tell which variables are matrices; `muon_changes` compares the other arguments.
+    # Arguments handled elsewhere: the slots show which variables Muon orthogonalizes, and
+    # `muon_changes` compares the rest.
     ("name", "exclude_layers", "exclude_embeddings", *_COEFFICIENT_ARGUMENTS, *MUON_CONSTANTS,
      "adam_weight_decay"),
 )  # fmt: skip
@@ -506,8 +514,8 @@ def check_same_slots(
 ):  # fmt: skip
     """Checks that the variables of a Muon or SOAP have the same slots in the source and here.
 
-    The slots of a variable show whether Muon orthogonalizes it, and which bases SOAP keeps for it.
-    If they differ, their contents mean different things.
+    The slots of a variable show whether Muon orthogonalizes its update, and for which axes SOAP
+    keeps a basis. If the slots differ, their arrays have different meanings.
 
     Args:
         family: "Muon" or "SOAP".

@@ -1,4 +1,4 @@
-"""Contains the optimizers that wrap another one and measure the noise of its gradients."""
+"""Contains the wrappers of an optimizer that measure the noise of its gradients."""
 
 from tf_lamb.api.noise.adascale import AdaScale
 from tf_lamb.api.noise.measured import MeasureNoise

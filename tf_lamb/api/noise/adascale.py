@@ -1,4 +1,9 @@
-"""Defines AdaScale, an optimizer whose learning rate follows the noise of its gradients."""
+"""Defines AdaScale, a wrapper that scales an optimizer's learning rate by a measured gain.
+
+The base batch is the small batch for which the learning rate was tuned; the training now uses a
+batch that is S times as large. The gain says how many steps of the base batch one step is worth. It
+is computed from the noise of the gradients.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +18,16 @@ from tf_lamb.core.messages import join_words
 
 
 class Rate:
-    """Holds the learning rate for the inner optimizer: the base batch's rate times gain ** power.
+    """Computes the inner optimizer's learning rate: that of the base batch times gain ** power.
 
-    The base batch's rate is read at the number of base batch steps, and not at the steps of the
-    inner optimizer, which are steps of large batches. A subclass in each frontend is also a
-    `LearningRateSchedule` of its Keras.
+    The inner optimizer counts steps of large batches. A schedule for the base batch is therefore
+    not read at that count but at the number of base batch steps that they are worth. The subclasses
+    in `tf_lamb.keras` and `tf_lamb.tf_keras` are also a `LearningRateSchedule` of their Keras.
 
     Attributes:
-        outer: The AdaScale, which has the base batch steps and the gain.
-        base: The rate of the base batch: a schedule, a function or a variable.
+        outer: The `AdaScale` around the inner optimizer. It holds the number of base batch steps
+            and the gain.
+        base: The learning rate of the base batch: a schedule, a function or a variable.
     """
 
     def __init__(self, outer, base):
@@ -37,7 +43,7 @@ class Rate:
         return rate * xp.cast(gain**self.outer.power, rate.dtype)
 
     def base_rate_at(self, step):
-        """Returns the learning rate of the base batch at one of its steps."""
+        """Returns the learning rate of the base batch at `step`, a number of base batch steps."""
         if isinstance(self.base, self.outer._base_schedule):
             return self.base(step)
         return self.base() if callable(self.base) else self.base
@@ -68,10 +74,10 @@ class AdaScale(MeasureNoise):
     multiplied by the square root of r. In the first 5 steps, when v_hat is not reliable, nothing is
     measured. Later, elements whose v_hat is still 0 are left out.
 
-    `optimizer.learning_rate` remains the base batch's, for callbacks that read and set it. The
-    state behind `optimizer.gain`, `optimizer.base_steps` and `optimizer.scaled_learning_rate` is
-    saved with checkpoints. In Keras's own SGD the gain enters the velocity, as the learning rate
-    does.
+    `optimizer.learning_rate` remains the learning rate of the base batch, so that callbacks can
+    read and set it as usual. The state behind `optimizer.gain`, `optimizer.base_steps` and
+    `optimizer.scaled_learning_rate` is saved with checkpoints. In Keras's own SGD the gain enters
+    the velocity, as the learning rate does.
 
     Args:
         inner: SGD, Adam or AdamW of the same Keras, or an optimizer of this package except LANS,
@@ -102,13 +108,13 @@ class AdaScale(MeasureNoise):
 
     saved_kind = "adascale"
     _meter: GainMeter
-    # A frontend defines these.
-    _xp: Any  # its array namespace
-    _classes_taking_gain: tuple  # the classes that it can wrap
+    # The subclasses in `tf_lamb.keras` and `tf_lamb.tf_keras` define these.
+    _xp: Any  # the array functions of the framework, with NumPy's names
+    _classes_taking_gain: tuple  # the classes of optimizers that AdaScale can wrap
     _set_inner_rate: (
         Callable  # makes the inner optimizer read a `Rate` instead of its learning rate
     )
-    _classes_with_second_moments: tuple  # the Keras classes among them that keep second moments
+    _classes_with_second_moments: tuple  # those of Keras with second moments
 
     @arguments.answer_unknown_arguments
     def __init__(
@@ -133,7 +139,11 @@ class AdaScale(MeasureNoise):
         self._set_inner_rate(inner)
 
     def _check_inner(self, inner):
-        """See base class; also raises ValueError if AdaScale's gain cannot apply to `inner`."""
+        """Raises ValueError or TypeError for an optimizer that AdaScale cannot wrap.
+
+        AdaScale wraps what `MeasureNoise` can wrap, except optimizers to which the gain cannot
+        apply, such as Muon.
+        """
         super()._check_inner(inner)
         rule = getattr(inner, "rule", None)
         if not isinstance(inner, self._classes_taking_gain) or (rule and not rule.takes_gain):
@@ -144,15 +154,15 @@ class AdaScale(MeasureNoise):
                 "not known."
             )
 
-    # seam: `_learning_rate` of Keras 3.15.1 and tf_keras 2.20.1
+    # seam: the private `_learning_rate` of optimizers of Keras 3.15.1 and tf_keras 2.20.1
     @property
     def _rate(self) -> Rate:
-        """The `Rate` that the inner optimizer reads."""
+        """The `Rate` that is the learning rate of the inner optimizer."""
         return self.inner_optimizer._learning_rate
 
     @property
     def learning_rate(self) -> Any:
-        """The base batch's learning rate at its next step, without the gain."""
+        """The learning rate of the base batch at its next step, without the gain."""
         state = self._meter.state
         return self._rate.base_rate_at(self._xp.convert_to_tensor(state["step"]) if state else 0)
 
@@ -174,7 +184,7 @@ class AdaScale(MeasureNoise):
         return self._rate(self.inner_optimizer.iterations)
 
     def get_config(self) -> dict[str, Any]:
-        """See base class; the config of the inner optimizer has the base batch's learning rate."""
+        """Returns the constructor's arguments; `inner` has the rate of the base batch."""
         with with_base_rate(self.inner_optimizer):
             config = super().get_config()
         is_preconditioned = self._meter.second_moments is not None
@@ -185,8 +195,8 @@ class AdaScale(MeasureNoise):
         """S, the ratio of the batch to the base batch.
 
         A new value takes effect when the training step is traced again, for which you call
-        `model.make_train_function(force=True)`. The measured averages stay valid, because they are
-        of the gradient of a base batch.
+        `model.make_train_function(force=True)`. The measured averages stay valid, because they
+        describe the gradient of a base batch, which is the same.
         """
         return self._meter.scale
 
@@ -201,10 +211,10 @@ class AdaScale(MeasureNoise):
 
     @property
     def gain(self) -> float:
-        """r, the gain of the last step, in [1, scale]; 1 before the build."""
+        """r, the gain of the last step, in [1, scale]; 1 before the optimizer is built."""
         return self._meter.gain()
 
     @property
     def base_steps(self) -> float:
-        """tau, the steps of the base batch that training so far is worth; 0 before the build."""
+        """tau, the number of base batch steps that training so far is worth; at first 0."""
         return self._meter.base_steps()

@@ -1,4 +1,8 @@
-"""Defines GainMeter, a `NoiseMeter` that also measures AdaScale's gain."""
+"""Defines GainMeter, a `NoiseMeter` that also measures AdaScale's gain.
+
+The gain r says how many steps of the base batch one step is worth. The base batch is the batch for
+which the learning rate was tuned; see `AdaScale`.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,17 +14,20 @@ from tf_lamb.api.variables import value_of
 from tf_lamb.core import noise
 from tf_lamb.core.rules.shared import debias
 
-# The number of first steps in which nothing is measured, because second moments are not reliable
-# yet. Source: adaptdl.
+# In this number of steps at the beginning nothing is measured, because second moments are not
+# reliable yet. The number is that of the library adaptdl.
 UNMEASURED_STEPS = 5
 
 
 class SecondMoments(NamedTuple):
-    """Holds the second moments of an optimizer, by whose roots the measured gradients are divided.
+    """Gives access to the second moments of an optimizer.
+
+    Gradients are divided by the roots of these moments before their noise is measured.
 
     Attributes:
         optimizer: The optimizer, which has `iterations`, `beta_2` and `epsilon`.
-        of: A function: position of a variable in the build -> its second moment.
+        moment_of: A function that returns the second moment of a variable. It takes the position of
+            the variable in the list that the optimizer was built for.
     """
 
     optimizer: Any
@@ -42,8 +49,8 @@ class SecondMoments(NamedTuple):
         def denominator(moment):
             moment = xp.cast(moment, "float32")
             root = xp.sqrt(moment / correction) + self.optimizer.epsilon
-            # A row of an embedding that no batch had before has a moment of 0. Its quotient would
-            # be g/epsilon, so large that nothing else counts.
+            # A row of an embedding that is used for the first time has a moment of 0. The quotient
+            # g/epsilon would be so large that the norm would depend on this row alone.
             return xp.where(moment > 0, root, math.inf)
 
         return {position: denominator(self.moment_of(position)) for position in positions}
@@ -56,7 +63,7 @@ def second_moments_of(optimizer: Any, is_adaptive: bool) -> SecondMoments | None
         optimizer: The optimizer, which need not be built yet.
         is_adaptive: Whether it is one of Keras's own optimizers that keep second moments.
     """
-    if is_adaptive:  # seam: Keras 3.15.1 and tf_keras 2.20.1
+    if is_adaptive:  # seam: the private `_velocities` of Keras 3.15.1 and tf_keras 2.20.1
         return SecondMoments(optimizer, lambda position: optimizer._velocities[position])
     if isinstance(optimizer, Layerwise) and _divides_by_roots(optimizer.rule):
         return SecondMoments(optimizer, lambda position: optimizer.state_of(position)["v"])
@@ -64,17 +71,18 @@ def second_moments_of(optimizer: Any, is_adaptive: bool) -> SecondMoments | None
 
 
 def _divides_by_roots(rule):
-    """Returns whether a rule has the moments m and v, and divides m by sqrt(v_hat) + epsilon."""
+    """Returns whether an update rule has moments m, v and divides m by sqrt(v_hat) + epsilon."""
     return {"m", "v"} <= {*rule.slots} and {"beta_2", "epsilon"} <= rule.hyper.keys()
 
 
 class GainMeter(NoiseMeter):
-    """Measures noise, and with it AdaScale's gain r and the steps of the base batch, tau.
+    """Measures noise, AdaScale's gain r, and tau, the number of base batch steps so far.
 
-    `AdaScale` defines both.
+    The docstring of `AdaScale` defines r and tau.
 
     Args:
-        smoothing: theta of the averages for the noise scale; those for the gain have their own.
+        smoothing: theta, the share that the averages for the noise scale keep of their value in a
+            step. The averages for the gain use another share, which depends on the scale.
         scale: S, the ratio of the batch to the base batch.
         second_moments: The second moments by which gradients are preconditioned. None measures the
             gradients themselves.
@@ -105,16 +113,16 @@ class GainMeter(NoiseMeter):
         return 1.0 if self.second_moments is None else 0.5
 
     def gain(self) -> float:
-        """Returns r, the gain of the last step; 1 before the build."""
+        """Returns r, the gain of the last step; 1 before the optimizer is built."""
         return float(value_of(self.state["gain"])) if self.state else 1.0
 
     def base_steps(self) -> float:
-        """Returns tau, the number of steps of the base batch so far; 0 before the build."""
+        """Returns tau, the number of base batch steps that training so far is worth; at first 0."""
         names = ("step", "fraction") if self.state else ()
         return sum((float(value_of(self.state[name])) for name in names), 0.0)
 
     def finish(self, is_update: Any) -> None:
-        """See base class; adds the gain to tau if an update was made."""
+        """Adds the gain to tau, the number of base batch steps, if an update was made."""
         xp = self._backend.xp
         step, fraction, gain = (
             xp.convert_to_tensor(self.state[name]) for name in ("step", "fraction", "gain")
@@ -123,7 +131,10 @@ class GainMeter(NoiseMeter):
         self._set({"step": new_step, "fraction": new_fraction})
 
     def _preconditioner(self, positions):
-        """See base class; divides gradients by the roots of their second moments."""
+        """Returns a function that divides a gradient by the root of its second moment.
+
+        If gradients are not preconditioned, the function returns them unchanged.
+        """
         if self.second_moments is None:
             return super()._preconditioner(positions)
         xp = self._backend.xp
@@ -131,13 +142,13 @@ class GainMeter(NoiseMeter):
         return lambda gradient, i: xp.cast(gradient, "float32") / denominators[i]
 
     def _is_measured(self):
-        """See base class; if gradients are preconditioned, the first steps are not measured."""
+        """Returns False in the first steps if gradients are preconditioned, else True."""
         if self.second_moments is None:
             return True
         return self.second_moments.optimizer.iterations >= UNMEASURED_STEPS
 
     def _updated_averages(self, state, moments, is_counted):
-        """See base class; adds the averages for the gain, and the gain."""
+        """Returns the base class's new averages, those for the gain, and the gain, by name."""
         xp = self._backend.xp
         averages = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
         sums = (xp.sum(moment) for moment in moments)

@@ -21,10 +21,10 @@ class MeasureNoise:
         sigma^2 = (mean of |g_i|^2 - |g|^2) / (n - 1)        variance of the batch's gradient
         mu^2    = (n |g|^2 - mean of |g_i|^2) / (n - 1)      squared norm of the true gradient
 
-    Both are averaged over steps. Training does not change, with one exception: one of Keras 3's own
-    optimizers that clips does so after the sum over replicas, not before. The callback `NoiseScale`
-    reports what the averages mean for the batch size; `noise_scale(batch_size)` returns the noise
-    scale.
+    Both are averaged over steps. Training does not change, with one exception: if an optimizer of
+    Keras 3 itself clips gradients, it clips them after they are summed over replicas, not before.
+    The callback `NoiseScale` reports what the averages mean for the batch size;
+    `noise_scale(batch_size)` returns the noise scale.
 
     Args:
         inner: An optimizer of the same Keras, without a `LossScaleOptimizer` around it.
@@ -53,26 +53,26 @@ class MeasureNoise:
           https://arxiv.org/abs/1812.06162
     """
 
-    saved_kind = "measured"  # the name of its state in files
+    saved_kind = "measured"  # the name of the measured state in saved files
     _named_state = named.measured_state  # a method, which returns the measured state by name
     inner_optimizer: Any
     parts: int
     micro_batches: int
     name: str
     _meter: NoiseMeter
-    _updates_at_end = 0  # updates at the end of the last `fit`
-    _measured_names: Sequence[str]  # the names of the variables that it was built for
-    # A frontend defines the names that follow.
-    _host: Host  # its functions on variables
+    _updates_at_end = 0  # the number of updates at the end of the last `fit`
+    _measured_names: Sequence[str]  # the names of the variables of `build`
+    # The subclasses in `tf_lamb.keras` and `tf_lamb.tf_keras` define the names that follow.
+    _host: Host  # functions on variables of one Keras
     _wrappable: tuple[
         type, str
-    ]  # the class of optimizers that it can wrap, and words for the error
+    ]  # the class of optimizers that can be wrapped, and its description for an error message
     _wrap: Callable  # sets the inner optimizer, and the name
     _serialize: Callable
     _deserialize: Callable
-    _variables: list  # the variables of this optimizer, without those of the inner one
+    _variables: list  # the measured state; the inner variables are not in it
     _add_variable: Callable  # name, shape, dtype, initializer, is_per_replica -> a variable
-    _position_of: Callable  # a variable -> its position among those of the build
+    _position_of: Callable  # a variable -> its position in the list passed to `build`
     _to_dense: Callable  # a gradient and its variable -> the gradient as an array
     _sum_over_replicas: (
         Callable  # (gradient, variable) pairs -> pairs whose gradients are sums over replicas
@@ -138,7 +138,7 @@ class MeasureNoise:
     def iterations(self, variable):
         if hasattr(self, "inner_optimizer"):
             self.inner_optimizer.iterations = variable
-        else:  # Keras 3's constructor sets a variable that counts nothing
+        else:  # Keras 3's constructor sets a variable, which is never used
             self._iterations = variable
 
     @property
@@ -152,7 +152,7 @@ class MeasureNoise:
 
     @property
     def variables(self) -> list:
-        """The variables of the measurement, then those of the inner optimizer."""
+        """The variables of the noise measurement, then those of the inner optimizer."""
         return [*self._variables, *self.inner_optimizer.variables]
 
     def get_config(self) -> dict[str, Any]:
@@ -165,14 +165,15 @@ class MeasureNoise:
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """Makes the optimizer from a config, also from one with options of earlier versions.
+        """Makes the optimizer from a config, also from that of an earlier version.
 
         Args:
             config: What `get_config` returned.
             custom_objects: Name -> class, for the inner optimizer. Defaults to None.
 
         Raises:
-            ValueError: if an option that is gone has another value than its default.
+            ValueError: if the config has an option that was removed since, with another value than
+                the default.
         """
         config = dict(config)
         for name, default in ("previous_gradient", False), ("averaging", "paper"), ("groups", None):
@@ -184,10 +185,10 @@ class MeasureNoise:
         return cls(**{**config, "inner": cls._deserialize(config["inner"], custom_objects)})
 
     def finalize_variable_values(self, var_list):
-        """Finalizes the variables of the inner optimizer.
+        """Calls the same method of the inner optimizer, at the end of `fit`.
 
-        Warns if one of Keras's own optimizers has made no update in `fit`. Those of this package
-        warn themselves.
+        Warns if the inner optimizer is one of Keras itself and has made no update in this `fit`. An
+        optimizer of this package gives that warning itself.
         """
         self.inner_optimizer.finalize_variable_values(var_list)
         if isinstance(self.inner_optimizer, Layerwise) or not self._meter.state:
@@ -210,7 +211,7 @@ class MeasureNoise:
             self.inner_optimizer.set_weights(weights[measurement_count:])
 
     def continue_from(self, values: dict) -> None:
-        """Continues another optimizer's measurement.
+        """Sets the measured state to that of another optimizer, so that its measurement continues.
 
         Args:
             values: Name of a variable of the measured state -> array. Variables that are not in it
@@ -224,14 +225,14 @@ class MeasureNoise:
             self._host.put(variable, value)
 
     def _count_parts(self, replicas: int, may_gather: bool) -> bool:
-        """Counts the parts of a step, and decides whether replicas add up their own gradients.
+        """Sets `parts` and `micro_batches`; decides whether replicas add up their own gradients.
 
-        It has to be called before the inner optimizer is built. It sets `parts`, which is replicas
-        x micro-batches.
+        `parts` is replicas x micro-batches. The function has to be called before the inner
+        optimizer is built.
 
         Args:
             replicas: The number of replicas.
-            may_gather: Whether the frontend can let each replica add up its own gradients.
+            may_gather: Whether each replica can add up its own gradients in this framework.
 
         Returns:
             Whether each replica adds up its own gradients over micro-batches, until the update sums
@@ -259,11 +260,11 @@ class MeasureNoise:
         return gathers
 
     def _start_meter(self, backend: Backend, variables: Sequence):
-        """Makes the variables of the meter, at the end of the build.
+        """Makes the variables of the noise meter; called at the end of `build`.
 
         Args:
-            backend: The frontend's `Backend`.
-            variables: The variables of the build.
+            backend: The `Backend`, with the functions of the framework that the meter calls.
+            variables: The variables that the optimizer is built for.
         """
         state = {
             name: self._add_variable(name, *declaration, backend.gathers and name == "squares")
@@ -330,7 +331,7 @@ class MeasureNoise:
 
 
 def without_frozen(inner: Any, pairs: Sequence) -> Sequence:
-    """Returns the pairs (gradient, variable) except those that the inner optimizer freezes."""
+    """Returns the (gradient, variable) pairs whose variable the inner optimizer does not freeze."""
     return inner.without_frozen(pairs) if isinstance(inner, Layerwise) else pairs
 
 
@@ -338,7 +339,7 @@ def without_gradient(inner: Any, pairs: Sequence, unfrozen: Sequence) -> Sequenc
     """Returns the variables without a gradient in this micro-batch that may have had one earlier.
 
     Their accumulators may hold gradients of earlier micro-batches, which the update uses. The list
-    is empty for an optimizer of Keras.
+    is empty if the inner optimizer is one of Keras itself.
 
     Args:
         inner: The inner optimizer.

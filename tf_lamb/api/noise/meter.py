@@ -1,4 +1,8 @@
-"""Defines NoiseMeter, which measures the noise of gradients, and the Backend that it works with."""
+"""Defines NoiseMeter, which measures the noise of gradients, and the Backend that it works with.
+
+A frontend is the part of this package for one Keras: `tf_lamb.keras` or `tf_lamb.tf_keras`. The
+position of a variable is its index in the list that the optimizer was built for.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -6,23 +10,24 @@ from typing import Any, Protocol
 from tf_lamb.api.variables import numpy_of
 from tf_lamb.core import noise
 
-# Name -> (shape, dtype, initializer) of a variable of the state.
+# Name -> (shape, dtype, initializer) of a variable that a meter keeps from step to step.
 Declarations = Mapping[str, tuple[tuple[int, ...], str, str]]
-Gradients = Mapping[int, Any]  # position of a variable in the build -> array
+Gradients = Mapping[int, Any]  # position of a variable -> its gradient
+# The variables of the meter that begin at zero again for each update.
 _RESET_EACH_UPDATE = (
     "micro_step",
     "squares",
-)  # the state that begins at zero again for each update
+)
 
 
 class Backend(Protocol):
-    """Declares the functions of a frontend that a `NoiseMeter` needs, for arrays and replicas.
+    """Declares the functions on arrays and replicas that a `NoiseMeter` needs from a frontend.
 
     Attributes:
-        xp: The array namespace.
-        replicas: The number of replicas whose gradients are measured apart.
-        gathers: Whether each replica adds up its own gradients over micro-batches, until the update
-            sums them over replicas.
+        xp: The array functions of the framework, with NumPy's names.
+        replicas: The number of replicas whose gradients are measured separately.
+        gathers: Whether each replica adds up its own gradients over micro-batches, and only an
+            update sums them over replicas.
     """
 
     xp: Any
@@ -30,34 +35,34 @@ class Backend(Protocol):
     gathers: bool
 
     def cond(self, condition: Any, if_true: Callable, if_false: Callable) -> Any:
-        """Calls one of two functions of no arguments, also in a compiled program.
+        """Calls one of two functions without arguments, also in a compiled program.
 
         Args:
             condition: A boolean scalar.
-            if_true: Is called where the condition is true.
-            if_false: Is called elsewhere.
+            if_true: The function to call if the condition is true.
+            if_false: The function to call if it is false.
 
         Returns:
             The result of the function that is called.
         """
 
     def squared_norm(self, gradient: Any) -> Any:
-        """Returns |g|^2 in float32."""
+        """Returns |g|^2 of a gradient g, in float32."""
 
     def sum_over_replicas(self, squares: Any) -> Any:
-        """Returns the sum over replicas of a squared norm, which each computed of its gradient."""
+        """Returns the sum over replicas of `squares`, a squared norm on each replica."""
 
     def sum_stacked(self, gradient: Any) -> Any:
-        """Returns the sum over replicas of a gradient that is stacked by replica; else itself."""
+        """Sums a gradient over replicas if they are its first axis; else returns it unchanged."""
 
     def accumulated(self, position: int) -> Any:
         """Returns the sum of a variable's gradients in earlier micro-batches.
 
-        If `gathers`, it is the accumulator, which `gather` adds to.
+        If `gathers` is true, the result is the accumulator itself, to which `gather` adds.
         """
 
     def gather(self, arrays: Sequence, accumulators: Sequence) -> None:
-        """Adds arrays to accumulators of this replica; an update sums these over replicas."""
+        """Adds arrays to this replica's accumulators, which an update sums over replicas."""
 
     def assign(self, variables: Sequence, values: Sequence) -> None:
         """Assigns the values to the variables, on every replica."""
@@ -66,10 +71,10 @@ class Backend(Protocol):
 class NoiseMeter:
     """Measures the variance sigma^2 and the signal mu^2 of gradients; see `MeasureNoise`.
 
-    Each call of the training step has the gradients of one micro-batch, and the last micro-batch of
-    an update moves the averages. Such a call runs these methods in order: `gather`, if the backend
-    gathers; `measure`; and after the optimizer's step `undo_skipped`, if the optimizer may skip
-    steps as spikes, and `finish`.
+    Each call of the training step has the gradients of one micro-batch. The last micro-batch of an
+    update also updates the moving averages of sigma^2 and mu^2. In each call these methods run, in
+    this order: `gather`, if `gathers` is true; `measure`; the optimizer's step; `undo_skipped`, if
+    the optimizer may skip steps whose gradient norm is a spike; and `finish`.
 
     Args:
         smoothing: theta, the share that an average keeps of its value in each update.
@@ -94,10 +99,10 @@ class NoiseMeter:
         self.state: Mapping[str, Any] = {}
 
     def start(self, backend: Backend, state: Mapping[str, Any], micro_batches: int) -> None:
-        """Sets the backend and the variables, which the build of the optimizer has made.
+        """Sets the backend, and the variables that `build` of the optimizer has made.
 
         Args:
-            backend: The frontend's `Backend`.
+            backend: The `Backend` of the framework.
             state: Name in `declarations` -> its variable.
             micro_batches: The number of micro-batches in an update.
         """
@@ -109,7 +114,7 @@ class NoiseMeter:
         return self._backend.gathers
 
     def gather(self, gradients: Gradients, missing: Sequence[int]) -> None:
-        """Adds this replica's gradients, and their squared norm, to sums until the next update.
+        """Adds this replica's gradients, and their squared norm, to the sums for the next update.
 
         Args:
             gradients: The gradients of this replica.
@@ -124,21 +129,22 @@ class NoiseMeter:
         backend.gather([*gradients.values(), *zeros, backend.replicas * squares], sums)
 
     def measure(self, gradients: Gradients, sums: Gradients | None, missing: Sequence[int]) -> Any:
-        """Measures the gradients of a micro-batch, and moves the averages if it ends an update.
+        """Measures the gradients of a micro-batch; updates the averages if it ends an update.
 
         Args:
             gradients: The gradients of this replica.
             sums: The sums of these gradients over replicas; None after `gather`, which has added
                 the gradients to accumulators.
-            missing: As in `gather`.
+            missing: The positions of variables that have no gradient in this micro-batch, but may
+                have sums of earlier ones.
 
         Returns:
             A boolean scalar: whether the micro-batch ends an update with finite gradients.
         """
         backend, xp = self._backend, self._backend.xp
         state = {name: xp.convert_to_tensor(variable) for name, variable in self.state.items()}
-        # After `set_weights` with the state of an optimizer that has more micro-batches per update,
-        # more of them may have been counted than an update takes here.
+        # The count can exceed the micro-batches of an update: `set_weights` may have loaded it from
+        # an optimizer with more micro-batches per update.
         is_update = state["micro_step"] >= self._micro_batches - 1
         count = xp.maximum(state["micro_step"] + 1, self._micro_batches)
         micro_batches = xp.cast(count, "float32")
@@ -147,8 +153,8 @@ class NoiseMeter:
         squares = state["squares"]
         if sums is not None:
             sums = {i: xp.cast(gradient, "float32") for i, gradient in sums.items()}
-            # With n replicas, replica i has g_i/n. So the mean of |g_i|^2 is n times the sum of
-            # these squares.
+            # With n replicas, `gradients` of replica i are g_i/n. So the mean of |g_i|^2 over
+            # replicas is n times the sum of |g_i/n|^2.
             local_squares = self._squares(gradients, precondition)
             squares = squares + backend.replicas * backend.sum_over_replicas(local_squares)
         square_of_mean = self._square_of_mean(
@@ -165,7 +171,7 @@ class NoiseMeter:
         return xp.logical_and(is_update, xp.isfinite(xp.sum(square_of_mean)))
 
     def lasting_values(self) -> dict[str, Any]:
-        """Returns name -> copy of the state that does not begin at zero again for each update."""
+        """Returns copies, by name, of the state that does not restart at zero at each update."""
         return {
             name: variable + 0
             for name, variable in self.state.items()
@@ -173,7 +179,7 @@ class NoiseMeter:
         }
 
     def undo_skipped(self, values_before: Mapping[str, Any], is_update: Any, is_taken: Any) -> Any:
-        """Undoes the measurement of an update that the optimizer has skipped as a spike.
+        """Undoes a measurement if the optimizer has skipped the update, for a spike of the norm.
 
         Args:
             values_before: What `lasting_values` returned before the step.
@@ -195,7 +201,7 @@ class NoiseMeter:
     def finish(self, is_update: Any) -> None:
         """Ends the measurement of a micro-batch, after the optimizer's step.
 
-        It does nothing here; the `GainMeter` of AdaScale counts steps of the base batch.
+        It does nothing here; AdaScale's subclass `GainMeter` counts base batch steps in it.
 
         Args:
             is_update: Whether an update was made, a boolean scalar.
@@ -207,7 +213,7 @@ class NoiseMeter:
         return noise.Averages(*(float(numpy_of(self.state[name]).sum()) for name in names))
 
     def _set(self, values):
-        """Assigns values, which are given by name, to variables of the state."""
+        """Assigns values to variables of the meter, both by name."""
         self._backend.assign([self.state[name] for name in values], values.values())
 
     def _squares(self, gradients, precondition):
@@ -240,7 +246,7 @@ class NoiseMeter:
             return self._squares(means, precondition)
 
         def at_update():
-            # Adds this micro-batch to the sums of those before, unless `gather` has done so.
+            # Adds this micro-batch to the sums of earlier ones, unless `gather` has added it.
             totals = {i: xp.cast(backend.accumulated(i), "float32") for i in positions}
             totals |= {i: gradient + totals[i] for i, gradient in sums.items()}
             means = {i: backend.sum_stacked(totals[i]) / micro_batches for i in positions}
@@ -249,10 +255,10 @@ class NoiseMeter:
         return backend.cond(is_update, at_update, lambda: xp.zeros((1,), "float32"))
 
     def _preconditioner(self, positions):
-        """Returns a function of a gradient and its variable's position.
+        """Returns the function that is applied to each gradient before the noise is measured.
 
-        The noise of the results of this function is measured. Here they are the gradients; a
-        subclass may return another function.
+        The function takes a gradient and the position of its variable. Here it returns the gradient
+        unchanged; a subclass may return another function.
 
         Args:
             positions: The positions of the variables.
