@@ -1,1 +1,1 @@
-"""Code for TensorFlow that Keras 3, tf_keras and Model Garden share, such as the update."""
+"""Code for TensorFlow that Keras 3, tf_keras and Model Garden share, such as updates of weights."""

@@ -1,8 +1,11 @@
-"""Reads optimizers of the legacy Keras interface from files: `tf.train.Checkpoint` and HDF5.
+"""Reads legacy Keras optimizers from files: `tf.train.Checkpoint` and HDF5.
 
-Seams, all in this file: of TensorFlow (2.15 to 2.20) the object graph in a checkpoint, which is the
-only part of it with names, with `slot_variables` of an optimizer's node and `full_name` of a
-variable; of Keras 2.15 the groups and attributes of HDF5.
+A legacy optimizer is a subclass of `tf_keras.optimizers.legacy.Optimizer`. A slot is a state array
+that it keeps for one variable. Seams, that is uses of private formats:
+
+- In TensorFlow 2.15 to 2.20, the object graph of a checkpoint, because only the graph contains
+  names: `slot_variables` of an optimizer's node, and `full_name` of a variable.
+- In Keras 2.15, the groups and attributes of an HDF5 file.
 """
 
 import contextlib
@@ -16,7 +19,7 @@ import h5py
 from tf_lamb.api.migration import peers
 from tf_lamb.api.migration.peers import Source
 
-_NUMBER_KINDS = ("f", "V")  # the kinds of NumPy dtypes of slots; bfloat16 is a V
+_NUMBER_KINDS = ("f", "V")  # the kinds of NumPy dtypes that slots may have; bfloat16 is of kind V
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _CHECKPOINT_FILE = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
@@ -25,15 +28,15 @@ def read(path, paths, with_weights) -> Source:
     """Returns the optimizer in a file as a `Source`, with the model's weights if they are wanted.
 
     Args:
-        path: That of an HDF5 file, of a checkpoint (its prefix, or one of its files), of a folder
-            with checkpoints, or of a SavedModel's folder.
+        path: The path of an HDF5 file, of a checkpoint (its prefix, or one of its files), of a
+            folder with checkpoints, or of the folder of a SavedModel.
         paths: The paths of the variables whose slots are wanted. If a checkpoint has several
             optimizers, the one with slots of most of these variables is read.
         with_weights: Whether to read the weights of the model.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it cannot be read, or holds no slots.
+        FileNotFoundError: If there is no file of these kinds at the path.
+        ValueError: If the file cannot be read, or holds no slots.
     """
     path = _CHECKPOINT_FILE.sub("", os.fspath(path))
     if os.path.isfile(path):
@@ -52,13 +55,13 @@ def read(path, paths, with_weights) -> Source:
 
 
 def optimizer_config(path):
-    """Returns the serialized optimizer in an HDF5 file; raises ValueError where there is none."""
+    """Returns the serialized optimizer in an HDF5 file; raises ValueError if there is none."""
     with _open_hdf5(os.fspath(path)) as file:
         return _optimizer_config(file, path)
 
 
 def _no_slots_error(origin, reason):
-    """Returns the error for a file without slots."""
+    """Returns the error for a file without slots; `reason` ends its first sentence."""
     return ValueError(
         f"{origin} holds no slots of an optimizer: {reason} Save "
         "tf.train.Checkpoint(model=model, optimizer=optimizer), or the compiled model as .h5, "
@@ -67,7 +70,7 @@ def _no_slots_error(origin, reason):
 
 
 def _no_slots_in_checkpoint_error(origin, nodes):
-    """Returns the error for a checkpoint without slots, by the kind of its optimizer."""
+    """Returns the error for a checkpoint without slots; its text depends on the optimizer."""
     names = {child.local_name for node in nodes for child in node.children}
     if "_iterations" not in names and "iterations" not in names:
         return _no_slots_error(
@@ -90,7 +93,7 @@ def _damage_error(origin, error):
 
 
 def _read_checkpoint(tf, prefix, paths, with_weights):
-    """Returns the `Source` of a checkpoint."""
+    """Reads a checkpoint into a `Source`; raises ValueError if it is damaged or has no slots."""
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
     origin = f"the checkpoint {prefix!r}"
@@ -141,12 +144,12 @@ def _read_checkpoint(tf, prefix, paths, with_weights):
 
 
 def _is_averaging(node):
-    """Returns whether a node is Model Garden's ExponentialMovingAverage around an optimizer."""
+    """Returns whether a node of the graph is Model Garden's `ExponentialMovingAverage`."""
     return any(child.local_name == "ema_base_optimizer" for child in node.children)
 
 
 def _value_key(node):
-    """Returns the key of a node's value in the checkpoint; None if it has none."""
+    """Returns the key of a node's value in the checkpoint; None if the node has no value."""
     return next((a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
 
 
@@ -210,7 +213,7 @@ def _open_hdf5(path):
 
 
 def _optimizer_config(file, path):
-    """Returns the serialized optimizer of an open file."""
+    """Returns the serialized optimizer in an open HDF5 file; raises ValueError if it has none."""
     if "training_config" not in file.attrs:
         raise _no_slots_error(
             f"the HDF5 file {path!r}", "the model was not compiled when it was saved."
@@ -229,7 +232,7 @@ def _optimizer_config(file, path):
 
 
 def _read_hdf5(path, with_weights):
-    """Returns the `Source` of an HDF5 file."""
+    """Reads an HDF5 file into a `Source`; raises ValueError if it is damaged or has no slots."""
     origin = f"the HDF5 file {path!r}"
     with _open_hdf5(path) as file:
         config = _optimizer_config(file, path)["config"]
@@ -251,8 +254,9 @@ def _read_hdf5(path, with_weights):
 
 
 def _read_arrays(group):
-    """Returns the arrays of a group by name; leaves out a name without its array."""
-    # The attribute is "weight_names", or split into "weight_names0", "weight_names1", ...
+    """Returns the arrays of an HDF5 group by name; leaves out names that have no array."""
+    # The names are in the attribute "weight_names", or in "weight_names0", "weight_names1", ... if
+    # they are too many for one attribute.
     all_suffixes = (
         key.removeprefix("weight_names") for key in group.attrs if "weight_names" in key
     )
@@ -266,7 +270,7 @@ def _read_arrays(group):
 
 
 def _make_source(origin, name, step, slots, source_config, weights):
-    """Makes the `Source` of what was read from a file.
+    """Makes a `Source` from the state that was read from a file.
 
     Args:
         origin: The file in words.
@@ -277,7 +281,8 @@ def _make_source(origin, name, step, slots, source_config, weights):
         weights: Name of a variable -> array, or None.
 
     Raises:
-        ValueError: If a slot is no array of numbers.
+        ValueError: If a slot is no array of numbers, or if the optimizer is not one that `migrate`
+            can continue.
     """
     for variable, values in slots.items():
         for slot, value in values.items():

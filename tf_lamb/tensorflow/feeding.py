@@ -4,7 +4,9 @@ import tensorflow as tf
 
 
 def make_dataset(batches, first_batch, is_read_twice=False):
-    """Returns a dataset whose shapes are known but for the batch size; one program fits all sizes.
+    """Returns a `tf.data.Dataset` of batches, with all dimensions known except the batch size.
+
+    So TensorFlow traces one training step for all batch sizes.
 
     Args:
         batches: The generator of batches, which is read once.
@@ -24,7 +26,7 @@ def make_dataset(batches, first_batch, is_read_twice=False):
 
 
 def _lists_to_tuples(batch):
-    """Returns the batch with tuples for lists, because TensorFlow makes one array of a list."""
+    """Replaces lists in a batch by tuples, because TensorFlow would make a list one array."""
     if isinstance(batch, dict):
         return {key: _lists_to_tuples(value) for key, value in batch.items()}
     return tuple(map(_lists_to_tuples, batch)) if isinstance(batch, (list, tuple)) else batch

@@ -1,6 +1,6 @@
 """The array functions that update rules call on TensorFlow, with NumPy's names.
 
-Some use other operations on a TPU than on a CPU, because what is fastest differs.
+Some functions use other operations on a TPU than on a CPU, because other operations are fast there.
 """
 
 import contextlib
@@ -11,26 +11,26 @@ import types
 import tensorflow as tf
 
 # On a CPU or GPU, XLA compiles an update of at least this many elements, because XLA makes fewer
-# passes over memory. A smaller update works in the cache: it would save less time than the tenth of
-# a second that compiling it takes.
+# passes over memory. A smaller update fits into the cache, so that XLA would save less than the
+# tenth of a second that it takes to compile the update.
 XLA_MIN_ELEMENTS = 2**16
 
 _tracing_for_tpu = False
 
 
 def compiles_for_tpu():
-    """Returns whether the step that is being traced will be compiled for a TPU, whole."""
+    """Returns whether XLA will compile the whole step that is being traced for a TPU."""
     return _tracing_for_tpu or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 def has_accelerator():
-    """Returns whether steps run on something else than a CPU."""
+    """Returns whether steps run on a GPU or a TPU."""
     return compiles_for_tpu() or bool(tf.config.list_logical_devices("GPU"))
 
 
 @contextlib.contextmanager
 def tracing_for_tpu():
-    """Traces, in a `with` block, as `TPUStrategy` would, where there is no TPU."""
+    """Lets a `with` block trace steps as for a TPU, on a machine that has none, to test them."""
     global _tracing_for_tpu
     previous, _tracing_for_tpu = _tracing_for_tpu, True
     try:
@@ -77,20 +77,20 @@ zeros = tf.zeros
 zeros_like = tf.zeros_like
 
 
-_SUM_SPLITS = 8  # into which `sum` splits the rows of an array
+_SUM_SPLITS = 8  # the number of parts into which `sum` splits the rows of an array
 
 
 def sum(x, axis=None, keepdims=False):
     """Sums as NumPy does.
 
-    XLA's CPU compiler writes an array to memory before it sums the elements, but not before it adds
-    the array to another one. So the sum of all elements of a large array begins with the sum of
-    eight parts of its rows.
+    A large array is first split by its rows into eight parts, which are added elementwise; then the
+    elements of the result are summed. This is faster, because XLA's CPU compiler writes a computed
+    array to memory before it sums the elements, but not before it adds the array to another one.
 
     Args:
         x: The array.
-        axis: The axes to sum over; None is all.
-        keepdims: Whether these stay, with length 1.
+        axis: The axes to sum over; None sums over all axes.
+        keepdims: Whether to keep the summed axes, with length 1.
     """
     sums_plainly = axis is not None or keepdims or compiles_for_tpu()
     if sums_plainly or x.shape.rank < 2 or x.shape.num_elements() < XLA_MIN_ELEMENTS:
@@ -102,13 +102,13 @@ def sum(x, axis=None, keepdims=False):
 
 
 def where(condition, x, y):
-    """Chooses elements as NumPy does; a number `x` gets the dtype of the array `y`.
+    """Chooses elements of `x` or `y`, as NumPy does; a number `x` gets the dtype of an array `y`.
 
     Args:
         condition: The boolean array.
         x, y: The arrays, or numbers, to choose from.
     """
-    if tf.is_tensor(y) and not tf.is_tensor(x):  # TensorFlow makes a number float32 in a trace
+    if tf.is_tensor(y) and not tf.is_tensor(x):  # `tf.where` would make the number float32
         x = tf.convert_to_tensor(x, y.dtype)
     return tf.where(condition, x, y)
 
@@ -163,7 +163,7 @@ def precise_matmul(x, y):
 
 
 def _split_bfloat16(x):
-    """Returns x rounded to bfloat16, and the difference."""
+    """Returns x rounded to bfloat16, and x minus that value, both in the dtype of x."""
     rounded = tf.cast(tf.cast(x, tf.bfloat16), x.dtype)
     return rounded, x - rounded
 
@@ -172,7 +172,7 @@ def _split_bfloat16(x):
 def _cholesky(x):
     """Computes the lower Cholesky factor by XLA.
 
-    For a matrix without one it returns NaN, where TensorFlow's own kernel would raise.
+    For a matrix that has no such factor it returns NaN, whereas TensorFlow's own kernel raises.
     """
     return tf.linalg.cholesky(x)
 

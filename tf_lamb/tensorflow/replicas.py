@@ -1,10 +1,11 @@
-"""Accumulators of replicas, and sums and maxima over replicas, for a step under `tf.distribute`.
+"""Adds up gradients on each replica, and computes sums and maxima over replicas.
 
-This file also checks the strategy that an optimizer is used under.
+These functions run in a step under `tf.distribute`. Others check the strategy under which an
+optimizer is used.
 
-Under `ParameterServerStrategy` the variables lie on several servers. Seam into TensorFlow (2.20):
-`_sharded_container` of a part of a variable that is split over servers; `api.variables` reads it,
-too.
+Under `ParameterServerStrategy` the variables lie on several servers. Seam, that is use of a private
+API, of TensorFlow 2.20: `_sharded_container`, an attribute of a part of a variable that is split
+over servers. `tf_lamb/api/variables.py` reads it, too.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 
 def uses_servers():
-    """Returns whether this is a step under `ParameterServerStrategy`."""
+    """Returns whether the present strategy is a `ParameterServerStrategy`."""
     return isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy)
 
 
@@ -26,22 +27,22 @@ def on_server_of(variable):
     if not uses_servers():
         yield
         return
-    # The device is set by its name, because in a branch of a `tf.cond` the variable is an argument
-    # without a place.
+    # The device is set by its name. In a branch of a `tf.cond` the variable is a function argument,
+    # with which operations cannot be colocated.
     with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device(variable.device):
         yield
 
 
 def refuse_split_variables(variables, plan, clipnorm):
-    """Raises if a variable is split over parameter servers, and the norm of the whole is needed.
+    """Raises if an update needs the norm of a variable that is split over parameter servers.
 
     Args:
-        variables: The variables of the build.
-        plan: Their plan.
+        variables: The variables that the optimizer is built for.
+        plan: The `Plan` of these variables, which says how each is updated.
         clipnorm: The argument of the optimizer; None does not clip.
 
     Raises:
-        ValueError: If such a variable is adapted, or clipped by its norm.
+        ValueError: If a split variable has layer-wise adaptation, or is clipped by its norm.
     """
     for variable, path, treatment in zip(variables, plan.paths, plan.treatments, strict=True):
         if not hasattr(variable, "_sharded_container"):
@@ -63,8 +64,8 @@ def refuse_split_variables(variables, plan, clipnorm):
 def per_replica_variables():
     """Gives each replica its own copy of variables that are made in a `with` block.
 
-    A file holds the sum of the copies, and each replica gets an equal share of it when the file is
-    loaded. Under `ParameterServerStrategy` all workers share the variables instead.
+    A saved file holds the sum of the copies. When it is loaded, each replica gets an equal share of
+    this sum. Under `ParameterServerStrategy` all workers share the variables instead.
     """
 
     def create_per_replica(create, **kwargs):
@@ -91,7 +92,8 @@ def colocated_with(strategy, variable, dtype):
     """
     extended = strategy.extended
     with extended.colocate_vars_with(variable):
-        # seam: TensorFlow 2.20.0, `_num_workers` of `MultiWorkerMirroredStrategy`'s `extended`.
+        # seam: TensorFlow 2.20.0, the private `_num_workers` of `MultiWorkerMirroredStrategy`. With
+        # 1, the initial value is not broadcast.
         worker_count = getattr(extended, "_num_workers", 1)
         if worker_count == 1 or dtype != "bfloat16":
             yield
@@ -104,13 +106,13 @@ def colocated_with(strategy, variable, dtype):
 
 
 def accumulate(strategy, accumulators, gradients, is_update):
-    """Adds gradients to the accumulators of their replica.
+    """Adds the gradients of this replica to its accumulators.
 
-    If this micro-batch ends an update, the accumulators then get the sums over replicas.
+    If this micro-batch ends an update, the accumulators of all replicas are then set to their sum.
 
     Args:
         strategy: The strategy of the optimizer.
-        accumulators: The accumulators.
+        accumulators: The variables that add up gradients, with a copy on each replica.
         gradients: The gradients of this replica.
         is_update: A function that returns whether this micro-batch ends an update, a scalar.
     """
@@ -122,7 +124,7 @@ def accumulate(strategy, accumulators, gradients, is_update):
     def in_cross_replica_context(strategy, totals):
         def sum_accumulators():
             context = tf.distribute.get_replica_context()
-            if context:  # in a step that XLA compiles whole for GPUs
+            if context:  # only in a step that XLA compiles as a whole, for GPUs
                 sums = context.all_reduce(tf.distribute.ReduceOp.SUM, totals)
             else:
                 pairs = list(zip(totals, accumulators, strict=True))
@@ -136,21 +138,21 @@ def accumulate(strategy, accumulators, gradients, is_update):
 
 
 def replica_state(strategy, state, weight):
-    """Returns a `State` of one replica's copies of the variables.
+    """Returns a `State` with one replica's copies of the variables.
 
-    The replica is found by its copy of the first weight. A `tf.function` takes a replica's copy as
-    an argument, but captures a mirrored variable. With mirrored variables, a program would always
-    work on those that it was traced with.
+    A `tf.function` accepts these copies as arguments, so that it can update other variables in
+    another call. A mirrored variable cannot be an argument: the function would capture it while it
+    is traced, and would change the same variable in every call.
 
     Args:
         strategy: The strategy of the optimizer.
         state: The `State` of the mirrored variables.
-        weight: The replica's copy of the first weight.
+        weight: The replica's copy of the first weight, which identifies the replica.
     """
     local_copies = strategy.experimental_local_results
     first_copies = enumerate(local_copies(state.stored[0].weight))
     replica_index = next((i for i, copy in first_copies if copy is weight), None)
-    if replica_index is None:  # on a TPU, where replicas are traced together
+    if replica_index is None:  # on a TPU, all replicas are traced as one
         return state
     return tf.nest.map_structure(
         lambda v: None if v is None else local_copies(v)[replica_index], state
@@ -158,12 +160,12 @@ def replica_state(strategy, state, weight):
 
 
 def squared_norm(gradient):
-    """Returns |g|^2 in float32."""
+    """Returns |g|^2 of a gradient g, in float32."""
     return 2.0 * tf.nn.l2_loss(tf.cast(gradient, tf.float32))
 
 
 def sum_over_replicas(tensor):
-    """Sums a tensor over replicas by one all-reduce, unless there is one replica."""
+    """Returns the sum of a tensor over replicas, by one all-reduce if there are several."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return tensor
@@ -175,8 +177,10 @@ def max_over_replicas(tensors):
 
     Under `ParameterServerStrategy` it returns the tensors as they are.
 
-    It does not call `all_gather`. In TensorFlow 2.20, two strategies of one process may give the
-    same collective key to an all-gather and an all-reduce. The second then raises InternalError.
+    The all-reduce is a sum, of a matrix with one row for each replica; the maximum of the rows is
+    taken afterwards. `all_gather` would be simpler, but in TensorFlow 2.20 two strategies of one
+    process may give the same collective key to an all-gather and an all-reduce, and the second one
+    then raises InternalError.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1 or uses_servers():
@@ -203,7 +207,7 @@ def scope_of(strategy):
 
 
 def check_strategy_of_variables(strategy, variables, name):
-    """Raises where variables have copies on replicas that the optimizer does not know of.
+    """Raises if variables were made under a strategy with replicas, but the optimizer was not.
 
     Args:
         strategy: The strategy of the optimizer.
@@ -211,7 +215,7 @@ def check_strategy_of_variables(strategy, variables, name):
         name: The name of the optimizer, for the message.
 
     Raises:
-        ValueError: If a variable has another strategy, with several replicas.
+        ValueError: If a variable has another strategy than the optimizer, with several replicas.
     """
     for variable in variables:
         variable_strategy = getattr(variable, "distribute_strategy", strategy)
@@ -226,7 +230,9 @@ def check_strategy_of_variables(strategy, variables, name):
 
 
 def check_strategy(strategy, name):
-    """Raises in a step under another strategy, whose gradients would never be summed.
+    """Raises if a step runs under another strategy than that of the optimizer.
+
+    The optimizer would not sum the gradients of the step's replicas.
 
     Args:
         strategy: The strategy of the optimizer.
@@ -263,7 +269,7 @@ def assign(strategy, variables, values):
 def _assign_on_replicas(strategy, variables, values):
     """Assigns values to the copies of variables on every replica."""
 
-    # Rewriting this package's own code for AutoGraph would take seconds.
+    # AutoGraph would take seconds to rewrite the code of this package, which does not need it.
     @tf.autograph.experimental.do_not_convert
     def assign_value(variable, value):
         variable.assign(tf.cast(value, variable.dtype))

@@ -1,4 +1,4 @@
-"""Trust ratios on TensorFlow: the variables that hold them, and TensorBoard's files of them."""
+"""Makes TensorFlow variables that record trust ratios, and writes TensorBoard's event files."""
 
 import contextlib
 import math
@@ -10,9 +10,10 @@ from tf_lamb.api.optimizers.observation import NORMS_AND_RATIO, UNSEEN
 
 
 def observation_vector(variable, strategy, name):
-    """Makes the variable of four numbers that records the trust ratio of another variable.
+    """Makes the variable that records the trust ratio of another variable, on its device.
 
-    It begins as `UNSEEN`, and lies on the device of the other variable.
+    It is a vector of four numbers: the norm of the weight, the norm of the update, the trust ratio,
+    and the number of ratios that a bound has changed. Before the first step they are `UNSEEN`.
 
     Args:
         variable: The other variable.
@@ -28,12 +29,12 @@ def observation_vector(variable, strategy, name):
 
 
 def fetch(vectors):
-    """Returns the values of variables of one shape as lists of floats, read in one transfer."""
+    """Returns the values of variables of one shape as lists of floats, by one transfer for all."""
     return tf.stack([tf.convert_to_tensor(vector) for vector in vectors]).numpy().tolist()
 
 
 class Writer:
-    """Writes event files; with several workers, the chief alone does.
+    """Writes event files for TensorBoard; if there are several workers, only the chief writes.
 
     Args:
         directory: The folder of the files.
@@ -41,7 +42,8 @@ class Writer:
     """
 
     def __init__(self, directory, optimizer):
-        # seam: tf_keras 2.20.1 and Keras 3.15.1, where TensorFlow trains.
+        # seam: the private `_distribution_strategy`, of tf_keras 2.20.1 and of Keras 3.15.1 on
+        # TensorFlow.
         strategy = getattr(optimizer, "_distribution_strategy", None)
         if strategy is None or strategy.extended.should_save_summary:
             self._writer = tf.summary.create_file_writer(str(directory))
@@ -51,8 +53,8 @@ class Writer:
     def write(self, step, observations):
         """Writes the norms and trust ratios of one step.
 
-        These are a scalar for each variable, histograms over layers, and the number of trust ratios
-        that were changed by a bound.
+        It writes three scalars for each variable, three histograms over all layers, and the number
+        of trust ratios that a bound has changed.
 
         Args:
             step: The number of the step.

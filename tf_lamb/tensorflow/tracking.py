@@ -1,15 +1,16 @@
 """Saves and restores an optimizer in TensorFlow's checkpoints, by the names of its variables.
 
-A checkpoint is a graph of objects, whose edges have names. The slot `m` of the fourth variable is
-at the edge `m:3`. The first edge leads to an object without values. Its name contains the `Layout`
-of `api/optimizers/layout.py`: the place of each variable in its model. That edge is looked up
-before the others, so it is known then which saved variable continues in which variable of the
-optimizer, even if a layer was frozen in between.
+A checkpoint is a graph of objects, whose edges have names. The slot `m` of the fourth variable (a
+state array such as Adam's m) is at the edge `m:3`. The first edge of an optimizer leads to an
+object without values. The name of this edge contains the `Layout` of `api/optimizers/layout.py`:
+the place of each variable in its model. TensorFlow looks this edge up before the others. So this
+file knows which saved variable belongs to which variable of the optimizer, even if a layer was
+frozen in between.
 
-Seams into TensorFlow (2.20), of how it restores an optimizer: it calls `_trackable_children` once,
-then `_lookup_dependency` for each edge in the checkpoint, in the order of these, and assigns no
-value before all edges are looked up; `_handle_deferred_dependencies` restores variables that are
-made later.
+Seams, that is uses of private API, of TensorFlow 2.20. To restore an optimizer, TensorFlow calls
+`_trackable_children` once, then `_lookup_dependency` for each edge in the checkpoint, in the order
+of the edges, and assigns no value before all edges are looked up. `_handle_deferred_dependencies`
+restores variables that are made later.
 """
 
 import tensorflow as tf
@@ -20,7 +21,7 @@ _LAYOUT_PREFIX = "layout:"  # the beginning of the name of the first edge
 
 
 class _Restoration:
-    """Holds what is known of an optimizer from the checkpoint that is being restored.
+    """Holds what was read about an optimizer from the checkpoint that is being restored.
 
     Attributes:
         node: The object without values that the edge with the layout leads to.
@@ -36,24 +37,25 @@ class _Restoration:
 
 
 def _restoration(optimizer):
-    """Returns the `_Restoration` of an optimizer."""
-    # Written into `__dict__`, because `__setattr__` of Keras 3 and of tf_keras would track it.
+    """Returns the `_Restoration` of an optimizer; the first call makes it."""
+    # It is written into `__dict__`, because the `__setattr__` of Keras 3 and tf_keras would add it
+    # to checkpoints.
     return optimizer.__dict__.setdefault("_restoration", _Restoration())
 
 
 def checkpoint_children(optimizer, keras_children):
-    """Returns the edges of an optimizer in a checkpoint, name -> object.
+    """Returns the edges of an optimizer in a checkpoint: name -> object.
 
-    Each variable is at an edge of its own, by its name.
+    Each variable has its own edge, with the name of the variable.
 
     Args:
         optimizer: An optimizer of this package.
-        keras_children: The edges that Keras finds, name -> object. Those to lists of variables are
-            left out.
+        keras_children: The edges that Keras would save, name -> object. Edges to collections of
+            variables are left out.
     """
     state, restoration = optimizer._named_state(), _restoration(optimizer)
     if state.parts:
-        restoration.layout = restoration.variables = None  # they were of an earlier checkpoint
+        restoration.layout = restoration.variables = None  # they belong to an earlier checkpoint
     state_variables = state.variables()
     state_ids = {id(variable) for variable in state_variables.values()}
     layout_edge = (
@@ -80,10 +82,10 @@ def look_up(optimizer, name, look_up_as_keras):
             called if the name is not that of the layout or of a slot.
 
     Returns:
-        The object, or None if it is not made yet.
+        The object; None if the optimizer has not made it yet.
 
     Raises:
-        ValueError: If the checkpoint is of an optimizer of other layers.
+        ValueError: If the checkpoint was written by an optimizer of other layers.
     """
     restoration = _restoration(optimizer)
     if name.startswith(_LAYOUT_PREFIX):
@@ -99,7 +101,7 @@ def look_up(optimizer, name, look_up_as_keras):
 
 
 def restore_deferred(optimizer):
-    """Restores the variables of a finished build from a checkpoint that was read before it."""
+    """Restores an optimizer's variables, after `build`, from a checkpoint read before `build`."""
     state, restoration = optimizer._named_state(), _restoration(optimizer)
     variables = state.variables()
     if restoration.layout is not None and state.parts:

@@ -1,10 +1,10 @@
-"""Finds the variables of TensorFlow that a model holds, whether or not its Keras lists them."""
+"""Finds all TensorFlow variables of a model, also those that `model.variables` does not list."""
 
 import tensorflow as tf
 
 
 def variables_below(model):
-    """Returns the variables that TensorFlow tracks below a model, except its optimizer's."""
+    """Returns the variables of a model and of objects inside it, except its optimizer's."""
     variables, pending = [], [model]
     visited = {id(model), id(model.optimizer)}
     while pending:

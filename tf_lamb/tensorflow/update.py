@@ -1,4 +1,11 @@
-"""The update of many variables with aggregated gradients, compiled by XLA where that is faster."""
+"""Updates many variables by one update rule; XLA compiles the update where that is faster.
+
+The gradients are aggregated, that is summed over replicas. A layer is a group of variables that
+share a trust ratio, often a single variable. A spike is a gradient norm far above those of the last
+steps. A master is a float32 copy of a half-precision weight. `core/stored.py` defines `Scalars`,
+the numbers of a step such as the learning rate; `Stored`, the arrays that belong to one variable;
+and `State`, all variables that a step changes.
+"""
 
 import dataclasses
 import functools
@@ -18,8 +25,9 @@ from tf_lamb.tensorflow.replicas import on_server_of, replica_state, uses_server
 def dense(gradient, variable):
     """Returns a gradient as a tensor in the shape of its variable.
 
-    The gradient of an embedding may as well be dense, because an update changes every row of the
-    slots. The shape is set, because TensorFlow does not know it if the dataset hides its shapes.
+    The sparse gradient of an embedding is made dense. That costs no extra work, because an update
+    changes every row of the slots anyway. The shape is set, because TensorFlow does not know it if
+    the dataset does not tell its shapes.
 
     Args:
         gradient: The gradient, perhaps `IndexedSlices`.
@@ -33,14 +41,14 @@ def dense(gradient, variable):
 def which_gradients_are_finite(gradients):
     """Returns, for each gradient, whether the sum of its squares is finite.
 
-    The sum is in the precision of the update. If it is finite, so are each element and its square,
-    which a second moment such as Adam's v has to hold.
+    The sum is computed in the precision of the update. If it is finite, then each element is
+    finite, and so is its square, which becomes part of second moments such as Adam's v.
     """
     return tf.stack([tf.math.is_finite(tf.nn.l2_loss(gradient)) for gradient in gradients])
 
 
 def which_variables_are_finite(variables):
-    """Returns, for each variable, whether every element is finite, however large.
+    """Returns, for each variable, whether every element is finite.
 
     It waits for the device.
     """
@@ -48,7 +56,7 @@ def which_variables_are_finite(variables):
 
 
 def array_of(variable):
-    """Returns a variable's value in NumPy; None in a graph outside of eager code."""
+    """Returns a variable's value as a NumPy array; None if TensorFlow 1 graph code is running."""
     with tf.init_scope():
         return tf.convert_to_tensor(variable).numpy() if tf.executing_eagerly() else None
 
@@ -60,9 +68,10 @@ def refuse_nonfinite(is_finite, refusal, paths, is_tolerated):
 
     Args:
         is_finite: Whether each gradient is finite, a boolean vector.
-        refusal: The beginning of the message, to which the paths that are not finite are added.
+        refusal: The beginning of the message. The paths of variables whose gradients are not finite
+            are added to it.
         paths: The paths of the variables, in the order of `is_finite`.
-        is_tolerated: A boolean scalar: True raises nothing.
+        is_tolerated: A boolean scalar; if it is true, no error is raised.
     """
     if _is_compiled_whole():
         return tf.no_op()
@@ -73,7 +82,7 @@ def refuse_nonfinite(is_finite, refusal, paths, is_tolerated):
 
 def _is_compiled_whole():
     """Returns whether XLA compiles the whole program that is being traced."""
-    # seam: TensorFlow 2.20.
+    # seam: TensorFlow 2.20, a private module.
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
@@ -89,16 +98,18 @@ def _add_one(counter):
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Update(step.Update):
-    """Applies one rule to many variables, on one replica.
+    """Applies one update rule to many variables, on one replica.
 
-    A program is traced for each (shape, dtype, treatment), and all variables of these share it: a
-    network has hundreds of variables and a dozen shapes, and the time of the first step grows with
-    the number of programs. XLA compiles the programs of large layers. If the rule works on matrices
-    that can be stacked, one program updates all layers of one shape and treatment.
+    A program, a `tf.function`, is traced for each combination of shape, dtype and treatment, and is
+    used for all variables with this combination. The treatment says how a variable is updated, for
+    example its weight decay. A network has hundreds of variables but only a dozen shapes, and the
+    time of the first step grows with the number of programs. XLA compiles the programs of large
+    layers. If the rule works on matrices that can be stacked, one program updates all layers of one
+    shape and treatment.
 
     Attributes:
         jit_compile: Whether XLA may compile programs.
-        gains_by_xla: Whether XLA makes the update of a large layer faster on one device.
+        gains_by_xla: Whether the update of a large layer on one device is faster with XLA.
         assign: A function that gives a weight or a slot its new value.
     """
 
@@ -108,7 +119,7 @@ class Update(step.Update):
 
     def __post_init__(self):
         self._programs: dict = {}
-        self._steps: dict = {}  # by plan; as an argument, an equal plan would be traced again
+        self._steps: dict = {}  # plan -> step; an equal plan is not traced again
 
     @property
     def is_traced(self) -> bool:
@@ -118,50 +129,53 @@ class Update(step.Update):
     # In the order in which they run:
     #   __call__            runs once for all replicas: reads the scalars, and counts at the end
     #   _on_each_replica    finds the copies of all variables on one replica
-    #   _finish_micro_step  computes the mean of the micro-batches, if an update is due
-    #   _apply_if_finite    skips the step if a gradient is not finite, or the norm of all a spike
+    #   _finish_micro_step  computes the mean over the micro-batches, if an update is due
+    #   _apply_if_finite    skips the step if a gradient is not finite, or the global norm a spike
     #   _apply              clips, and runs the program of each layer or stack of layers
-    #   _step               is such a program.
+    #   _step               is the code of such a program: it runs the update rule
 
     def __call__(self, plan, state, scalars, count, strategy, gradients):
-        """Takes a micro-batch, and a step if it ends an update; see the base class.
+        """Processes a micro-batch; if it ends an update, takes a step of the optimizer.
 
         It is called in cross-replica context, with gradients that are aggregated over replicas. The
-        strategy calls `_on_each_replica` for each replica. The build has decided the treatments, so
-        they cannot differ between replicas; neither can the decision to skip the step. A skipped
-        step changes only counters, the norms of past steps, and the accumulators, which begin at
-        zero again.
+        strategy calls `_on_each_replica` for each replica. All replicas have the same treatments,
+        because they were decided when the optimizer was built, and come to the same decision
+        whether to skip the step. A skipped step changes only counters and the norms of past steps,
+        and sets the accumulators to zero.
 
         Args:
-            plan: The layers of the plan.
+            plan: The layers to update.
             state: The `State` of the update.
             scalars: A function that returns the `Scalars`.
-            count: A function of the step's outcome, `TAKEN`, `NONFINITE` or `SPIKE`. Its result is
-                returned.
+            count: A function of the step's outcome, `TAKEN`, `NONFINITE` or `SPIKE`.
             strategy: The strategy of the optimizer.
             gradients: The gradients, in the order of `state.stored`. Empty if gradients accumulate:
                 the accumulators have them, summed over replicas if this micro-batch ends an update.
+
+        Returns:
+            The result of `count`.
         """
         scalar_tensors = Scalars(
             *(value if value is None else tf.convert_to_tensor(value) for value in scalars())
         )
-        # AutoGraph would spend half of the first step on rewriting this package's own code.
+        # AutoGraph would rewrite the code of this package, which does not need it. That would take
+        # half of the time of the first step.
         run_on_replica = tf.autograph.experimental.do_not_convert(
             functools.partial(self._on_each_replica, strategy, plan, state)
         )
         outcomes = strategy.extended.update(
             state.stored[0].weight, run_on_replica, args=(gradients, scalar_tensors), group=False
         )
-        return count(tf.nest.flatten(outcomes)[0])  # one alone, in a step that XLA compiles
+        return count(tf.nest.flatten(outcomes)[0])  # a single one if XLA compiles the whole step
 
     def _on_each_replica(self, strategy, plan, state, weight, gradients, scalars):
-        """Takes the step on one replica, if an update is due; returns the outcome.
+        """Takes the step on one replica, if an update is due; returns the step's outcome.
 
         The strategy calls this once for each replica.
 
         Args:
             strategy: The strategy of the optimizer.
-            plan: The layers of the plan.
+            plan: The layers to update.
             state: The `State` of the mirrored variables.
             weight: This replica's copy of the first weight, by which its copies of all other
                 variables are found.
@@ -170,8 +184,8 @@ class Update(step.Update):
         """
         finish_step = self._finish_micro_step if self.accumulation_steps else self._apply_if_finite
         finish_step = functools.partial(finish_step, plan)
-        # In a user's eager loop, the step is compiled into one `tf.function`. In a graph of the
-        # user, it is a part of that graph.
+        # If the user's training loop is eager, the step becomes a `tf.function` here. If the user's
+        # own `tf.function` is being traced, the step becomes a part of it.
         if tf.executing_eagerly():
             if plan not in self._steps:
                 self._steps[plan] = tf.function(finish_step, autograph=False)
@@ -179,16 +193,16 @@ class Update(step.Update):
         return finish_step(gradients, replica_state(strategy, state, weight), scalars)
 
     def _finish_micro_step(self, plan, _, state, scalars):
-        """Takes one step with the mean of the micro-batches, if an update is due.
+        """Takes one step with the mean gradients of the micro-batches, if an update is due.
 
         Args:
-            plan: The layers of the plan.
-            _: Ignored, since the accumulators have the gradients.
+            plan: The layers to update.
+            _: Ignored, because the accumulators hold the gradients.
             state: The `State` of this replica's copies.
             scalars: The `Scalars`.
 
         Returns:
-            The outcome; `TAKEN` if no update is due.
+            The outcome: `TAKEN`, `NONFINITE` or `SPIKE`; `TAKEN` if no update is due.
         """
 
         def apply():
@@ -201,9 +215,10 @@ class Update(step.Update):
         return tf.cond(scalars.is_update, apply, lambda: tf.constant(TAKEN))
 
     def _apply_if_finite(self, plan, gradients, state, scalars):
-        """Takes one step if no gradient is NaN or infinite and their norm is no spike.
+        """Takes one step if no gradient is NaN or infinite and their global norm is no spike.
 
-        Returns TAKEN, NONFINITE or SPIKE. Without a counter of skipped steps it takes every step.
+        Returns TAKEN, NONFINITE or SPIKE. If `state` has no counter of skipped steps, because the
+        optimizer does not skip any, every step is taken.
         """
         if not state.skipped:
             self._apply(plan, gradients, state, scalars)
@@ -227,7 +242,7 @@ class Update(step.Update):
             return tf.where(is_spike, SPIKE, outcome)
 
     def _watch(self, gradients, window):
-        """Returns whether the norm of the gradients is a spike, and adds the norm to the window.
+        """Returns whether the global norm of the gradients is a spike, and adds it to the window.
 
         Args:
             gradients: The gradients of all variables.
@@ -244,10 +259,10 @@ class Update(step.Update):
         return is_spike
 
     def _is_compiled_on_replicas(self):
-        """Returns whether XLA has to compile the norms that decide whether a step is skipped.
+        """Returns whether XLA has to compile the norm that decides whether a step is skipped.
 
-        All replicas must come to the same decision, and TensorFlow's own kernels may add in another
-        order on each of them, so that norms differ in the last bit.
+        All replicas must come to the same decision. TensorFlow's own kernels may add numbers in
+        another order on each replica, so that the norms would differ in the last bit.
         """
         has_several_replicas = tf.distribute.get_strategy().num_replicas_in_sync > 1
         return (
@@ -258,7 +273,7 @@ class Update(step.Update):
         )
 
     def _apply(self, plan, gradients, state, scalars):
-        """Clips, runs the program of each group of layers, and updates averages of the weights."""
+        """Clips gradients, updates each group of layers, and updates averages of the weights."""
         gradients = self.clip(list(gradients))
         for layers in self._layer_groups(plan, state):
             with on_server_of(state.stored[layers[0].members[0]].weight):
@@ -279,7 +294,8 @@ class Update(step.Update):
 
     def _layer_groups(self, plan, state):
         """Returns the layers in groups; one program updates all layers of a group."""
-        # XLA takes variables of one device only, and parameter servers may hold those of a group.
+        # A program that XLA compiles takes variables of one device only, and the variables of a
+        # group may be on several parameter servers.
         if not self.stacks_matrices or uses_servers():
             return [[layer] for layer in plan]
         groups: dict = {}
@@ -317,9 +333,9 @@ class Update(step.Update):
 
     @staticmethod
     def _program_key(layer, state):
-        """Returns the key of a layer's program.
+        """Returns the key of a layer's program: the treatments, shapes and dtypes.
 
-        Layers that are treated alike, of the same shapes, share a program.
+        Layers with the same key share a program.
         """
         variables = tf.nest.flatten(state)
         shapes = (
@@ -329,15 +345,16 @@ class Update(step.Update):
         return layer.treatments, *shapes
 
     def _program(self, layers, state):
-        """Returns the program for so many layers of one key, which the first call makes."""
+        """Returns the program that updates this number of layers of one key, from a cache."""
         key = len(layers), *self._program_key(layers[0], state)
         if key not in self._programs:
             program = functools.partial(self._step, layers[0].treatments)
-            # On a TPU, the whole step is one program already, to which variables are no arguments.
+            # On a TPU, XLA compiles the whole step as one program, and no `tf.function` is needed.
             if not namespace.compiles_for_tpu() and not uses_servers():
                 size = len(layers) * sum(stored.weight.shape.num_elements() for stored in state[0])
-                # TensorFlow's own kernels may add in another order on each replica, so that their
-                # copies would differ in the last bit. So XLA compiles small layers, too, then.
+                # With several replicas, XLA compiles small layers, too: TensorFlow's own kernels
+                # may add numbers in another order on each replica, and the copies of a variable
+                # would differ in the last bit.
                 replica_count = tf.distribute.get_strategy().num_replicas_in_sync
                 is_large = self.gains_by_xla and size >= namespace.XLA_MIN_ELEMENTS
                 is_compiled = self.jit_compile and (is_large or replica_count > 1)
@@ -350,14 +367,16 @@ class Update(step.Update):
 
         Args:
             treatments: The treatment of each variable of a layer.
-            numbers: The number of each layer.
+            numbers: For each layer a number that no other layer has.
             gradients: For each layer a list of its gradients.
             stored: For each layer a list of its `Stored`.
-            observed: For each layer a list of the tuples in `State.observed`.
-            present: For each layer the result of `core.step.which_have_gradients`.
+            observed: For each layer and each of its variables a tuple of the vector in which the
+                trust ratio is recorded, or an empty tuple.
+            present: For each layer which of its variables have a gradient, as computed by
+                `core.step.which_have_gradients`.
             lr: The learning rate.
             t: The number of the step, from 1.
-            decay: None, or a scalar that multiplies the decay of each treatment.
+            decay: The scalar by which the weight decay of each treatment is multiplied, or None.
         """
         steps = [
             step.step(
@@ -377,7 +396,8 @@ class Update(step.Update):
     def _average(self, state, scalars):
         """Updates the moving averages of the weights.
 
-        If `scalars.ema_overwrites` is true, the weights and their masters become the averages.
+        If `scalars.ema_overwrites` is true, the averages are then assigned to the weights and their
+        masters.
         """
         for average, stored in state.averages:
             momentum, bitcast = scalars.ema_momentum, namespace.bitcast

@@ -1,4 +1,4 @@
-"""The tf_keras frontend: the same optimizers for the Keras that Model Garden uses."""
+"""The optimizers, callbacks and functions for tf_keras, the Keras that Model Garden uses."""
 
 from tf_lamb.core.messages import optional_imports
 

@@ -1,7 +1,7 @@
 """The callbacks for tf_keras.
 
-Each class joins the framework-independent class in `tf_lamb.api.callbacks` with tf_keras's base
-class.
+Each class joins a framework-independent class from `tf_lamb.api.callbacks` with a callback class of
+tf_keras.
 """
 
 import os
@@ -15,18 +15,18 @@ from tf_lamb.tensorflow import summaries
 
 
 class KerasCallback(tf_keras.callbacks.Callback):
-    """Finds out how many batches `fit` runs between two calls of a callback's batch methods.
+    """Counts how many batches `fit` runs between two calls of a callback's batch methods.
 
-    tf_keras does not wait for the loss of each batch because of such a callback.
+    Unlike other callbacks, its subclasses do not make tf_keras wait for the loss of each batch.
     """
 
     def __init__(self):
         super().__init__()
-        self._supports_tf_logs = True  # or tf_keras reads each loss; seam: tf_keras 2.20.1
+        self._supports_tf_logs = True  # avoids a wait for each loss; seam: tf_keras 2.20.1
 
     def _count_batches_per_call(self):
         """Returns the number of batches between two calls of a method like `on_train_batch_end`."""
-        # seam: tf_keras 2.20.1. A model has no public attribute for it.
+        # seam: tf_keras 2.20.1. A model has no public attribute with this number.
         return int(self.model._steps_per_execution.numpy())
 
 
@@ -51,10 +51,10 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
         """Restores the weights, the optimizer's state and the epoch, if there is a backup.
 
         Raises:
-            ValueError: If the backup cannot be read, or lacks variables of this model or its
+            ValueError: If the backup cannot be read, or lacks variables of this model or of its
                 optimizer.
         """
-        folder = os.path.join(self.backup_dir, "chief")  # seam: tf_keras 2.20
+        folder = os.path.join(self.backup_dir, "chief")  # seam: tf_keras 2.20 uses it
         has_backup = tf.io.gfile.exists(os.path.join(folder, "checkpoint"))
         try:
             path = tf.train.latest_checkpoint(folder)
@@ -68,7 +68,7 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
             raise self._refusal(f"it lacks {missing[0]}, which this model has.")
 
     def _missing_variables(self, path):
-        """Returns the names of variables that a checkpoint lacks; TensorFlow reports none."""
+        """Returns the names of the variables that a checkpoint lacks, which raise no error."""
         model = self.model
         root = tf.train.Checkpoint(model=model)
         model_variables = [*model.variables, *variables_of(model.optimizer)]

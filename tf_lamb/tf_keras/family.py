@@ -1,6 +1,7 @@
 """The optimizers for tf_keras.
 
-Each class joins the framework-independent class in `tf_lamb.api` with the base class for tf_keras.
+Each class joins a framework-independent class from `tf_lamb.api` with this package's base class of
+optimizers for tf_keras.
 """
 
 import tf_keras
@@ -46,7 +47,7 @@ class SOAP(soap.SOAP, LayerwiseOptimizer): ...
 class AdamP(adamp.AdamP, LayerwiseOptimizer): ...
 
 
-# Saved files know the class as "Measured".
+# The name "Measured" remains, because saved files contain it.
 @tf_keras.saving.register_keras_serializable(package="tf_lamb", name="Measured")
 class MeasureNoise(noise.MeasureNoise, MeasuringOptimizer): ...
 
@@ -56,7 +57,10 @@ class AdaScale(noise.AdaScale, MeasuringOptimizer): ...
 
 
 def _register_user_class(cls):
-    """Registers the class of a user's rule, again if a notebook's cell that makes it runs again."""
+    """Registers the class of a user's rule for saving; replaces an earlier class of that name.
+
+    The earlier class is there if a notebook cell that makes the class runs a second time.
+    """
     tf_keras.saving.get_custom_objects().pop(f"user>{cls.__name__}", None)
     return tf_keras.saving.register_keras_serializable(package="user")(cls)
 

@@ -1,7 +1,10 @@
-"""Registers the modules and functions for tf_keras that `tf_lamb.api` and `tf_lamb.find` use.
+"""Registers this package's modules and functions for tf_keras.
 
-Seam (2.20.1): `optimizers.legacy.Optimizer.weights`, the step counter and the slots. The name of a
-slot contains the name of its variable.
+`tf_lamb.api` and `tf_lamb.find` find them by a model or an optimizer of tf_keras.
+
+Seam of tf_keras 2.20.1, that is a detail it does not document: `weights` of a
+`tf_keras.optimizers.legacy.Optimizer` has the step counter and the slots (state arrays such as
+Adam's m), and the name of a slot contains the name of its variable.
 """
 
 import tf_keras
@@ -15,7 +18,7 @@ from tf_lamb.tf_keras import family, layers, schedules
 
 
 def _fit_input(model, batches, first_batch):
-    """Returns batches as a dataset, which `fit` reads.
+    """Returns batches as a `tf.data.Dataset`, which `fit` reads.
 
     Args:
         model: Ignored.
@@ -26,7 +29,7 @@ def _fit_input(model, batches, first_batch):
 
 
 def _call_on_batch(method, batch):
-    """Calls a method of a model with a batch; returns its logs."""
+    """Calls a method of a model, such as `train_on_batch`, with a batch; returns its logs."""
     return method(*batch, return_dict=True)
 
 
@@ -51,13 +54,13 @@ def _read_source(optimizer):
         config,
     )
     list_names = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
-    # The object has both, but leaves them out of its config.
+    # The optimizer has both lists as attributes, but leaves them out of its config.
     config = peers.NO_CLIPPING | config | {name: getattr(optimizer, name) for name in list_names}
     return Source.from_peer(peer, step, slots, config)
 
 
 def _to_python_number(value):
-    """Returns a number of NumPy as one of Python; anything else as it is."""
+    """Converts a NumPy number to a Python number; returns anything else unchanged."""
     return value.item() if hasattr(value, "item") else value
 
 

@@ -1,27 +1,32 @@
-"""Functions that depend on tf_keras's private API (its seams), or that its base class lacks.
+"""Functions that use tf_keras's private API, or that tf_keras's base class of optimizers lacks.
 
-Seams into tf_keras (2.20.1). `tf_lamb.tf_keras` uses those of this file, and these:
-    `aggregate_gradients`: public; `LossScaleOptimizer` calls it, too.
-    `_clip_gradients`: ours does nothing, because gradients are clipped after replicas and
-        micro-batches are aggregated.
-    `_apply_weight_decay`: ours does nothing, because the rule decays inside the trust ratio.
-    `_build_learning_rate`: ours takes a callable, too.
-    `_get_hyper`: called by the averaging wrapper of Model Garden (tf-models-official 2.20.0).
+A seam is a use of private API. Besides those in this file, `tf_lamb.tf_keras` has these seams into
+tf_keras 2.20.1:
+    `aggregate_gradients`: a public method; `LossScaleOptimizer` calls it, too.
+    `_clip_gradients`: this package's method does nothing, because gradients are clipped after they
+        are summed over replicas and micro-batches.
+    `_apply_weight_decay`: this package's method does nothing, because the update rule applies
+        weight decay.
+    `_build_learning_rate`: this package's method also takes a callable.
+    `_get_hyper`: Model Garden's averaging wrapper (tf-models-official 2.20.0) calls it.
     `_internal_apply_gradients`, `_var_key`, `_index_dict`, `_built`, `_learning_rate`,
     `_variables`, `_distribution_strategy`, `_model_variables_moving_average`,
-    `_serialize_hyperparameter`, and `_variable` of mixed precision's wrapper: used as tf_keras's
-        own code uses them.
+    `_serialize_hyperparameter`, and `_variable` of mixed precision's wrapper: this package uses
+        them as tf_keras's own code does.
 
-Seams into how tf_keras saves and loads: HDF5 models are loaded by `class_name`, although only the
-`registered_name` identifies a class of a package; bfloat16 comes back as two bytes without a type;
-`_trackable_children`, `_lookup_dependency` and `_sharded_variable_builders` are what a
-`tf.train.Checkpoint` asks of an optimizer.
+Seams into how tf_keras saves and loads:
+    An HDF5 model is loaded by `class_name`, although only the `registered_name` identifies a class
+        of a package.
+    A bfloat16 array is loaded as pairs of bytes without a type.
+    `_trackable_children`, `_lookup_dependency`, `_sharded_variable_builders`: a
+        `tf.train.Checkpoint` calls or reads these members of an optimizer.
 
 Seams into its `LossScaleOptimizer`, besides those in `tf_keras/seams.py`:
-    `_track_trackable`: the wrapper calls it on the optimizer inside, to have its dynamic loss scale
-        saved as "loss_scale"; there the optimizer takes control of the scale.
-    `_is_wrapped_by_loss_scale_optimizer`: the wrapper sets it on the optimizer inside, for a fixed
-        scale, too.
+    `_track_trackable`: the wrapper calls this method of the inner optimizer, so that its dynamic
+        loss scale is saved as "loss_scale". In this call the inner optimizer takes control of the
+        scale.
+    `_is_wrapped_by_loss_scale_optimizer`: the wrapper sets it on the inner optimizer, also if the
+        scale is fixed.
 """
 
 import functools
@@ -38,14 +43,14 @@ from tf_lamb.tensorflow.update import dense, which_variables_are_finite
 
 
 def is_in_loss_scale(optimizer) -> bool:
-    """Returns whether `LossScaleOptimizer` wraps the optimizer and gets the gradients first."""
+    """Returns whether a `LossScaleOptimizer` wraps the optimizer, and passes gradients to it."""
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
 
 
 def with_missing_gradients(optimizer, pairs):
-    """Returns the pairs of a step, and a pair with None for each variable without a gradient.
+    """Adds to the pairs of a step a pair (None, variable) for each variable without a gradient.
 
-    `LossScaleOptimizer` leaves such pairs out, but has called `build` with all variables.
+    `LossScaleOptimizer` leaves these pairs out, but has called `build` with all variables.
 
     Args:
         optimizer: The optimizer.
@@ -57,14 +62,14 @@ def with_missing_gradients(optimizer, pairs):
 
 
 def with_registered_class_name(config):
-    """Returns a serialized object with its registered name in the place of its class name."""
+    """Returns a serialized object whose `class_name` is replaced by its `registered_name`."""
     if not isinstance(config, dict):
         return config
     return {**config, "class_name": config.get("registered_name") or config.get("class_name")}
 
 
 def loaded_array(entry):
-    """Returns the saved value of a variable as an array, in bfloat16 where that was saved."""
+    """Returns a saved value as an array; restores the type bfloat16, which files do not keep."""
     array = entry[()]
     return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == "V2" else array
 
@@ -83,7 +88,7 @@ def is_variable(item):
 
 
 def has_listed_layers(layer):
-    """Returns whether the layers of a model have an order: Sequential and functional models."""
+    """Returns whether a layer is a Sequential or functional model, whose layers have an order."""
     is_functional = getattr(layer, "_is_graph_network", False)
     return is_functional or isinstance(layer, tf_keras.Sequential)
 
@@ -104,7 +109,7 @@ class CallableSchedule(Schedule):  # type: ignore[valid-type, misc]
         self._function = function
 
     def __call__(self, step):
-        """Returns what the function returns now, whatever the step."""
+        """Returns the present result of the function; ignores the step."""
         return tf.cast(self._function(), tf_keras.backend.floatx())
 
     def get_config(self):
@@ -113,7 +118,7 @@ class CallableSchedule(Schedule):  # type: ignore[valid-type, misc]
 
 
 def in_strategy(build):
-    """Wraps `build`, to run it in the scope of the strategy that the optimizer was made under."""
+    """Wraps `build`, to run it in the scope of the strategy under which the optimizer was made."""
 
     @functools.wraps(build)
     def method(optimizer, var_list):
@@ -127,26 +132,27 @@ def in_strategy(build):
 
 
 def native(variable):
-    """Returns a variable without mixed precision's wrapper, which no `tf.function` takes."""
+    """Returns the variable inside mixed precision's wrapper, which `tf.function` does not take."""
     return getattr(variable, "_variable", variable)
 
 
 def at_least_float32(gradient):
-    """Returns a gradient in float32 where it is in half precision."""
+    """Casts a half-precision gradient to float32; returns any other one unchanged."""
     return tf.cast(gradient, tf.float32) if gradient.dtype in HALF_PRECISION else gradient
 
 
 def map_gradients(pairs, change):
-    """Returns the pairs with each gradient replaced by a function of it; None stays.
+    """Applies a function to the gradient of each pair; a gradient of None stays.
 
     Args:
         pairs: Pairs of a gradient and its variable.
-        change: A function of the gradient, which is dense and at least float32.
+        change: A function of a gradient. It gets the gradient as a dense tensor, in float32 or
+            wider.
     """
     return [(g if g is None else change(at_least_float32(dense(g, v))), v) for g, v in pairs]
 
 
-# -- methods of both base classes, which save variables by name, not by position -------------------
+# -- methods of `LayerwiseOptimizer` and `MeasuringOptimizer`: variables are saved by name ---------
 
 
 def save_own_variables(self, store):
@@ -171,7 +177,8 @@ def load_own_variables(self, store):
         store: The mapping to read from.
 
     Raises:
-        ValueError: If the saved state is of another rule, or of other layers, slots or shapes.
+        ValueError: If the saved state belongs to another update rule, or to other layers, slots or
+            shapes.
     """
 
     def assign(variable, value):
@@ -188,7 +195,7 @@ def set_weights(self, weights):
         weights: The arrays.
 
     Raises:
-        ValueError: If their number is not that of the variables.
+        ValueError: If there are more or fewer arrays than variables.
     """
     named.check_weight_count(self.name, weights, self._variables, self.variables)
     tf_keras.optimizers.Optimizer.set_weights(self, [loaded_array(weight) for weight in weights])
@@ -196,7 +203,7 @@ def set_weights(self, weights):
 
 
 def track_trackable(self, trackable, name, overwrite=False):
-    """Tracks an object for checkpoints, as tf_keras does; takes control of a dynamic loss scale.
+    """Adds an object to checkpoints, as tf_keras does; takes control of a dynamic loss scale.
 
     Args:
         self: The optimizer.
@@ -212,7 +219,7 @@ def track_trackable(self, trackable, name, overwrite=False):
 def trackable_children(self, save_type="checkpoint", **kwargs):
     """Returns the objects that TensorFlow saves for the optimizer in a checkpoint, by name.
 
-    TensorFlow calls this before it looks a name up.
+    When it restores a checkpoint, TensorFlow calls this before `lookup_dependency`.
 
     Args:
         self: The optimizer.
@@ -220,18 +227,18 @@ def trackable_children(self, save_type="checkpoint", **kwargs):
         **kwargs: Passed on to tf_keras.
     """
     children = tf_keras.optimizers.Optimizer._trackable_children(self, save_type, **kwargs)
-    if save_type == "savedmodel":  # it is loaded as tf_keras's base class, which counts in this
+    if save_type == "savedmodel":  # tf_keras's own class, which it is loaded as, has this
         return {**children, "_iterations": self.iterations}
-    if self._sharded_variable_builders:  # tf_keras joins the parts of variables on servers itself
+    if self._sharded_variable_builders:  # with parameter servers, as tf_keras saves
         return children
     return tracking.checkpoint_children(self, children)
 
 
 def lookup_dependency(self, name, cached_dependencies=None):
-    """Returns the object to which a checkpoint restores what it holds under a name.
+    """Returns the object that gets the value of a name in a checkpoint when it is restored.
 
-    If the checkpoint holds the places of the variables in their model, these decide which saved
-    variable continues in which (`tf_lamb/tensorflow/tracking.py`).
+    If the checkpoint contains the place of each variable in its model, a saved variable is restored
+    to the variable at the same place (`tf_lamb/tensorflow/tracking.py`).
 
     Args:
         self: The optimizer.
@@ -242,7 +249,7 @@ def lookup_dependency(self, name, cached_dependencies=None):
     return tracking.look_up(self, name, lambda: look_up_as_keras(self, name, cached_dependencies))
 
 
-# -- functions that `host.py` of Keras 3 has, too --------------------------------------------------
+# -- functions that `tf_lamb/keras/host.py` has, too -----------------------------------------------
 
 
 def put(variable, value):
@@ -262,7 +269,7 @@ def which_are_finite(variables):
 
 
 def array_of(variable):
-    """Returns a variable's value in NumPy; None in a graph outside of eager code."""
+    """Returns a variable's value as a NumPy array; None if TensorFlow 1 graph code is running."""
     return array_of_native(native(variable))
 
 
@@ -271,13 +278,13 @@ def initial_value(variable, initializer):
 
     Args:
         variable: The variable, for its shape and dtype.
-        initializer: The name of an initializer, as Keras has them.
+        initializer: The name of an initializer of Keras, such as "zeros".
     """
     return tf_keras.initializers.get(initializer)(variable.shape, native(variable).dtype)
 
 
 def accumulators(optimizer, variables):
-    """Makes the variables that add up the gradients of micro-batches, one on each replica.
+    """Makes the variables that add up the gradients of micro-batches, with a copy per replica.
 
     Args:
         optimizer: The optimizer.
@@ -291,9 +298,10 @@ def accumulators(optimizer, variables):
 
 
 def observation_vector(optimizer, variable, name):
-    """Makes the variable of four numbers that records the trust ratio of another variable.
+    """Makes the variable that records the trust ratio of another variable, on its device.
 
-    It begins as `UNSEEN`, and lies on the device of the other variable.
+    It is a vector of four numbers: the norm of the weight, the norm of the update, the trust ratio,
+    and the number of ratios that a bound has changed. Before the first step they are `UNSEEN`.
 
     Args:
         optimizer: The optimizer, whose strategy places the new variable.
@@ -306,8 +314,8 @@ def observation_vector(optimizer, variable, name):
 def fit_to_shape(variable, part, value):
     """Returns None, because no saved array of another shape can be converted.
 
-    In Keras 3 on JAX, gradient sums of several replicas may be one array, whose shape depends on
-    their number. Here each replica has a copy of the variable.
+    In Keras 3 on JAX, one array may hold the gradient sums of all replicas, and can be converted to
+    another number of replicas. In tf_keras each replica has its own copy of the variable.
 
     Args:
         variable: The variable of this optimizer.

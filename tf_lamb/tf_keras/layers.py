@@ -1,6 +1,6 @@
 """The layers for tf_keras.
 
-Each class joins the framework-independent class in `tf_lamb.api` with tf_keras's class.
+Each class joins a framework-independent class from `tf_lamb.api` with tf_keras's layer.
 """
 
 import tensorflow as tf
@@ -11,36 +11,36 @@ from tf_lamb.tensorflow import namespace
 
 
 class Normalization(tf_keras.layers.BatchNormalization):
-    """Adds to tf_keras's layer what the base class in `tf_lamb.api.batch_norm` calls."""
+    """Adds to tf_keras's layer the methods that `tf_lamb.api.batch_norm` calls on a layer."""
 
     _xp = namespace
     _op_scope = staticmethod(tf.name_scope)
 
     def _is_training(self, training):
-        """Returns whether a call of the layer normalizes by the statistics of its batch."""
+        """Returns whether a call with this `training` normalizes by statistics of the batch."""
         return training
 
     def _to_wide_float(self, inputs):
-        """Returns the inputs in float32; float64 stays."""
+        """Casts the inputs to float32; returns float64 inputs unchanged."""
         return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
 
     def _assign(self, variable, value):
-        """Gives a variable its new value, as an update of the layer."""
-        # As in tf_keras's own layer: `add_update` assigns nothing while a functional model is made,
-        # or if the layer is frozen.
+        """Assigns a value to a variable, unless the layer is frozen or a model is being made."""
+        # tf_keras's own layer also calls `add_update`, which decides whether to assign.
         self.add_update(lambda: variable.assign(tf.cast(value, variable.dtype)))
 
 
 def with_static_training(layer_class):
-    """Makes a `call` that takes a tensor as `training`, too, from one that takes a bool.
+    """Returns a method `call` whose argument `training` may be a tensor, a bool or None.
 
     Args:
-        layer_class: The framework-independent class, whose `call` takes a bool.
+        layer_class: The framework-independent class. The method calls its `call`, whose `training`
+            must be a bool.
     """
 
     def call(self, inputs, training=None, mask=None):
-        # seam: tf_keras 2.20.1. The result depends on the learning phase, and on whether the layer
-        # is frozen.
+        # seam: tf_keras 2.20.1. The result of this private method depends on `training`, on the
+        # learning phase, and on whether the layer is frozen. It may be a tensor.
         training = self._get_training_value(training)
         static_value = tf.get_static_value(training)
         if static_value is not None:

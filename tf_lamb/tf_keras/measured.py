@@ -1,10 +1,10 @@
 """The base class of `MeasureNoise` and `AdaScale` in tf_keras: an optimizer that wraps another.
 
-Seams into tf_keras (2.20.1), used as its own optimizers use them: `_built`, `_index_dict`,
-`_var_key`, `_distribution_strategy` and `_variables`.
+Seams, that is uses of private API, of tf_keras 2.20.1, as in its own optimizers: `_built`,
+`_index_dict`, `_var_key`, `_distribution_strategy` and `_variables`.
 
-Seams into the inner optimizer: `_learning_rate`, which AdaScale replaces by a schedule that reads
-it; `_build_learning_rate`; and `_velocities`, the second moments of Adam.
+Seams of the inner optimizer: `_learning_rate`, which AdaScale replaces by a schedule that
+multiplies it by the gain; `_build_learning_rate`; and `_velocities`, the second moments of Adam.
 """
 
 import contextlib
@@ -30,11 +30,13 @@ class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule): ...
 
 
 class Backend(meter.Backend):
-    """Gives a `NoiseMeter` the arrays, replicas and gradient sums of tf_keras.
+    """Implements for tf_keras the functions on arrays and replicas that a `NoiseMeter` calls.
 
     Args:
-        inner: The inner optimizer, built.
-        replicas, gathers: As in the base class.
+        inner: The inner optimizer, already built.
+        replicas: The number of replicas.
+        gathers: Whether each replica adds up its own gradients over micro-batches, and only an
+            update sums them over replicas.
     """
 
     xp = namespace
@@ -44,37 +46,40 @@ class Backend(meter.Backend):
         self._inner = inner
 
     def cond(self, condition, if_true, if_false):
-        """See base class."""
+        """Calls one of two functions, as `condition` says, and returns its result."""
         return tf.cond(condition, if_true, if_false)
 
     def squared_norm(self, gradient):
-        """See base class."""
+        """Returns |g|^2 of a gradient g, in float32."""
         return replicas.squared_norm(gradient)
 
     def sum_over_replicas(self, squares):
-        """See base class."""
+        """Returns the sum over replicas of `squares`, a squared norm on each replica."""
         return replicas.sum_over_replicas(squares)
 
     def sum_stacked(self, gradient):
-        """See base class; none are stacked in tf_keras."""
+        """Returns the gradient: in tf_keras, no axis of it stands for replicas."""
         return gradient
 
     def accumulated(self, position):
-        """See base class."""
+        """Returns the sum of a variable's gradients in earlier micro-batches.
+
+        If `gathers` is true, the result is the accumulator itself.
+        """
         total = self._inner._storage.accumulators[position]
         return total if self.gathers else self.replicas * total
 
     def gather(self, arrays, accumulators):
-        """See base class."""
+        """Adds arrays to this replica's accumulators, which an update sums over replicas."""
         self._inner.accumulate(arrays, accumulators)
 
     def assign(self, variables, values):
-        """See base class."""
+        """Assigns the values to the variables, on every replica."""
         replicas.assign(self._inner._distribution_strategy, variables, values)
 
 
 class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
-    """Owns the variables of the measurements; the inner optimizer does everything else."""
+    """Holds the variables of the noise measurement, and passes gradients to an inner optimizer."""
 
     _host: Host = host
     _wrappable = (
@@ -84,7 +89,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     _serialize = staticmethod(tf_keras.optimizers.serialize)
     _to_dense = staticmethod(dense)
     _built_for: tuple = ()  # the variables of the latest call of `build`
-    # AdaScale alone uses these four.
+    # Only AdaScale uses these four.
     _xp = namespace
     _classes_taking_gain = (tf_keras.optimizers.SGD, *_ADAPTIVE, LayerwiseOptimizer)
     _classes_with_second_moments = _ADAPTIVE
@@ -98,14 +103,14 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     _lookup_dependency = host.lookup_dependency
 
     def _wrap(self, inner, name):
-        """Takes over an inner optimizer."""
+        """Sets the inner optimizer, and the name of this one."""
         seams.install()
         self.inner_optimizer = inner
         super().__init__(name=name, jit_compile=False)
 
     def _set_inner_rate(self, inner):
-        """Replaces the inner optimizer's learning rate by AdaScale's schedule, which reads it."""
-        self._base_learning_rate = inner._learning_rate  # tracked in checkpoints under this name
+        """Replaces the inner optimizer's learning rate by AdaScale's, which includes the gain."""
+        self._base_learning_rate = inner._learning_rate  # saved in checkpoints under this name
         use_rate(inner, inner._build_learning_rate(_Rate(self, inner._learning_rate)))
 
     @host.in_strategy
@@ -116,7 +121,7 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             ValueError: If a step has one replica and one micro-batch, and so nothing to compare, or
                 if the optimizer is built for other variables.
         """
-        # Written into `__dict__`, because `__setattr__` would save it in checkpoints.
+        # It is written into `__dict__`, because `__setattr__` would add it to checkpoints.
         self.__dict__["_built_for"] = tuple(var_list)
         if getattr(self, "_built", False):
             check_built_for(self, var_list, self._index_dict)
@@ -133,7 +138,8 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
     def _take_loss_scale(self, scale):
         """Passes a dynamic loss scale on to an inner optimizer of this package.
 
-        That optimizer skips updates itself. For any other one, `LossScaleOptimizer` keeps control.
+        Such an optimizer itself skips updates that are not finite. If the inner optimizer is one of
+        another package, `LossScaleOptimizer` keeps control of the scale.
         """
         if isinstance(self.inner_optimizer, LayerwiseOptimizer):
             self.inner_optimizer._take_loss_scale(scale)
@@ -152,26 +158,27 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
             return self.add_variable(shape, tf.as_dtype(dtype), initializer, f"{self.name}_{name}")
 
     def _create_iteration_variable(self):
-        """Does nothing: the inner optimizer counts."""
+        """Makes no variable, because the inner optimizer counts the steps."""
 
-    @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
+    @tf.autograph.experimental.do_not_convert  # converting the code would take seconds
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        """Measures the gradients, and steps with the inner optimizer.
+        """Measures the noise of the gradients, then takes a step with the inner optimizer.
 
-        The gradients are summed over replicas first, unless each replica adds up its own until the
-        update.
+        The inner optimizer gets gradients that are summed over replicas, unless each replica adds
+        up its own gradients and only an update sums them.
 
         Args:
             grads_and_vars: Pairs of a gradient, or None, and its variable.
             name: Passed on to the inner optimizer.
             skip_gradients_aggregation: Whether the gradients are summed over replicas already.
-            **kwargs: `experimental_aggregate_gradients`, the older argument, which means the
-                contrary.
+            **kwargs: `experimental_aggregate_gradients`, tf_keras's older argument, the negation of
+                `skip_gradients_aggregation`.
 
         Returns:
-            The number of steps, or what the inner optimizer returns if all variables are frozen.
+            The variable that counts the steps; the inner optimizer's result if all variables are
+            frozen.
 
         Raises:
             ValueError: If gradients of several replicas are summed already, or if the optimizer was
@@ -206,12 +213,12 @@ class MeasuringOptimizer(tf_keras.optimizers.Optimizer):
         return self.iterations
 
     def _sum_over_replicas(self, pairs):
-        """Returns the pairs with gradients that are summed over replicas."""
+        """Sums the gradient of each pair over replicas."""
         inner = self.inner_optimizer
         return list(inner.aggregate_gradients(pairs)) if self._replicas > 1 else pairs
 
     def _position_of(self, variable):
-        """Returns the position of a variable among those of the build."""
+        """Returns the position of a variable in the list that `build` was called with."""
         return self._index_dict[self._var_key(variable)]
 
     @staticmethod

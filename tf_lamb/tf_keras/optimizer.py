@@ -17,9 +17,9 @@ interim = tf.__internal__.distribute.interim
 
 
 def aggregates_as_tf_keras(optimizer):
-    """Returns whether the sums over replicas are those of `LayerwiseOptimizer.aggregate_gradients`.
+    """Returns whether `LayerwiseOptimizer.aggregate_gradients` sums the gradients over replicas.
 
-    They may not be if a subclass or a user has replaced that method, or if a user has replaced
+    It does not if a subclass or a user has replaced this method, or if a user has replaced
     `apply_gradients` of the object.
     """
     method = getattr(optimizer.aggregate_gradients, "__func__", None)
@@ -28,14 +28,15 @@ def aggregates_as_tf_keras(optimizer):
 
 
 class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
-    """Joins the framework-independent `Layerwise` with tf_keras's base class, and runs updates."""
+    """Joins the framework-independent class `Layerwise` with tf_keras's `Optimizer`."""
 
     _xp = namespace
     _host = host
     _schedules = schedules
     _counter_dtype = tf.int64
-    _average_dtype = tf.float64  # the dtype that holds the averages of all variables
-    _variables_without_gradient: tuple = ()  # in this call, with accumulation
+    _average_dtype = tf.float64  # wide enough for the moving average of any variable
+    # The variables without a gradient in the present micro-batch, if gradients accumulate.
+    _variables_without_gradient: tuple = ()
     _built_for: tuple = ()  # the variables of the latest call of `build`
 
     def __init__(self, learning_rate, **arguments):
@@ -60,13 +61,15 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     @host.in_strategy
     def build(self, var_list):
-        """Makes the slots and the plan; warns of a pattern that matches no variable.
+        """Makes the slots, and the plan that says how each variable is updated.
+
+        Warns if a pattern in the optimizer's arguments matches no variable.
 
         Raises:
-            ValueError: If the optimizer is built for other variables, or if a variable is split
-                over parameter servers and the norm of the whole is needed.
+            ValueError: If the optimizer was built for other variables, or if an update needs the
+                norm of a variable that is split over parameter servers.
         """
-        # Written into `__dict__`, because `__setattr__` would save it in checkpoints.
+        # It is written into `__dict__`, because `__setattr__` would add it to checkpoints.
         self.__dict__["_built_for"] = tuple(var_list)
         if getattr(self, "_built", False):
             check_built_for(self, var_list, self._index_dict)
@@ -85,11 +88,11 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         tracking.restore_deferred(self)
 
     def _take_loss_scale(self, scale):
-        """Takes control of a dynamic loss scale, which then changes once an update."""
+        """Takes control of a dynamic loss scale, which then changes once per update."""
         self._follow_loss_scale(seams.take_over_scale(scale), scale)
 
     def update_step(self, gradient, variable):
-        """Takes one step of the rule for one variable, on its replica.
+        """Takes one step of the update rule for one variable, on the present replica.
 
         Args:
             gradient: The gradient.
@@ -98,20 +101,20 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         (layer,), state = self._layers_and_state([variable])
         self._update.step_layer(layer, [gradient], state, self._scalars())
 
-    @tf.autograph.experimental.do_not_convert  # rewriting this package would take seconds
+    @tf.autograph.experimental.do_not_convert  # converting the code would take seconds
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
         """Applies gradients as tf_keras does, except to frozen variables.
 
-        Gradients that accumulate are summed over replicas once an update.
+        If gradients accumulate, they are summed over replicas only once per update.
 
         Args:
             grads_and_vars: Pairs of a gradient, or None, and its variable.
             name: The name of the scope; None is that of the optimizer.
             skip_gradients_aggregation: Whether the gradients are summed over replicas already.
-            **kwargs: `experimental_aggregate_gradients`, the older argument, which means the
-                contrary.
+            **kwargs: `experimental_aggregate_gradients`, tf_keras's older argument, the negation of
+                `skip_gradients_aggregation`.
 
         Returns:
             The result of tf_keras's own method.
@@ -134,10 +137,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return super().apply_gradients(pairs, name, skip_gradients_aggregation, **kwargs)
 
     def replica_parts(self, pairs, is_aggregated=False):
-        """Divides gradients such that their sum over replicas is the gradient of the batch.
+        """Returns pairs with gradients whose sum over replicas is the gradient of the whole batch.
 
-        Gradients that are summed already are divided by the number of replicas, because an update
-        sums the accumulators of all replicas.
+        Gradients that are already summed over replicas are divided by the number of replicas,
+        because an update sums the accumulators of all replicas.
 
         Args:
             pairs: Pairs of a gradient and its variable.
@@ -155,25 +158,27 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         )
 
     def accumulate(self, gradients, accumulators):
-        """Adds gradients to the accumulators of their replica.
+        """Adds the gradients of this replica to its accumulators.
 
-        If this micro-batch ends an update, the accumulators then get the sums over replicas.
+        If this micro-batch ends an update, the accumulators of all replicas are then set to their
+        sum.
 
         Args:
             gradients: The gradients of this replica.
-            accumulators: Their accumulators.
+            accumulators: The accumulator of each gradient.
         """
         replicas.accumulate(self._distribution_strategy, accumulators, gradients, self._is_update)
 
     def _internal_apply_gradients(self, grads_and_vars):
-        """Runs the update of the variables with gradients, and of those with earlier ones alone.
+        """Runs the update of all variables that have a gradient in one of the micro-batches.
 
-        An update also takes the sums of variables that have no gradient in its last micro-batch.
+        These include variables that have no gradient in the last micro-batch, but in an earlier
+        one.
         """
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
-        # The update takes the sums of their earlier gradients.
+        # For these variables the update uses the sums of gradients in earlier micro-batches.
         without_gradient = self._variables_without_gradient
         layers, state = self._layers_and_state([*variables, *without_gradient], without_gradient)
         count = functools.partial(self._count_step, [*variables, *without_gradient])
@@ -186,28 +191,28 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         strategy = tf.distribute.get_strategy()
         result = interim.maybe_merge_call(update, strategy, tuple(gradients))
         for variable in without_gradient:
-            if variable.constraint is not None:  # tf_keras constrains the others
+            if variable.constraint is not None:  # tf_keras itself constrains the others
                 variable.assign(variable.constraint(variable))
         return result
 
     def _averaged_positions(self, variables):
-        """Returns the positions of the variables whose moving averages a step updates."""
+        """Returns the positions, among all variables, of those whose averages a step updates."""
         return set(map(self._index_of, variables))
 
     def _add_iterations(self, is_step_taken):
-        """Counts an optimizer step where `is_step_taken` is true."""
+        """Adds 1 to `iterations` if the boolean scalar is true; returns the new value."""
         return self.iterations.assign_add(tf.cast(is_step_taken, tf.int64))
 
     def has_traced_a_step(self) -> bool:
         """Returns whether some step has been traced.
 
-        Such a step does not learn of anything that changes afterwards.
+        A traced step ignores settings that are changed afterwards.
         """
         update = getattr(self, "_update", None)
         return update is not None and update.is_traced
 
     def _index_of(self, variable):
-        """Returns the position of a variable among those of the build."""
+        """Returns the position of a variable in the list that `build` was called with."""
         return self._index_dict[self._var_key(variable)]
 
     save_own_variables = host.save_own_variables
@@ -217,18 +222,20 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
     _trackable_children = host.trackable_children
     _lookup_dependency = host.lookup_dependency
 
-    # -- members that differ from tf_keras's -------------------------------------------------------
+    # -- members that behave differently from tf_keras's -------------------------------------------
 
     def add_variable_from_reference(
         self, model_variable, variable_name, shape=None, initial_value=None
     ):
-        """Adds a variable like another one, as tf_keras does; in half precision it is float32.
+        """Adds a variable with the shape, dtype and devices of another one, as tf_keras does.
+
+        Unlike tf_keras's, the new variable is float32 if the other one is in half precision.
 
         Args:
-            model_variable: The variable that gives the shape, the dtype and the place.
+            model_variable: The other variable.
             variable_name: The name of the new variable.
-            shape: The shape; None is that of the other.
-            initial_value: The value; None is zeros.
+            shape: The shape; None takes the shape of `model_variable`.
+            initial_value: The initial value; None is zeros.
         """
         dtype = host.native(model_variable).dtype
         dtype = tf.float32 if dtype in host.HALF_PRECISION else dtype
@@ -243,7 +250,7 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
             variable: The other variable.
             name: The name of the new variable.
             dtype: The dtype.
-            shape: The shape; None is that of the other.
+            shape: The shape; None takes the shape of `variable`.
             initial: The name of an initializer.
         """
         shape = variable.shape if shape is None else shape
@@ -262,10 +269,11 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return new_variable
 
     def aggregate_gradients(self, grads_and_vars):
-        """Sums gradients over replicas as tf_keras does, unless a loss scale wraps accumulation.
+        """Sums gradients over replicas as tf_keras does, except for one case.
 
-        `LossScaleOptimizer` then gets n times the gradients of its replica, for n replicas.
-        `replica_parts` divides by n again, and the sum is computed once an update.
+        If gradients accumulate inside a `LossScaleOptimizer`, they are not summed here, but once
+        per update. The wrapper then gets the gradients of its replica times n, the number of
+        replicas, and `replica_parts` divides them by n again.
         """
         pairs = list(grads_and_vars)
         accumulates = self.gradient_accumulation_steps and aggregates_as_tf_keras(self)
@@ -275,11 +283,11 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return host.map_gradients(pairs, lambda gradient: replica_count * gradient)
 
     def _clip_gradients(self, grads):
-        """Returns the gradients as they are; the update clips them after aggregation."""
+        """Returns the gradients unchanged; the update clips them after the sum over replicas."""
         return grads
 
     def clip_aggregated(self, gradients):
-        """Clips the aggregated gradients as tf_keras does."""
+        """Clips gradients that are summed over replicas, as tf_keras clips gradients."""
         return super()._clip_gradients(gradients)
 
     def _apply_weight_decay(self, variables):
@@ -297,13 +305,13 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         tf_keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
 
     def _build_learning_rate(self, learning_rate):
-        """Returns what tf_keras makes of a learning rate; a callable becomes a schedule."""
+        """Returns the learning rate in tf_keras's form; a callable becomes a schedule."""
         if callable(learning_rate) and not isinstance(learning_rate, host.Schedule):
             learning_rate = host.CallableSchedule(learning_rate)
         return super()._build_learning_rate(learning_rate)
 
     def _get_hyper(self, name, dtype=None):
-        """Returns an attribute, cast to `dtype` if that is set, for Model Garden's averages."""
+        """Returns an attribute, cast to `dtype` if given; for Model Garden's averaging wrapper."""
         value = getattr(self, name)
         return value if dtype is None else tf.cast(value, dtype)
 
@@ -316,10 +324,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """Makes an optimizer from the config of one.
+        """Makes an optimizer from a config.
 
         Args:
-            config: The config.
+            config: A result of `get_config`.
             custom_objects: Class name -> class, for classes that are not registered.
         """
         if "learning_rate" in config:

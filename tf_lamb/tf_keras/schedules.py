@@ -1,6 +1,7 @@
 """Learning rate schedules for tf_keras.
 
-Each class joins a framework-independent one of `tf_lamb.core.schedules` with tf_keras's class.
+Each class joins a framework-independent class of `tf_lamb.core.schedules` with tf_keras's
+`LearningRateSchedule`.
 """
 
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ def _registered(cls):
 
 
 class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Joins tf_keras's class of schedules with `Schedule`, and gives that functions of tf_keras."""
+    """Joins tf_keras's `LearningRateSchedule` with `Schedule`, which calls the functions below."""
 
     _base_schedule = tf_keras.optimizers.schedules.LearningRateSchedule
     _xp: ClassVar[Any] = namespace
@@ -29,7 +30,7 @@ class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
 
     @staticmethod
     def _deserialize(config, custom_objects=None):
-        """Returns the schedule of a config."""
+        """Makes a schedule from its serialized form."""
         config = host.with_registered_class_name(config)
         return tf_keras.optimizers.schedules.deserialize(config, custom_objects)
 
@@ -42,7 +43,8 @@ class Warmup(schedules.Warmup, _Schedule): ...
 class Stages(schedules.Stages, _Schedule): ...
 
 
-# Recipes and Model Garden's settings make the schedules below; users take Keras's own classes.
+# The schedules below are private: recipes and the settings of Model Garden make them, while users
+# take the classes of Keras itself.
 @_registered
 class _Constant(schedules._Constant, _Schedule): ...
 

@@ -1,12 +1,12 @@
-"""Replaces parts of tf_keras; `api/seams.py` does so where tf_keras and Keras 3 are alike.
+"""Replaces parts of tf_keras; `api/seams.py` replaces what tf_keras and Keras 3 have alike.
 
-The first optimizer of this package that is made calls `install`.
+The first optimizer that this package makes calls `install`, which changes classes of tf_keras.
 
 tf_keras's `LossScaleOptimizer` sums the gradients of each batch over replicas and checks whether
-they are finite. With accumulation, it would drop a single micro-batch, count it as a step and
-change its loss scale. Around an optimizer such as LAMB it passes every batch on. The optimizer
-inside skips an update, on all replicas alike, and the loss scale changes by the outcome of the
-update.
+they are finite. If gradients accumulate, it would drop a single micro-batch, count this as a step
+and change its loss scale. So around an optimizer of this package, it is changed to pass every batch
+on. The inner optimizer decides whether to skip an update, with the same result on all replicas, and
+the loss scale changes according to this result.
 """
 
 import functools
@@ -31,11 +31,13 @@ def install():
     are replaced:
 
     `save_own_variables`, `load_own_variables`: tf_keras's versions save and load the variables of
-    the optimizer inside, by position, so that our optimizer could not refuse a state that does not
-    fit. Around ours they do nothing. Only TensorFlow's checkpoints hold a loss scale.
+    the inner optimizer by position, so that an optimizer of this package could not refuse a state
+    that does not fit. Around such an optimizer the new versions do nothing, because the inner
+    optimizer's own methods save and load its variables by name. So the loss scale is saved in
+    TensorFlow's checkpoints only.
 
-    `get_config`, `set_weights`, for HDF5: the config has the registered name of the class inside,
-    and the weights are those of the optimizer inside.
+    `get_config`, `set_weights`, for HDF5 files: the config has the registered name of the inner
+    optimizer's class, and the weights are those of the inner optimizer.
 
     `Model._get_optimizer` also records the model that `compile` gives an optimizer to, so that the
     optimizer knows whose variables it trains. A patch of `compile` itself would come too late for
@@ -53,7 +55,7 @@ def install():
 
 
 def _recording_model(get_optimizer):
-    """Wraps `_get_optimizer`, to record the model of an optimizer."""
+    """Wraps `Model._get_optimizer`, so that it also records the model of each optimizer."""
 
     def method(model, optimizer):
         optimizers = get_optimizer(model, optimizer)
@@ -65,17 +67,17 @@ def _recording_model(get_optimizer):
 
 
 def _do_nothing(wrapper, store):
-    """Saves or loads nothing."""
+    """Replaces `save_own_variables` and `load_own_variables`: saves or loads nothing."""
     pass
 
 
 def _set_inner_weights(wrapper, weights):
-    """Sets the weights of the optimizer inside."""
+    """Replaces `set_weights` of the wrapper: sets the weights of the inner optimizer."""
     wrapper.inner_optimizer.set_weights(weights)
 
 
 def _with_registered_class_name(get_config):
-    """Wraps `get_config`, to put the registered name of the class inside into the config."""
+    """Wraps `get_config`: the config gets the registered name of the inner optimizer's class."""
 
     def method(wrapper):
         config = get_config(wrapper)
@@ -90,9 +92,10 @@ def _with_registered_class_name(get_config):
 def take_over_scale(scale) -> Callable:
     """Takes control of a dynamic loss scale, and returns a function that changes it.
 
-    That function takes two boolean scalars: whether an update is due, and whether it is skipped. In
-    tf_keras 2.20.1, `update` of a scale takes gradients, changes the scale by them, and returns
-    whether to apply them. Here it is replaced by one that has all gradients applied.
+    The returned function takes two boolean scalars: whether an update is due, and whether it is
+    skipped. In tf_keras 2.20.1, the method `update` of a scale takes gradients, changes the scale
+    according to them, and returns whether to apply them. Here it is replaced by a function that
+    changes nothing and returns that all gradients are to be applied.
     """
     change_scale = functools.partial(_change_scale, scale.update)
     scale.update = _apply_always
@@ -103,9 +106,9 @@ def _change_scale(update_scale, is_update, is_skipped):
     """Changes the loss scale as tf_keras does, by a call of its `update`.
 
     Args:
-        update_scale: `update` of the scale. It gets NaN as the gradient if the update is skipped,
-            else 0.
-        is_update: Whether an update is due, a boolean scalar; otherwise nothing is done.
+        update_scale: The original `update` of the scale. It is called with NaN as the gradient if
+            the update is skipped, else with 0.
+        is_update: Whether an update is due, a boolean scalar. If not, nothing is changed.
         is_skipped: Whether the update is skipped, a boolean scalar.
     """
 
@@ -116,5 +119,5 @@ def _change_scale(update_scale, is_update, is_skipped):
 
 
 def _apply_always(gradients):
-    """Replaces `update` of the scale: says that gradients are to be applied."""
+    """Replaces `update` of a loss scale: returns that the gradients are to be applied."""
     return None, True
