@@ -2,9 +2,9 @@
 
     schedule.value(xp, step)        xp: an array namespace, as for rules; step: a scalar, from 0
 
-`value` is a pure function from step to learning rate. A schedule counts optimizer steps, and keeps
-its last value past its end. Integer steps are compared and subtracted as integers, because float32
-does not hold every integer above 2^24.
+`value` is a pure function from step to learning rate. Steps are optimizer steps. After its end a
+schedule keeps its last value. Integer steps are compared and subtracted as integers, because
+float32 does not hold every integer above 2^24.
 """
 
 import dataclasses
@@ -17,7 +17,8 @@ from typing import Any
 from tf_lamb.core import checks
 
 _RATE_INTERVAL = "[0, inf)"  # the interval of learning rates
-# Type of a field -> the function that checks a value, called with the field's name and the value.
+# Type of a field of a schedule -> the function that checks a value of the field, called with the
+# name and the value.
 _CHECK_OF_TYPE: dict[Any, Callable] = {
     float: functools.partial(checks.number, interval=_RATE_INTERVAL),
     int: checks.integer,
@@ -27,10 +28,11 @@ _CHECK_OF_TYPE: dict[Any, Callable] = {
 
 
 class Schedule:
-    """Base class of schedules, which checks their fields by type.
+    """Base class of schedules. Its constructor checks each field by the type of the field.
 
-    A field of type Any is a learning rate, a schedule of this package, or a function of the step,
-    such as a schedule of Keras.
+    A float is at least 0, an int at least 1, and a str one of the choices for its name. A field of
+    type Any is a learning rate, a schedule of this package, or a function of the step, such as a
+    schedule of Keras. Every other field takes a list and stores it as a tuple.
     """
 
     def __post_init__(self):
@@ -47,10 +49,10 @@ class Schedule:
             object.__setattr__(self, field.name, value)
 
     def checked(self, name: str, value: Any) -> Any:
-        """Checks a learning rate or schedule inside this one, and returns it.
+        """Checks a learning rate or schedule that is a field of this schedule, and returns it.
 
-        The schedules of `tf_lamb.keras` and of `tf_lamb.tf_keras` also refuse a schedule of the
-        other Keras (`tf_lamb.api.schedules`).
+        Subclasses in `tf_lamb.api.schedules` also raise an error if a schedule of Keras 3 is used
+        with tf_keras, or the other way round.
 
         Args:
             name: The name of the field, for the message.
@@ -73,7 +75,7 @@ def _rate_at_step(schedule, xp, step):
     Args:
         schedule: A constant rate, a schedule of this package, or a function of the step, such as a
             schedule of Keras.
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         step: The optimizer step, from 0.
     """
     if isinstance(schedule, float):
@@ -81,21 +83,22 @@ def _rate_at_step(schedule, xp, step):
     if hasattr(schedule, "value"):
         return schedule.value(xp, step)
     rate = schedule(float_step := xp.true_divide(step, 1))
-    # A schedule of Keras may return float32 at a float64 step. NumPy, which has no `cond`, needs no
-    # cast.
+    # A schedule of Keras may return float32 for a float64 step. For NumPy, which is the namespace
+    # without `cond`, no cast is needed.
     return xp.cast(rate, float_step.dtype) if hasattr(xp, "cond") else rate
 
 
 def _constant_rate(xp, step, rate):
-    """Returns the rate as an array of the shape of step."""
+    """Returns a constant learning rate as a floating-point array of the shape of step."""
     return xp.true_divide(0 * step, 1) + rate
 
 
 def _decay_end(schedule):
     """Returns (the step at which a decay ends, its last rate), or None for any other schedule.
 
-    For Keras's `CosineDecay`, the second is the last rate as a share of the first. Known are the
-    decays of this package, and `PolynomialDecay` and `CosineDecay` of Keras.
+    The decays are the polynomial and cosine decays of this package, and `PolynomialDecay` and
+    `CosineDecay` of Keras. For Keras's `CosineDecay`, the last rate is given as a share of the
+    first one.
     """
     if isinstance(schedule, (_Polynomial, _Cosine)):
         return schedule.steps, schedule.end_learning_rate
@@ -104,14 +107,15 @@ def _decay_end(schedule):
         return None
     if schedule_class.__name__ == "PolynomialDecay" and not schedule.cycle:
         return schedule.decay_steps, schedule.end_learning_rate
-    if schedule_class.__name__ == "CosineDecay":  # without a target it ignores warmup_steps
+    if schedule_class.__name__ == "CosineDecay":
+        # Keras ignores `warmup_steps` if `warmup_target` is None.
         warmup = 0 if schedule.warmup_target is None else schedule.warmup_steps
         return schedule.decay_steps + warmup, schedule.alpha
     return None
 
 
 def zero_rate_step(schedule: Any) -> int | None:
-    """Returns the step from which the rate stays 0, or None if it does not or that is unknown."""
+    """Returns the step from which the rate stays 0, or None if there is none or it is unknown."""
     if decay_end := _decay_end(schedule):
         is_decaying = getattr(schedule, "power", 1) > 0
         return decay_end[0] if is_decaying and decay_end[1] == 0 else None
@@ -126,7 +130,7 @@ def zero_rate_step(schedule: Any) -> int | None:
     return None
 
 
-# -- decays for recipes and Model Garden's settings; users take those of Keras ---------------------
+# -- decays for recipes and Model Garden's settings; users use the schedules of Keras --------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +178,7 @@ class _Cosine(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class _Exponential(Schedule):
-    """An exponential decay: initial rate^(step/steps); `staircase` rounds the exponent down."""
+    """An exponential decay: initial x rate^(step/steps); `staircase` rounds the exponent down."""
 
     initial_learning_rate: float
     steps: int
@@ -189,9 +193,10 @@ class _Exponential(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class _MultiStep(Schedule):
-    """A rate that changes at steps: learning_rates[i] from boundaries[i - 1] on.
+    """A piecewise constant rate: learning_rates[i + 1] from step boundaries[i] on.
 
-    There is one learning rate more than boundaries.
+    There is one more learning rate than boundaries: learning_rates[0] is the rate before the first
+    boundary.
     """
 
     boundaries: tuple[int, ...]
@@ -220,7 +225,10 @@ class _MultiStep(Schedule):
 
 
 def _check_boundary(value):
-    """Checks a step and returns it. It may be a fraction, because `steps_per_epoch` may be one."""
+    """Checks a step at which the rate changes, and returns it as an int or a float.
+
+    The step may be a fraction, because it may be computed from a fractional `steps_per_epoch`.
+    """
     max_steps, is_number = checks.MAX_STEPS, isinstance(value, numbers.Real)
     if isinstance(value, bool) or not is_number or not abs(value) <= max_steps:
         raise ValueError(f"boundaries must be steps up to {max_steps:,}, but they hold {value!r}.")
@@ -234,7 +242,7 @@ def _check_boundary(value):
 class Warmup(Schedule):
     """A warmup to the first value of another schedule, followed by that schedule.
 
-        kind          rate at step s of the warmup's S steps, to the peak p = after(0)
+        kind          rate at step s of S warmup steps, which lead to the peak p = after(0)
         linear        start + (p - start) s/S
         polynomial    start + (p - start) (s/S)^power
         exponential   start (p/start)^(s/S)
@@ -244,15 +252,16 @@ class Warmup(Schedule):
     if `after` is a schedule of Keras.
 
     Attributes:
-        steps: S, the length of the warmup in steps. With handover="continuous" none of them counts
-            as a step of `after`.
-        after: The schedule that follows: `PolynomialDecay`, `CosineDecay` or another of Keras, or
-            `Stages`; or a number, which is a constant rate.
+        steps: S, the length of the warmup in steps. With handover="continuous", `after` starts
+            from its step 0 when the warmup ends.
+        after: The schedule that follows: `PolynomialDecay`, `CosineDecay` or another schedule of
+            Keras, or `Stages`; or a number, for a constant rate.
         kind: "linear", "polynomial", "exponential" or "constant". Defaults to "linear".
         power: Power of a polynomial warmup. Defaults to 1.0.
         start: The rate at step 0. Defaults to 0.0.
-        handover: "continuous" starts `after` when the warmup ends. "drop" reads it at the absolute
-            step, as the code of BERT does: the rate drops then. Defaults to "continuous".
+        handover: "continuous" starts `after` when the warmup ends. "drop" counts the steps of
+            `after` from the start of training, as the code of BERT does, so that the rate drops
+            when the warmup ends. Defaults to "continuous".
 
     Raises:
         TypeError: if a field has the wrong type.
@@ -291,7 +300,7 @@ class Warmup(Schedule):
         """Returns the learning rate at a step.
 
         Args:
-            xp: The array namespace, as for rules.
+            xp: An array namespace such as NumPy.
             step: A scalar, the optimizer step, from 0.
         """
         peak = _rate_at_step(self.after, xp, 0 * step)
@@ -352,7 +361,7 @@ class Stages(Schedule):
         """Returns the learning rate at a step.
 
         Args:
-            xp: The array namespace, as for rules.
+            xp: An array namespace such as NumPy.
             step: A scalar, the optimizer step, from 0.
         """
         rate, stage_start = _rate_at_step(self.schedules[0], xp, step), 0

@@ -1,8 +1,10 @@
-"""Recipes: pure functions from a batch size to plain numbers.
+"""Recipes: functions that compute learning rate, warmup and steps for a batch size.
 
-Each returns a frozen `Recipe` (or, for training in stages, a `StagedRecipe`), which prints its own
-calculation. Recipes from your own baseline count steps as `fit` does. Published recipes are rounded
-to the nearest integer step, halves up, unless the source gives the integer itself.
+`published`, `scale` and `transfer` return a frozen `Recipe`, which prints its own calculation. For
+training in stages, `growing` and `published` return a `StagedRecipe`. `scale` and `transfer` count
+the steps of training as Keras's `fit` does. `published` takes the number of steps from the source;
+if the source gives epochs, it rounds epochs x examples / batch to the nearest step, halves up, or
+counts as `fit` (for linear scaling).
 """
 
 from tf_lamb.core.recipes.growing import growing

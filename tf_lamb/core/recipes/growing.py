@@ -1,4 +1,4 @@
-"""A recipe whose batch grows where the learning rate would fall."""
+"""Makes a recipe whose batch size grows in stages instead of letting the learning rate fall."""
 
 import dataclasses
 import math
@@ -9,43 +9,47 @@ from tf_lamb.core import checks, schedules
 from tf_lamb.core.messages import table
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 
-MIN_UPDATES = 4  # a larger batch begins only where at least this many updates are left for it
+MIN_UPDATES = 4  # a larger batch begins only if at least this many updates are left for it
 
 
 def growing(
     recipe: Recipe, largest_batch: int, *, begin_with: Mapping[int, float] | None = None,
     noise_scale: float | None = None,
 ) -> StagedRecipe:  # fmt: skip
-    """Doubles the batch where the schedule has halved the rate: as many examples, fewer updates.
+    """Doubles the batch where the schedule has halved the rate, so that fewer updates are made.
+
+    The number of examples stays the same. At each step of the recipe:
 
         r              the rate of the recipe after warmup, divided by its peak
         k              the largest power of 2 with k <= 1/r and k batch_size <= largest_batch, and
                        with 4 updates left at least
         batch_size     x k
-        learning_rate  x sqrt(k), which is Seesaw's rule for Adam; for SGD x k, where the recipe
-                       names it, as by `transfer(..., optimizer="SGD")`
+        learning_rate  x sqrt(k), which is Seesaw's rule for Adam; x k if the recipe's optimizer is
+                       "SGD", as after `transfer(..., optimizer="SGD")`
 
-    The noise of an update then falls as it does with the smaller rate (for SGD exactly, at first
-    order). Linear decay saves a third of the updates; a k that could be any number would save
-    1 - mean(r). Once the batch is `largest_batch`, the rate falls as in the recipe. Beta, epsilon
-    and weight decay stay. Time is saved where the small batch leaves machines idle, or where more
-    machines join.
+    The noise of an update then falls as it would with the smaller rate (for SGD exactly, at first
+    order). With linear decay, a third of the updates is saved. If k could be any number, the saved
+    share would be 1 - mean(r). Once the batch is `largest_batch`, the rate falls as in the recipe.
+    The betas, epsilon and weight decay stay. Training takes less time only if the small batch does
+    not use the machines fully, or if machines are added for the larger batches.
 
     Args:
         recipe: The recipe of the first batch, with a learning rate that falls.
         largest_batch: The largest batch, in examples; at least twice that of the recipe.
-        begin_with: Smaller batches to begin with, as batch size -> the share of all examples at
-            which the batch ends. {64: 0.03, 128: 0.1} takes 64 for 3% of all examples, then 128 up
-            to 10%. Their rate has the same factor, with k < 1. Defaults to None.
-        noise_scale: Gradient noise scale in examples, as `NoiseScale` reports it late in training:
-            no batch is larger. Defaults to None.
+        begin_with: Smaller batches to begin with, as batch size -> the share of all examples that
+            have been seen when this batch size ends. {64: 0.03, 128: 0.1} takes 64 for 3% of all
+            examples, then 128 until 10% are seen. Their rates are multiplied by sqrt(k), or by k
+            for SGD, too, with k < 1. Defaults to None.
+        noise_scale: Gradient noise scale in examples, as `NoiseScale` reports it late in training.
+            No batch becomes larger than it. Defaults to None.
 
     Returns:
         A `StagedRecipe`, for `fit_stages`, or for `from_recipe` and `gradient_accumulation_steps`.
 
     Raises:
         TypeError: if `recipe` has stages, or an argument is not a number.
-        ValueError: if no batch grows, a batch is larger than all examples, or `begin_with` shrinks.
+        ValueError: if the batch cannot grow, if a batch is larger than all examples, or if the
+            batches or shares of `begin_with` do not rise.
 
     Example:
         >>> from tf_lamb.core.recipes import growing, scale
@@ -59,7 +63,7 @@ def growing(
     References:
         - Meterez et al., Seesaw, https://arxiv.org/abs/2510.14717
         - Smith et al., https://arxiv.org/abs/1711.00489, for SGD
-        - Merrill et al., https://arxiv.org/abs/2505.23971, the small beginning
+        - Merrill et al., https://arxiv.org/abs/2505.23971, for small batches at the beginning
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"A recipe of one stage can grow, and this is a {type(recipe).__name__}.")
@@ -72,7 +76,7 @@ def growing(
     rates = recipe.schedule(schedules).value(np, np.arange(recipe.train_steps))
     relative_rates = (
         np.maximum.accumulate(rates[::-1])[::-1] / recipe.learning_rate
-    )  # it is 1 in warmup
+    )  # the largest rate from each step on, so 1 during warmup
     starts = _smaller_batches(recipe, begin_with)
     first_step = starts.pop()[0]
     steps_left = np.arange(recipe.train_steps - first_step, 0, -1)
@@ -108,28 +112,35 @@ def growing(
 
 
 def batch_factors(np: Any, relative_rates: Any, max_factors: Any) -> Any:
-    """Returns the factor k of the batch at each step. It never falls.
+    """Returns the factor k by which the batch is multiplied at each step. It never falls.
 
     Args:
         np: NumPy.
         relative_rates: The learning rate at each step, divided by its peak.
-        max_factors: The largest factor at each step.
+        max_factors: The largest factor that each step allows.
 
     Returns:
-        An array of floats: at each step the largest power of 2 up to 1/relative and up to
-        `max_factors`, or that of an earlier step where that is larger.
+        An array of floats. Each is the largest power of 2 that is at most 1/relative_rates and at
+        most `max_factors`, and at least 1; or the factor of an earlier step if that is larger.
     """
     max_factors = np.maximum(max_factors, 1.0)
     inverse_rate = 1 / np.maximum(relative_rates, 1 / max_factors)
-    # The 1e-9 lets a rate that rounding keeps just above a half count as halved.
+    # The 1e-9 makes a rate that is above one half only by a rounding error count as halved.
     k = 2 ** np.floor(np.log2(inverse_rate) + 1e-9)
     return np.maximum.accumulate(k)
 
 
 def _smaller_batches(recipe, begin_with) -> list[tuple[int, int]]:
-    """Checks `begin_with`: returns (first step, batch) of its batches, then of the recipe's batch.
+    """Checks the `begin_with` of `growing`, and returns where its batches begin.
 
-    The steps are counted as in the recipe, with its batch size throughout.
+    Returns:
+        A pair (first step, batch size) for each batch of `begin_with`, then one for the batch of
+        the recipe. Steps are counted as if all batches had the batch size of the recipe.
+
+    Raises:
+        TypeError: if `begin_with` is not a dict of numbers.
+        ValueError: if its batches or shares do not rise, if it leaves no step to the batch of the
+            recipe, or if it changes the batch in a warmup after which the rate drops.
     """
     batch_ends = {} if begin_with is None else begin_with
     if not isinstance(batch_ends, Mapping):
@@ -166,7 +177,12 @@ def _smaller_batches(recipe, begin_with) -> list[tuple[int, int]]:
 
 
 def _why_constant(recipe, max_batch) -> str:
-    """Says why no batch can grow."""
+    """Returns the text of the error that says why the batch of a recipe cannot grow.
+
+    Args:
+        recipe: The recipe.
+        max_batch: The largest batch that is allowed, in examples.
+    """
     if max_batch < 2 * recipe.batch_size:
         return (
             f"No batch between {recipe.batch_size:,} and {max_batch:,} is twice that of the "
@@ -180,11 +196,12 @@ def _why_constant(recipe, max_batch) -> str:
 
 
 def _stages(recipe, starts) -> tuple[Recipe, ...]:
-    """Returns a recipe for each batch size, which begins after the examples of the one before.
+    """Returns the recipe of each stage. A stage begins where the examples of the previous one end.
 
     Args:
         recipe: The recipe of the whole training with one batch size.
-        starts: Pairs (first step, counted as in that recipe; batch size).
+        starts: For each stage a pair: its first step, counted in steps of that recipe, and its
+            batch size.
     """
     stages, stage_start = [], 0.0
     for i, (_, batch) in enumerate(starts):
@@ -202,7 +219,7 @@ def _stage(recipe, batch, k, stage_start, steps) -> Recipe:
     Args:
         recipe: The recipe of the whole training with one batch size.
         batch: The batch size of the stage.
-        k: That batch size divided by the recipe's.
+        k: The batch size of the stage divided by that of the recipe.
         stage_start: The step of the recipe at which the stage begins; it may be a fraction.
         steps: The steps of the stage, each of `batch` examples.
     """
@@ -229,7 +246,8 @@ def _stage(recipe, batch, k, stage_start, steps) -> Recipe:
         decay_end = recipe.decay_steps + (recipe.warmup_steps if is_continuous else 0)
     stage_boundaries: list[int] = []
     for boundary in (step for step in recipe.boundaries if step > stage_start):
-        # Two boundaries never meet, because each of them lowers the rate.
+        # Rounding may give two boundaries the same step. The later one is then moved one step on,
+        # so that the rate still falls at each boundary.
         previous = stage_boundaries[-1] if stage_boundaries else 0
         stage_boundaries.append(max(previous + 1, round((boundary - stage_start) / k)))
     stage_boundaries = [step for step in stage_boundaries if step < steps]

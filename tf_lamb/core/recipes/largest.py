@@ -10,22 +10,25 @@ from tf_lamb.core.recipes.transfer import ENOUGH_UPDATES
 def largest_batch(examples: int, epochs: float, updates: int = ENOUGH_UPDATES) -> int:
     """Returns the largest batch size at which `fit` makes at least a number of updates.
 
-    An update is one step of the optimizer; `fit` makes epochs x ceil(examples / batch) of them. If
-    a large batch leaves only few updates, no rule keeps the result of a smaller batch. BERT at 32K
-    was published with 8,599 updates, ResNet-50 at 32K with 3,519.
+    An update is one step of the optimizer; Keras's `fit` makes epochs x ceil(examples / batch) of
+    them. If a large batch leaves only few updates, no scaling of hyper-parameters gives a result as
+    good as with a smaller batch. Published runs have 8,599 updates for BERT at batches of 32K and
+    more, and 3,519 for ResNet-50 at 32K.
 
     Args:
         examples: Examples in an epoch.
         epochs: Epochs to train.
-        updates: The fewest updates that the run may have. Defaults to 1,024, with which little was
-            lost at 128 times the baseline's batch on one task (docs/large_batch.md).
+        updates: The fewest updates that the run may have. Defaults to 1,024. With this many, runs
+            at 128 times the baseline's batch lost little accuracy on one task
+            (docs/large_batch.md).
 
     Returns:
         The batch size, `examples` at the most.
 
     Raises:
         TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, or batches of one example leave fewer updates.
+        ValueError: if an argument is out of range, or if even batches of one example leave fewer
+            updates than `updates`.
 
     Example:
         >>> largest_batch(1_281_167, 90)  # ImageNet, as ResNet-50 is trained

@@ -7,17 +7,30 @@ from tf_lamb.core import checks
 from tf_lamb.core.recipes.recipe import Recipe, StagedRecipe
 from tf_lamb.core.recipes.scaling import epochs_line, epochs_to_steps, fit_steps, scale_by_rule
 
-IMAGENET = 1281167  # pictures in the training set
+IMAGENET = 1281167  # images in the training set of ImageNet-1k
 
 
 def _by_scaling_rule(name, fields, baseline, batch_size) -> Recipe:
-    """Makes a recipe by a rule of `scale`; `baseline` has the rule and the baseline's numbers."""
+    """Makes a recipe by a rule of `scale` for a batch size.
+
+    Args:
+        name: The name of the recipe, which is not used.
+        fields: Fields of the `Recipe`.
+        baseline: The arguments of `scale_by_rule`, without the batch size.
+        batch_size: The batch size, in examples.
+    """
     rule, count_steps, *numbers = baseline
     return scale_by_rule(rule, count_steps, batch_size, *numbers, **fields)
 
 
 def _row_of_batch(name, rows, batch_size) -> tuple:
-    """Returns the batch size and its row; raises `ValueError` if there is no such row."""
+    """Returns (batch size, *its row); raises `ValueError` if the table has no row for it.
+
+    Args:
+        name: The name of the recipe, for the error.
+        rows: Batch size -> row, a tuple of numbers.
+        batch_size: The batch size, in examples.
+    """
     if (batch := checks.integer("batch_size", batch_size)) in rows:
         return batch, *rows[batch]
     batches_text = ", ".join(f"{row_batch:,}" for row_batch in rows)
@@ -25,15 +38,18 @@ def _row_of_batch(name, rows, batch_size) -> tuple:
 
 
 def _lars_recipe(name, fields, rows, batch_size) -> Recipe:
-    """Makes a recipe from a row of MLPerf's ResNet-50.
+    """Makes a recipe from a row of the table of MLPerf's ResNet-50 with LARS.
 
-    The text of the recipe says whether the published decay steps are read as including warmup.
+    Some of the published decay steps include warmup, others do not. They are taken to include it if
+    they last as long as the reference runs took to reach the target accuracy. The printed recipe
+    says which is assumed.
     """
     row = _row_of_batch(name, rows, batch_size)
     batch, rate, warmup_epochs, momentum, weight_decay, decay_steps, span, target_epochs = row
     warmup_steps = epochs_to_steps(warmup_epochs, IMAGENET, batch)
     decay_epochs = decay_steps * batch / IMAGENET
-    includes_warmup = decay_epochs >= target_epochs - 0.05  # epochs are published to one digit
+    # `target_epochs` is published with one decimal, so it may be too large by 0.05.
+    includes_warmup = decay_epochs >= target_epochs - 0.05
     train_steps = decay_steps + (0 if includes_warmup else warmup_steps)
     reading_text = "all of training" if includes_warmup else "what follows warmup"
     return Recipe(
@@ -52,7 +68,11 @@ def _lars_recipe(name, fields, rows, batch_size) -> Recipe:
 
 
 def _bert_recipe(name, fields, rows, batch_size) -> Recipe:
-    """Makes a recipe from a row of MLPerf's BERT, which may start inside its published warmup."""
+    """Makes a recipe from a row of the table of MLPerf's BERT.
+
+    Some published warmups begin at a step before 0. Training then starts inside the warmup, at a
+    rate above 0.
+    """
     batch, rate, steps, warmup, start_step, beta_1, beta_2, decay, target_examples = _row_of_batch(
         name, rows, batch_size
     )
@@ -76,7 +96,7 @@ def _bert_recipe(name, fields, rows, batch_size) -> Recipe:
 
 
 def _staged_recipe(name, fields, rows, batch_size) -> StagedRecipe:
-    """Makes a recipe in stages, one for each row."""
+    """Makes a recipe in stages, one for each row; raises `ValueError` if a batch size is given."""
     if batch_size is not None:
         raise ValueError(f"{name} has batches of its own: leave out batch_size={batch_size!r}.")
     stages = tuple(
@@ -109,20 +129,21 @@ _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch/LanguageModeling/BERT"
 # Recipe name -> (the function that makes a recipe from the rows, the fields of `Recipe` that all
 # rows share, the rows). `_by_scaling_rule` takes the arguments of `scale_by_rule` in place of rows.
 TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
-    # The baseline has 1,000,000 steps at batch 512, and 1/320 of them are warmup: 3,125 steps, at
-    # every batch.
+    # The baseline has 1,000,000 steps at batch 512, and 1/320 of them are warmup: 3,125 steps. LEGW
+    # keeps the number of warmup steps at every batch.
     "untuned_lamb_bert": (
         _by_scaling_rule,
         {
             **_BERT, "title": "Untuned LAMB for BERT-large",
             "source": "You et al., arXiv 1904.00962, the BERT table of untuned LAMB",
-            # The paper counts in steps.
+            # The paper gives lengths in steps, so the recipe gives none in epochs.
             "examples": None, "epochs": None, "warmup_epochs": None,
         },
         ("legw", epochs_to_steps, 512, 6.25e-4, 1 / 320, 512_000_000, 1),
     ),
-    # Code: github.com/fastalgo/imagenet_resnet50_lamb, github.com/NUS-HPC-AI-Lab/pytorch-lamb. The
-    # first author's own run at 32,768 (76.3% top-1) also decays and adapts the last layer's bias.
+    # Code: github.com/fastalgo/imagenet_resnet50_lamb, github.com/NUS-HPC-AI-Lab/pytorch-lamb.
+    # Unlike this recipe, the first author's own run at batch 32,768 (76.3% top-1) applies weight
+    # decay and a trust ratio to the bias of the last layer.
     "untuned_lamb_resnet50": (
         _by_scaling_rule,
         {
@@ -131,8 +152,9 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         },
         ("legw", epochs_to_steps, 512, 0.005, 0.3125, IMAGENET, 90),
     ),
-    # The paper's baseline is a rate of 2^2.5 and 10/2^5 epochs of warmup at 1,024. Public code
-    # reproduced 512, 1,024, 4,096 and 8,192: 76.95, 77.06, 77.38 and 77.14% top-1.
+    # The paper's baseline at batch 1,024 has a rate of 2^2.5 and a warmup of 10/2^5 epochs. At 512,
+    # LEGW turns this into 2^2 and 10/2^6. The public code reached a top-1 accuracy of 76.95,
+    # 77.06, 77.38 and 77.14% at batches of 512, 1,024, 4,096 and 8,192.
     "legw_resnet50_lars": (
         _by_scaling_rule,
         {
@@ -142,8 +164,8 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         },
         ("legw", epochs_to_steps, 512, 4.0, 10 / 2**6, IMAGENET, 90),
     ),
-    # The scale and shift of batch normalization do not decay; each of its statistics is taken over
-    # 32 examples, at any batch.
+    # The scale and shift of batch normalization have no weight decay. At every batch size, batch
+    # normalization computes mean and variance over 32 examples.
     "linear_resnet50_sgd": (
         _by_scaling_rule,
         {
@@ -153,8 +175,8 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         },
         ("linear", fit_steps, 256, 0.1, 5, IMAGENET, 90, (30, 60, 80)),
     ),
-    # From mlcommons/logging, mlperf_logging/rcp_checker, rcps_resnet.json, in the later of its two
-    # versions.
+    # From the repository mlcommons/logging, the later of two versions of rcps_resnet.json in
+    # mlperf_logging/rcp_checker.
     "mlperf_lars": (
         _lars_recipe,
         {
@@ -162,7 +184,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
             "end_learning_rate": 1e-4,
             "source": "mlcommons/logging, reference convergence points of ResNet, v1.0 to v4.0",
         },
-        {  # rate, warmup epochs, momentum, decay, decay steps, batch-norm span, epochs to target
+        {  # rate, warmup epochs, momentum, weight decay, decay steps, BN span, epochs to target
             1632: (7.4, 2, 0.9, 5e-5, 27476, 204, 35.0),
             2048: (8.5, 5, 0.9, 2e-3, 22530, 64, 38.4),
             3264: (10.5, 2, 0.9, 5e-5, 14523, 204, 35.2),
@@ -172,19 +194,19 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
             32768: (21.2, 16, 0.94, 2.5e-5, 2267, 128, 56.0),
             49152: (19.405, 24, 0.951807, 1e-4, 1846, 256, 68.0),
             58880: (23.246, 29, 0.951807, 1e-4, 1785, 230, 79.9),
-            64480: (26.0, 31, 0.951807, 1e-4, 1788, 155, 86.1),  # published as 90 epochs
+            64480: (26.0, 31, 0.951807, 1e-4, 1788, 155, 86.1),  # steps from 90 epochs
             65536: (24.699, 31, 0.951807, 1e-4, 1133, 128, 84.5),
             67840: (24.699, 31, 0.951807, 1e-4, 1133, 424, 85.86),
         },
     ),
-    # From rcps_bert.json in the same repository, and mlcommons/training, retired_benchmarks/bert.
+    # From rcps_bert.json in mlcommons/logging, and retired_benchmarks/bert in mlcommons/training.
     "mlperf_lamb_bert": (
         _bert_recipe,
         {
             **_BERT, "title": "MLPerf BERT-large, from its checkpoint",
             "source": "mlcommons/logging, reference convergence points of BERT, v1.0 to v5.1",
         },
-        {  # rate, steps, warmup, start, beta_1, beta_2, decay, examples to the target
+        {  # rate, steps, warmup, start, beta_1, beta_2, weight decay, examples to the target
             256: (3.5e-4, 13700, 0, 0, 0.9, 0.999, 0.01, 2_553_000),
             448: (4.25e-4, 6700, 0, 0, 0.9, 0.999, 0.01, 2_411_000),
             1536: (2e-3, 2254, 0, 0, 0.66, 0.996, 0.01, 2_778_000),
@@ -200,8 +222,9 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
             16384: (3.3e-3, 600, 290, -100, 0.75, 0.9, 0.0166629, 5_504_000),
         },
     ),
-    # The paper's total is 8,599 steps, and its count for stage 2 is 1,562 (of 15,625 = 14,063 +
-    # 1,562). The six steps more in stage 1 are unexplained. Its rates for this run are unknown.
+    # The paper gives 8,599 steps in all, and 1,562 for stage 2 (in its run of 15,625 steps, which
+    # are 14,063 + 1,562). That leaves 7,037 for stage 1, six more than 9/10 of the examples take;
+    # the paper does not explain them. It does not give the learning rates of this run.
     "bert_mixed_batch": (
         _staged_recipe,
         {
@@ -217,8 +240,9 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
             (32768, 512, 4e-3, 200, 1562, "as published; 0.1 x 1,000,000 x 512 / 32,768 = 1,562.5"),
         ],
     ),
-    # Warmup is published as a share of training. Phase 2 keeps the moments and sets the optimizer's
-    # step back to 0. NVIDIA's TensorFlow code has other batches, and adapts every variable.
+    # Warmup is published as a share of training. Stage 2 starts with the moments from stage 1 and
+    # with the optimizer's step at 0. NVIDIA's TensorFlow code has other batches, and gives every
+    # variable a trust ratio.
     "nvidia_bert": (
         _staged_recipe,
         {**_BERT, "title": "NVIDIA BERT-large", "power": 0.5, "source": _NVIDIA},
@@ -228,7 +252,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
         ],
     ),
 }  # fmt: skip
-# The names of the recipes in stages, which fix the batch of each stage.
+# The names of the recipes in stages, for which the user passes no batch size.
 STAGED_NAMES = tuple(name for name, (make, *_) in TABLE.items() if make is _staged_recipe)
 
 
@@ -251,32 +275,36 @@ def published(name: str, batch_size: int | None = None) -> Recipe | StagedRecipe
 
     The first four follow a rule of `scale` at any batch size, and warn at batch sizes outside of
     the column "batches". They train for 512,000,000 sequences (BERT) or 90 epochs (ResNet-50); for
-    other data, call `scale` with the numbers of the baseline. A recipe prints its source. This
-    package has run none of them at these sizes.
+    other data, call `scale` with the numbers of the baseline. A printed recipe names its source.
+    No recipe was run at these batch sizes with this package.
 
     - The decay of BERT counts from step 0, as in the authors' code: the rate drops when warmup
       ends. 9/10 of the examples are sequences of 128 tokens, and the rest are of 512.
-    - Untuned LAMB for ResNet-50 has a weight decay of 1.5, because the trust ratio sets the length
-      of the update.
-    - MLPerf's decay steps sometimes include warmup. They are read as all of training, unless that
-      would end before the mean number of epochs of the reference runs.
-    - MLPerf's BERT starts from its checkpoint, not from nothing. If the published warmup starts
-      before step 0, training starts inside it: for a start at -76, at 76/287 of the peak.
-    - The mixed batch has the linear decay of the paper, and NVIDIA's peaks and warmups, because
-      those of the paper are unknown. NVIDIA's rate falls with the square root of the remaining
-      steps.
+    - Untuned LAMB for ResNet-50 has a weight decay of 1.5. It can be so large because the trust
+      ratio sets the length of the update.
+    - MLPerf's decay steps for ResNet-50 sometimes include warmup. They are taken as all steps of
+      training, unless training would then be shorter than the mean number of epochs in which the
+      reference runs reached the target.
+    - MLPerf's BERT starts from MLPerf's checkpoint, not from random weights. If the published
+      warmup starts before step 0, training starts inside it: for a start at -76 of a warmup of 287
+      steps, at 76/287 of the peak.
+    - "bert_mixed_batch" has the linear decay of the paper, but the peak rates and warmups of
+      "nvidia_bert", because those of the paper are not published. In "nvidia_bert" the rate falls
+      with the square root of the remaining steps.
 
     Args:
-        name: A name of the table.
-        batch_size: The batch size, in examples. Defaults to None, which a recipe in stages needs.
+        name: A name in the table.
+        batch_size: The batch size, in examples. Defaults to None. A recipe in stages needs None,
+            because it has batch sizes of its own.
 
     Returns:
         A `Recipe`, or a `StagedRecipe` for the last two names.
 
     Raises:
-        TypeError: if the batch is not an integer.
-        ValueError: if there is no such name, or no such batch in its table (the message lists
-            them), if a recipe in stages gets a batch, or if warmup would be longer than training.
+        TypeError: if the batch size is not an integer.
+        ValueError: if there is no recipe of this name, if an MLPerf table has no row for the batch
+            size (the message lists those that it has), if a recipe in stages gets a batch size, or
+            if warmup would be longer than training.
 
     Example:
         >>> recipe = published("untuned_lamb_bert", 32768)

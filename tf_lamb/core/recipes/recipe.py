@@ -1,4 +1,4 @@
-"""The classes of recipes, with their text, their schedule and their optimizer arguments."""
+"""Defines the classes of recipes, which hold and print the hyper-parameters for a batch size."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ def check_recipe(value: Any) -> "Recipe | StagedRecipe":
     """Returns `value` if it is a recipe.
 
     Raises:
-        TypeError: if it is not; the message says what makes a recipe.
+        TypeError: if it is not. The message names the functions that make recipes.
     """
     if isinstance(value, Recipe | StagedRecipe):
         return value
@@ -34,7 +34,7 @@ def check_recipe(value: Any) -> "Recipe | StagedRecipe":
 
 
 def micro_batches(batch_size: int, largest_micro_batch: int) -> int:
-    """Returns the fewest equal micro-batches, none larger than `largest_micro_batch`.
+    """Returns the smallest number of equal micro-batches of at most `largest_micro_batch` examples.
 
     Args:
         batch_size: The batch to split, in examples.
@@ -45,9 +45,9 @@ def micro_batches(batch_size: int, largest_micro_batch: int) -> int:
 
 
 def _constructor_hint(recipe) -> str:
-    """Formats the code by which a user makes the optimizer of a recipe.
+    """Returns the code with which a user makes the optimizer of a recipe, such as LAMB.from_recipe.
 
-    For Keras's SGD, the text gives weight decay as a penalty in the layers.
+    For Keras's SGD, the code sets weight decay as an L2 penalty in the layers.
     """
     if recipe.optimizer in rules.ALL:
         return f"{recipe.optimizer}.from_recipe(...)"
@@ -65,14 +65,14 @@ def _constructor_hint(recipe) -> str:
 
 
 class AnyRecipe:
-    """Base class of `Recipe` and `StagedRecipe`: their schedule, optimizer arguments and plot."""
+    """Base class of `Recipe` and `StagedRecipe`, with the methods that both classes share."""
 
     def schedule(self: Any, schedules: Any = None) -> Any:
         """Returns the learning-rate schedule, for any optimizer of Keras.
 
         Args:
-            schedules: `tf_lamb.keras.schedules` or `tf_lamb.tf_keras.schedules`. Defaults to None:
-                `tf_lamb.schedules`, for the Keras that `tf.keras` is.
+            schedules: `tf_lamb.keras.schedules` for Keras 3, or `tf_lamb.tf_keras.schedules` for
+                tf_keras. Defaults to None: the one of these that fits `tf.keras`.
 
         Example:
             >>> from tf_lamb.core import recipes, schedules
@@ -130,7 +130,7 @@ class AnyRecipe:
             The matplotlib `Axes`.
 
         Raises:
-            ValueError: if `over` is neither of them.
+            ValueError: if `over` is neither "steps" nor "examples".
             TypeError: if `others` contains anything except recipes.
             ModuleNotFoundError: if matplotlib is not installed.
 
@@ -157,12 +157,12 @@ def _patterns_text(patterns):
 
 
 def _value_text(value) -> str:
-    """Formats a value, a float with six digits at most."""
+    """Formats a value. A float is rounded to six significant digits."""
     return str(float(f"{value:.6g}") if isinstance(value, float) else value)
 
 
 def batch_label(recipe) -> str:
-    """Formats the batch size of a recipe, or of each stage."""
+    """Formats the batch sizes of the stages of a recipe, such as "batch 512, then 1,024"."""
     sizes = dict.fromkeys(stage.batch_size for stage in recipe.stages)
     return "batch " + ", then ".join(f"{size:,}" for size in sizes)
 
@@ -179,9 +179,10 @@ class Recipe(AnyRecipe):
                  learning_rate                                        constant
 
     where (boundaries <= s) is the number of `boundaries` up to s; p = (s - W)/(T - W) if `handover`
-    is "continuous", and p = s/T if it is "drop", so that the rate falls when warmup ends. If the
-    decay goes on after this stage of a training, `decay_steps` takes the place of the divisor
-    T - W, or T. A value of None means that the source gives none: the optimizer's default stays.
+    is "continuous", and p = s/T if it is "drop", so that the rate falls when warmup ends. If
+    `decay_steps` is set, it replaces the divisor T - W, or T, because the decay then goes on after
+    this stage of a training. A field that is None was not given by the source. The argument of the
+    optimizer then keeps its default.
 
     Attributes:
         title: The name of the recipe.
@@ -202,8 +203,8 @@ class Recipe(AnyRecipe):
         boundaries: The steps, counted from 0, at which a multi-step decay multiplies the rate by
             `decay_rate`. Defaults to none.
         decay_rate: The factor at each boundary. Defaults to 1.0.
-        decay_steps: The length of the decay, in steps, where it goes on after the stage. Defaults
-            to None: the decay ends with training.
+        decay_steps: The length of the decay in steps, for a stage of a training whose decay goes on
+            after the stage. Defaults to None: the decay ends with training.
         handover: "continuous" or "drop", as above. Defaults to "continuous".
         weight_decay: The optimizer's argument of that name. Defaults to None, like all that follow.
         exclude_from_weight_decay: The optimizer's argument of that name: patterns of variables.
@@ -221,13 +222,14 @@ class Recipe(AnyRecipe):
         batch_norm_momentum: The momentum of the running averages of batch normalization.
         ema_momentum: The optimizer's argument of that name.
         sequence_length: The length of a sequence, in tokens.
-        examples: The size of the training set, if steps were counted in epochs.
-        epochs: The length of training in epochs, if steps were counted in them.
-        warmup_epochs: The length of warmup in epochs, if steps were counted in them.
+        examples: The number of examples of the training set, if steps were computed from epochs.
+        epochs: The length of training in epochs, if steps were computed from epochs.
+        warmup_epochs: The length of warmup in epochs, if steps were computed from epochs.
 
     Raises:
-        TypeError: if an argument is not a number.
-        ValueError: if a number is out of range, or warmup is longer than training.
+        TypeError: if a numeric argument is not a number.
+        ValueError: if a number is out of range, if "multi_step" has no boundaries, or if warmup is
+            longer than training.
     """
 
     title: str
@@ -298,11 +300,11 @@ class Recipe(AnyRecipe):
 
     @property
     def stages(self) -> tuple["Recipe", ...]:
-        """A tuple of this recipe only. It makes a `Recipe` read like a `StagedRecipe`."""
+        """A tuple of this recipe only, so that code can loop over the stages of any recipe."""
         return (self,)
 
     def _schedule_from(self, schedules) -> Any:
-        """Returns the schedule, made of the classes in the module `schedules`."""
+        """Returns the learning-rate schedule, an instance of a class in the module `schedules`."""
         peak, warmup, handover = self.learning_rate, self.warmup_steps, self.handover
         decay_schedule: Any
         if self.decay == "multi_step":
@@ -337,7 +339,7 @@ class Recipe(AnyRecipe):
         return "\n  ".join([headline + length_text, *lines, f"source: {self.source}"])
 
     def settings(self) -> list[str]:
-        """Returns the lines that print the arguments of the optimizer and of the layers."""
+        """Returns the lines of the printed recipe with the arguments of optimizer and layers."""
         lines = []
         if self.weight_decay is not None:
             excluded = _patterns_text(self.exclude_from_weight_decay or ())
@@ -363,7 +365,7 @@ class Recipe(AnyRecipe):
         return lines
 
     def _decay_line(self) -> str:
-        """Formats the decay that follows warmup."""
+        """Returns the line of the printed recipe that describes the decay after warmup."""
         if self.decay == "constant":
             return "then constant"
         if self.decay == "multi_step":
@@ -407,16 +409,16 @@ class StagedRecipe(AnyRecipe):
         return sum(stage.examples_seen for stage in self.stages)
 
     def accumulation(self, micro_batch_size: int) -> dict[int, int]:
-        """Returns the optimizer's `gradient_accumulation_steps` for a largest micro-batch size.
+        """Returns `gradient_accumulation_steps` for the optimizer, given the largest micro-batch.
 
-        In each stage, the size of the micro-batches divides the batch size. No stage has fewer
-        micro-batches in a batch than the stage before.
+        In each stage, a batch is split into equal micro-batches, and into no fewer of them than in
+        the stage before.
 
         Args:
             micro_batch_size: The largest micro-batch, in examples.
 
         Returns:
-            The optimizer step at which a number of micro-batches begins -> that number.
+            Optimizer step -> the number of micro-batches of each step from this one on.
 
         Example:
             >>> from tf_lamb.core.recipes import growing, scale
@@ -438,7 +440,7 @@ class StagedRecipe(AnyRecipe):
         return counts
 
     def _schedule_from(self, schedules) -> Any:
-        """Returns the schedule, made of the classes in the module `schedules`."""
+        """Returns the learning-rate schedule, an instance of a class in the module `schedules`."""
         lengths = [stage.train_steps for stage in self.stages]
         return schedules.Stages(lengths, [stage._schedule_from(schedules) for stage in self.stages])
 
@@ -449,5 +451,5 @@ class StagedRecipe(AnyRecipe):
         steps_text = " + ".join(f"{stage.train_steps:,}" for stage in self.stages)
         head_lines = [f"{self.title}: {steps_text} = {self.train_steps:,} steps", *self.arithmetic]
         summary = "\n  ".join([*head_lines, f"source: {self.source}"])
-        # A stage without a calculation of its own is part of the calculation above.
+        # A stage with an empty `arithmetic` is not printed, because `self.arithmetic` covers it.
         return "\n".join([summary, *(str(stage) for stage in self.stages if stage.arithmetic)])

@@ -1,7 +1,8 @@
-"""The rules that scale the learning rate and warmup of a baseline tuned at a small batch.
+"""Scales the learning rate and warmup of a baseline that was tuned at a small batch.
 
-Training has the steps of Keras's `fit`, ceil(examples / batch_size) per epoch; the schedule ends
-with it. Warmup counts examples, and does not depend on that rounding.
+Training has as many steps as in Keras's `fit`, ceil(examples / batch_size) per epoch, and the
+schedule ends with the last one. Warmup is converted without rounding per epoch: it has
+epochs x examples / batch_size steps, rounded once.
 """
 
 import math
@@ -13,7 +14,8 @@ from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb.core.recipes.recipe import Recipe
 
-# Rule -> (its title, the largest k = batch / base batch for which it was shown, its source).
+# Rule -> (its title, the largest k = batch / base batch for which its source has shown that it
+# works, its source).
 RULES = {
     "sqrt": (
         "Square-root scaling", 64, "Hoffer et al., arXiv 1705.08741; You et al., arXiv 1904.00962"
@@ -24,7 +26,7 @@ RULES = {
 
 
 def round_half_up(value) -> int:
-    """Rounds an exact fraction to the nearest integer, halves up."""
+    """Rounds a number to the nearest integer, and halves up, without any floating-point error."""
     return math.floor(Fraction(value) + Fraction(1, 2))
 
 
@@ -32,7 +34,7 @@ def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
     """Returns epochs x examples / batch_size, rounded to the nearest step.
 
     Args:
-        epochs: The length to convert.
+        epochs: The number of epochs to convert.
         examples: Examples in an epoch.
         batch_size: Examples in a step.
     """
@@ -40,12 +42,14 @@ def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
 
 
 def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
-    """Returns the steps of `fit`, which ends an epoch with a smaller batch.
+    """Returns the number of steps in Keras's `fit`: epochs x ceil(examples / batch_size), rounded.
+
+    The last batch of an epoch may be smaller than the others.
 
     Args:
-        epochs: The length to convert.
+        epochs: The number of epochs to convert.
         examples: Examples in an epoch.
-        batch_size: Examples in a step, except in the last step of an epoch.
+        batch_size: Examples in a step.
     """
     return round_half_up(Fraction(float(epochs)) * math.ceil(Fraction(int(examples), batch_size)))
 
@@ -53,16 +57,16 @@ def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
 def training_steps(
     epochs: float, examples: int, batch_size: int, count_steps=epochs_to_steps
 ) -> int:
-    """Checks the arguments and returns the steps of a run.
+    """Checks the arguments and returns the number of steps of a run.
 
-    With `fit_steps` it warns of a batch that is larger than all examples.
+    If `count_steps` is `fit_steps`, a batch that is larger than all examples causes a warning.
 
     Args:
-        epochs: The length of the run.
+        epochs: The length of the run, in epochs.
         examples: Examples in an epoch.
         batch_size: Examples in a step.
-        count_steps: The function from these three to steps: `epochs_to_steps`, the default, or
-            `fit_steps`.
+        count_steps: The function that computes steps from the three other arguments: `fit_steps` or
+            `epochs_to_steps`. Defaults to `epochs_to_steps`.
 
     Raises:
         TypeError: if an argument is not a number.
@@ -91,10 +95,11 @@ def epochs_line(
 
     Args:
         name: What takes that many epochs, such as "warmup".
-        epochs: The epochs to convert.
+        epochs: The number of epochs to convert.
         examples: Examples in an epoch.
         batch_size: Examples in a step.
-        count_steps: The function that converts: `epochs_to_steps`, the default, or `fit_steps`.
+        count_steps: The function that converts epochs to steps: `fit_steps` or `epochs_to_steps`.
+            Defaults to `epochs_to_steps`.
     """
     quotient_text = f"{examples:,} / {batch_size:,}"
     if count_steps is fit_steps and examples % batch_size:
@@ -117,12 +122,14 @@ def scale(
         "linear"  x k             as many epochs   k = 32, with SGD
         "legw"    x sqrt(k)       x k epochs       k = 64
 
-    LEGW keeps the number of warmup steps. At a large k that is longer than training: then take
-    "sqrt", and search the rate around its result. Linear scaling warms up from the baseline's rate.
+    Beyond the k of the last column, where no source has shown that the rule works, there is a
+    warning. LEGW keeps the number of warmup steps. If that is longer than training, at a large k,
+    take "sqrt", and search the rate around its result. Linear scaling warms up from the baseline's
+    rate.
 
-    Everything else stays as tuned, in epochs. The recipe does not contain weight decay, exclusions
-    and momentum: pass the baseline's values to `from_recipe`. `transfer` also moves weight decay
-    and betas.
+    The rest of the schedule stays as tuned, in epochs. The recipe does not contain weight decay,
+    exclusions and momentum: pass the baseline's values to `from_recipe`. Unlike this function,
+    `transfer` also scales weight decay and beta_2.
 
     Args:
         batch_size: The batch size of training, in examples.
@@ -135,16 +142,17 @@ def scale(
         decay: The baseline's decay: "polynomial", "constant", or the epochs at which the rate falls
             to a tenth, such as (30, 60, 80). Defaults to "polynomial", to 0.
         power: Power of the polynomial. Defaults to 1.
-        handover: "continuous", or "drop" if the baseline's decay counts from step 0. Defaults to
-            "continuous".
+        handover: "continuous" if the baseline's decay starts when warmup ends, "drop" if it counts
+            from step 0. Defaults to "continuous".
 
     Returns:
         A `Recipe`.
 
     Raises:
         TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, warmup is longer than training, a decay epoch
-            lies within the warmup or after the end, or two of them are at one step.
+        ValueError: if an argument is out of range, if warmup is longer than training, if a decay
+            epoch lies within the warmup or not before the end, or if two decay epochs fall on the
+            same step.
 
     Example:
         >>> scale(4096, 256, 1e-3, 0, examples=60000, epochs=25).learning_rate
@@ -183,12 +191,13 @@ def scale_by_rule(
         base_warmup_epochs: The warmup of the baseline, in epochs; 0 for none.
         examples: The size of the training set.
         epochs: The length of training.
-        decay: The decay, or the epochs at which the rate falls to a tenth.
-        **fields: Fields of the `Recipe`, which replace those of the rule.
+        decay: The decay, as in `scale`: its name, or the epochs at which the rate falls to a tenth.
+        **fields: Fields of the `Recipe`, which replace those that the rule sets.
 
     Raises:
         TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, or the decay is not possible.
+        ValueError: if an argument is out of range, or if decay epochs do not rise or do not lie
+            between the end of warmup and the end of training.
     """
     batch_size = checks.integer("batch_size", batch_size)
     train_steps = training_steps(epochs, examples, batch_size, count_steps)
@@ -210,7 +219,8 @@ def scale_by_rule(
     optimizer, initial_rate, warmup_lines = None, 0.0, []
     if rule == "linear":
         factor, factor_text, optimizer = k, f"{k:g}", "SGD"
-        initial_rate = base_rate * min(1.0, k)  # a smaller batch does not start above its peak
+        # If the batch is smaller than the baseline's, warmup must not start above the new peak.
+        initial_rate = base_rate * min(1.0, k)
     elif rule == "legw":
         warmup_lines = [f"warmup epochs = {warmup_epochs:g} x {k:g} = {warmup_epochs * k:g}"]
         warmup_epochs *= k
@@ -233,12 +243,16 @@ def scale_by_rule(
 
 
 def _boundaries(decay, warmup_epochs, examples, epochs, batch_size, count_steps) -> tuple[int, ...]:
-    """Returns the steps at which the rate falls; raises `ValueError` where it cannot fall.
+    """Returns the steps at which the rate falls.
 
     Args:
         decay: The epochs at which the rate falls.
         warmup_epochs: The length of warmup, in epochs.
         examples, epochs, batch_size, count_steps: As in `training_steps`.
+
+    Raises:
+        ValueError: if these epochs do not rise, if one is not between the end of warmup and the end
+            of training, or if two fall on the same step.
     """
     if list(decay) != sorted(decay) or not all(0 < epoch < epochs for epoch in decay):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The recipe that takes a tuned baseline, with all its hyper-parameters, to another batch size."""
+"""Converts the hyper-parameters of a tuned baseline to another batch size."""
 
 import math
 from collections.abc import Callable
@@ -9,36 +9,39 @@ from tf_lamb.core.messages import table, warn
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training_steps
 
-MIN_BETA_2 = 0.95  # the smallest beta_2: below it losses spike (marin's configurations)
+# The smallest beta_2. Below it the loss spikes, as the configurations of the Marin project say.
+MIN_BETA_2 = 0.95
 # Shares of the training steps: the shortest warmup at a larger batch, and the longest warmup.
 MIN_WARMUP_SHARE, MAX_WARMUP_SHARE = 0.1, 0.25
-# Above this many times the baseline's batch, every optimizer ended worse than its baseline on the
-# data set flights or on diamonds.
+# Above this many times the baseline's batch, every measured optimizer ended with a worse loss than
+# its baseline on at least one of two data sets, flights and diamonds.
 SAFE_RATIO = 8
 # Above this many times the baseline's batch, `transfer` warns if few updates are left.
 WARNING_RATIO = 32
-# The fewest and the most updates that were left in the registered runs (docs/results.md,
-# docs/language_model.md): above `SAFE_RATIO` times the batch, where most runs ended at a higher
-# loss than their baseline, and at 128 times the batch, where no run kept the result of its
-# baseline.
+# (fewest, most) optimizer updates in the measured runs of docs/results.md and
+# docs/language_model.md. The first pair is for runs above `SAFE_RATIO` times the baseline's batch,
+# most of which ended at a higher loss than their baseline. The second is for runs at 128 times the
+# batch, none of which ended as well as its baseline.
 UPDATES_LEFT_WITH_LOSS, UPDATES_LEFT_AT_128 = (8, 748), (8, 187)
-# The updates of the runs at 128 times the baseline's batch that ended at most 0.4% worse than it
-# (docs/large_batch.md). With fewer left, beyond `WARNING_RATIO`, `transfer` warns.
+# The number of updates of the runs of docs/large_batch.md, which at 128 times the baseline's batch
+# ended at most 0.4% worse than the baseline. With fewer updates, `transfer` warns above
+# `WARNING_RATIO` times the batch.
 ENOUGH_UPDATES = 1024
-# The optimizers with which the rules were measured.
+# The optimizers with which the rules of `transfer` were tested.
 MEASURED_OPTIMIZERS = ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP")
-# Optimizer -> the line that says in which runs it ended worse, on the data set flights.
+# Optimizer -> the line of the printed recipe that says in which runs it ended worse than its
+# baseline.
 LOSS_LINES = {
     "LARS": "LARS lost 2 of 3 runs at 8 times the batch, and 3 of 3 at 32 times (flights)"
 }
-# Optimizer class of Keras -> the exponent a of the learning rate with a noise scale (`transfer`).
-# The exponents are read off tuned rates, because no source has one.
+# Optimizer class of Keras -> the exponent a in the rule of `transfer` for the learning rate with a
+# noise scale. No publication has these exponents; they were estimated from tuned rates.
 EXPONENTS_OF_KERAS = {"Adam": 0.75, "AdamW": 0.75, "SGD": 0.75}
 _HALF_LIFE = "half-life in examples"
 
 
 class RunSettings(NamedTuple):
-    """Holds what `SETTING_RULES` computes settings from, for the baseline or for the new run.
+    """Holds the numbers of the baseline, or of the new run, that `SETTING_RULES` depend on.
 
     Attributes:
         batch: The batch size, in examples.
@@ -51,8 +54,9 @@ class RunSettings(NamedTuple):
     steps: int
 
 
-# Setting -> (its interval, the function that gives its new value, the rule, the source). The
-# function takes the old value, k, the `RunSettings` of the baseline and of the new run.
+# Setting -> (its interval, the function that gives its new value, the rule as a text, the source).
+# The function takes the old value, k = new batch / old batch, the `RunSettings` of the baseline and
+# the `RunSettings` of the new run.
 SETTING_RULES: dict[str, tuple[str, Callable[..., float], str, str]] = {
     "beta_2": (
         "[0, 1)", lambda beta, k, old, new: max(beta**k, min(beta, MIN_BETA_2)),
@@ -78,7 +82,7 @@ def transfer(
     beta_2: float | None = None, ema_momentum: float | None = None,
     batch_norm_momentum: float | None = None, noise_scale: float | None = None,
 ) -> Recipe:  # fmt: skip
-    """Takes a tuned baseline to another batch size, with all changes in one table.
+    """Converts a tuned baseline to another batch size; the recipe prints a table of all changes.
 
         k                    batch_size / baseline_batch_size
         learning_rate        x sqrt(k); with a noise scale N,
@@ -89,16 +93,18 @@ def transfer(
         ema_momentum         ^k
         batch_norm_momentum  ^k, but 1 - 6/steps at most
 
-    A setting that is not passed is not part of the recipe. Epsilon stays: dividing it by sqrt(k),
-    as Malladi et al. do, changed nothing that was measured.
+    In this table "x" multiplies the value of the baseline, and "^" raises it to a power. A setting
+    that is not passed is not part of the recipe. Epsilon stays the same: Malladi et al.
+    divide it by sqrt(k), which changed no measured result.
 
     For a larger batch, the printed recipe says how many updates are left. Above 8 times the
-    baseline's batch it also says how measured runs ended, and with how many updates. If few are
-    left, no rule helps: above 32 times the batch, with fewer than 1,024 updates, a warning says so.
+    baseline's batch it also says how measured runs ended, and with how many updates. If only few
+    updates are left, no rule keeps the result of the baseline. A warning says so above 32 times the
+    batch if fewer than 1,024 updates are left.
 
-    The exponent a is 0.5 for LAMB and LANS and 0.75 for the others. It is read off the tuned rates
-    of two tasks, and is a prediction for other tasks. It is also one for Adam, AdamP and SOAP,
-    which have the exponent of AdamW, and for SGDP, which has that of SGD.
+    The exponent a is 0.5 for LAMB and LANS and 0.75 for the others. It was estimated from tuned
+    rates on two tasks, so for other tasks it is a prediction. For Adam, AdamP, SOAP and SGDP it is
+    always a prediction: the first three have the exponent of AdamW, and SGDP has that of SGD.
 
     Args:
         batch_size: The batch size to train with, in examples.
@@ -106,9 +112,10 @@ def transfer(
         learning_rate: The baseline's peak learning rate, tuned for this optimizer.
         examples: The size of the training set.
         epochs: Epochs to train.
-        optimizer: The name of the optimizer, which sets a. Defaults to None: any, a = 0.5.
-        warmup_epochs: The baseline's warmup, in epochs. Defaults to 0. A larger batch has a warmup
-            in any case: to begin at its higher rate loses more than anything else.
+        optimizer: The name of the optimizer, which sets a. Defaults to None: the recipe is for any
+            optimizer, and a = 0.5.
+        warmup_epochs: The baseline's warmup, in epochs. Defaults to 0. A larger batch gets a warmup
+            even then, because a start at the higher rate loses more than any other choice.
         baseline_epochs: The baseline's epochs. Defaults to None: `epochs`. If they differ, the rate
             is also multiplied by (epochs / baseline_epochs)^-0.3.
         weight_decay: The baseline's weight decay. Defaults to None.
@@ -124,8 +131,8 @@ def transfer(
 
     Raises:
         TypeError: if an argument is not a number.
-        ValueError: if an argument is out of range, the optimizer is unknown, or nothing would be
-            trained.
+        ValueError: if an argument is out of range, if the optimizer is unknown, or if training
+            would have no step.
 
     Example:
         >>> recipe = transfer(2048, 256, 0.01, examples=60000, epochs=40, beta_2=0.999)
@@ -186,15 +193,15 @@ def transfer(
 
 
 def exponents() -> dict[str, float]:
-    """Returns optimizer name -> exponent a, for the optimizers whose exponent is known."""
+    """Returns optimizer name -> exponent a of `transfer`, for optimizers with a known exponent."""
     exponent_of_rule = {name: rule.transfer_exponent for name, rule in rules.ALL.items()}
     return {name: a for name, a in exponent_of_rule.items() if a is not None} | EXPONENTS_OF_KERAS
 
 
 def _optimizer_name(optimizer):
-    """Returns the optimizer's name as its class is spelled, from a name in upper or lower case.
+    """Returns the name of the optimizer as its class is spelled, such as "LAMB" for "lamb".
 
-    Raises `ValueError` for an unknown name. None stays None.
+    None stays None. Raises `ValueError` for an unknown name.
     """
     known_names = exponents()
     if isinstance(optimizer, str):
@@ -217,7 +224,7 @@ def _rate_factor(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ..
         noise_scale: The noise scale in examples, or None.
 
     Returns:
-        The factor; three texts: its rule, its source, and what to expect of the new run.
+        (the factor, the rule as a text, the source of the rule, what to expect of the new run).
     """
     k = batch_size / old_batch
     if noise_scale is not None:
@@ -244,9 +251,10 @@ def _outlook_lines(optimizer, k, steps, outlook) -> list[str]:
 
     Args:
         optimizer: The name of the optimizer, or None.
-        k: The new batch over the baseline's; up to 1 there are no lines.
-        steps: The updates that are left.
-        outlook: What to expect, from `_rate_factor`.
+        k: The new batch size divided by that of the baseline. If it is at most 1, there are no
+            lines.
+        steps: The number of updates in training with the new batch.
+        outlook: The text on what to expect, from `_rate_factor`.
     """
     if k <= 1:
         return []
@@ -268,12 +276,12 @@ def _outlook_lines(optimizer, k, steps, outlook) -> list[str]:
 
 
 def _warmup_steps(same_epochs_steps, steps, k) -> tuple[int, str]:
-    """Returns the steps of warmup, and the rule that they follow, as a text.
+    """Returns the number of warmup steps, and a text that gives the rule by which they were set.
 
     Args:
-        same_epochs_steps: The steps of a warmup of as many epochs as the baseline's.
+        same_epochs_steps: The steps of a warmup that has as many epochs as that of the baseline.
         steps: The steps of training.
-        k: The new batch over the baseline's.
+        k: The new batch size divided by that of the baseline.
     """
     shortest_warmup = round(MIN_WARMUP_SHARE * steps) if k > 1 else 0
     warmup = min(max(same_epochs_steps, shortest_warmup), int(MAX_WARMUP_SHARE * steps))
@@ -302,7 +310,11 @@ def _transfer_settings(settings, old, new) -> tuple[dict[str, Any], list[tuple]]
 
 
 def _table_lines(rows) -> list[str]:
-    """Formats the rows as a table, with the numbers aligned to the right."""
+    """Formats the table of the recipe, with the numbers aligned to the right.
+
+    Args:
+        rows: Tuples (name, value of the baseline, new value, rule, source).
+    """
     head = ("", "baseline", "here", "rule", "source")
     return table(
         [
