@@ -1,8 +1,8 @@
-"""Holds the mathematics of the package: functions of numbers and arrays, without a framework.
+"""Holds the mathematics of the package: functions of numbers and arrays that need no framework.
 
-The modules import nothing but the standard library, and `recipes/growing.py` NumPy. Recipes also
-make Keras schedules and plots. The modules for that are outside of `core`: `tf_lamb/__init__.py`
-passes functions that import them to `provide`.
+The modules in `core` import only each other and the standard library; `recipes/growing.py` also
+imports NumPy. Recipes also make Keras schedules and plots, with modules outside of `core`. So that
+`core` does not import these, `tf_lamb/__init__.py` registers a function that imports each of them.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ def provide(**modules: Callable[[], Any]) -> None:
     """Registers functions that import modules outside of `core`.
 
     Args:
-        **modules: Name, as `provided_module` takes it -> a function that imports and returns the
-            module.
+        **modules: Name of a module, "schedules" or "plots" -> a function without arguments that
+            imports and returns the module.
     """
     _providers.update(modules)
 
 
 def provided_module(name: str) -> Any:
-    """Imports and returns the module that `provide` has registered under a name."""
+    """Imports and returns the module that was registered under a name by `provide`."""
     return _providers[name]()

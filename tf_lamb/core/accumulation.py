@@ -1,27 +1,33 @@
-"""Counts the micro-batches of updates, and the epochs of a training whose batch size changes."""
+"""Counts micro-batches per optimizer update, and epochs of a training whose batch size changes."""
 
 import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
-# First optimizer step of a stage, rising from 0 -> the number of micro-batches of each update.
+# First optimizer step of a stage of training -> the number of micro-batches of each of its updates.
+# The steps are in rising order, and the first is 0.
 Stages = Mapping[int, int]
 
 
 def max_micro_batches(steps: int | Stages | None) -> int | None:
-    """Returns the most micro-batches that an update takes; None if each batch is an update."""
+    """Returns the largest number of micro-batches of an update; None without accumulation.
+
+    Args:
+        steps: The number of micro-batches of each update, or such numbers by stage. None means
+            one.
+    """
     largest_count = max(steps.values()) if isinstance(steps, Mapping) else steps
     return None if largest_count == 1 else largest_count
 
 
 def micro_batches_of_update(xp: Any, stages: Stages, step: Any) -> Any:
-    """Computes the micro-batches K_i of an update, where t_i <= step < t_i+1.
+    """Computes the number of micro-batches of an update from the stage that the update is in.
 
     Args:
         xp: An array namespace such as NumPy.
-        stages: Dict from the first step t_i of a stage to its micro-batches K_i.
-        step: The number of updates before this one.
+        stages: First step of a stage -> the number of micro-batches of each of its updates.
+        step: The number of updates before this one; it may be a traced scalar.
 
     Returns:
         The number of micro-batches, a scalar.
@@ -35,14 +41,14 @@ def micro_batches_of_update(xp: Any, stages: Stages, step: Any) -> Any:
 def is_due(xp: Any, steps: int | Stages, step: Any, accumulated: Any) -> Any:
     """Computes whether enough micro-batches have been added up for an update.
 
-    There may be more than enough in a run that accumulated more micro-batches before and
-    continues with fewer.
+    There may be more than enough, if a run is restored and continued with fewer micro-batches per
+    update than before.
 
     Args:
         xp: An array namespace such as NumPy.
-        steps: Micro-batches of an update, or stages of them.
+        steps: The number of micro-batches of each update, or such numbers by stage.
         step: The number of updates before this one.
-        accumulated: The micro-batches that have been added up, a scalar array.
+        accumulated: The number of micro-batches that have been added up, a scalar array.
 
     Returns:
         A boolean scalar.
@@ -56,9 +62,9 @@ def total_micro_batches(stages: Stages, step: int, updates: int) -> int:
     """Computes how many micro-batches a number of updates take in total.
 
     Args:
-        stages: Dict from the first step of a stage to the micro-batches of its updates.
-        step: The number of updates before the first of these.
-        updates: The number of updates.
+        stages: First step of a stage -> the number of micro-batches of each of its updates.
+        step: The number of updates before the first of those to count.
+        updates: The number of updates to count.
     """
     end_step, previous_count, total = step + updates, 0, 0
     for start, stage_count in stages.items():
@@ -72,10 +78,10 @@ class Stage:
     """Describes a stage of training: a number of updates with one batch size.
 
     Attributes:
-        batch: Examples of an update.
+        batch: The number of examples of an update.
         steps: The number of updates.
-        calls_per_update: Calls of the training step for an update, with batch / calls_per_update
-            examples each. Defaults to 1.
+        calls_per_update: The number of calls of the training step for an update. Each call gets
+            batch / calls_per_update examples. Defaults to 1.
     """
 
     batch: int
@@ -85,15 +91,15 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """Divides a training in stages into epochs, and these into calls of the training step.
+    """Divides a training in stages into epochs, and each epoch into calls of the training step.
 
     The examples are one stream, from which each update takes the next batch. The stream is cut into
-    parts as long as an epoch of `fit` at the batch size b of the first stage, ceil(N / b) b
-    examples. The updates that begin in such a part are an epoch.
+    parts as long as an epoch of Keras's `fit` at the batch size b of the first stage, ceil(N / b) b
+    examples. An epoch is the updates whose first example lies in one part.
 
     Attributes:
         stages: The stages, in order.
-        examples: N, the number of examples of a pass over the data. No batch is larger.
+        examples: N, the number of examples in one pass over the data. No batch is larger.
     """
 
     stages: tuple[Stage, ...]
@@ -101,7 +107,7 @@ class Epochs:
 
     @property
     def examples_per_epoch(self) -> int:
-        """The number of examples of an epoch."""
+        """The number of examples in a part of the stream that belongs to one epoch."""
         first_batch = self.stages[0].batch
         return math.ceil(self.examples / first_batch) * first_batch
 
@@ -114,21 +120,22 @@ class Epochs:
         return examples_before_last_update // self.examples_per_epoch + 1
 
     def first_example(self, epoch: int) -> int:
-        """Computes after how many examples of the stream the first update of an epoch begins."""
+        """Computes how many examples of the stream come before the first update of an epoch."""
         examples = 0
         for stage, steps in zip(self.stages, self._stage_updates_before(epoch), strict=True):
             examples += stage.batch * steps
         return examples
 
     def updates_before(self, epoch: int) -> int:
-        """Computes the number of updates before an epoch."""
+        """Computes the number of updates in all epochs before this one."""
         return sum(self._stage_updates_before(epoch))
 
     def calls(self, epoch: int) -> list[tuple[int, int]]:
         """Returns the calls of the training step in an epoch, in order.
 
         Returns:
-            Pairs (examples of a call, number of such calls).
+            A pair (examples of a call, number of such calls) for each stage that has updates in the
+            epoch.
         """
         updates_after = self._stage_updates_before(epoch + 1)
         return [
@@ -140,7 +147,7 @@ class Epochs:
         ]
 
     def _stage_updates_before(self, epoch):
-        """Returns, for each stage, the number of its updates that begin before an epoch."""
+        """Returns, for each stage, how many of its updates are in the epochs before this one."""
         position, updates = epoch * self.examples_per_epoch, []
         for stage in self.stages:
             updates.append(min(stage.steps, max(0, math.ceil(position / stage.batch))))

@@ -1,4 +1,4 @@
-"""Batch normalization of a batch in groups, and the running averages of their statistics.
+"""Computes batch normalization, with statistics of the whole batch or of groups of its examples.
 
 `xp` is an array namespace such as NumPy. The first axis of arrays is that of the examples.
 """
@@ -6,15 +6,15 @@
 import math
 from typing import Any, NamedTuple
 
-_MAX_INITIAL_SHARE = 0.05  # largest share of the initial values that running averages may keep
+_MAX_INITIAL_SHARE = 0.05  # warn if running averages keep this share of their initial values
 
 
 class Weights(NamedTuple):
-    """Holds what a batch is normalized with: scale and offset, and one set of statistics.
+    """Holds what a batch is normalized with: scale and offset, mean and variance.
 
     Attributes:
-        gamma: The scale of each feature, or None.
-        beta: The offset of each feature, or None.
+        gamma: The scale of each feature, or None for no scale.
+        beta: The offset of each feature, or None for no offset.
         mean: The mean of each feature.
         variance: The variance of each feature.
     """
@@ -26,23 +26,24 @@ class Weights(NamedTuple):
 
 
 def train(xp, x, weights: Weights, *, axis, momentum, epsilon, group_size=None):
-    """Normalizes each group with its own statistics, and updates the running averages of these.
+    """Normalizes each group by its own mean and variance, and updates their running averages.
 
         mean_k, variance_k = moments of group k
         y = gamma (x - mean_k) / sqrt(variance_k + epsilon) + beta
 
     Args:
-        xp: An array namespace.
-        x: The batch, of shape (examples, ...), at least in float32.
+        xp: An array namespace such as NumPy.
+        x: The batch, of shape (examples, ...), in float32 or float64.
         weights: The weights, whose mean and variance are the running averages.
         axis: The axis of the features.
-        momentum: The share of a running average that each group keeps.
+        momentum: The share of its old value that a running average keeps in the update for each
+            group.
         epsilon: Added to variances.
-        group_size: Examples of one group. None makes the batch one group.
+        group_size: The number of examples in a group. None makes the batch one group.
 
     Returns:
-        y, and the running mean and variance after all groups. Both stay as they were if the new
-        ones are not finite.
+        y, the new running mean, and the new running variance. If one of the new averages is not
+        finite, the old ones are returned.
 
     Source: Hoffer et al., arXiv:1705.08741, algorithm 1, with the variance of the group itself.
     """
@@ -64,7 +65,8 @@ def train(xp, x, weights: Weights, *, axis, momentum, epsilon, group_size=None):
         )
         for old_average, statistic in zip(old_averages, (mean, variance), strict=True)
     ]
-    # A batch that is not finite would stay in the averages for ever, though its step is skipped.
+    # A NaN or infinity would stay in the averages forever. The optimizer may skip such a step, but
+    # that does not restore the averages.
     is_finite = xp.isfinite(sum(xp.sum(statistics) for statistics in new_averages))
     finite_statistics = (
         xp.where(is_finite, *statistics)
@@ -77,9 +79,9 @@ def normalize(xp, x, weights: Weights, axis, epsilon):
     """Computes gamma (x - mean) / sqrt(variance + epsilon) + beta.
 
     Args:
-        xp: An array namespace.
-        x: The array.
-        weights: The weights, each a vector along `axis`, or an array that broadcasts to x.
+        xp: An array namespace such as NumPy.
+        x: The array to normalize.
+        weights: The weights: each is a vector along `axis`, or an array that broadcasts to x.
         axis: The axis of the features.
         epsilon: Added to the variance.
     """
@@ -96,18 +98,18 @@ def normalize(xp, x, weights: Weights, axis, epsilon):
 
 
 def running_average(xp, old_average, statistics, momentum):
-    """Computes a running average after the statistics of all groups, in order.
+    """Updates a running average with the statistics of all groups of a batch, in their order.
 
-    For each group, the average a becomes a <- momentum a + (1 - momentum) statistic. For G groups,
-    k = 0 to G - 1, that is one sum:
+    For each group, the average a becomes a <- momentum a + (1 - momentum) statistic. For the groups
+    k = 0 to G - 1, the result is one sum:
 
         momentum^G old_average + (1 - momentum) sum_k momentum^(G - 1 - k) statistics_k
 
     Args:
-        xp: An array namespace.
-        old_average: The average before, a vector of features.
-        statistics: The statistics, of shape (G groups, features).
-        momentum: The share of the average that each group keeps.
+        xp: An array namespace such as NumPy.
+        old_average: The average before the update, a vector with an element for each feature.
+        statistics: The means, or the variances, of the groups, of shape (groups, features).
+        momentum: The share of its old value that the average keeps for each group.
     """
     group_count = xp.shape(statistics)[0]
     ages = xp.arange(group_count, -1, -1, dtype=statistics.dtype)
@@ -118,7 +120,7 @@ def running_average(xp, old_average, statistics, momentum):
 
 
 def why_averages_lag(momentum: float, steps: int) -> str | None:
-    """Returns a warning if running averages still keep much of their initial values, else None.
+    """Returns a warning if running averages still contain 5% of their initial values, else None.
 
     Args:
         momentum: The momentum of the running averages.
@@ -127,7 +129,7 @@ def why_averages_lag(momentum: float, steps: int) -> str | None:
     initial_share = momentum**steps
     if initial_share < _MAX_INITIAL_SHARE:
         return None
-    # (1 - 6/steps)^steps, about e^-6, keeps a quarter of a percent of the initial values.
+    # With a momentum of 1 - 6/steps, about e^-6, or 0.25%, of the initial values remain.
     suggestion = max(1 - 6 / max(steps, 1), 0.5)
     return (
         f"after step {steps:,}, running averages of momentum {momentum:g} keep {initial_share:.0%} "
@@ -164,7 +166,7 @@ def check_batch(name: str, batch: int, group_size: int) -> None:
 
 
 def check_layer_arguments(name: str, *, axis, synchronized, renorm) -> None:
-    """Checks arguments of `BatchNormalization` for a layer that normalizes a batch in parts.
+    """Checks arguments of `BatchNormalization` for a layer that normalizes a batch in groups.
 
     Args:
         name: The name of the class of the layer.
@@ -173,7 +175,8 @@ def check_layer_arguments(name: str, *, axis, synchronized, renorm) -> None:
         renorm: Whether the user asks for batch renormalization.
 
     Raises:
-        ValueError: if one of the two flags is True, for several axes, and for axis 0.
+        ValueError: if `synchronized` or `renorm` is True, if there are several axes of features, or
+            if the axis is 0.
     """
     for argument, value in (("synchronized", synchronized), ("renorm", renorm)):
         if value:

@@ -1,4 +1,4 @@
-"""Checks of arguments. Each returns the value to store, or raises an error that says what to do."""
+"""Checks arguments. A check returns the value to store, or raises an error that says what to do."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ RANGES = {
     "form['fallback_lr_scale']": ("[0, inf)", "1.0"),
 }
 
-MAX_WINDOW_STEPS = 2**20  # the most steps whose gradient norms `on_spike` may keep
+MAX_WINDOW_STEPS = 2**20  # the largest number of gradient norms in the window of `on_spike`
 
 MAX_STEPS = 2**31 - 1  # Keras counts steps in an int32, except on TensorFlow
 
@@ -92,11 +92,11 @@ def number(name: str, value, interval: str = "") -> float:
 
 
 def to_float(value) -> float:
-    """Returns the value as a float; infinity for an integer that is too large.
+    """Returns the value as a float; inf or -inf for an integer beyond the largest float.
 
     Raises:
-        TypeError: for a string, bytes or a bool, although Python converts these, and for whatever
-            else is no number.
+        TypeError: if the value is no number. Strings, bytes and bools are not accepted either,
+            although Python's `float` converts them.
     """
     if isinstance(value, (str, bytes, bytearray, bool)):
         raise TypeError(f"a {type(value).__name__} is no number")
@@ -107,14 +107,14 @@ def to_float(value) -> float:
 
 
 def choice(name: str, value) -> str:
-    """Returns the value if it is one of the choices of its name.
+    """Returns the value if it is one of the values that the argument of this name may have.
 
     Args:
         name: The name of the argument, a key of `CHOICES`.
         value: Its value.
 
     Raises:
-        ValueError: if it is not one of the choices, which the error lists.
+        ValueError: if it is not one of these values; the error lists them.
     """
     if not isinstance(value, str) or value not in CHOICES[name]:
         choices_text = ", ".join(map(repr, CHOICES[name]))
@@ -123,7 +123,9 @@ def choice(name: str, value) -> str:
 
 
 def bounds(name: str, value) -> Interval:
-    """Returns bounds as a pair (low, high), in which None is no bound; None if the value is None.
+    """Returns bounds as a pair (low, high) of floats, each None if there is no such bound.
+
+    If the value is None, the result is None.
 
     Args:
         name: The name of the argument.
@@ -148,7 +150,9 @@ def bounds(name: str, value) -> Interval:
 
 
 def coefficients(name: str, value) -> Coefficients:
-    """Checks coefficients of Muon: returns a preset's name as it is, numbers as tuples of floats.
+    """Checks Muon's Newton-Schulz coefficients, and returns numbers as tuples of floats.
+
+    The name of a preset is returned as it is.
 
     Args:
         name: The name of the argument.
@@ -157,7 +161,7 @@ def coefficients(name: str, value) -> Coefficients:
 
     Raises:
         TypeError: if the value is none of these.
-        ValueError: for an unknown name, and for a number that is not finite.
+        ValueError: if there is no preset of this name, or if a number is not finite.
     """
     if isinstance(value, str):
         return choice(name, value)
@@ -173,7 +177,7 @@ def coefficients(name: str, value) -> Coefficients:
 
 
 def _triple(name, row) -> Triple:
-    """Returns three numbers as floats."""
+    """Returns three numbers as floats; raises an error if one of them is no finite number."""
     a, b, c = (number(f"A number of {name}", item, "(-inf, inf)") for item in row)
     return a, b, c
 
@@ -200,10 +204,13 @@ def flag(name: str, value) -> bool:
 
 
 def at_most_one(arguments: Mapping[str, object]) -> None:
-    """Checks that at most one of these arguments is not None.
+    """Checks that at most one of several arguments is set, that is, not None.
+
+    Args:
+        arguments: Name of an argument -> its value.
 
     Raises:
-        ValueError: if several are set.
+        ValueError: if more than one is set.
     """
     values = {name: value for name, value in arguments.items() if value is not None}
     if len(values) > 1:
@@ -220,11 +227,11 @@ def integer(name: str, value, minimum: int = 1, maximum: float = MAX_STEPS) -> i
         name: The name of the argument.
         value: Its value.
         minimum: The smallest value that it may have. Defaults to 1.
-        maximum: The largest value that it may have. Defaults to what an int32 holds.
+        maximum: The largest value that it may have. Defaults to 2^31 - 1.
 
     Raises:
         TypeError: if it is not an integer.
-        ValueError: if it is a bool, or not from `minimum` to `maximum`.
+        ValueError: if it is a bool, below `minimum` or above `maximum`.
     """
     try:
         as_integer = operator.index(value)
@@ -237,7 +244,8 @@ def integer(name: str, value, minimum: int = 1, maximum: float = MAX_STEPS) -> i
     return as_integer
 
 
-# Kind of a hyper-parameter, as the `HYPER` beside a rule has it -> the function that checks it.
+# Kind of a hyper-parameter, a value of the dict `HYPER` in the file of a rule -> the function that
+# checks the hyper-parameter.
 CHECK_OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
     float: number,
     int: integer,
@@ -251,19 +259,21 @@ CHECK_OF_KIND: dict[Any, Callable[[str, Any], Any]] = {
 
 
 def hyperparameter(name: str, value, kind):
-    """Returns the value of a hyper-parameter after the check of its kind.
+    """Checks the value of a hyper-parameter, and returns the value to store.
 
     Args:
         name: The name of the hyper-parameter.
-        value: Its value: a dict or None if the kind is a dataclass.
-        kind: A key of `CHECK_OF_KIND`, the interval of a number, such as "[0, 1)", the `range` of
-            an integer, or a dataclass, whose fields have such kinds as their types.
+        value: Its value. If the kind is a dataclass, a dict from fields to values, an instance of
+            the dataclass, or None for all defaults.
+        kind: A key of `CHECK_OF_KIND`; the interval of a number, such as "[0, 1)"; the `range` of
+            an integer; or a dataclass, in which the type of each field is such a kind.
 
     Returns:
-        The value to store; an instance of the dataclass if the kind is one.
+        The checked value; an instance of the dataclass if the kind is a dataclass.
 
     Raises:
-        TypeError, ValueError: as the check of its kind, and for an unknown key of a dict.
+        TypeError: if the value, or an entry of the dict, has the wrong type.
+        ValueError: if it is out of range, or if the dict has an unknown key.
     """
     if isinstance(kind, str):  # an interval
         return number(name, value, kind)
@@ -280,7 +290,10 @@ def hyperparameter(name: str, value, kind):
 
 
 def _check_keys(name, value, keys: Collection[str]) -> Mapping:
-    """Returns the value if it is a dict with no other keys than these; else raises."""
+    """Returns the value if it is a dict that has only some of the given keys.
+
+    Raises `TypeError` if it is not a dict, and `ValueError` if it has another key.
+    """
     keys_text = ", ".join(map(repr, keys))
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} takes a dict with some of the keys {keys_text}, not {value!r}.")
@@ -290,14 +303,14 @@ def _check_keys(name, value, keys: Collection[str]) -> Mapping:
 
 
 def float_dtype(path: str, dtype) -> None:
-    """Checks that a variable is of real floating-point numbers, in which a step can be taken.
+    """Checks that a variable holds real floating-point numbers, as an optimizer step needs.
 
     Args:
         path: The path of the variable.
         dtype: Its dtype.
 
     Raises:
-        TypeError: if it is not a float dtype.
+        TypeError: if the dtype is not one of floating-point numbers.
     """
     name = str(getattr(dtype, "name", dtype))
     if "float" not in name:
@@ -327,7 +340,7 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
 
     Args:
         argument: The name of the argument.
-        value: A list of regexes, None, or a preset where the argument takes presets.
+        value: A list of regexes, None, or the name of a preset if the argument takes presets.
 
     Raises:
         TypeError: if it is not a list of strings.
@@ -359,7 +372,7 @@ def patterns(argument: str, value) -> tuple[str, ...] | None:
 
 
 def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Returns a dict of treatments with checked keys and values, or None if it is None.
+    """Checks an optimizer's `treatments` argument and returns it as a dict, or None if it is None.
 
     Args:
         name: The name of the argument.
@@ -390,7 +403,7 @@ def treatments(name: str, value, keys: Sequence[str]) -> dict[str, dict[str, Any
 
 
 def _slices(name, value) -> tuple[int, int | None]:
-    """Checks "slices" of `treatments`: returns an axis and the number of blocks along it.
+    """Checks a "slices" entry of the user's `treatments`; returns (axis, number of blocks on it).
 
     The number is None if each index of the axis is a block.
     """
@@ -404,9 +417,9 @@ def _slices(name, value) -> tuple[int, int | None]:
 
 
 def _rows(name, value) -> tuple[int, ...] | None:
-    """Checks "rows" of `treatments`: returns the axes that together form the rows of a matrix.
+    """Checks a "rows" entry of the user's `treatments`; returns the axes that are rows of a matrix.
 
-    None stays None: the variable is no matrix.
+    None, which says that the variable is no matrix, is returned as it is.
     """
     axes = list(value) if isinstance(value, (list, tuple)) else [value]
     if value is not None and not all(map(_is_integer, axes or [None])):
@@ -417,9 +430,10 @@ def _rows(name, value) -> tuple[int, ...] | None:
 
 
 def _heads(name, value) -> tuple[int, int | None] | None:
-    """Checks "heads" of `treatments`: returns an axis and the number of heads along it.
+    """Checks a "heads" entry of the user's `treatments`; returns (axis, number of heads on it).
 
-    The number is None if each index is a head. None stays None: the variable is one matrix.
+    The number is None if each index of the axis is a head. A value of None, which says that all
+    heads are one matrix, is returned as it is.
     """
     return None if value is None else _slices(name, value)
 
@@ -436,15 +450,16 @@ _CHECK_OF_TREATMENT_KEY: dict[str, Callable[[str, Any], Any]] = {
 
 
 def accumulation(name: str, value) -> int | dict[int, int]:
-    """Checks `gradient_accumulation_steps`: returns a number of micro-batches, or a dict of them.
+    """Checks `gradient_accumulation_steps`, the number of micro-batches of each optimizer step.
 
     Args:
         name: The name of the argument.
-        value: The micro-batches of a step, or a dict from an optimizer step to the micro-batches of
-            each step from there on. The dict has step 0, and its numbers never become smaller.
+        value: The number of micro-batches; or a dict from an optimizer step to the number of
+            micro-batches of each step from there on. The dict has step 0, and its numbers never
+            become smaller.
 
     Returns:
-        The number, also for a dict whose numbers are all equal; else the dict, sorted by step.
+        The number, also for a dict whose numbers are all equal; otherwise the dict, sorted by step.
 
     Raises:
         TypeError, ValueError: if a number or a step is not a whole number in its range.
@@ -454,7 +469,7 @@ def accumulation(name: str, value) -> int | dict[int, int]:
         return integer(name, value)
     stages = {}
     for step, count in value.items():
-        # JSON turns the steps, which are keys, into strings.
+        # In a dict from JSON, the steps are strings, because JSON allows no other keys.
         step = int(step) if isinstance(step, str) and step.isdecimal() else step
         step = integer(f"A step in {name}", step, minimum=0)
         stages[step] = integer(f"{name}[{step}]", count)
@@ -469,11 +484,14 @@ def accumulation(name: str, value) -> int | dict[int, int]:
 
 
 def spikes(name: str, value) -> tuple[int, float] | None:
-    """Checks `on_spike`: returns (window in steps, number of standard deviations), or None.
+    """Checks an optimizer's `on_spike` argument, which says which gradient norms are spikes.
 
     Args:
         name: The name of the argument.
         value: None, "skip" for the defaults, or [window, deviations].
+
+    Returns:
+        (number of steps in the window, number of standard deviations), or None for None.
 
     Raises:
         TypeError, ValueError: if the value is something else, or a number is out of its range.

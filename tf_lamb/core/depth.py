@@ -1,11 +1,11 @@
-"""Finds the order of an encoder's blocks from their names: one stack of blocks, or stages."""
+"""Finds the blocks of an encoder, in order from the input, by the names of its variables."""
 
 import re
 from collections.abc import Sequence
 
 _BLOCK = re.compile(r"(?:layer|block)s?[_/]?(\d+)/", re.IGNORECASE)
-# Names such as ConvNeXt's `stage_0_block_1_layernorm`. A downsampling layer stands between the
-# stages, with a number of its own (`_DOWNSAMPLING`), or inside the stage that follows it.
+# Names such as ConvNeXt's `stage_0_block_1_layernorm`. The name of a downsampling layer contains
+# the stage that follows the layer (`_STAGE`), or only a number (`_DOWNSAMPLING`).
 _STAGE = re.compile(
     r"(?P<root>.*?)stages?[_/]?(?P<stage>\d+)[_/]"
     r"(?:blocks?[_/]?(?P<block>\d+)|downsampl[a-z]*)[_/]",
@@ -19,22 +19,26 @@ _DOWNSAMPLING = re.compile(
 def blocks_in_order(paths: Sequence[str]) -> list[list[str]]:
     """Returns the blocks in order from the input.
 
+    The blocks are numbered in one stack, such as `layer_0`, or in each of several stages, such as
+    `stage_0_block_0`.
+
     Args:
         paths: The paths of the variables, in any order, without the model's name.
 
     Returns:
-        For each block a list of the beginnings of the paths of its variables.
+        For each block a list of path prefixes, with which the paths of its variables begin.
 
     Raises:
-        ValueError: if the names imply no order, or several.
+        ValueError: if there are no numbered blocks, more than one stack of them, or blocks without
+            a number.
     """
     stage_matches = {path: match for path in paths if (match := _STAGE.match(path))}
     if any(match["block"] for match in stage_matches.values()):
         return _blocks_of_stages(paths, stage_matches)
     block_matches = {path: match for path in paths if (match := _BLOCK.search(path))}
     prefixes = sorted({path[: match.start(1)] for path, match in block_matches.items()})
-    # Keras gives the first of several layers of one name no number (`block`, `block_1`), so the
-    # first block would be taken for a layer outside the blocks.
+    # Keras gives the first of several layers of one name no number (`block`, `block_1`). It would
+    # be taken for a layer outside the blocks, so its presence is an error.
     if len(prefixes) != 1 or any(path.startswith(f"{prefixes[0].rstrip('_/')}/") for path in paths):
         raise _order_error(prefixes, paths)
     (prefix,), numbers = prefixes, sorted({int(match[1]) for match in block_matches.values()})
@@ -48,7 +52,7 @@ def _blocks_of_stages(paths, stage_matches):
 
     Args:
         paths: The paths of the variables, without the model's name.
-        stage_matches: The paths with the name of a stage -> the match of `_STAGE`.
+        stage_matches: Path that names a stage -> its match with the regex `_STAGE`.
     """
     stages = sorted({int(match["stage"]) for match in stage_matches.values()})
     downsampling_matches = {
@@ -62,8 +66,8 @@ def _blocks_of_stages(paths, stage_matches):
     )
     if len(roots) > 1 or len(downsampling_numbers) > len(stages):
         raise _order_error([f"{root}stage" for root in roots], paths)
-    # Downsampling layers and stages are paired from the last on: if there is one layer less than
-    # stages, the first stage has none before it.
+    # Downsampling layers are paired with stages from the last stage to the first. If there is one
+    # layer fewer than stages, the first stage has no such layer.
     stage_after = dict(zip(reversed(downsampling_numbers), reversed(stages), strict=False))
     prefixes_by_position: dict[tuple[int, int], list[str]] = {}
     for match in stage_matches.values():
@@ -80,7 +84,12 @@ def _blocks_of_stages(paths, stage_matches):
 
 
 def _order_error(prefixes, paths):
-    """Returns the error for paths without exactly one stack of numbered blocks."""
+    """Returns the error for paths without exactly one stack of numbered blocks.
+
+    Args:
+        prefixes: The beginnings of the names of the numbered blocks that were found.
+        paths: The paths of the variables.
+    """
     prefixes_text = ", ".join(map(repr, prefixes)) or f"none in paths such as {paths[0]!r}"
     return ValueError(
         "layer_decay needs one stack of blocks that are all numbered, such as transformer_layer_0, "

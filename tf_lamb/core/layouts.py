@@ -1,9 +1,8 @@
-"""Decides the shape in which an update rule sees a variable: one function per optimizer family.
+"""Decides how a variable is reshaped for an update rule, and over which axes norms run.
 
-    layout(variable) -> Layout
-
-LAMB, LANS, LARS and users' rules use `slices`, AdamP and SGDP use `channels`, and Muon and SOAP
-use `matrix`.
+There is one function for each family of optimizers, `layout(variable) -> Layout`: `slices` for
+LAMB, LANS, LARS and rules that users write, `channels` for AdamP and SGDP, and `matrix` for Muon
+and SOAP.
 """
 
 import dataclasses
@@ -16,18 +15,18 @@ from tf_lamb.core.patterns import is_norm_or_bias, numbered_paths
 
 
 class UserChoice(NamedTuple):
-    """Holds what the user's `treatments` argument sets for one key of a variable.
+    """Holds one setting of a variable from the user's argument treatments={regex: {key: value}}.
 
     Attributes:
-        pattern: The pattern that sets it.
-        value: Its value.
+        pattern: The regex, which matches the variable. Error messages quote it.
+        value: The value of the setting.
     """
 
     pattern: str
     value: Any
 
 
-UserChoices = Mapping[str, UserChoice]  # by key, such as "rate"
+UserChoices = Mapping[str, UserChoice]  # key in `treatments`, such as "rate" -> the setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,8 @@ class Variable:
         path: The path of the variable.
         name: The path with its number among equal paths, such as `dense/kernel#1of2`.
         shape: The shape of the variable.
-        is_excluded: Whether the user excludes the variable from layer adaptation.
+        is_excluded: Whether the user excludes the variable from layer adaptation, so that it has no
+            trust ratio, is not projected, and is not treated as a matrix.
         user_choices: What the user's `treatments` argument sets for the variable, by key.
         shapes: The shapes of all variables that the optimizer is built for, by name.
     """
@@ -54,8 +54,9 @@ class Variable:
         """Returns what the user's `treatments` argument sets for this variable.
 
         Args:
-            key: A setting of that argument, such as "rate".
-            default: What to return if no matching pattern sets it. Defaults to None.
+            key: A key of that argument, such as "rate".
+            default: What to return if the argument does not set the key for this variable. Defaults
+                to None.
         """
         return self.user_choices[key].value if key in self.user_choices else default
 
@@ -72,7 +73,10 @@ def make_variables(
         excluded_positions: The positions of the variables that the user excludes from layer
             adaptation.
         user_choices: For each variable, what the user's `treatments` argument sets for it, as in
-            `Variable`. Defaults to an empty sequence: nothing for any variable.
+            `Variable`. Defaults to an empty sequence: no settings for any variable.
+
+    Returns:
+        The `Variable` objects, in the order of `paths`.
     """
     names = numbered_paths(paths)
     shape_by_name = {name: tuple(shape) for name, shape in zip(names, shapes, strict=True)}
@@ -91,20 +95,23 @@ def make_variables(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Says in which shape a rule sees a variable: split, transposed, then reshaped to `view`.
+    """Describes how a variable is reshaped before an update rule sees it.
+
+    The variable is reshaped to `split_shape`, its axes are transposed into `order`, and the result
+    is reshaped to `view`. A step whose field is None is left out.
 
     Attributes:
-        adapt: Whether the variable is adapted: has trust ratios (LAMB, LANS, LARS), may be
-            projected (AdamP, SGDP), or is a matrix (Muon, SOAP). Defaults to True.
+        adapt: Whether the rule adapts its step to the variable: by trust ratios (LAMB, LANS, LARS),
+            by a projection (AdamP, SGDP), or by treating it as a matrix (Muon, SOAP). Defaults to
+            True.
         view: The shape that the rule sees. Defaults to None: that of the variable. For a matrix it
             is (rows, columns); where each attention head is a matrix, (heads, rows, columns).
         axes: The axes of `view` over which norms run. Defaults to None: the rule's choice.
-        order: The order into which the axes are transposed before the reshape to `view`. Defaults
-            to None: no transposition.
-        split_shape: The shape before the transposition, in which the axis that holds the heads is
-            split in two. Defaults to None: that of the variable.
-        description: What the table of `describe` says of the layout, such as "3 slices along axis
-            0". Defaults to "".
+        order: The order into which the axes are transposed. Defaults to None.
+        split_shape: The shape in which the axis of the attention heads is split into (heads, size
+            of a head). Defaults to None.
+        description: The note on the layout in the table of `tf_lamb.describe`, such as "3 slices
+            along axis 0". Defaults to "".
     """
 
     adapt: bool = True
@@ -116,13 +123,15 @@ class Layout:
 
 
 def slices(variable: Variable) -> Layout:
-    """Returns the layout in which each block along an axis is a layer, with its own trust ratio.
+    """Returns the layout in which each of several equal blocks along an axis has a trust ratio.
 
-    The axis, and perhaps the number of blocks, is "slices" of the user's `treatments`. Without
-    "slices", the whole variable is one layer.
+    The user sets the axis as "slices" in `treatments`, and optionally the number of blocks. Without
+    the number, each index of the axis is a block. Without "slices", the variable has one trust
+    ratio.
 
     Raises:
-        ValueError: if the variable does not have the axis, or if the blocks do not divide it.
+        ValueError: if the variable does not have the axis, or if the length of the axis is not a
+            multiple of the number of blocks.
     """
     shape, adapt = variable.shape, not variable.is_excluded
     if "slices" not in variable.user_choices:
@@ -156,9 +165,10 @@ def slices(variable: Variable) -> Layout:
 def channels(variable: Variable) -> Layout:
     """Returns the layout in which norms run over all axes except those of output channels.
 
-    The output channels are the last axis; in a depthwise kernel, they are the last two. A norm runs
-    over one axis at least. For a variable with fewer than two axes, the layout leaves the choice to
-    the rule.
+    The output channels are the last axis, or the last two in a depthwise kernel. A kernel is
+    depthwise if the user's `treatments` says so; by default, if its path contains "depthwise". A
+    norm runs over at least one axis. For a variable with fewer than two axes, `axes` is None: the
+    rule chooses.
     """
     rank, adapt = len(variable.shape), not variable.is_excluded
     if rank < 2:
@@ -167,7 +177,9 @@ def channels(variable: Variable) -> Layout:
     return Layout(adapt=adapt, axes=tuple(range(max(rank - channel_axis_count, 1))))
 
 
-# Names of the attention layers in Keras, KerasHub and Model Garden.
+# The names of attention layers in Keras, KerasHub and Model Garden. A layer "into heads", such as
+# the query projection, has the heads among its outputs; a layer "out of heads" has them among its
+# inputs.
 _NAME_SUFFIX = r"(_dense|_new|_reuse)?(_\d+)?$"
 _LAYER_INTO_HEADS = re.compile(
     r"^(query|key|value|query_key_value|qkv|[qkv]_proj|encoding|attention_weights)" + _NAME_SUFFIX
@@ -175,15 +187,15 @@ _LAYER_INTO_HEADS = re.compile(
 _LAYER_OUT_OF_HEADS = re.compile(
     r"^(attention_output|output|output_proj|out_proj|o_proj)" + _NAME_SUFFIX
 )
-_STACK_WORDS = ("expert", "block_diag")  # words in the paths of stacks of matrices
+_STACK_WORDS = ("expert", "block_diag")  # a path with one of these is that of a stack of matrices
 
 
 def matrix(variable: Variable, embeddings: bool = False, heads: str | None = None) -> Layout:
-    """Returns the layout of a variable as a matrix; if it is none, one without `adapt`, and why.
+    """Returns the layout of a variable as a matrix, or adapt=False if the variable is no matrix.
 
-    The rows of a matrix belong to the inputs of its layer, and the columns to the outputs. An
-    optimizer gets variables without their layers, so path and shape decide which axes are rows,
-    unless the user sets "rows" in `treatments`:
+    In the latter case, `description` gives the reason. The rows of a matrix belong to the inputs of
+    its layer, and the columns to the outputs. An optimizer gets variables without their layers, so
+    path and shape decide which axes are rows, unless the user sets "rows" in `treatments`:
 
         two axes                          (in, out)                      rows are axis 0
         convolution                       (..., in, out)                 all axes but the last
@@ -191,19 +203,21 @@ def matrix(variable: Variable, embeddings: bool = False, heads: str | None = Non
         attention, out of heads           (heads, head size, model)      axes 0 and 1
         Gemma's attention, into heads     (heads, model, head size)      axis 1
         XLNet's attention, out of heads   (model, heads, head size)      axes 1 and 2
-        LoRA's first factor               (kernel's but last, rank)      as in its kernel
+        LoRA's first factor               (..., rank)                    as in the adapted kernel
 
-    LoRA's second factor has two axes and so is a matrix. Then the first factor is a matrix, too: if
-    its kernel would be none, all axes of the factor but the last one, the rank, are rows.
+    LoRA's second factor has two axes and is therefore a matrix. So that both factors are matrices,
+    the first one is a matrix even if the rows of the adapted kernel are not known. Then all of its
+    axes except the last, the rank, are rows.
 
     With heads="each", a kernel into heads becomes a stack of matrices (model, head size), one for
     each head, and each norm is that of one head. LoRA's factors, kernels out of heads, and kernels
     whose rows the user sets stay one matrix, unless the user sets "heads" in `treatments`.
 
-    These are no matrices: a bias, a variable of a normalization, a depthwise kernel, a stack of
-    matrices, such as those of experts, and a kernel of three axes whose name is neither that of a
-    convolution nor of attention. A convolution in groups has the name and the axes of one without
-    groups, so only the user can tell them apart.
+    These are no matrices: an excluded variable, a bias or another vector, a variable of a
+    normalization, an embedding without `embeddings`, a depthwise kernel, a stack of matrices, such
+    as those of experts, and a kernel of three axes whose name is neither that of a convolution nor
+    of attention. A grouped convolution has the same name and axes as an ordinary one and is taken
+    for a matrix, unless the user sets its "rows" to None.
 
     Args:
         variable: The variable.
@@ -213,11 +227,13 @@ def matrix(variable: Variable, embeddings: bool = False, heads: str | None = Non
             together are one matrix.
 
     Raises:
-        ValueError: if the user's "rows" are not some of the axes, if the user's "heads" do not
-            divide an axis, or if the user's "slices" are neither all rows nor all columns.
+        ValueError: if the user's "rows" are not axes of the variable or are all of its axes, if the
+            user's "heads" do not divide an axis, or if the user's "slices" are neither each row nor
+            each column.
     """
     layout = _matrix_without_slices(variable, embeddings, heads)
-    # This raises nothing, because a pattern for kernels may well match their biases, too.
+    # Settings without effect raise no error, because a regex for kernels may also match biases. The
+    # description names these settings instead.
     if not layout.adapt:
         ignored_keys = [key for key in ("heads", "slices") if variable.get(key)]
         return dataclasses.replace(
@@ -229,17 +245,23 @@ def matrix(variable: Variable, embeddings: bool = False, heads: str | None = Non
 def _with_slices(layout, variable):
     """Returns the layout of a matrix in which each row, or each column, has its own norm.
 
-    Raises `ValueError` if the user's "slices" are neither all rows nor all columns.
+    Args:
+        layout: The layout of the variable as a matrix or as a stack of matrices.
+        variable: The variable, for which the user sets "slices" in `treatments`.
+
+    Raises:
+        ValueError: if the slices are neither each row nor each column.
     """
     pattern, (axis, blocks) = variable.user_choices["slices"]
     shape, rank = variable.shape, len(variable.shape)
     order = layout.order or tuple(range(len(layout.split_shape or shape)))
     position, count = None, 0
     if -rank <= axis < rank:
-        # `order[0]` is the axis of heads, behind which `split_shape` has one more axis.
+        # If the heads are split off, `order[0]` is their axis, and `split_shape` has one more axis
+        # than the variable, directly after `order[0]`.
         is_behind_heads = layout.split_shape is not None and axis % rank > order[0]
         position, count = order.index(axis % rank + is_behind_heads), shape[axis]
-    row_axis = len(layout.view) - 2  # the axis of rows in the view; an axis of heads is before it
+    row_axis = len(layout.view) - 2  # the axis of rows in the view; heads, if any, are before it
     rows, columns = layout.view[row_axis:]
     axis_lengths = [(layout.split_shape or shape)[i] for i in order]
     elements_before = None if position is None else math.prod(axis_lengths[:position])
@@ -271,7 +293,7 @@ def _matrix_without_slices(variable, embeddings, heads):
     else:
         rows, reason = _rows_by_name(variable)
     axis_and_head_count = None
-    if "heads" in variable.user_choices:  # they are checked even if there are no rows
+    if "heads" in variable.user_choices:  # raises an error if they do not fit, matrix or not
         axis_and_head_count = _heads_by_user(variable)
     elif heads == "each" and rows is not None and "rows" not in variable.user_choices:
         axis_and_head_count = _heads_by_name(variable, rows)
@@ -281,14 +303,16 @@ def _matrix_without_slices(variable, embeddings, heads):
 
 
 def _not_a_matrix(reason):
-    """Returns the layout of a variable that is no matrix, with the reason."""
+    """Returns the layout of a variable that is no matrix; its description gives the reason."""
     return Layout(adapt=False, description=f"fallback: {reason}")
 
 
 def _rows_by_user(variable):
-    """Returns the axes that the user sets as rows, from 0 on; None if the user says "no matrix".
+    """Returns the axes, counted from 0, that the user sets as "rows" in `treatments`, or None.
 
-    Raises `ValueError` if they are not some of the variable's axes, or are all of them.
+    None is what the user sets for a variable that is no matrix.
+
+    Raises `ValueError` if an axis does not exist or is named twice, or if all axes are rows.
     """
     pattern, rows = variable.user_choices["rows"]
     if rows is None:
@@ -310,7 +334,7 @@ def _rows_by_name(variable):
     """Decides by path and shape which axes are rows.
 
     Returns:
-        (axes, "") for a matrix, else (None, the reason why the variable is none).
+        (the axes, "") for a matrix; (None, the reason) for a variable that is no matrix.
     """
     path, shape = variable.path, variable.shape
     layer, name = _layer_and_name(path)
@@ -320,8 +344,9 @@ def _rows_by_name(variable):
         return (0,), ""
     if re.fullmatch(r"lora_\w+_a", name):
         rows = _rows_of_kernel(variable, layer, "kernel")
-        # Axis 0 may be Gemma's heads. The kernels that would show it are frozen under LoRA, so
-        # their shapes are not known here, and axis 0 is taken for the heads if it is the shorter.
+        # In Gemma, axis 0 holds the heads, and axis 1 is the rows. The shapes of the query and
+        # output kernels would show this, but LoRA freezes these kernels, so their shapes are not
+        # known here. Instead, axis 0 is assumed to hold the heads if it is shorter than axis 1.
         if rows == (0,) and shape[0] < shape[1]:
             rows = (1,)
         return rows or tuple(range(len(shape) - 1)), ""
@@ -355,9 +380,9 @@ def _rows_of_kernel(variable, layer, name):
     path, shape = variable.path, variable.shape
     rank, all_but_last = len(shape), tuple(range(len(shape) - 1))
     if name != "kernel":
-        return all_but_last  # such as Keras's pointwise_kernel
-    # The shapes of the query and output kernels of the same attention, and of the bias of the same
-    # layer; () where there is none.
+        return all_but_last  # for example, pointwise_kernel of Keras's SeparableConv2D
+    # Get the shapes of the query and output kernels of the same attention, and of the bias of the
+    # same layer; () for a variable that does not exist.
     parent, number_suffix = path.rpartition("/")[0], variable.name.removeprefix(path)
     attention = parent.rpartition("/")[0]
     query, output, bias = (
@@ -367,7 +392,7 @@ def _rows_of_kernel(variable, layer, name):
         )
     )  # fmt: skip
     if _LAYER_INTO_HEADS.match(layer) and rank == 3:
-        if len(bias) == 1:  # the layer has channels and no heads: a bias of heads has two axes
+        if len(bias) == 1:  # the bias of a layer into heads has two axes, so there are no heads
             return all_but_last
         # Gemma's query is (heads, model, head size), and its output (heads, head size, model).
         is_transposed = len(query) == 3 and output == (query[0], query[2], query[1])
@@ -382,9 +407,12 @@ def _rows_of_kernel(variable, layer, name):
 
 
 def _heads_by_user(variable):
-    """Returns (axis, number of heads on it) as the user sets them; None if all is one matrix.
+    """Returns (axis, number of heads along it) from the user's "heads" in `treatments`, or None.
 
-    Raises `ValueError` if the variable has no such axis, or if the heads do not divide it.
+    None is what the user sets if the whole variable is one matrix.
+
+    Raises `ValueError` if the variable has only one axis or does not have this one, or if the
+    number of heads does not divide the length of the axis.
     """
     pattern, axis_and_head_count = variable.user_choices["heads"]
     if axis_and_head_count is None:
@@ -402,7 +430,9 @@ def _heads_by_user(variable):
 
 
 def _heads_by_name(variable, rows):
-    """Returns (axis of the heads, their number) of a kernel into heads; None for other variables.
+    """Returns (axis of the heads, their number) of a kernel whose outputs are attention heads.
+
+    For every other variable it returns None.
 
     Args:
         variable: The variable.
@@ -420,7 +450,7 @@ def _heads_by_name(variable, rows):
 def _matrix_layout(shape, rows, heads):
     """Returns the layout of a variable as a matrix, or as a stack with a matrix for each head.
 
-    If the matrices of a stack would have one row or one column, the layout has no `adapt`.
+    If the matrices of a stack would have one row or one column, the layout has adapt=False.
 
     Args:
         shape: The shape of the variable.
@@ -434,7 +464,7 @@ def _matrix_layout(shape, rows, heads):
         return Layout(view=view, order=_order_or_none(order), description=description)
     axis, head_count = heads
     split_shape = (*shape[:axis], head_count, shape[axis] // head_count, *shape[axis + 1 :])
-    rows = tuple(row + (row >= axis) for row in rows)  # `split_shape` has one more axis, at `axis`
+    rows = tuple(row + (row >= axis) for row in rows)  # `axis` becomes two axes
     order, view = _rows_and_columns(split_shape, rows, (axis,))
     if 1 in view:
         return _not_a_matrix("one row or column")
@@ -448,12 +478,13 @@ def _matrix_layout(shape, rows, heads):
 
 
 def _rows_and_columns(shape, rows, other_axes=()):
-    """Returns the axes in the order rows, columns, and (number of rows, number of columns).
+    """Returns the axes, rows before columns, and the shape (rows, columns) of the matrix.
 
     Args:
         shape: The shape of the variable.
         rows: The axes that are rows.
-        other_axes: The axes that are neither rows nor columns. Defaults to none.
+        other_axes: The axes that are neither rows nor columns, such as that of the heads. Defaults
+            to none.
     """
     columns = tuple(axis for axis in range(len(shape)) if axis not in (*rows, *other_axes))
     view = tuple(math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
@@ -461,5 +492,5 @@ def _rows_and_columns(shape, rows, other_axes=()):
 
 
 def _order_or_none(axis_order):
-    """Returns an order of axes; None where that leaves them as they are."""
+    """Returns an order of axes; None if it is 0, 1, 2, ..., which needs no transposition."""
     return None if axis_order == tuple(range(len(axis_order))) else axis_order

@@ -1,4 +1,4 @@
-"""Makes the texts of tables, differences, warnings, and errors for missing packages."""
+"""Makes messages: warnings, errors for missing packages, tables, and differences of settings."""
 
 import contextlib
 import importlib.util
@@ -14,9 +14,10 @@ _NOT_USER_PACKAGES = {
 
 
 def warn(message: str) -> None:
-    """Issues a `UserWarning` that shows a line of the user's code.
+    """Issues a `UserWarning` that points to a line of the user's code.
 
-    That is the innermost call of the stack outside of this package and of the frameworks.
+    The line is the innermost call on the stack that is neither in this package nor in a framework,
+    such as Keras.
     """
     frame: types.FrameType | None = sys._getframe(1)
     stack_level = 2
@@ -35,9 +36,9 @@ def require_installed(feature: str, *packages: str, extra: str) -> None:
     """Checks that packages are installed, without importing them.
 
     Args:
-        feature: What needs the packages, as the error names it.
+        feature: What needs the packages; the error begins with it.
         *packages: The names of the packages, as they are imported.
-        extra: The extra of this package that installs them.
+        extra: The extra of this package, as in `pip install ".[extra]"`, that installs them.
 
     Raises:
         ModuleNotFoundError: if one of the packages is not installed.
@@ -48,11 +49,11 @@ def require_installed(feature: str, *packages: str, extra: str) -> None:
 
 @contextlib.contextmanager
 def optional_imports(feature: str, extra: str, advice: str = "") -> Iterator[None]:
-    """Makes failing imports in the `with` block raise the error of `require_installed`.
+    """Turns a failed import in the `with` block into an error that says how to install it.
 
     Args:
-        feature: What needs the packages, as the error names it.
-        extra: The extra of this package that installs them.
+        feature: What needs the packages; the error begins with it.
+        extra: The extra of this package, as in `pip install ".[extra]"`, that installs them.
         advice: Advice that the error puts before the `pip` command. Defaults to none.
 
     Raises:
@@ -108,7 +109,7 @@ def table(rows: Sequence[Sequence[str]], right_aligned: Sequence[int] = ()) -> l
         right_aligned: The positions of the columns that are aligned right.
 
     Returns:
-        The lines.
+        The lines of the table.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -120,22 +121,21 @@ def table(rows: Sequence[Sequence[str]], right_aligned: Sequence[int] = ()) -> l
     ]
 
 
-_MAX_DIFFERENCES = 5  # a message shows no more than these, and counts the others
+_MAX_DIFFERENCES = 5  # a message shows at most this many differences, and counts the others
 
 
 def differences_text(texts_by_process: Mapping[str, Mapping[str, str]]) -> str:
-    """Describes the settings, or other facts, in which processes differ; it shows at most five.
+    """Describes the settings in which processes differ from the first one; it shows at most five.
 
     Args:
-        texts_by_process: Process -> name of a setting -> its value as text. Each process is
-            compared with the first one.
+        texts_by_process: Name of a process -> name of a setting -> its value as text.
 
     Returns:
-        Such as "seed is 1 in worker 0, 2 in worker 1; 3 more"; "" if all agree.
+        A text such as "seed is 1 in worker 0, 2 in worker 1; 3 more"; "" if all agree.
 
     Example:
 
-    >>> differences({"worker 0": {"seed": "1"}, "worker 1": {"seed": "2"}})
+    >>> differences_text({"worker 0": {"seed": "1"}, "worker 1": {"seed": "2"}})
     'seed is 1 in worker 0, 2 in worker 1'
     """
     (chief, chief_texts), *others = texts_by_process.items()

@@ -1,11 +1,11 @@
-"""The names of variables, and the patterns that are searched in them.
+"""Names variables, and finds the variables that match the user's patterns.
 
-The names of a variable are its path with the name of the model, and its path without it. Two
+A variable has two names: its path with the name of the model, and its path without that name. Two
 variables may have the same path, such as those of two towers that one function built. Then a number
-is part of the name: `dense/kernel#2of2`. A pattern is a regex, or a preset in the place of one. A
-regex with a `#` is searched in the path with its number as well: `^dense/kernel#2of2$`.
+tells them apart: `dense/kernel#2of2`. A pattern is a regex or the name of a preset. A regex with a
+`#` is also searched in the path with the number: `^dense/kernel#2of2$`.
 
-A regex is run without a time limit: a repeat inside a repeat, `(a+)+$`, may never end.
+There is no time limit for a regex: one with a repeat inside a repeat, `(a+)+$`, may never end.
 """
 
 import re
@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterable, Sequence, Set
 def stable_path(name: str) -> str:
     """Returns the name of a TensorFlow variable without `:0` and without `/replica_1`.
 
-    So the copies of a variable on several replicas have one name.
+    Then the copies of a variable on several replicas have the same name.
     """
     return re.sub(r"(/replica_\d+)?(:\d+)?$", "", name)
 
 
 def numbered_paths(paths: Sequence[str]) -> list[str]:
-    """Returns each path with its number among equal paths, in their order: `path#1of1`."""
+    """Returns each path with its number among equal paths, such as `path#1of2`, `path#2of2`.
+
+    A path that occurs once becomes `path#1of1`. The results are in the order of `paths`.
+    """
     counts, occurrences = Counter(paths), Counter[str]()
     names = []
     for path in paths:
@@ -32,7 +35,7 @@ def numbered_paths(paths: Sequence[str]) -> list[str]:
 
 
 def unique_names(paths: Sequence[str]) -> list[str]:
-    """Returns each path as it is, but with its number if several variables have the path."""
+    """Returns each path as it is, or as `path#1of2` if several variables have the path."""
     counts = Counter(paths)
     pairs = zip(paths, numbered_paths(paths), strict=True)
     return [path if counts[path] == 1 else name for path, name in pairs]
@@ -41,22 +44,24 @@ def unique_names(paths: Sequence[str]) -> list[str]:
 def joined_layers(paths: Sequence[str], joined_positions: Set[int]) -> tuple[str, ...]:
     """Returns, for each variable that the user joins with others, the name of its Keras layer.
 
+    Joined variables of one Keras layer, such as its kernel and bias, share one trust ratio.
+
     Args:
         paths: The path of each variable.
         joined_positions: The positions of the variables that the user joins.
 
     Returns:
         For each variable the name of its layer, or "" if it is not joined. If several layers have
-        one path, their names have a number, as in `dense#1of2`.
+        the same path, their names have a number, as in `dense#1of2`.
 
     Raises:
-        ValueError: if several layers have one path, and the counts of their variables differ, such
-            as two kernels and one bias, so that the layer of a variable is not known.
+        ValueError: if several layers have the same path, and it is not known which variables are of
+            one layer, because there are, for example, two kernels and only one bias.
     """
     positions = sorted(joined_positions)
     joined_paths = [paths[position] for position in positions]
     layer_paths = [path.rpartition("/")[0] or path for path in joined_paths]
-    path_numbers = [name.rpartition("#")[2] for name in numbered_paths(joined_paths)]  # as 2of2
+    path_numbers = [name.rpartition("#")[2] for name in numbered_paths(joined_paths)]  # e.g. 2of2
     layer_names = [""] * len(paths)
     first_of_layer: dict = {}
     for position, path, layer, number in zip(
@@ -74,7 +79,10 @@ def joined_layers(paths: Sequence[str], joined_positions: Set[int]) -> tuple[str
 
 
 def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns the names of each variable: its path, and its path without the model's name."""
+    """Returns the names of each variable: its path, and its path without the name of the model.
+
+    If a path does not begin with the name of the model, the path is the only name.
+    """
     root = model_name(paths)
     return [
         (path, path.removeprefix(root)) if root and path.startswith(root) else (path,)
@@ -85,10 +93,10 @@ def aliases(paths: Sequence[str]) -> list[tuple[str, ...]]:
 def model_name(paths: Sequence[str]) -> str:
     """Returns the name of the model, with a slash, if it begins the paths, else an empty string.
 
-    Weights that a layer of a subclassed model makes before the model is called lack the name of the
-    model: `encoder/scale`, or a bare `scale` in tf_keras, stands beside
-    `my_model/encoder/dense/kernel`. Such paths are allowed. If several names are possible, the
-    first in alphabetical order is returned.
+    Not all paths need to begin with it. In a subclassed model, weights that a layer makes before
+    the model is called lack the name of the model: beside `my_model/encoder/dense/kernel` there is
+    `encoder/scale`, or only `scale` in tf_keras. If several names are possible, the first in
+    alphabetical order is returned.
     """
     for root in sorted({path.partition("/")[0] for path in paths if "/" in path}):
         paths_inside = [path.split("/") for path in paths if path.startswith(root + "/")]
@@ -102,8 +110,8 @@ def model_name(paths: Sequence[str]) -> str:
 def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
     """Returns whether a variable is a bias, or a scale or offset of a normalization, by its name.
 
-    The names are those of Keras. A vector named `scale` belongs to RMS normalization, and every
-    vector of a layer with `norm` in its name to a normalization.
+    Any variable that is named `bias`, `gamma` or `beta` counts. So does a vector or scalar that is
+    named `scale`, as in Keras's RMS normalization, or whose layer has `norm` in its name.
 
     Args:
         path: The path of the variable.
@@ -118,9 +126,10 @@ def is_norm_or_bias(path: str, shape: Sequence[int]) -> bool:
 def is_norm_bias_or_vector(path: str, shape: Sequence[int]) -> bool:
     """Returns whether a variable is a bias, part of a normalization, or another vector.
 
-    timm's recipes of LAMB do not adapt these variables. A LayerScale, a ReZero and a class token
-    start at or near zero, where a step of the length of the weight, times the learning rate, does
-    not move them. A class token counts as a vector: all axes but its last have length 1.
+    timm's recipes of LAMB give these variables no trust ratio. The weights of LayerScale or ReZero,
+    and a class token, start at or near zero. A trust ratio makes a step proportional to the norm of
+    the weight, so it would hardly move them. A class token counts as a vector, because all its axes
+    except the last have length 1. A vector with `kernel` in its name does not count.
 
     Args:
         path: The path of the variable.
@@ -133,17 +142,17 @@ def is_norm_bias_or_vector(path: str, shape: Sequence[int]) -> bool:
 
 Preset = Callable[[str, Sequence[int]], bool]
 PRESETS: dict[str, Preset] = {"norm_and_bias": is_norm_bias_or_vector}
-# The arguments in which a preset may stand in the place of a pattern, or of the whole list.
+# The arguments that take the name of a preset as a pattern, or in place of the list of patterns.
 ARGUMENTS_WITH_PRESETS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "var_names")
 
 
 def exact_pattern(path: str) -> str:
-    """Returns the pattern that matches this path, with or without its number, and no other."""
+    """Returns the regex that matches only this path, such as `dense/kernel` or `a/kernel#1of2`."""
     return f"^{re.escape(path)}$"
 
 
 def is_preset(argument: str, pattern: str) -> bool:
-    """Returns whether a pattern is a preset in an argument of this name.
+    """Returns whether a pattern is the name of a preset, and the argument takes presets.
 
     Args:
         argument: The name of the argument.
@@ -159,15 +168,16 @@ def search(
 
     Args:
         argument: The name of the argument that the patterns were passed in.
-        patterns: Regexes, and presets where the argument takes them.
-        variables: For each variable its names, the path first, and its shape.
+        patterns: Regexes, and names of presets if the argument takes them.
+        variables: For each variable a pair: its names, of which the first is its path, and its
+            shape.
 
     Returns:
         Dict from a pattern to the positions of the variables.
 
     Raises:
-        ValueError: if a pattern of `exact_pattern` has a number such as `1of2`, and there are not
-            as many variables of that path.
+        ValueError: if a pattern from `exact_pattern` asks for one of 2 variables with the same path
+            (`#1of2`), and there are more or fewer variables with this path than 2.
     """
     positions_by_pattern = {}
     numbered_names = numbered_paths([names[0] for names, _ in variables])
@@ -190,12 +200,15 @@ def search(
 
 
 def _check_count(argument, pattern, numbered_names):
-    """Raises if a pattern has a number such as `1of2`, and not as many variables have its path.
+    """Raises an error if a pattern asks for `path#1of2`, but more or fewer than 2 have this path.
 
     Args:
         argument: The name of the argument that the pattern was passed in.
         pattern: The pattern, which matches no variable.
         numbered_names: The path of each variable with its number.
+
+    Raises:
+        ValueError: if at least one variable has the path, but not as many as the pattern says.
     """
     if not (match := re.fullmatch(r"\^(.+)\\#(\d+)of(\d+)\$", pattern)):
         return

@@ -20,8 +20,9 @@ from tf_lamb.core.patterns import (
     unique_names,
 )
 
-# A variable whose root mean square is below this counts as near zero. Kernels usually start at
-# about 0.02, and a LayerScale at 1e-6 to 1e-4.
+# A variable whose root mean square is below this counts as near zero. A trust ratio makes its steps
+# as small as its weights. Kernels usually start at a root mean square of about 0.02, and LayerScale
+# weights at 1e-6 to 1e-4.
 NEAR_ZERO = 1e-3
 
 
@@ -29,7 +30,7 @@ NEAR_ZERO = 1e-3
 class Treatment(layouts.Layout):
     """Holds what the plan decides for one variable: its layout and its weight decay.
 
-    The user's argument `treatments` is something else: one of the inputs of this decision.
+    The user's `treatments` argument has the same name, but is only one input of this decision.
 
     Attributes:
         decay: The weight decay; 0.0 for a variable without decay. If decay follows a schedule, this
@@ -41,16 +42,16 @@ class Treatment(layouts.Layout):
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Holds the variables that share a trust ratio: one variable, unless the user joined several.
+    """Holds the variables that share a trust ratio: one variable, unless the user joins several.
 
     Attributes:
         members: The positions of the variables in the list that `Plan.layers` was called with.
         paths: The paths of the variables, with a number where several variables have one path.
         treatments: The `Treatment` of each variable.
         number: A number that no other layer of the model has.
-        may_lack_gradient: For each variable, whether it may have no gradient in an update. If it
-            has none, so that its accumulated gradient is all zeros, the update leaves it as it is.
-        multiplier: The factor of the learning rate of the layer. Defaults to 1.
+        may_lack_gradient: For each variable, whether it may have no gradient in an update. An
+            update leaves such a variable as it is if its accumulated gradient is all zeros.
+        multiplier: The factor by which the learning rate of the layer is multiplied. Defaults to 1.
     """
 
     members: tuple[int, ...]
@@ -68,7 +69,8 @@ class Layer:
     def rate(self, lr):
         """Returns the layer's learning rate.
 
-        A multiplier of 1 is left out, so that it adds no operation to a compiled step.
+        There is no multiplication by a multiplier of 1, because it would add an operation to a
+        compiled step.
 
         Args:
             lr: The learning rate of the optimizer.
@@ -77,7 +79,9 @@ class Layer:
 
 
 def paths_of(layers: Iterable[Layer]) -> list[str]:
-    """Returns the paths of the variables of layers, in the order in which `Plan.layers` got them.
+    """Returns the paths of all variables of some layers.
+
+    The order is that in which the variables were passed to `Plan.layers`.
 
     Args:
         layers: All layers that one call of `Plan.layers` returned.
@@ -88,21 +92,24 @@ def paths_of(layers: Iterable[Layer]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Holds the treatment of each variable, in the order in which the optimizer was built.
+    """Holds the treatment of each variable of an optimizer.
+
+    All sequences are in the order of the variables that the optimizer was built for. A position is
+    an index in this order.
 
     Attributes:
         paths: The path of each variable.
         shapes: The shape of each variable.
         treatments: The `Treatment` of each variable.
-        groups: For each variable the name of the group that the user joined it in, which is one
-            layer; "" if it is in none.
+        groups: For each variable that the user joins with others to one layer, the name of that
+            layer; "" for every other variable.
         unmatched: The user's patterns that match no variable.
         multipliers: For each variable the factor of its learning rate; empty if all are 1.
         follows_schedule: Whether weight decay follows a schedule.
         near_zero: The positions of the variables whose weights are near zero, so that a trust ratio
             makes their steps too short.
         overwritten: The positions of the variables with Keras's `overwrite_with_gradient`, such as
-            the scales of float8 layers: their "gradients" are their next values.
+            the scales of float8 layers. The "gradient" of such a variable is its next value.
     """
 
     paths: tuple[str, ...]
@@ -117,17 +124,17 @@ class Plan:
 
     @functools.cached_property
     def frozen(self) -> frozenset[int]:
-        """The positions of the variables that no step moves: overwritten, or with multiplier 0."""
+        """The positions of the variables that are in `overwritten` or have a learning rate of 0."""
         return self.overwritten | {
             i for i, multiplier in enumerate(self.multipliers) if multiplier == 0
         }
 
     @functools.cached_property
     def _numbers(self) -> tuple[int, ...]:
-        """For each variable, how many variables before it are not overwritten: `Layer.number`.
+        """The `Layer.number` of each variable: how many variables before it are not overwritten.
 
-        The position would not do, because after a load the overwritten variables may be at other
-        positions.
+        Positions are not used as numbers, because the positions of the overwritten variables may
+        change when a model is saved and loaded.
         """
         is_counted = [int(i not in self.overwritten) for i in range(len(self.paths))]
         return (0, *itertools.accumulate(is_counted))[:-1]
@@ -144,8 +151,8 @@ class Plan:
 
         Args:
             indices: The positions of the variables in the plan.
-            may_lack_gradient: Of these positions, the ones whose variables may have no gradient in
-                an update. Defaults to none.
+            may_lack_gradient: The positions in the plan of the variables that may have no gradient
+                in an update. Defaults to none.
         """
         members_by_group: dict = {}
         may_lack_gradient = set(may_lack_gradient)
@@ -179,10 +186,12 @@ class Plan:
         """Returns a copy of the plan that records which variables are near zero.
 
         Biases and offsets of normalizations are left out, because they start near zero in every
-        model. The variables of a joined layer are left out if one of them is not near zero.
+        model. Variables that are joined to share one trust ratio are left out unless all of them
+        are near zero.
 
         Args:
-            rms_by_position: The root mean square of each adapted variable, by position.
+            rms_by_position: Position of a variable in the plan -> its root mean square, for each
+                variable with layer adaptation.
         """
         small_positions = {i for i, rms in rms_by_position.items() if rms < NEAR_ZERO}
         moving_groups = {self.groups[i] for i in rms_by_position if i not in small_positions} - {""}
@@ -195,13 +204,13 @@ class Plan:
     def near_zero_warning(
         self, excluded: Sequence[str] = (), keeps_norm: bool = False
     ) -> str | None:
-        """Returns the warning for layers that are near zero, or None.
+        """Returns the warning for variables that are near zero, or None if there are none.
 
         Args:
-            excluded: The patterns that are excluded from layer adaptation now. The warning suggests
-                them together with patterns of the layers near zero. Defaults to none.
-            keeps_norm: Whether a step leaves the norm of a layer as it is. Defaults to
-                False.
+            excluded: The patterns of the variables that are now excluded from layer adaptation. The
+                warning suggests a longer list, which also has the variables near zero. Defaults to
+                none.
+            keeps_norm: Whether a step leaves the norm of a layer as it is. Defaults to False.
         """
         if not self.near_zero:
             return None
@@ -227,9 +236,13 @@ class Plan:
         )
 
     def _pattern_of(self, position: int) -> str:
-        """Returns a short pattern for the variable at a position.
+        """Returns a short pattern with which the user can exclude a variable near zero.
 
-        Among the adapted variables it matches only those near zero.
+        The pattern is a preset, such as "norm_and_bias", if one matches the variable. Otherwise it
+        is a regex that, among the variables with layer adaptation, matches only those near zero.
+
+        Args:
+            position: The position of the variable in the plan.
         """
         for preset, matches_preset in PRESETS.items():
             if matches_preset(self.paths[position], self.shapes[position]):
@@ -300,35 +313,36 @@ def plan_for(
     treatments: Mapping[str, Mapping[str, Any]] | None = None,
     layout: Callable[[layouts.Variable], layouts.Layout] = layouts.slices,
 ) -> Plan:
-    """Makes the plan of an optimizer: matches patterns, excludes, groups and lays out variables.
+    """Makes the plan of an optimizer from the paths of its variables and the user's patterns.
 
-    A pattern is searched (`re.search`) in the path of each variable, and in the path without the
-    name of the model where the variables share one.
+    A pattern is searched (`re.search`) in the path of each variable. If the paths begin with the
+    name of the model, it is also searched in the path without this name.
 
     Args:
-        paths: The path of each variable, in the order of the build.
+        paths: The path of each variable, in the order in which the optimizer is built for them.
         shapes: The shape of each variable.
         weight_decay: The decay of the variables that are not excluded. None means that it follows a
             schedule. Defaults to 0.0.
         exclude_from_weight_decay: Patterns of the variables without weight decay, or None.
-        exclude_from_layer_adaptation: Patterns of the variables that are not adapted. None means
-            "as for weight decay".
-        excluded_by_identity: For each variable, whether it was excluded from weight decay as an
-            object, without a pattern. Defaults to no variable.
+        exclude_from_layer_adaptation: Patterns of the variables without layer adaptation, such as a
+            trust ratio. None means the variables without weight decay, except those with "join".
+        excluded_by_identity: For each variable, whether the user excluded it from weight decay by
+            passing the variable itself, not a pattern. Defaults to an empty sequence: none.
         overwritten: For each variable, whether its "gradient" is its next value, as in
-            `Plan.overwritten`: no pattern has an effect on it. Defaults to no variable.
-        treatments: The user's argument: dict from a pattern to a dict of keys and values. Of each
-            key, the first pattern that matches and has it counts. With "join" the variables of one
-            Keras layer are one layer, unless the user sets `exclude_from_layer_adaptation` and it
-            matches them. Defaults to None.
+            `Plan.overwritten`. Patterns have no effect on such a variable. Defaults to an empty
+            sequence: none.
+        treatments: The user's argument, {pattern: {key: value}}. If several patterns that match a
+            variable set the same key, the first pattern counts. The variables of one Keras layer
+            for which "join" is True become one layer, with one trust ratio, except those that match
+            `exclude_from_layer_adaptation`. Defaults to None.
         layout: The function in `core/layouts.py` for the optimizer. Defaults to `slices`.
 
     Returns:
         The plan.
 
     Raises:
-        ValueError: if all variables are frozen, if variables cannot be joined as asked, or if a
-            layout is not possible.
+        ValueError: if all variables are frozen, if the variables with "join" cannot share a trust
+            ratio, or if a setting in `treatments` does not fit the shape of a variable.
     """
     names_and_shapes = tuple(zip(aliases(paths), shapes, strict=True))
     patterns_by_argument = {
@@ -353,8 +367,8 @@ def plan_for(
     joined = {
         i for i, choices in enumerate(user_choices) if "join" in choices and choices["join"].value
     }
-    # By default the variables without weight decay are not adapted, unless they are joined: a
-    # joined bias without decay shares the trust ratio of its layer.
+    # By default the variables without weight decay have no trust ratio. Joined variables are an
+    # exception: a bias without decay that is joined with its kernel shares that of the kernel.
     if exclude_from_layer_adaptation is None:
         unadapted = undecayed - joined
     undecayed, unadapted = undecayed | overwritten_positions, unadapted | overwritten_positions
@@ -381,10 +395,12 @@ def plan_for(
 
 
 def _user_choices(treatments, matches, variable_count) -> list[dict[str, layouts.UserChoice]]:
-    """Returns, for each variable, a dict: key -> its value, of the first pattern that sets it.
+    """Returns, for each variable, what the user's `treatments` argument sets: key -> `UserChoice`.
+
+    If several matching patterns set the same key, the first pattern counts.
 
     Args:
-        treatments: The user's argument.
+        treatments: The user's argument, {pattern: {key: value}}.
         matches: Pattern -> the positions of the variables that it matches.
         variable_count: The number of variables.
     """
@@ -397,7 +413,19 @@ def _user_choices(treatments, matches, variable_count) -> list[dict[str, layouts
 
 
 def _check_joined(variables, groups, rates, overwritten_positions):
-    """Raises if all variables are frozen, or if joined variables cannot be one layer."""
+    """Checks that not all variables are frozen, and that joined variables can share a trust ratio.
+
+    Args:
+        variables: The `Variable` objects.
+        groups: For each variable that the user joins with others, the name of the joined layer; ""
+            for every other variable.
+        rates: For each variable the factor of its learning rate; 0 freezes it.
+        overwritten_positions: The positions of the variables that are not trained.
+
+    Raises:
+        ValueError: if all rates are 0, if a joined variable has "slices", or if joined variables
+            have different rates.
+    """
     trained_rates = [rate for i, rate in enumerate(rates) if i not in overwritten_positions]
     if trained_rates and not any(trained_rates):
         raise ValueError(

@@ -1,8 +1,9 @@
-"""Rounds stochastically to bfloat16, in which slots may be stored.
+"""Rounds stochastically to bfloat16, in which the slots of an optimizer may be stored.
 
-Rounding to the nearest number would not do: an average that decays by 0.1 % a step would stand
-still. The noise is computed in int32, which wraps around and is exact. So the noise is the same in
-every framework, compiled or not, however an array is spread over devices, and in a resumed run.
+Rounding to the nearest number does not work for moving averages: neighbours in bfloat16 differ by
+0.4 to 0.8%, so an average that decays by 0.1% a step would never change. The noise is computed in
+int32, where overflow wraps around and results are exact. Therefore the noise is the same in every
+framework, compiled or not, for every distribution of an array over devices, and in a resumed run.
 """
 
 from math import prod
@@ -13,21 +14,22 @@ _LARGEST_BITS = 0x7F7F  # the bits of bfloat16's largest number; those of infini
 def round_stochastically(xp, x, noise, bitcast):
     """Rounds x to one of its two neighbours in bfloat16, so that the mean over the noise is x.
 
-    bfloat16 is the upper half of float32's bits, and numbers of one sign are in the order of their
-    bits. Noise that is added to the lower half carries into the upper half with a probability that
-    is the higher, the nearer x is to the neighbour of larger magnitude. Infinities and NaN stay as
-    they are. A finite number beyond the largest of bfloat16 becomes that largest number.
+    bfloat16 has the upper half of float32's bits, and numbers of one sign have the order of their
+    bits as integers. Noise is added to the lower half. The nearer x is to its neighbour of larger
+    magnitude, the more probable is a carry into the upper half. Infinities and NaN stay as they
+    are. A finite number above the largest of bfloat16 becomes that largest number, with its sign.
 
     Args:
-        xp: An array namespace.
+        xp: An array namespace such as NumPy.
         x: An array in float32.
-        noise: The result of `rounding_noise` for its shape.
-        bitcast: As in `step.step`.
+        noise: The result of `rounding_noise` for the shape of x.
+        bitcast: A function of an array and the name of a dtype, which returns the same bits in that
+            dtype.
 
     Returns:
         An array in bfloat16.
     """
-    upper = xp.right_shift(bitcast(x, "int32") + noise, 16)  # the sign comes along
+    upper = xp.right_shift(bitcast(x, "int32") + noise, 16)  # an arithmetic shift keeps the sign
     upper = xp.where((upper & 0x7FFF) > _LARGEST_BITS, upper - 1, upper)
     neighbour = bitcast(xp.cast(upper, "int16"), "bfloat16")
     return xp.where(xp.isfinite(x), neighbour, xp.cast(x, "bfloat16"))
@@ -39,11 +41,11 @@ def rounding_noise(xp, shape, t, layer_number, slot):
     Two slots share an array of random bits, of which each takes one half.
 
     Args:
-        xp: An array namespace.
-        shape: The shape of the noise, known while tracing.
+        xp: An array namespace such as NumPy.
+        shape: The shape of the noise, a tuple of Python integers.
         t: The number of the optimizer step, a scalar.
-        layer_number: The number of the layer, a scalar.
-        slot: The position of the slot in the layer, known while tracing.
+        layer_number: A number that no other layer of the model has, a scalar.
+        slot: The position of the slot among those of the layer, a Python integer.
 
     Returns:
         An array in int32.
@@ -56,10 +58,10 @@ def rounding_noise(xp, shape, t, layer_number, slot):
 
 
 def _element_numbers(xp, shape, start):
-    """Returns, for each element of an array of this shape, its number, counted from `start`.
+    """Returns an int32 array of this shape whose elements are numbered, in order, from `start`.
 
-    The numbers are a sum with one term for each axis, so that each device can compute them for its
-    own part of an array.
+    The numbers are computed as a sum with one term for each axis. Each device can compute them for
+    its part of the array alone.
     """
     for axis, size in enumerate(shape):
         inner_shape = shape[axis + 1 :]

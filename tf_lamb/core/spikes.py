@@ -1,14 +1,15 @@
 """Detects spikes: steps whose gradient is far longer than those of the steps before."""
 
-# The defaults of OLMo and MaxText: steps in the window, and standard deviations above its mean.
+# The defaults, as in OLMo and MaxText: the number of steps whose norms are in the window, and the
+# number of standard deviations by which a spike is above the mean of the window.
 DEFAULT_WINDOW, DEFAULT_DEVIATIONS = 128, 6.0
 
 
 def global_norm(xp, gradients):
-    """Computes |g| of all gradients together, in float32.
+    """Computes the Euclidean norm of all gradients as one vector, in float32.
 
     Args:
-        xp: An array namespace.
+        xp: An array namespace such as NumPy.
         gradients: A list of arrays.
     """
     squares = [xp.sum(xp.square(xp.cast(g, "float32"))) for g in gradients]
@@ -21,14 +22,14 @@ def detect_spike(xp, window, norm, *, deviations):
         n     = number of norms in the window
         mu    = sum x / n
         s^2   = sum (x - mu)^2 / (n - 1)
-        spike = norm > mu + k s,  once n + 1 is half of the window, and n is 2
+        spike = norm > mu + k s,  if n + 1 >= half of the window's length, and n >= 2
 
-    x runs over the norms in the window. The norm enters the window whether its step is taken or
-    not, so that a new level soon counts as normal. A norm that is not finite does not enter. A norm
-    of 0 counts as an empty place.
+    x runs over the norms in the window. The norm enters the window even if its step is skipped, so
+    that a lasting higher level soon counts as normal. A norm that is not finite does not enter. A 0
+    in the window marks an empty place.
 
     Args:
-        xp: An array namespace.
+        xp: An array namespace such as NumPy.
         window: The norms of the last steps, the latest last; 0 where there is none yet.
         norm: The norm of this step's gradients, a scalar.
         deviations: The number k of standard deviations.
@@ -36,9 +37,9 @@ def detect_spike(xp, window, norm, *, deviations):
     Returns:
         A boolean scalar, whether the norm is a spike, and the new window.
 
-    Source: `skip_step_on_spikes` of MaxText, after OLMo-core's `SkipStepOptimizer`, which look at
-    the loss as well. Unlike in MaxText, no norm is a spike while the window has one norm, whose
-    deviation is 0.
+    Source: `skip_step_on_spikes` of MaxText, which follows `SkipStepOptimizer` of OLMo-core. Both
+    also check the loss. Unlike MaxText, this function needs two norms in the window, because the
+    standard deviation of one is 0.
     """
     is_filled = window > 0
     n = xp.sum(xp.where(is_filled, 1.0, xp.zeros_like(window)))

@@ -1,16 +1,17 @@
-"""Computes the steps of many matrices of one shape as one array, a stack, with one product for all.
+"""Stacks matrices of one shape, so that one call computes the steps of many variables.
 
-A rule is written for one matrix. Where a stack is faster (Muon, SOAP), the rule is a generator: it
-does not call a function but yields the function with its arrays and its settings, and is sent the
-result. `run_batched` runs the rules of many variables, and stacks the arrays of one shape that they
-yield.
+An update rule is written for one matrix. The rules that multiply or decompose matrices (Muon, SOAP)
+are generators: they do not call a function, but yield it with its arrays and its settings, and are
+sent the result. `run_batched` runs the rules of many variables, and calls a function once for all
+arrays of the same shapes.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 BatchedCall = tuple[Callable, Sequence, Mapping[str, Any]]
-# Yields functions with their arguments, is sent their results, and returns a result of its own.
+# A generator that yields functions with their arguments, and is sent the results of the functions.
+# The value that it returns is the result of the step.
 Step = Generator[BatchedCall, Sequence, Any]
 
 
@@ -19,13 +20,13 @@ def run_batched(xp, steps: Sequence[Step], shard: Callable | None = None) -> lis
 
     A function is called as `function(xp, *arrays, **settings)`. It returns a sequence of arrays and
     works on the last two axes. If several steps yield the same function and settings, with arrays
-    of the same shapes, their arrays are stacked along a new first axis for one call.
+    of the same shapes and dtypes, their arrays are stacked along a new first axis for one call.
 
     Args:
-        xp: An array namespace.
-        steps: The steps.
-        shard: A function that wraps each yielded function, so that each device works on some
-            members of the stack. Defaults to None: each device works on all of them.
+        xp: An array namespace such as NumPy.
+        steps: The generators of the steps.
+        shard: A function that wraps each yielded function, so that each device computes only some
+            of the stacked matrices. Defaults to None: each device computes all of them.
 
     Returns:
         The result of each step.
@@ -55,14 +56,25 @@ def run_single(xp, step: Step):
     """Runs one step to its end, and returns its result.
 
     Args:
-        xp: An array namespace.
-        step: The step.
+        xp: An array namespace such as NumPy.
+        step: The generator of the step.
     """
     return run_batched(xp, [step])[0]
 
 
 def _call_on_stack(xp, function, arrays_of_members, settings, shard):
-    """Returns, for each member of a stack, the arrays that the function returns for it."""
+    """Calls a function once for several steps.
+
+    Args:
+        xp: An array namespace such as NumPy.
+        function: The function.
+        arrays_of_members: The arrays of each step. They are stacked for the call.
+        settings: The keyword arguments of the function.
+        shard: As in `run_batched`.
+
+    Returns:
+        For each step the list of its result arrays.
+    """
     if shard:
         function = shard(function)
     elif len(arrays_of_members) == 1:
@@ -76,7 +88,7 @@ def transposed(xp, x):
     """Exchanges the rows and columns of a matrix, or of each matrix of a stack.
 
     Args:
-        xp: An array namespace.
+        xp: An array namespace such as NumPy.
         x: The matrix, or the stack, whose last two axes are those of the matrices.
     """
     *leading, rows, columns = range(len(x.shape))

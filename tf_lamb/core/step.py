@@ -1,8 +1,8 @@
 """Takes one step of one layer: casts the stored arrays, applies the rule, rounds the results.
 
-A layer is a whole variable, a variable cut into slices, or several joined variables. Also in here
-is the moving average of weights. Variables are read and assigned by the code of each framework,
-`tf_lamb.keras.update` and `tf_lamb.tensorflow.update`.
+A layer is a whole variable, a variable cut into slices, or several variables that share one trust
+ratio. The module also computes the moving average of weights. The code of each framework,
+`tf_lamb.keras.update` and `tf_lamb.tensorflow.update`, reads the variables and assigns the results.
 """
 
 import dataclasses
@@ -21,28 +21,28 @@ from tf_lamb.core.stored import Scalars, Stored, select_stored
 class Update:
     """Applies one rule to many variables; the base class of the updates of each framework.
 
-    A subclass defines `__call__`, which takes one micro-step: it adds the gradients of one
-    micro-batch up, and makes the update if this was the last micro-batch of it. Its arguments are
+    A subclass defines `__call__`, which adds the gradients of one micro-batch to their sums. If the
+    micro-batch is the last of an update, it then updates the variables. Its arguments are
 
         plan        the layers, whose `members` are positions in the list of gradients
         state       the `State`: the variables that a step changes
         scalars     a function that returns the `Scalars` of the step
-        count       a function of the outcome of the step, whose result is returned; the outcome is
-                    `TAKEN`, too, if this micro-step makes no update
-        gradients   the gradients, in the order of the state
+        count       a function that is called with `TAKEN`, `NONFINITE` or `SPIKE`, the outcome of
+                    the step; without an update, with `TAKEN`. `__call__` returns its result
+        gradients   the gradients, in the order of `state.stored`
 
     Attributes:
         rule: The rule, with its hyper-parameters bound.
-        clip: A function that clips the list of all gradients, which are summed over replicas and
-            averaged over micro-batches by then.
-        accumulation_steps: The largest number of micro-steps of an update; None without gradient
+        clip: A function that clips the list of all gradients, after they were summed over replicas
+            and averaged over micro-batches.
+        accumulation_steps: The largest number of micro-batches of an update; None without gradient
             accumulation.
-        nonfinite_message: The beginning of the error for gradients that are not finite, which ends
-            with the names of their variables; None if they raise no error.
+        nonfinite_message: The beginning of the error for gradients that are not finite; the names
+            of their variables are added. None if such gradients raise no error.
         assign: A function that assigns a new value to a weight or a slot. In Keras 3 the user may
             override it.
-        deviations: A gradient norm is a spike if it is above the mean of the norms before by more
-            than this number of standard deviations.
+        deviations: A gradient norm is a spike if it is above the mean of the norms of earlier steps
+            by more than this number of standard deviations.
         stacks_matrices: Whether matrices of one shape are computed together, as one stacked array.
     """
 
@@ -55,12 +55,12 @@ class Update:
     stacks_matrices: bool
 
     def mean(self, xp, total, scalars: Scalars):
-        """Computes the mean gradient of an update's micro-batches.
+        """Computes the mean gradient of the micro-batches of an update.
 
         Args:
-            xp: An array namespace.
-            total: The sum of their gradients.
-            scalars: The scalars of the step.
+            xp: An array namespace such as NumPy.
+            total: The sum of the gradients of these micro-batches.
+            scalars: The `Scalars` of the step, which hold the number of micro-batches.
         """
         return total / xp.cast(scalars.micro_batches, total.dtype)
 
@@ -72,24 +72,24 @@ def step(
     """Takes one step of a rule for one layer, as a generator that `stacks.run_batched` runs.
 
     Args:
-        xp: An array namespace.
+        xp: An array namespace such as NumPy.
         rule: The rule, with its hyper-parameters bound.
-        treatments: The `Treatment` of each variable of the layer.
+        treatments: The `Treatment` of each variable of the layer: its layout and weight decay.
         gradients: The gradient of each variable.
-        stored: The `Stored` weight, slots and master of each variable.
+        stored: The `Stored` arrays of each variable: weight, slots and float32 copy of the weight.
         lr: The learning rate of the layer.
         t: The number of the optimizer step, from 1.
-        layer_number: A number that no other layer of the model has; it seeds the noise of
-            rounding.
+        layer_number: A number that no other layer of the model has. It seeds the noise with which
+            slots are rounded to bfloat16.
         bitcast: A function of an array and the name of a dtype, which returns the same bits in that
             dtype.
-        decay: The value of the schedule of weight decay in this step, which multiplies the decay of
-            each treatment. Defaults to None: no schedule.
-        observe: The result of `make_recorder`, which a rule with a trust ratio calls once, while it
-            is traced. Defaults to None.
-        has_gradient: The result of `which_have_gradients`. In a layer of several variables, one
-            without a gradient stays as it is, and the norms of the layer are those of the other
-            variables. Defaults to an empty sequence.
+        decay: The value of the schedule of weight decay in this step, which is multiplied by the
+            `decay` of each `Treatment`. Defaults to None: no schedule.
+        observe: The result of `make_recorder`: a function that a rule with a trust ratio calls once
+            per step with its norms and ratio. Defaults to None.
+        has_gradient: The result of `which_have_gradients`. In a layer of several variables, a
+            variable without a gradient stays as it is and is left out of the norms of the layer.
+            Defaults to an empty sequence.
 
     Returns:
         The `Stored` arrays to assign to each variable.
@@ -107,7 +107,8 @@ def step(
     ]
     if observe:
         rule = functools.partial(rule, observe=observe)
-    # A layer of one variable changes nothing if it has no gradient: the `Update` sees to that.
+    # The flag of a layer of one variable is not needed here: if the gradient is missing, the
+    # `Update` keeps the old values of the whole layer.
     flags = enumerate(has_gradient) if len(stored) > 1 else ()
     known_flags = [(i, flag) for i, flag in flags if flag is not None]
     for i, flag in known_flags:
@@ -115,7 +116,7 @@ def step(
     gradients = list(map(widen, gradients))
     scalars = {"lr": widen(lr), "t": widen(t), "decay": None if decay is None else widen(decay)}
     new_states = yield from apply_rule(xp, rule, treatments, gradients, states, **scalars)
-    slot_position = count()  # in the layer, since each slot is rounded with its own noise
+    slot_position = count()  # numbers the slots of the layer: each is rounded with its own noise
 
     def narrow(value, dtype):
         if dtype != "bfloat16":
@@ -143,14 +144,14 @@ def step(
 def which_have_gradients(xp, layer, gradients) -> list:
     """Computes which variables of a layer have a gradient in this update.
 
-    A variable without a gradient in the last micro-batch of an update may have had one in an
-    earlier micro-batch. It counts as without a gradient if the sum over all micro-batches is all
-    zeros.
+    A variable that has no gradient in the last micro-batch of an update may have had one in an
+    earlier micro-batch. Therefore its gradient counts as missing only if the sum over all
+    micro-batches is all zeros.
 
     Args:
-        xp: An array namespace.
-        layer: The layer.
-        gradients: The gradient of each variable of the layer, from all micro-batches.
+        xp: An array namespace such as NumPy.
+        layer: The `Layer`, whose `may_lack_gradient` says which gradients may be missing.
+        gradients: The gradient of each variable of the layer, summed over all micro-batches.
 
     Returns:
         For each variable a boolean scalar, or None if its gradient cannot be missing.
@@ -162,17 +163,18 @@ def which_have_gradients(xp, layer, gradients) -> list:
 
 
 def make_recorder(xp, observed, assign) -> Callable | None:
-    """Makes the function by which a rule records its norms and trust ratio.
+    """Makes the function that a rule calls to record its norms and trust ratio.
 
     Args:
-        xp: An array namespace.
-        observed: For each variable of the layer, a tuple of the variable that the four numbers of
-            `summarize_ratios` are recorded in, or an empty tuple.
-        assign: A function that assigns a value to such a variable.
+        xp: An array namespace such as NumPy.
+        observed: For each variable of the layer, a tuple that holds one more variable, a vector in
+            which the four results of `summarize_ratios` are stored; an empty tuple if nothing is
+            recorded for the variable.
+        assign: A function that assigns a value to such a vector.
 
     Returns:
-        The function, with the arguments of `summarize_ratios` after `xp`; None if nothing is
-        recorded.
+        The function, with the arguments of `summarize_ratios` except `xp`; None if all tuples are
+        empty.
     """
     vectors = [vector for variable_vectors in observed for vector in variable_vectors]
     if not vectors:
@@ -180,7 +182,7 @@ def make_recorder(xp, observed, assign) -> Callable | None:
 
     def observe(*norms_and_ratio):
         values = [xp.cast(scalar, "float32") for scalar in summarize_ratios(xp, *norms_and_ratio)]
-        # Two variables must not share an array, because JAX donates the buffer of each variable.
+        # Each vector gets an array of its own, because JAX donates the buffer of each variable.
         for vector in vectors:
             assign(vector, xp.stack(values))
 
@@ -191,11 +193,11 @@ def summarize_ratios(xp, weight_norm, update_norm, ratio, clipped):
     """Computes the four scalars that are recorded for a layer, or for all slices of a variable.
 
     Args:
-        xp: An array namespace.
-        weight_norm: The norm of the weight, of each slice.
-        update_norm: The norm of the update, of each slice.
-        ratio: The trust ratio of each slice.
-        clipped: Whether a bound changed the ratio, for each slice.
+        xp: An array namespace such as NumPy.
+        weight_norm: The norm of the weight, or of each slice of the weight.
+        update_norm: The norm of the update, or of each slice of the update.
+        ratio: The trust ratio, or that of each slice.
+        clipped: Whether a bound changed the ratio, or the ratio of each slice.
 
     Returns:
         The means of the weight norms, of the update norms and of the ratios, and the number of
@@ -207,14 +209,20 @@ def summarize_ratios(xp, weight_norm, update_norm, ratio, clipped):
 
 
 def moving_average(xp, average, stored, momentum, bitcast):
-    """Computes the moving average of a weight after a step, or of its master if it has one.
+    """Computes the exponential moving average of a weight after a step.
+
+    If a weight in half precision has a float32 copy, the copy is averaged instead.
 
     Args:
-        xp: An array namespace.
+        xp: An array namespace such as NumPy.
         average: The average before the step.
         stored: The `Stored` arrays of the variable, after the step.
-        momentum: The momentum of the average.
-        bitcast: As in `step`.
+        momentum: The share of its old value that the average keeps.
+        bitcast: A function of an array and the name of a dtype, which returns the same bits in that
+            dtype.
+
+    Returns:
+        The new average, in the dtype of the old one.
     """
 
     def widen(array):
@@ -225,32 +233,39 @@ def moving_average(xp, average, stored, momentum, bitcast):
 
 
 def _working_weight(xp, stored, widen, bitcast):
-    """Returns the array that a step works on: the master if it still rounds to the weight.
+    """Returns the array that a step works on: the weight or its float32 copy, the master.
 
-    Otherwise it is the weight: there is no master, or something else, such as the loading of a
-    file, has set the weight since the last step.
+    The master is returned if it rounds to the weight. If it does not, something other than a step,
+    such as the loading of a file, has set the weight, and the master is out of date.
+
+    Args:
+        xp: An array namespace such as NumPy.
+        stored: The `Stored` arrays of the variable.
+        widen: A function that casts an array to the dtype of the computation.
+        bitcast: As in `step`.
     """
     weight = widen(stored.weight)
     if stored.master is None:
         return weight
-    master = xp.convert_to_tensor(stored.master)  # it is zeros before the first step
-    # Bits are compared, because some versions of XLA drop a cast to fewer bits and back.
+    # Before the first step the master is zeros, so that the weight is used.
+    master = xp.convert_to_tensor(stored.master)
+    # Bits are compared, because some versions of XLA remove a cast to fewer bits and back.
     rounded_master = bitcast(xp.cast(master, stored.weight.dtype), "int16")
     is_master_current = xp.equal(rounded_master, bitcast(stored.weight, "int16"))
     return xp.where(is_master_current, master, weight)
 
 
 def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) -> Step:
-    """Applies a rule to a layer.
+    """Applies a rule to a layer, as a generator that `stacks.run_batched` runs.
 
     An array in the shape of its variable is brought into the layout in which the rule sees the
-    variable (`core/layouts.py`), and back afterwards. Any other array, such as a factor of SOAP, is
-    passed to the rule, and returned, as it is.
+    variable (`core/layouts.py`), and back afterwards. Any other array, such as a preconditioner of
+    SOAP, is passed to the rule, and returned, as it is.
 
     Args:
-        xp: An array namespace.
+        xp: An array namespace such as NumPy.
         rule: The rule, with its hyper-parameters bound.
-        treatments: The `Treatment` of each variable of the layer.
+        treatments: The `Treatment` of each variable of the layer: its layout and weight decay.
         gradients: The gradient of each variable.
         states: For each variable a list of its weight and its slots.
         lr: The learning rate.
@@ -287,19 +302,19 @@ def apply_rule(xp, rule, treatments, gradients, states, *, lr, t, decay=None) ->
 def _decay_of_step(base_decay, schedule_value):
     """Returns the weight decay of one variable in this step.
 
-    The number 0 stays a Python number, so that rules leave decay out of the program.
+    A decay of 0.0 stays a Python number. A rule then leaves weight decay out of the computation.
 
     Args:
-        base_decay: The `decay` of the variable's treatment; an array if joined variables differ in
-            it.
-        schedule_value: The value of the schedule in this step; None without a schedule.
+        base_decay: The `decay` of the variable's `Treatment`; an array for joined variables whose
+            decays differ.
+        schedule_value: The value of the schedule of weight decay in this step; None without one.
     """
     is_none = isinstance(base_decay, float) and base_decay == 0
     return base_decay if schedule_value is None or is_none else base_decay * schedule_value
 
 
 def _to_layout(xp, array, treatment):
-    """Returns an array of a variable in the layout in which the rule sees it."""
+    """Reshapes and transposes an array of a variable to the shape in which the rule sees it."""
     if treatment.split_shape:
         array = xp.reshape(array, treatment.split_shape)
     if treatment.order:
@@ -317,10 +332,10 @@ def _from_layout(xp, array, treatment, shape):
 
 
 def _apply_joined(xp, rule, treatments, gradients, states, *, lr, t, decay):
-    """Applies a rule to a layer of several variables, joined in one long vector.
+    """Applies a rule to a layer of several variables, which are concatenated to one vector.
 
-    That is possible because the rules whose variables can be joined are elementwise, except for
-    their norms. The arguments are those of `apply_rule`.
+    The shapes may be dropped, because the rules that allow such layers compute each element by
+    itself, apart from norms. The arguments and the result are those of `apply_rule`.
     """
 
     def join(arrays):

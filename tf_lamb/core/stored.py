@@ -1,4 +1,4 @@
-"""Defines the data of a step: the arrays stored for each variable, the scalars, the outcomes."""
+"""Defines the data of an optimizer step: the stored arrays, the scalars, and the outcomes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 class Scalars(NamedTuple):
     """Holds the numbers that change from step to step.
 
-    They are tensors, so that new numbers do not compile the step again.
+    They are tensors, because a compiled step would be compiled again for each new Python number.
 
     Attributes:
         lr: The learning rate.
@@ -15,11 +15,11 @@ class Scalars(NamedTuple):
         is_update: Whether this step is an update; False while gradients only accumulate.
         ema_momentum: The momentum of the moving averages in this step.
         ema_overwrites: Whether the averages replace the weights after this step.
-        decay: The weight decay if it follows a schedule. Defaults to None.
-        micro_batches: The number of micro-batches that have been added up, this one included, if an
-            update takes several. Defaults to None.
-        may_overflow: Whether a dynamic loss scale is above 1, so that a step that overflows is no
-            error. Defaults to False.
+        decay: The weight decay of this step from a schedule. Defaults to None: no schedule.
+        micro_batches: The number of micro-batches whose gradients have been added up, including
+            this one. Defaults to None: each micro-batch is an update.
+        may_overflow: Whether a dynamic loss scale is above 1. Then gradients that overflow are
+            expected and raise no error. Defaults to False.
     """
 
     lr: Any
@@ -37,11 +37,11 @@ class Slot(NamedTuple):
 
     Attributes:
         name: The name of the slot in the rule.
-        shape: The shape of the array. Defaults to None: that of the variable. Then the rule sees
-            the slot in the same layout as the variable.
+        shape: The shape of the array. Defaults to None: that of the variable. A slot with None is
+            reshaped for the rule in the same way as the variable.
         initial: The name of a Keras initializer. Defaults to "zeros".
-        dtype: The dtype. Defaults to None: the user's choice. It is float64 for a float64 variable
-            in any case.
+        dtype: The dtype. Defaults to None: the dtype that the user sets for slots. The slots of a
+            float64 variable are always float64.
     """
 
     name: str
@@ -55,9 +55,10 @@ class Stored(NamedTuple):
 
     Attributes:
         weight: The variable itself.
-        slots: The slots, in the order of the rule; the first has the shape of the weight.
-        master: The weight in float32, if the variable is in half precision and has a master.
-            Defaults to None.
+        slots: The arrays that the update rule keeps, such as Adam's m and v, in the order of the
+            rule; the first has the shape of the weight.
+        master: The float32 copy of a variable in half precision, on which steps are computed. None
+            if there is no such copy, which is the default.
     """
 
     weight: Any
@@ -66,7 +67,7 @@ class Stored(NamedTuple):
 
     @property
     def weight_and_master(self) -> list:
-        """The weight, and its master if there is one."""
+        """A list of the weight and, if there is one, its float32 copy."""
         return [self.weight] if self.master is None else [self.weight, self.master]
 
 
@@ -79,13 +80,13 @@ class State(NamedTuple):
             accumulation.
         averages: Pairs of a moving average of a weight and the `Stored` of that weight; empty
             without averages.
-        observed: For each gradient a tuple of the variable that its trust ratio is recorded in, or
-            an empty tuple; empty if trust ratios are not observed.
-        skipped: The counter of skipped steps, in a list; empty if no step is skipped.
-        spikes: The gradient norms of past steps and the counter of spikes; empty if no spike is
-            skipped.
-        dropped_accumulators: The accumulators of variables that are not trained any more. An update
-            only clears them.
+        observed: For each gradient a tuple with the variable in which the trust ratio is recorded,
+            or an empty tuple; empty if no trust ratio is recorded.
+        skipped: The counter of skipped steps, in a list; empty if the optimizer never skips a step.
+        spikes: The gradient norms of past steps and the counter of spikes; empty if the optimizer
+            does not look for spikes.
+        dropped_accumulators: The accumulators of variables that are no longer trained. An update
+            sets them to zero and does not use them.
     """
 
     stored: Sequence[Stored]
@@ -97,17 +98,22 @@ class State(NamedTuple):
     dropped_accumulators: Sequence = ()
 
     def of_layer(self, layer) -> tuple[list[Stored], list[tuple]]:
-        """Returns the parts of `stored` and of `observed` for the variables of a layer."""
+        """Returns the entries of `stored`, and those of `observed`, for the variables of a layer.
+
+        Args:
+            layer: A `Layer` of the plan.
+        """
         stored = [self.stored[i] for i in layer.members]
         return stored, [self.observed[i] for i in layer.members] if self.observed else []
 
 
-# The outcomes of a step: taken, or skipped for gradients that are not finite or for a spike.
+# The outcomes of a step: taken; skipped because a gradient is not finite; skipped because the norm
+# of the gradients is a spike.
 TAKEN, NONFINITE, SPIKE = range(3)
 
 
 def select_stored(choose: Callable, new: Stored, old: Stored) -> Stored:
-    """Applies a function to each new array of a variable and the old array in its place.
+    """Applies a function to each array of a variable, with the new and the old value.
 
     Args:
         choose: A function of the new and the old array.
@@ -125,11 +131,11 @@ def select_stored(choose: Callable, new: Stored, old: Stored) -> Stored:
 
 
 def assign_stored(assign: Callable, old: Stored, new: Stored) -> None:
-    """Assigns new values to a variable's weight, slots and master.
+    """Assigns new values to a variable, to its slots, and to its float32 copy if it has one.
 
     Args:
-        assign: A function that assigns a value to a variable.
-        old: The variables.
+        assign: A function of a variable and a value, which assigns the value to the variable.
+        old: The variables to assign to.
         new: The new values.
     """
     assign(old.weight, new.weight)

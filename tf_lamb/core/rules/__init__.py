@@ -1,4 +1,4 @@
-"""Holds the update rules, one a file; each is a pure function of arrays.
+"""Holds the update rules, one in each file. A rule is a pure function of arrays.
 
     rule(xp, g, w, *slots, lr, t, decay, adapt, axes, **hyperparameters) -> w, *slots
 
@@ -11,10 +11,12 @@
            (AdamP, SGDP), or is a matrix (Muon, SOAP)
     axes   the axes over which a norm runs; each slice along the other axes is a layer. None: all
 
-A rule never sees a name, a regex, a dtype or a device. It returns the new w and the new slots. A
-rule with a trust ratio takes `observe`, too (`shared.trust_ratio`).
+A rule returns the new w and the new slots. It does not depend on the names of variables, on the
+user's regexes, or on devices. A rule with a trust ratio also takes `observe`, a function to which
+it passes the ratio and its norms (`shared.trust_ratio`).
 
-`RULE`, beside each rule, declares all that optimizers, recipes and searches need to know of it.
+Each file also defines `RULE`, an object of the class `Rule`, which tells optimizers, recipes and
+searches for a learning rate what they need to know of the rule.
 """
 
 from tf_lamb.core.rules.adamp import RULE as _ADAMP
@@ -39,11 +41,11 @@ __all__ = [
     "norm", "project", "root", "sgdp", "soap", "trust_ratio",
 ]  # fmt: skip
 
-# The parts that users build rules of their own from; `tf_lamb.rules` exports them.
+# The functions from which users can build their own rules; `tf_lamb.rules` exports them.
 PARTS = ("decayed", "estimate", "norm", "project", "root", "trust_ratio")
 # The name of an optimizer class -> its rule.
 OURS: dict[str, Rule] = {
     "LAMB": _LAMB, "LANS": _LANS, "LARS": _LARS, "Muon": _MUON, "SOAP": _SOAP, "AdamP": _ADAMP,
     "SGDP": _SGDP,
 }  # fmt: skip
-ALL = dict(OURS)  # `optimizer_of` adds the rules of users
+ALL = dict(OURS)  # also holds the rules of users, which `tf_lamb.optimizer_of` adds

@@ -25,17 +25,18 @@ def adamp(
     rho is 1, or `wd_ratio` where u was projected.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, w: The gradient and the weight, of one shape.
-        m, v: The moments, shaped as the weight; zeros at first.
+        m, v: The first and second moment, shaped as the weight; zeros before the first step.
         lr: The learning rate, a scalar.
-        t: The number of the step, from 1; a scalar.
-        decay: The weight decay: a float, or an array.
+        t: The number of the optimizer step, from 1; a scalar.
+        decay: The weight decay: a Python float, or an array.
         adapt: Whether the update may be projected.
         axes: The axes within a channel; None is all but the last.
         beta_1, beta_2, epsilon: b1, b2 and eps.
-        delta, wd_ratio: The threshold, and the factor of the decay, of `project`.
-        nesterov: Whether u is Nesterov's, as above.
+        delta, wd_ratio: Two arguments of `project`: the threshold for a projection, and the factor
+            of the weight decay after one.
+        nesterov: Whether u has Nesterov momentum, as above.
 
     Returns:
         The new w, m and v.

@@ -8,11 +8,13 @@ from tf_lamb.core.rules.shared import Interval, decayed, estimate, root, trust_r
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Holds the bounds of a trust ratio and of its numerator.
+    """Holds the bounds of a trust ratio and of the weight norm in its numerator.
 
     Attributes:
-        weight_norm: The least and the greatest phi(|w|); None is no bounds.
-        trust_ratio: The least and the greatest trust ratio; None is no bounds.
+        weight_norm: (smallest, largest) value to which the weight norm is clipped; None for no
+            bounds.
+        trust_ratio: (smallest, largest) value to which the trust ratio is clipped; None for no
+            bounds.
     """
 
     weight_norm: Interval = None
@@ -20,7 +22,10 @@ class Bounds:
 
     @property
     def are_set(self) -> bool:
-        """Whether any bounds are set, be it to (None, None): if so, Muon and SOAP have a ratio."""
+        """Whether a field is not None. If so, Muon and SOAP have a trust ratio.
+
+        A pair (None, None) counts as set, so that a trust ratio without bounds is possible.
+        """
         return self.weight_norm is not None or self.trust_ratio is not None
 
 
@@ -47,26 +52,27 @@ def lamb(
     1 where either norm is 0, and 1 everywhere if not `adapt`.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, w: The gradient and the weight, of one shape.
-        m, v: The moments, shaped as the weight; zeros at first.
+        m, v: The first and second moment, shaped as the weight; zeros before the first step.
         lr: The learning rate, a scalar.
-        t: The number of the step, from 1; a scalar.
-        decay: The weight decay: a float, or an array.
+        t: The number of the optimizer step, from 1; a scalar.
+        decay: The weight decay: a Python float, or an array.
         adapt: Whether the layer has a trust ratio.
-        axes: The axes of a norm; None is all.
-        observe: None, or a function that `trust_ratio` calls.
+        axes: The axes over which a norm runs; None is all.
+        observe: None, or a function that `trust_ratio` calls with the norms and the ratio.
         beta_1, beta_2, epsilon: b1, b2 and eps.
         bias_correction: False leaves out both divisors 1 - b^t, as in version 3 of the paper.
         weight_decay_mode: "update" is as above. "decoupled" decays first, w <- w - lr decay w, and
-            then takes the step without decay, with the ratio of that w (`keras.optimizers.Lamb`).
+            then takes the step with decay = 0 from the new w, as `keras.optimizers.Lamb` does.
         bounds: The bounds of phi and of the ratio, see `trust_ratio`.
 
     Returns:
         The new w, m and v.
 
     Source: You et al., arXiv:1904.00962v5, Algorithm 2; phi is the identity in the authors' code.
-    Not in the paper are the cases in which the ratio is 1, and the choices by arguments above.
+    The paper has neither the cases in which the ratio is 1, nor bounds of the ratio, nor
+    `weight_decay_mode`.
     """
     if weight_decay_mode == "decoupled":
         w = decayed(w, decay, -lr * w)
@@ -89,12 +95,12 @@ def adamw(xp, g, w, m, v, *, lr, t, decay, beta_1, beta_2, epsilon):
     The step is LAMB's with decoupled decay and without a trust ratio.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, w: The gradient and the weight, of one shape.
-        m, v: The moments, shaped as the weight; zeros at first.
+        m, v: The first and second moment, shaped as the weight; zeros before the first step.
         lr: The learning rate, a scalar.
-        t: The number of the step, from 1; a scalar.
-        decay: The weight decay: a float, or an array.
+        t: The number of the optimizer step, from 1; a scalar.
+        decay: The weight decay: a Python float, or an array.
         beta_1, beta_2, epsilon: As for `lamb`.
 
     Returns:

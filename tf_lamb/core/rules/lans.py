@@ -3,7 +3,7 @@
 from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import decayed, estimate, norm, root, trust_ratio
 
-# Name -> kind, as `rule.py` explains; the defaults are those of `lans`.
+# Name of a hyper-parameter -> its kind, as for `Rule.hyper`. The defaults are those of `lans`.
 HYPER = {"beta_1": float, "beta_2": float, "epsilon": float}
 
 
@@ -21,27 +21,27 @@ def lans(
         ug  = g / d + decay w
         w  <- w - lr (b1 |w|/|um| um + (1 - b1) |w|/|ug| ug)
 
-    um is the update by the momentum and ug the one by the gradient. A gradient of norm 0 is not
-    divided. Each ratio, |w|/|um| and |w|/|ug|, is 1 where one of its norms is 0. Without `adapt`
-    both are 1, and the gradient is normalized all the same.
+    um is the update from the momentum, and ug the update from the gradient. A gradient of norm 0 is
+    not divided. Each ratio, |w|/|um| and |w|/|ug|, is 1 where one of its norms is 0. If `adapt` is
+    False, both ratios are 1, but the gradient is still normalized.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, w: The gradient and the weight, of one shape.
-        m, v: The moments, shaped as the weight; zeros at first.
+        m, v: The first and second moment, shaped as the weight; zeros before the first step.
         lr: The learning rate, a scalar.
-        t: The number of the step, from 1; a scalar.
-        decay: The weight decay: a float, or an array.
+        t: The number of the optimizer step, from 1; a scalar.
+        decay: The weight decay: a Python float, or an array.
         adapt: Whether the layer has trust ratios.
-        axes: The axes of a norm; None is all.
-        observe: None, or a function that `trust_ratio` calls for the ratio of um alone.
+        axes: The axes over which a norm runs; None is all.
+        observe: None, or a function that `trust_ratio` calls for |w|/|um|, but not for |w|/|ug|.
         beta_1, beta_2, epsilon: b1, b2 and eps.
 
     Returns:
         The new w, m and v.
 
-    Source: Zheng et al., arXiv:2006.13484, Algorithm 2, as the authors' kernel computes it by
-    default; the cases of norm 0 are the kernel's.
+    Source: Zheng et al., arXiv:2006.13484, Algorithm 2, with the defaults of the authors' CUDA
+    kernel. The cases of norm 0 are from that kernel, too.
     """
     g_norm = norm(xp, g, axes)
     g = g / xp.where(g_norm > 0, g_norm + epsilon, 1.0)

@@ -11,8 +11,10 @@ class Form:
     """Selects one of the forms that go by the name of LARS; `lars` has their equations.
 
     Attributes:
-        momentum: Where lr and the trust ratio multiply: "inside" the velocity, "outside", "mixed".
-        denominator: What the ratio divides by: "sum_of_norms", "norm_of_sum", "norm_of_update".
+        momentum: Where lr and the trust ratio enter: both in the velocity ("inside"), both in the
+            step ("outside"), or the ratio in the velocity and lr in the step ("mixed").
+        denominator: The denominator of the ratio: "sum_of_norms", "norm_of_sum" or
+            "norm_of_update".
         clip: Whether the ratio is clipped as in LARC.
     """
 
@@ -26,7 +28,8 @@ class Bounds:
     """Holds the bounds of LARS's trust ratio.
 
     Attributes:
-        trust_ratio: The least and the greatest trust ratio; None is no bounds.
+        trust_ratio: (smallest, largest) value to which the trust ratio is clipped; None for no
+            bounds.
     """
 
     trust_ratio: Interval = None
@@ -53,24 +56,26 @@ def lars(
     The trust ratio r is 1 where |w| or |g| is 0, and 1 everywhere if not `adapt`.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, w: The gradient and the weight, of one shape.
-        v: The velocity, shaped as the weight; zeros at first.
+        v: The velocity, shaped as the weight; zeros before the first step.
         lr: The learning rate, a scalar.
         t: The number of the step, which this rule does not use.
-        decay: The weight decay: a float, or an array.
+        decay: The weight decay: a Python float, or an array.
         adapt: Whether the layer has a trust ratio.
-        axes: The axes of a norm; None is all.
+        axes: The axes over which a norm runs; None is all.
         observe: None, or a function that is called with |w|, the denominator, r, and whether the
             clip mode or a bound has changed r.
         momentum, trust_coefficient, epsilon: mu, eta and eps.
-        nesterov: Whether w moves by mu v plus what entered v, instead of by v.
-        form: Its `momentum` is where lr and r stand. "inside" the velocity, as above; "outside":
-            v <- mu v + d, w <- w - lr r v; "mixed": v <- mu v + r d, w <- w - lr v.
-            Its `denominator` is that of r. "sum_of_norms" as above; "norm_of_sum": |d|;
-            "norm_of_update": |v|, or with `nesterov` the norm of what replaces v in the update of
-            w; it needs "outside", because there v does not depend on r.
-            Its `clip` is LARC's clip mode: r <- min(r/lr, 1).
+        nesterov: Whether to use Nesterov momentum: with v <- mu v + x, where x is lr r d or as
+            below, w moves by x + mu v instead of by v.
+        form: The form of the equations.
+            `form.momentum` says where lr and r enter. "inside" is as above; "outside" is
+            v <- mu v + d, w <- w - lr r v; "mixed" is v <- mu v + r d, w <- w - lr v.
+            `form.denominator` is the denominator of r, to which eps is added. "sum_of_norms" is as
+            above; "norm_of_sum" is |d|; "norm_of_update" is |v|, or |x + mu v| with `nesterov`.
+            The last one needs "outside", because v must not depend on r.
+            `form.clip` selects LARC's clip mode: r <- min(r/lr, 1).
         bounds: The bounds of r, as for `trust_ratio`.
 
     Returns:
@@ -87,7 +92,8 @@ def lars(
         w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
         denominator = u_norm + epsilon
         if form.denominator == "sum_of_norms":
-            decays_differ = bool(getattr(decay, "shape", ()))  # within a joined layer
+            # If decay differs between elements, the norm of decay w is not decay |w|.
+            decays_differ = bool(getattr(decay, "shape", ()))
             denominator = denominator + (
                 norm(xp, decay * w, axes) if decays_differ else decay * w_norm
             )

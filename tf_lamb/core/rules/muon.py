@@ -8,16 +8,17 @@ from tf_lamb.core.rules.shared import decayed, in_dtype, norm, trust_ratio, with
 from tf_lamb.core.stacks import transposed
 
 Triple = tuple[float, float, float]
-# A key of `PRESETS`, one triple for every step, or a triple for each step.
+# The a, b and c of Newton-Schulz steps: a key of `PRESETS`, one triple for every step, or a triple
+# for each step.
 Coefficients = str | Triple | tuple[Triple, ...]
 
-# The coefficients of the Newton-Schulz steps. The ranges say where singular values from 0.01 to 1
-# end after the five steps of a preset in float32.
+# The coefficients of the Newton-Schulz steps. The comments give the range in which singular values
+# from 0.01 to 1 lie after the five steps of a preset, in float32.
 # Jordan's quintic: between 0.68 and 1.14.
 JORDAN = (3.4445, -4.7750, 2.0315)
-# The first five polynomials of Amsel et al. (arXiv:2505.16932), the best composition of quintics
-# for singular values from 0.001 on: between 0.87 and 1.13; values from 0.001 on end between 0.84
-# and 1.13.
+# The first five polynomials of Amsel et al. (arXiv:2505.16932), whose composition is optimal for
+# singular values from 0.001 to 1: between 0.87 and 1.13. From singular values between 0.001 and
+# 0.01, the result is between 0.84 and 1.13.
 _POLAR_EXPRESS = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
@@ -25,8 +26,8 @@ _POLAR_EXPRESS = (
     (3.3184196573706015, -2.488488024314874, 0.51004894012372),
     (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
 )
-# Huang (arXiv:2606.00371), as the author has added them to NVIDIA's Emerging-Optimizers (#217):
-# between 0.81 and 1.3.
+# Huang (arXiv:2606.00371), with the numbers of the author's pull request #217 to NVIDIA's
+# Emerging-Optimizers: between 0.81 and 1.3.
 _CUBIC5 = (
     (3.3656576, -3.3420992, 0.0),
     (2.5744352, -1.4957376, 0.0),
@@ -37,16 +38,19 @@ _CUBIC5 = (
 
 
 def _with_safety(triples, factor=1.01):
-    """Returns coefficients that do to a singular value x what `triples` do to x / factor.
+    """Returns coefficients with which each step divides its input by `factor` first.
 
-    Amsel et al. have the factor for singular values that rounding has made larger than 1. Unlike
-    its author, we have it for cubic5, too: the first step there takes 1 to 0.02, which is less than
-    the error of rounding to bfloat16. The result might be negative, and a matrix of rank one would
-    then move up its gradient.
+    Amsel et al. use the factor because rounding may make a singular value larger than 1. This
+    package also uses it for "cubic5", whose author does not. There the first step maps a singular
+    value of 1 to 0.02. Rounding to bfloat16 has a larger error, so the result might be negative,
+    and the update of a matrix of rank one might point along the gradient instead of against it.
 
     Args:
         triples: a, b and c of each step.
         factor: The factor. Defaults to 1.01 (Amsel et al.).
+
+    Returns:
+        For each step its new a, b and c.
     """
     return tuple((a / factor, b / factor**3, c / factor**5) for a, b, c in triples)
 
@@ -64,17 +68,19 @@ class Form:
 
     Attributes:
         newton_schulz_steps: The number of steps that orthogonalize the update. Defaults to None:
-            as many as there are `coefficients`, and 5 if they are the same in every step.
+            one for each triple of `coefficients`, or 5 if there is one triple for every step.
         update_scale: "rms" or "shape", the scale s of the update.
-        fallback_lr_scale: The factor of the learning rate for AdamW, which steps what is no matrix.
+        fallback_lr_scale: The factor of the learning rate for AdamW, which updates the variables
+            that are no matrices.
         coefficients: a, b and c of each step: a key of `PRESETS`, one triple for every step, or a
             tuple with a triple for each step.
         norm: "constant" if a matrix keeps its norm; None if steps change it.
-        heads: "each" if each head of an attention's kernel is a matrix, which `core/layouts.py`
-            reads and not the rule; None if all heads are one matrix.
+        heads: "each" if each head of an attention kernel is a matrix of its own; None if all heads
+            are one matrix. `core/layouts.py` reads this field; the function `muon` does not.
 
     Raises:
-        ValueError: if `coefficients` has triples for another number of steps.
+        ValueError: if `coefficients` has a triple for each step, and their number is not
+            `newton_schulz_steps`.
     """
 
     newton_schulz_steps: int | None = None
@@ -96,13 +102,13 @@ class Form:
             )
 
     def _coefficient_numbers(self):
-        """Returns the coefficients, those of a preset as numbers."""
+        """Returns `coefficients`; if they are the name of a preset, the numbers of the preset."""
         coefficients = self.coefficients
         return PRESETS[coefficients] if isinstance(coefficients, str) else coefficients
 
     @property
     def triples(self) -> tuple[Triple, ...]:
-        """The a, b and c of each step."""
+        """The coefficients (a, b, c) of each Newton-Schulz step."""
         triples = self._coefficient_numbers()
         if not _is_triple(triples):
             return triples
@@ -110,7 +116,7 @@ class Form:
 
 
 def _is_triple(coefficients):
-    """Returns whether coefficients are one triple for every step, not a triple for each."""
+    """Returns whether coefficients are one (a, b, c) for all steps, not a tuple of one per step."""
     return not isinstance(coefficients[0], tuple)
 
 
@@ -127,8 +133,8 @@ def muon(
 ):  # fmt: skip
     """Takes one Muon step.
 
-    A matrix (`adapt`), with inputs as rows and outputs as columns, steps as follows, and so does
-    each matrix of a stack, (matrices, rows, columns), whose norms run over `axes`:
+    If `adapt` is True, w is a matrix, with the inputs of its layer as rows and the outputs as
+    columns, or a stack of shape (matrices, rows, columns). The step of each matrix is:
 
         m <- mu m + g
         u  = g + mu m                                  u = m without nesterov
@@ -138,41 +144,42 @@ def muon(
     U S V' is the singular value decomposition of u, and ' the transpose. The scale s is
     0.2 sqrt(max(rows, columns)) for the `update_scale` "rms", and for "shape"
     sqrt(max(1, columns/rows)). If `bounds` are given, s O is multiplied by its trust ratio
-    phi(|w|)/|s O|, where phi clips |w| to its bounds, and the ratio is clipped to its own. If
-    `form.norm` is "constant", w is then scaled to the norm it had before the step. Any other
-    variable takes a step of AdamW at the rate `fallback_lr_scale` lr.
+    phi(|w|)/|s O|, where phi clips |w| to the bounds of the weight norm; the ratio is clipped to
+    the bounds of the trust ratio. If `form.norm` is "constant", the new w is scaled to the norm of
+    the old one. If `adapt` is False, the variable takes a step of AdamW with the learning rate
+    `form.fallback_lr_scale` lr instead.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, w: The gradient and the weight, of one shape.
-        m: The momentum, or AdamW's first moment, shaped as the weight; zeros at first.
+        m: The momentum, or AdamW's first moment, shaped as the weight; zeros before the first step.
         v: AdamW's second moment; None for a matrix.
         lr: The learning rate, a scalar.
-        t: The number of the step, from 1; a scalar.
-        decay: The weight decay: a float, or an array.
+        t: The number of the optimizer step, from 1; a scalar.
+        decay: The weight decay: a Python float, or an array.
         adapt: Whether the variable is a matrix.
-        axes: The axes over which a norm runs, for a norm of each row, of each column or of each
-            matrix of a stack; None is all.
-        observe: None, or a function that `trust_ratio` calls.
+        axes: The axes over which the norms |w| and |s O| run, so that each row, each column or each
+            matrix of a stack has a norm of its own; None is all.
+        observe: None, or a function that `trust_ratio` calls with the norms and the ratio.
         momentum: mu.
-        nesterov: Whether u is Nesterov's, as above.
+        nesterov: Whether u has Nesterov momentum, as above.
         form: The coefficients of the Newton-Schulz steps, the scales above, and the `norm`.
         bounds: The bounds of phi and of the ratio, see `trust_ratio`.
-        beta_1, beta_2, epsilon: Those of AdamW.
-        product_dtype: See `orthogonalized`.
+        beta_1, beta_2, epsilon: The arguments of AdamW.
+        product_dtype: The dtype of the matrix products, as for `orthogonalized`.
 
     Yields:
-        `orthogonalized`, (u,) and its settings: matrices of one shape are orthogonalized at once
-        (`core/stacks.py`).
+        The function `orthogonalized`, its arrays (u,) and its settings. The caller sends back the
+        result, which it may compute for several matrices of one shape at once (`core/stacks.py`).
 
     Returns:
-        The new w and m; of AdamW the new v, too.
+        The new w and m; after a step of AdamW the new w, m and v.
 
     Source: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, which has
-    the scale "shape"; Liu et al., arXiv:2502.16982, which has the scale "rms", and the decay. The
-    trust ratio is LAMB's (arXiv:1904.00962). The constant norm is from Wen et al., Hyperball
-    Optimization, 2025, who also multiply by the ratio, without bounds. They store the norm of the
-    first weights and scale to that one, unlike this rule.
+    the scale "shape"; Liu et al., arXiv:2502.16982, which has the scale "rms" and the weight decay.
+    The trust ratio is that of LAMB (arXiv:1904.00962). The constant norm is from Wen et al.,
+    Hyperball Optimization, 2025, who also multiply by the trust ratio, without bounds. Unlike this
+    rule, they always scale to the norm of the initial weights, which they store.
     """
     if not adapt:
         return adamw(
@@ -207,21 +214,22 @@ def orthogonalized(xp, u, coefficients, product_dtype=None):
     0, the product A A is left out.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         u: A matrix, or a stack of matrices.
         coefficients: For each step a, b and c.
         product_dtype: The dtype of X and A; None is that of u. The norm |u| is always computed in
             the dtype of u.
 
     Returns:
-        A list with the one result, in the shape and dtype of u.
+        A list with one array, the result, in the shape and dtype of u.
 
-    Source: Jordan et al., 2024. Amsel et al. divide by 1.01 |u|, for a singular value that rounding
-    makes larger than 1; the 1.01 that is in their coefficients suffices for that.
+    Source: Jordan et al., 2024. Amsel et al. divide by 1.01 |u|, because rounding may make a
+    singular value larger than 1. Here the division by 1.01 is part of the coefficients of the
+    presets "polar_express" and "cubic5".
     """
     (x,) = in_dtype(xp, product_dtype, u / (norm(xp, u, axes=(-2, -1)) + 1e-7))
     is_tall = u.shape[-2] > u.shape[-1]
-    if is_tall:  # X X' is smaller with fewer rows than columns
+    if is_tall:  # X' X is smaller than X X', so X is transposed
         x = transposed(xp, x)
     for a, b, c in coefficients:
         gram = x @ transposed(xp, x)
@@ -237,6 +245,8 @@ RULE = Rule(
     start_rate=0.01,
     transfer_exponent=0.75,
     takes_gain=False,
-    gains_by_sharding=True,  # ten or fifteen products cost more than to gather their one result
+    # The ten or fifteen matrix products of a step take longer than to gather its result on all
+    # devices.
+    gains_by_sharding=True,
     ratio_needs_bounds=True,
 )

@@ -1,4 +1,4 @@
-"""Defines Rule: an update rule, with what optimizers, recipes and searches need to know of it."""
+"""Defines `Rule`: an update rule, with what the rest of the package needs to know of it."""
 
 import dataclasses
 import inspect
@@ -14,19 +14,21 @@ class Rule:
         step: The function of the update, `step(xp, g, w, *slots, lr, t, decay, adapt, axes, ...)`,
             as `tf_lamb.core.rules` describes it.
         slots: The names of the arrays that are stored for each variable, in the order of `step`.
-        hyper: Hyper-parameter -> kind, each an argument of the optimizer. A kind is what
-            `core.checks.hyperparameter` takes: `float`, "[0, 1)", `bool`, a dataclass, ...
-        start_rate: The learning rate at which a search begins.
-        transfer_exponent: The exponent a by which `recipes.transfer` scales the learning rate with
-            a noise scale; None if it is not known.
-        takes_gain: Whether `AdaScale` accepts the rule. Its gain means nothing for a rule that
-            ignores the length of a gradient.
+        hyper: Name of a hyper-parameter -> its kind. Each is an argument of the optimizer. The kind
+            says which values are valid: `float`, "[0, 1)", `bool`, a dataclass, or another kind of
+            `core.checks.hyperparameter`.
+        start_rate: The learning rate at which a search for the best one begins.
+        transfer_exponent: The exponent a in the rule by which `recipes.transfer` scales the
+            learning rate if it knows the noise scale; None if the exponent is not known.
+        takes_gain: Whether `AdaScale` accepts the rule. AdaScale multiplies the learning rate by a
+            gain, which is not valid for a rule whose step ignores the length of the gradient.
         gains_by_xla: Whether XLA makes the update faster on TensorFlow, on one device. It does not
-            where the update consists of decompositions of matrices.
-        gains_by_sharding: Whether it is faster to divide stacked matrices among the devices if each
-            device keeps all slots. If each keeps a share of the slots (`shard_update`), it is done
-            for every rule that stacks matrices.
-        ratio_needs_bounds: Whether a layer has a trust ratio only where the user gives `bounds`.
+            for a rule that mainly decomposes matrices.
+        gains_by_sharding: Whether an update on several devices is faster if each device computes
+            only some of the stacked matrices, even though each device stores all slots. If each
+            device stores only a share of the slots (`shard_update`), the matrices are divided for
+            every rule that stacks them.
+        ratio_needs_bounds: Whether a layer has a trust ratio only if the user gives `bounds`.
     """
 
     step: Callable
@@ -46,10 +48,10 @@ class Rule:
 
     @property
     def has_ratio(self) -> bool:
-        """Whether the rule has a trust ratio and reports it: whether it takes `observe`."""
+        """Whether the rule has a trust ratio and reports it, that is, takes `observe`."""
         return "observe" in inspect.signature(self.step).parameters
 
     @property
     def always_has_ratio(self) -> bool:
-        """Whether every layer that is adapted has a trust ratio."""
+        """Whether every adapted layer has a trust ratio, whatever the user's settings are."""
         return self.has_ratio and not self.ratio_needs_bounds

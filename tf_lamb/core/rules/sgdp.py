@@ -21,17 +21,18 @@ def sgdp(
     rho is 1, or `wd_ratio` where u was projected.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, w: The gradient and the weight, of one shape.
-        v: The velocity, shaped as the weight; zeros at first.
+        v: The velocity, shaped as the weight; zeros before the first step.
         lr: The learning rate, a scalar.
         t: The number of the step, which this rule does not use.
-        decay: The weight decay: a float, or an array.
+        decay: The weight decay: a Python float, or an array.
         adapt: Whether the update may be projected.
         axes: The axes within a channel; None is all but the last.
         momentum: mu.
-        nesterov: Whether u is Nesterov's, as above.
-        epsilon, delta, wd_ratio: Those of `project`.
+        nesterov: Whether u has Nesterov momentum, as above.
+        epsilon, delta, wd_ratio: Three arguments of `project`: the number that is added to norms,
+            the threshold for a projection, and the factor of the weight decay after one.
 
     Returns:
         The new w and v.

@@ -1,6 +1,7 @@
-"""Holds what rules share: norms, trust ratios, moments without bias, AdamP's projection.
+"""Holds functions that several rules use: norms, trust ratios, bias correction, AdamP's projection.
 
-A layer is the array that a rule gets; with `axes`, each slice along the other axes is a layer.
+A layer is the array that a rule gets. If `axes` are given, each slice along the other axes is a
+layer.
 """
 
 import math
@@ -8,35 +9,37 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Axes = Sequence[int] | None
-# (the smallest value, the largest value), in which None is no bound; None is no bounds.
+# (smallest value, largest value), each None if there is no such bound; None if there is neither.
 Interval = tuple[float | None, float | None] | None
 
 
 def norm(xp: Any, x: Any, axes: Axes = None) -> Any:
-    """Returns the Euclidean norm of x, flattened to a vector.
+    """Returns the Euclidean norm of all elements of x, or of the elements along some axes.
 
     In float32 the norm is 0 if all elements are below 1e-23, and infinite if an element is beyond
     1e19, because the squares of such elements are 0 or infinite.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         x: The array.
-        axes: The axes to sum over, which stay with length 1; None sums over all, to a scalar.
+        axes: The axes to sum over, which stay in the result with length 1. None sums over all axes;
+            the result is then a scalar.
     """
     squares = xp.sum(xp.square(x), axis=axes, keepdims=axes is not None)
     is_positive = squares > 0
-    # `root` would add to a small norm. The inner `where` keeps the derivative at 0 finite.
+    # `root` is not used, because it adds a number to the squares, which would change a small norm.
+    # The inner `where` keeps the derivative at 0 finite.
     return xp.where(is_positive, xp.sqrt(xp.where(is_positive, squares, 1.0)), squares)
 
 
 def root(xp: Any, x: Any) -> Any:
     """Returns the square root of x, with a finite derivative at 0.
 
-    So a gradient that is taken through an optimizer step is not NaN. At 0 the root is 3e-19, far
-    below any epsilon.
+    Because of this derivative, a gradient that is taken through an optimizer step is not NaN. The
+    root of 0 is 3e-19 instead of 0, which is far below any usual epsilon.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         x: The array, not below 0.
     """
     return xp.sqrt(x + 1e-37)
@@ -46,10 +49,10 @@ def clip_to_bounds(xp, x, bounds):
     """Returns x, no smaller than the first bound and no larger than the second.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         x: A Python float or an array.
-        bounds: The smallest and the largest value, of which None is no bound; None leaves x as it
-            is.
+        bounds: (smallest value, largest value), each None if there is no such bound. None leaves x
+            as it is.
     """
     low, high = bounds or (None, None)
     if isinstance(x, float):
@@ -63,11 +66,11 @@ def clip_to_bounds(xp, x, bounds):
 def clip_min(xp, x, minimum):
     """Returns the larger of x and a number, in the dtype of x; NaN stays.
 
-    It does not use Keras's `maximum`, which, like `matmul`, returns float32 for float64 on torch
-    (Keras 3.15.1).
+    Keras's `maximum` is not used, because on torch it returns float32 for float64, as `matmul`
+    does (Keras 3.15.1).
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         x: The array.
         minimum: The number.
     """
@@ -75,12 +78,14 @@ def clip_min(xp, x, minimum):
 
 
 def safe_ratio(xp, numerator, denominator, default=1.0):
-    """Returns numerator / denominator where both are above 0, else `default`, without any NaN.
+    """Returns numerator / denominator where both are above 0, else `default`.
+
+    There is no division by 0, so neither the result nor its derivative is NaN because of one.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         numerator, denominator: The arrays, of one shape.
-        default: The value where either is not above 0.
+        default: The value where the numerator or the denominator is not above 0.
     """
     is_positive = (numerator > 0) & (denominator > 0)
     return xp.where(is_positive, numerator / xp.where(is_positive, denominator, 1.0), default)
@@ -92,20 +97,20 @@ def trust_ratio(
 ) -> Any:  # fmt: skip
     """Returns the trust ratio phi(|w|) / |u|, where phi clips |w| to its bounds.
 
-    The ratio is 1 where either norm is 0 and, without `adapt`, everywhere. It is then clipped to
-    the bounds of the ratio, also in these cases.
+    The ratio is 1 where |w| or |u| is 0, and everywhere if `adapt` is False. In every case it is
+    then clipped to the bounds of the ratio.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         w: The weight.
         u: The update, of the same shape.
         adapt: Whether the layer has a trust ratio.
-        axes: The axes of a norm; None is all.
+        axes: The axes over which a norm runs; None is all.
         bounds: None for no bounds, or an object with two attributes, `weight_norm` for the bounds
             of |w| and `trust_ratio` for those of the ratio. Each is None or a pair (smallest,
-            largest), in which None is no bound. Defaults to None.
+            largest), either of which may be None for no such bound. Defaults to None.
         observe: None, or a function that is called with |w|, |u|, the ratio, and whether a bound
-            has changed it.
+            has changed the ratio. It is not called if `adapt` is False.
     """
     norm_bounds, ratio_bounds = (bounds.weight_norm, bounds.trust_ratio) if bounds else (None, None)
     if not adapt:
@@ -113,7 +118,7 @@ def trust_ratio(
     w_norm, u_norm = norm(xp, w, axes), norm(xp, u, axes)
     phi = clip_to_bounds(xp, w_norm, norm_bounds)
     unbounded = safe_ratio(xp, phi, u_norm)
-    if norm_bounds:  # a bound may have raised phi from 0
+    if norm_bounds:  # a bound may have raised phi above 0 where |w| is 0
         unbounded = xp.where(w_norm > 0, unbounded, 1.0)
     ratio = clip_to_bounds(xp, unbounded, ratio_bounds)
     if observe:
@@ -122,13 +127,13 @@ def trust_ratio(
 
 
 def with_norm_of(xp, x, w, axes=None):
-    """Returns x, scaled to the norm of w; where either norm is 0, x as it is.
+    """Returns x, scaled to the norm of w; where the norm of x or of w is 0, x as it is.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         x: The array.
         w: An array of the same shape.
-        axes: The axes of a norm; None is all.
+        axes: The axes over which a norm runs; None is all.
 
     Source: Wen et al., Hyperball Optimization, 2025.
     """
@@ -136,45 +141,45 @@ def with_norm_of(xp, x, w, axes=None):
 
 
 def differ(x, y):
-    """Returns True where one is larger than the other.
+    """Returns True where x and y differ, but False where one of them is NaN.
 
-    Where one is NaN it is False, because no bound makes a NaN.
+    It tells where a bound has changed a value, and a bound never makes or removes a NaN.
 
     Args:
-        x, y: The arrays.
+        x, y: The arrays: the values before and after a bound was applied.
     """
     return (x < y) | (x > y)
 
 
 def decayed(x: Any, decay: Any, w: Any) -> Any:
-    """Returns x + decay w; where decay is the number 0, x itself, without a product.
+    """Returns x + decay w. If decay is the Python float 0.0, it returns x without any computation.
 
     Args:
         x: The array that the decay is added to.
-        decay: The weight decay: a float, or an array.
+        decay: The weight decay: a Python float, or an array.
         w: The weight.
     """
     return x if isinstance(decay, float) and decay == 0 else x + decay * w
 
 
 def branch(xp, condition, if_true, if_false):
-    """Returns if_true() or if_false(); also a compiled program runs only one of the two.
+    """Returns if_true() or if_false(). A compiled program, too, runs only one of the functions.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         condition: A boolean scalar: True for if_true(), False for if_false().
         if_true, if_false: Functions without arguments that return arrays of the same shapes.
     """
     if hasattr(xp, "cond"):
         return xp.cond(condition, if_true, if_false)
-    return if_true() if condition else if_false()  # NumPy has the value at once
+    return if_true() if condition else if_false()  # in NumPy the condition is a known value
 
 
 def precise_matmul(xp, x, y):
-    """Returns x @ y with all digits of float32; GPUs and TPUs drop half or more of them by default.
+    """Returns x @ y in the full precision of float32, which GPUs and TPUs reduce by default.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         x, y: Matrices, or stacks of matrices.
     """
     return xp.precise_matmul(x, y) if hasattr(xp, "precise_matmul") else x @ y
@@ -184,22 +189,22 @@ def in_dtype(xp, dtype, *arrays):
     """Returns a list of the arrays, cast to a dtype.
 
     Args:
-        xp: The array namespace.
-        dtype: The dtype; None, or that of an array, leaves it as it is.
-        *arrays: The arrays.
+        xp: An array namespace such as NumPy.
+        dtype: The dtype; None leaves all arrays as they are.
+        *arrays: The arrays. One that has the dtype already is not cast.
     """
     return [x if dtype in (None, x.dtype) else xp.cast(x, dtype) for x in arrays]
 
 
 def debias(xp, beta, t):
-    """Returns 1 - beta^t with all digits of the dtype.
+    """Returns 1 - beta^t, the divisor of bias correction, in the full precision of the dtype.
 
-    In float32 a plain subtraction has five correct digits at t = 1, beta = 0.999.
+    In float32 a plain subtraction would have only five correct digits at t = 1, beta = 0.999.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         beta: The decay rate of a moment, a float.
-        t: The number of the step, from 1; a scalar.
+        t: The number of the optimizer step, from 1; a scalar.
     """
     if beta == 0:
         return 1.0
@@ -207,15 +212,15 @@ def debias(xp, beta, t):
 
 
 def estimate(xp: Any, moment: Any, beta: float, t: Any) -> Any:
-    """Returns moment/(1 - beta^t): the moving average without the bias of its start at 0.
+    """Returns moment/(1 - beta^t): the moving average without the bias from its start at 0.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         moment: The moment.
         beta: Its decay rate.
-        t: The number of the step, from 1; a scalar.
+        t: The number of the optimizer step, from 1; a scalar.
     """
-    return moment * (1.0 / debias(xp, beta, t))  # one division, not one for each element
+    return moment * (1.0 / debias(xp, beta, t))  # this way only one scalar is divided
 
 
 def project(
@@ -224,8 +229,8 @@ def project(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Returns u without its part along w if w is scale-invariant, and a factor of weight decay.
 
-    The sign of scale invariance is a gradient that is orthogonal to its weight, with a cosine c
-    near 0. At first each channel is a row, then the whole variable is one row:
+    A weight counts as scale-invariant if its gradient is orthogonal to it, with a cosine c near 0.
+    This is tested with each channel as a row first, then with the whole variable as one row:
 
         for rows in (the channels, the whole variable):
             c = max over rows |cos(w, g)|
@@ -233,11 +238,11 @@ def project(
         return u, 1
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         w, g, u: The weight, the gradient and the update, of one shape.
         adapt: Whether the update may be projected.
-        axes: The axes within a channel; None is all but the last, since Keras keeps output channels
-            last.
+        axes: The axes within a channel. None means all axes except the last, which holds the output
+            channels in Keras.
         delta: The threshold of c, in units of 1 / sqrt(row length).
         wd_ratio: The factor of weight decay where u is projected.
         epsilon: eps.
@@ -250,7 +255,7 @@ def project(
     all_axes = tuple(range(len(w.shape)))
     if not adapt or len(all_axes) < 2:
         return u, 1.0
-    one = xp.ones_like(xp.sum(w))  # in the dtype of w
+    one = xp.ones_like(xp.sum(w))  # the scalar 1 in the dtype of w
     new_u, decay_factor, is_pending = u, one, one > 0
     for row_axes in (axes or all_axes[:-1], all_axes):
         n = w / (norm(xp, w, row_axes) + epsilon)
@@ -269,10 +274,10 @@ def _largest_cosine(xp, x, y, axes, epsilon):
     """Returns the largest |cos(x, y)| over the slices of x and y.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         x, y: Arrays of one shape.
         axes: The axes within a slice.
-        epsilon: The least norm by which a slice is divided.
+        epsilon: The smallest divisor: a smaller norm is replaced by it.
     """
     inner_products = xp.abs(xp.sum(x * y, axis=axes, keepdims=True))
     x_norm, y_norm = (clip_min(xp, norm(xp, array, axes), epsilon) for array in (x, y))

@@ -1,4 +1,4 @@
-"""The rule SOAP: Adam in the eigenbases of Shampoo's factors for matrices, AdamW for the rest."""
+"""The rule SOAP: Adam in the eigenbases of Shampoo's preconditioners; AdamW for non-matrices."""
 
 import dataclasses
 import math
@@ -25,10 +25,10 @@ class Form:
 
     Attributes:
         one_sided: Whether only the shorter axis of a matrix, its rows or its columns, has a basis.
-        renewal: The decomposition by which bases are renewed: "cholesky", or "qr", as for None.
+        renewal: The decomposition by which bases are renewed: "cholesky" or "qr". None is "qr".
         norm: "constant" if a matrix keeps its norm; None if steps change it.
-        heads: "each" if each head of an attention's kernel is a matrix, which `core/layouts.py`
-            reads and not the rule; None if all heads are one matrix.
+        heads: "each" if each head of an attention kernel is a matrix of its own; None if all heads
+            are one matrix. `core/layouts.py` reads this field; the function `soap` does not.
     """
 
     one_sided: bool = False
@@ -37,7 +37,8 @@ class Form:
     heads: str | None = None
 
 
-# Near 2^24 the counter of steps goes back by a multiple of the frequency: see `_next_step`.
+# `precondition_frequency` is at most 2^23, because `_next_step` subtracts a multiple of it, about
+# 2^23, from the counter of steps when the counter comes near 2^24.
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float,
     "precondition_frequency": range(1, 2**23 + 1), "max_precond_dim": int, "form": Form,
@@ -52,9 +53,9 @@ def soap(
 ):  # fmt: skip
     """Takes one SOAP step.
 
-    A matrix (`adapt`), with inputs as rows and outputs as columns, steps as follows, and so does
-    each matrix of a stack, (matrices, rows, columns), whose state has that first axis, too, and
-    whose norms run over `axes`:
+    If `adapt` is True, w is a matrix, with the inputs of its layer as rows and the outputs as
+    columns, or a stack of shape (matrices, rows, columns), and then each array of `state` has this
+    first axis, too. The step of each matrix is:
 
         m  <- b1 m + (1 - b1) g
         v  <- b2 v + (1 - b2) (QL' g QR)^2
@@ -65,50 +66,52 @@ def soap(
         R  <- b2 R + (1 - b2) g' g
 
     where s counts the steps of this matrix, from 0, and ' is the transpose. L and R are Shampoo's
-    factors of the rows and of the columns, and QL and QR hold their eigenvectors. In every f-th
-    step QL and QR are renewed, see `renew_bases`. In step 0 w, m and v stay as they are: L and R
-    take in their first gradient, and QL and QR become their eigenvectors. Any other variable takes
-    a step of AdamW.
+    preconditioners of the rows and of the columns, called factors here. QL and QR hold their
+    eigenvectors. In every f-th step QL and QR are renewed, see `renew_bases`. Step 0 leaves w, m
+    and v as they are. It only adds the first gradient to L and R and sets QL and QR to their
+    eigenvectors. If `adapt` is False, the variable takes a step of AdamW instead.
 
-    If `bounds` are given, the step that lr multiplies, sqrt(1 - b2^s)/(1 - b1^s) u, is multiplied
-    by its trust ratio, within the bounds. If `form.norm` is "constant", w is then scaled to the
-    norm it had before the step.
+    If `bounds` are given, the vector that lr multiplies, sqrt(1 - b2^s)/(1 - b1^s) u, is multiplied
+    by its trust ratio, which is clipped to the bounds. If `form.norm` is "constant", the new w is
+    scaled to the norm of the old one.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, w: The gradient and the weight, of one shape.
-        m, v: The moments, shaped as the weight; zeros at first.
-        *state: For a matrix L, QL, R and QR, or only the pairs of the axes that have a basis; then
-            the number of failed renewals, which left the bases as they were; then s. Zeros at
-            first. Empty for any other variable.
+        m, v: The first and second moment, shaped as the weight; zeros before the first step.
+        *state: For a matrix L, QL, R and QR, without the pair of an axis that has no basis; then
+            the number of failed renewals, which left the bases as they were; then s. All
+            are zeros before the first step. Empty if `adapt` is False.
         lr: The learning rate, a scalar.
-        t: The number of the step, from 1, for variables that are no matrix. A matrix counts its own
-            steps s: if it has a gradient in every other step only, t might never be a multiple of f
-            in these.
-        decay: The weight decay: a float, or an array.
+        t: The number of the optimizer step, from 1, for variables that are no matrices. A matrix
+            has its own counter s, because it may have a gradient only in some steps, such as the
+            odd ones, of which none may be a multiple of f.
+        decay: The weight decay: a Python float, or an array.
         adapt: Whether the variable is a matrix.
-        axes: The axes over which a norm runs, for a norm of each row, of each column or of each
-            matrix of a stack; None is all.
-        observe: None, or a function that `trust_ratio` calls.
+        axes: The axes over which the norms of the trust ratio and of a constant norm run, so that
+            each row, each column or each matrix of a stack has a norm of its own; None is all.
+        observe: None, or a function that `trust_ratio` calls with the norms and the ratio.
         beta_1, beta_2, epsilon: b1, b2 and eps.
         precondition_frequency: f, in steps.
-        max_precond_dim: See `sides_of`.
+        max_precond_dim: The largest length of an axis that has a basis.
         form: Which axes have a basis, how bases are renewed, and whether norms stay.
         bounds: The bounds of |w| in the trust ratio, and of the ratio, see `trust_ratio`.
         product_dtype: The dtype of the products, except those of a renewal; None is that of the
             arrays.
 
     Yields:
-        Products and renewals, each as a function, its arrays and its settings; they are computed at
-        once for matrices of one shape (`core/stacks.py`).
+        The functions for products and renewals, each with its arrays and its settings. The caller
+        sends back the result, which it may compute for several matrices of one shape at once
+        (`core/stacks.py`).
 
     Returns:
         The new w, m, v and state.
 
-    Source: Vyas et al., arXiv:2409.11321, and the authors' code for the order of the parts. That
-    code keeps m in the basis, which is the same, and its AdamW, unlike this one, skips the first
-    step, too. The trust ratio is LAMB's (arXiv:1904.00962); the constant norm is from Wen et al.,
-    Hyperball Optimization, 2025, who, unlike this rule, store the norm of the first weights.
+    Source: Vyas et al., arXiv:2409.11321; the order of the equations is that of the authors' code.
+    Their code stores m in the basis, which is equivalent. Unlike this rule, it also skips the first
+    step of AdamW. The trust ratio is that of LAMB (arXiv:1904.00962). The constant norm is from Wen
+    et al., Hyperball Optimization, 2025, who, unlike this rule, always scale to the norm of the
+    initial weights.
     """
     if not adapt:
         return adamw(
@@ -163,13 +166,14 @@ def _broadcast_to_matrices(xp, x):
 
 
 def _next_step(xp, s, f):
-    """Returns s + 1; shortly before 2^24, where float32 stops counting, about 2^23 less than that.
+    """Returns s + 1 or, shortly before 2^24, a number that is smaller by about 2^23.
 
-    The difference is a multiple of f, so that renewals keep their rhythm, and 1 - b^s is 1 for such
-    s.
+    From 2^24 on, float32 does not hold every integer. The number that is subtracted is a multiple
+    of f, so that renewals stay f steps apart. Bias correction does not change, because 1 - b^s is 1
+    for such large s.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         s: The number of the step.
         f: The steps between two renewals.
     """
@@ -178,12 +182,12 @@ def _next_step(xp, s, f):
 
 
 def sides_of(shape, max_precond_dim, one_sided):
-    """Returns the axes of a matrix that have a factor; 0 is its rows, 1 its columns.
+    """Returns the axes of a matrix that have a preconditioner and its basis; 0 is rows, 1 columns.
 
     Args:
-        shape: The shape of the matrix.
-        max_precond_dim: The largest length of an axis that has a factor.
-        one_sided: Whether the shorter axis alone may have one.
+        shape: The shape of the matrix, (rows, columns).
+        max_precond_dim: The largest length of an axis that has a preconditioner.
+        one_sided: Whether only the shorter axis may have one.
     """
     if one_sided:
         shorter = int(shape[1] < shape[0])
@@ -192,26 +196,32 @@ def sides_of(shape, max_precond_dim, one_sided):
 
 
 def _phase(shape):
-    """Returns by how many steps the renewals of matrices of this shape come earlier.
+    """Returns a number of steps by which the renewals of matrices of this shape come earlier.
 
-    So the matrices of all shapes are not renewed in one step, which would be slow. Lengths of an
-    axis that differ by a factor of the root of 2 or more have different whole numbers here.
+    The number depends on the shape, so that not all matrices of a model are renewed in the same
+    step, which would be slow. It differs between most shapes: rounding 2 log2(n) gives different
+    numbers to lengths n that differ by a factor of at least sqrt(2).
+
+    Args:
+        shape: The shape of the matrix, (rows, columns).
     """
     rows, columns = (round(2 * math.log2(n)) for n in shape)
     return rows + 3 * columns
 
 
-# -- for a matrix, or for each matrix of a stack --------------------------------------------------
+# -- functions of one matrix, or of each matrix of a stack -----------------------------------------
 
 
 def products(xp, g, m, *bases, sides, product_dtype):
     """Computes QL' g QR and QL' m QR, then g g' and g' g.
 
+    QL and QR are the bases of the rows and of the columns, and ' is the transpose.
+
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         g, m: The gradient and the momentum.
-        *bases: QL and QR, or the one basis that there is; then only g g' or g' g of its axis is
-            computed.
+        *bases: QL and QR, or one of them if only one axis has a basis. Only that axis's product,
+            g g' for rows or g' g for columns, is then computed.
         sides: The axes that have a basis, from `sides_of`.
         product_dtype: The dtype of the products; None is that of the arrays.
 
@@ -227,24 +237,29 @@ def products(xp, g, m, *bases, sides, product_dtype):
 
 
 def _into_bases(xp, x, bases, sides):
-    """Returns QL' x QR, or the product with the one basis that there is."""
+    """Returns QL' x QR, where QL and QR are the bases of rows and columns; ' is the transpose.
+
+    If only one axis of the matrix x has a basis, the result is QL' x or x QR.
+    """
     for side, basis in zip(sides, bases, strict=True):
         x = transposed(xp, basis) @ x if side == 0 else x @ basis
     return x
 
 
 def out_of_bases(xp, x, *bases, sides, product_dtype):
-    """Computes QL x QR', or the product with the one basis that there is.
+    """Computes QL x QR', where QL and QR are the bases of rows and columns; ' is the transpose.
+
+    If only one axis of the matrix has a basis, the result is QL x or x QR'.
 
     Args:
-        xp: The array namespace.
-        x: A matrix in the bases.
-        *bases: QL and QR, or the one basis that there is.
+        xp: An array namespace such as NumPy.
+        x: A matrix in the coordinates of the bases.
+        *bases: QL and QR, or one of them.
         sides: The axes that have a basis, from `sides_of`.
         product_dtype: The dtype of the products; None is that of the arrays.
 
     Returns:
-        A list with the one product, in the dtype of x.
+        A list with one array, the product, in the dtype of x.
     """
     dtype = x.dtype
     x, *bases = in_dtype(xp, product_dtype, x, *bases)
@@ -254,33 +269,37 @@ def out_of_bases(xp, x, *bases, sides, product_dtype):
 
 
 def renew_bases(xp, v, n_failed, is_first, is_due, *state, sides, renewal):
-    """Renews the bases where that is due. For L, and for R likewise:
+    """Renews the bases of the matrices for which this is due.
+
+    L and R are Shampoo's preconditioners of the rows and of the columns of a matrix, called factors
+    here. QL and QR are their bases. For L, and in the same way for R:
 
         order QL's columns, and v's rows with them, by diag(QL' L QL), the largest first
         QL <- the Q of the QR decomposition of L QL
 
-    That is one power iteration. In the first step of a matrix, QL becomes the eigenvectors of L
+    This is one power iteration. In the first step of a matrix, QL is set to the eigenvectors of L
     instead, the largest eigenvalue first. If a new basis of a matrix is not finite and orthogonal,
     v and both bases stay as they were, and the renewal counts as failed.
 
     Args:
-        xp: The array namespace.
-        v: The second moment, in the bases.
+        xp: An array namespace such as NumPy.
+        v: The second moment, in the coordinates of the bases.
         n_failed: The number of failed renewals so far.
         is_first: Whether this is the first step of the matrix.
         is_due: Whether the bases are to be renewed.
-        *state: The factors, then their bases.
+        *state: The factors L and R, then their bases QL and QR.
         sides: The axes that have a basis, from `sides_of`.
-        renewal: "cholesky", or else QR.
+        renewal: The decomposition: "cholesky" for `_orthonormal`'s Cholesky QR, anything else for
+            the usual QR.
 
     Returns:
-        A list of v, the count and the bases.
+        A list: v, the number of failed renewals, and the bases.
     """
     factors, bases = state[: len(sides)], state[len(sides) :]
     current = [v, n_failed, *bases]
 
     def compute_first_bases():
-        # TensorFlow raises for a decomposition of a matrix that is not finite.
+        # TensorFlow raises an error for a decomposition of a matrix that is not finite.
         finite_factors = [
             xp.where(xp.isfinite(matrix), matrix, xp.zeros_like(matrix)) for matrix in factors
         ]
@@ -312,21 +331,30 @@ def renew_bases(xp, v, n_failed, is_first, is_due, *state, sides, renewal):
 
 
 def _mean_eigenvalue(xp, factor):
-    """Returns the mean of the diagonal; its two axes stay, with length 1."""
+    """Returns the mean eigenvalue of a matrix, the mean of its diagonal, as a 1 x 1 matrix."""
     n = factor.shape[-1]
     return xp.sum(factor * xp.eye(n, dtype=factor.dtype), axis=(-2, -1), keepdims=True) / n
 
 
 def _orthonormal(xp, a, renewal):
-    """Returns an orthonormal basis of the first i columns of a, for every i.
+    """Returns the Q of a QR decomposition of a.
 
-    The method "cholesky" is shifted Cholesky QR in four passes, on columns of length 1:
+    The columns of Q are orthonormal. For every i, the first i of them span the same space as the
+    first i columns of a.
 
-        A <- A C'^-1,    C C' = A'A, in the first pass A'A + 3e-7 n, in the second A'A + 1e-5
+    With renewal="cholesky", the method is shifted Cholesky QR in four passes. Each column is scaled
+    to norm 1 first. A pass is
 
-    C is a Cholesky factor, n the number of columns, and a number is added to the diagonal. It takes
-    only products and triangular solves, whereas Householder's decomposition works on one column
-    after the other.
+        A <- A C'^-1,    where C C' = A'A + shift I is a Cholesky decomposition
+
+    The shift is 3e-7 times the number of columns in the first pass, 1e-5 in the second, then 0. The
+    passes consist of products and triangular solves, which are faster than the usual Householder
+    QR, because that works on one column after the other.
+
+    Args:
+        xp: An array namespace such as NumPy.
+        a: A matrix, or a stack of matrices.
+        renewal: "cholesky", or anything else for the usual QR.
 
     Source: Fukaya et al., arXiv:1809.11085.
     """
@@ -347,13 +375,13 @@ def _accept_if_valid(xp, is_due, new, old_v, n_failed, *old_bases):
     """Returns v, the count of failed renewals, and the bases: new where due and valid, else old.
 
     A basis is valid if its columns are orthonormal. The count grows by 1 where new bases are due
-    and one of them is not valid. A decomposition leaves the sign of each column open; the sign is
-    chosen here so that the sum of the column is not negative.
+    and one of them is not valid. Decompositions do not determine the sign of a column; here it is
+    chosen so that the sum of the column is not negative.
 
     Args:
-        xp: The array namespace.
+        xp: An array namespace such as NumPy.
         is_due: Whether new bases are due, for each matrix.
-        new: The new v and the new bases.
+        new: The new v, which is the second moment, and the new bases.
         old_v: The old v.
         n_failed: The count of failed renewals so far.
         *old_bases: The old bases.
@@ -364,7 +392,8 @@ def _accept_if_valid(xp, is_due, new, old_v, n_failed, *old_bases):
         deviation = precise_matmul(xp, transposed(xp, basis), basis) - xp.eye(
             basis.shape[-1], dtype=basis.dtype
         )
-        # Elements are compared one by one: JAX's maximum of many on a CPU (0.10.2) forgets a NaN.
+        # Each element is compared by itself, because the maximum of an array ignores a NaN in JAX
+        # 0.10.2 on a CPU.
         is_valid = is_valid & xp.all(xp.abs(deviation) < 1e-4, axis=(-2, -1))
 
     is_accepted = _broadcast_to_matrices(xp, is_valid)
