@@ -6,7 +6,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-# Ending of a file that cannot be rewritten -> what to do instead.
+# File name extension that cannot be rewritten -> what to do instead.
 _ADVICE_BY_SUFFIX = {
     ".ipynb": "save the notebook as a script first, by jupyter nbconvert --to script.",
     ".yaml": "write type: tf_lamb, or tf_lars, in a YAML; the trainer names each word to change.",
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Shows each rewritten script as a diff, with notes, and writes it if `--write` is passed.
 
     Args:
-        arguments: The command line. Defaults to that of the process.
+        arguments: The command-line arguments. Defaults to None: those of the process.
 
     Returns:
         The exit status: 1 if a file cannot be read or is no Python script, else 0.
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             exit_status = 1
             continue
         try:
-            # It is read as bytes, which keeps its line ends.
+            # The script is read as bytes, because reading it as text would change its line ends.
             old_code = pathlib.Path(path).read_bytes().decode()
             adopted = adopt(old_code, same_steps=options.same_steps)
         except (OSError, SyntaxError, UnicodeDecodeError) as error:

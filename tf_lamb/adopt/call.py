@@ -1,6 +1,7 @@
-"""Translates the arguments of one optimizer's call, and notes what ours computes differently.
+"""Translates the arguments of a call of another package's optimizer to those of `tf_lamb`'s.
 
-Messages and comments here call the other package "there", and this package "here".
+Also collects notes on what the optimizer of `tf_lamb` computes differently. In notes, "there" is
+the other package, and "here" is `tf_lamb`.
 """
 
 import ast
@@ -16,7 +17,8 @@ from tf_lamb.core import rules
 
 _LEGACY_ARGUMENTS = ("lr", "decay", "weight_decay_rate", "clipnorm", "clipvalue", "global_clipnorm")
 _EXCLUSION_LISTS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation")
-# Argument of our class -> how the updates differ where its value is not that of the other package.
+# Argument of this package's class -> how the updates differ if its value is not the same as in the
+# other package. The text is part of a note.
 _DIFFERENCE_TEXTS = {
     "weight_decay_mode": "weight decay is outside of the trust ratio there, and inside here",
     "exclude_from_layer_adaptation": (
@@ -27,13 +29,13 @@ _DIFFERENCE_TEXTS = {
 
 
 class Translation(NamedTuple):
-    """Holds the arguments of the rewritten call, which is one of our class.
+    """Holds the arguments of the new call, which makes an optimizer of this package.
 
     Attributes:
-        unchanged: The arguments of the old call that stay as they are.
-        new_arguments: Argument of our class -> its value, as code.
-        notes: What changes, a sentence each.
-        obstacles: Why the call cannot be rewritten, a sentence each; empty if it can be.
+        unchanged: The names of the arguments of the old call that the new call keeps.
+        new_arguments: The other arguments of the new call, as name -> Python code of the value.
+        notes: Sentences on what changes.
+        obstacles: Sentences on why the call cannot be rewritten; empty if it can be.
     """
 
     unchanged: tuple[str, ...]
@@ -43,7 +45,7 @@ class Translation(NamedTuple):
 
 
 def literal_value(code: str) -> Any:
-    """Returns the value of a literal such as `0.9`; `Code` for any other expression."""
+    """Returns the value of a literal such as `0.9`; any other code is returned as a `Code`."""
     try:
         return ast.literal_eval(code)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -58,20 +60,21 @@ def translate_call(
     same_steps: bool,
     has_all_arguments: bool = True,
 ) -> Translation:
-    """Translates the arguments of a call.
+    """Translates the arguments of a call of another package's optimizer.
 
     Args:
         source: The optimizer that is called.
         code_by_name: Name of each argument of the call -> the code of its value.
         script_code: The whole script as text, on which some notes depend.
-        keras_name: How the script names Keras, such as "tf.keras"; None if it does not.
-        same_steps: Whether to add the arguments with which our optimizer makes the same updates as
-            `source`.
-        has_all_arguments: Whether `code_by_name` has all arguments: False if `**` passes others.
-            Defaults to True.
+        keras_name: The name that the script uses for Keras, such as "tf.keras"; None if it does not
+            import Keras.
+        same_steps: Whether to add the arguments with which the optimizer of this package makes the
+            same updates as `source`.
+        has_all_arguments: Whether `code_by_name` has all arguments. False if the call also passes
+            arguments by `**`. Defaults to True.
 
     Returns:
-        The translation.
+        The translation. If the call cannot be rewritten, it has `obstacles`.
     """
     values = {name: literal_value(code) for name, code in code_by_name.items()}
     if obstacles := _why_unreadable(source, values, keras_name):
@@ -116,15 +119,15 @@ def translate_call(
 
 
 def _why_unreadable(source, values, keras_name):
-    """Returns why the arguments cannot be translated, a sentence each; () if they can be.
+    """Returns sentences on why the arguments of a call cannot be translated; () if they can be.
 
-    The reasons are that the optimizer does not have an argument, or that a value is known only when
-    the script runs.
+    A reason is, for example, that the optimizer does not have an argument, or that a value is known
+    only when the script runs.
 
     Args:
         source: The optimizer that is called.
-        values: The arguments of the call, by name.
-        keras_name: How the script names Keras; None if it does not.
+        values: The arguments of the call, name -> value.
+        keras_name: The name that the script uses for Keras; None if it does not import Keras.
     """
     sentences = []
     accepted = (*source.defaults, *(() if source.is_keras_own else _LEGACY_ARGUMENTS))
@@ -148,13 +151,13 @@ def _why_unreadable(source, values, keras_name):
 
 
 def _remove_without_counterpart(source, values) -> list[str]:
-    """Removes the arguments from `values` that our class has no counterpart for.
+    """Removes arguments from `values` that have no counterpart in this package's optimizer.
 
-    These are an empty `exclude_from_layer_adaptation`, which the other package takes as None, and
-    the `adam_weight_decay` of Keras's Muon, which decays the variables that Adam updates.
+    One is an empty `exclude_from_layer_adaptation`, which the other package treats as None. The
+    other is the `adam_weight_decay` of Keras's Muon, for the variables that Muon updates by Adam.
 
     Returns:
-        Notes on what the removal changes, a sentence each.
+        A list of sentences on what the removal changes.
     """
     notes = []
     adaptation_list = _EXCLUSION_LISTS[1]
@@ -177,7 +180,10 @@ def _remove_without_counterpart(source, values) -> list[str]:
 
 
 def _why_untranslatable(replacement):
-    """Returns why a translation cannot be written into the script, a sentence each."""
+    """Returns sentences on why a translation cannot be written into the script; () if it can be.
+
+    `replacement` is the result of `translate`.
+    """
     sentences = []
     if replacement.unsupported:
         words_text = ", ".join(replacement.unsupported)
@@ -189,11 +195,11 @@ def _why_untranslatable(replacement):
 
 
 def _replacement_sentence(old_names, new_arguments):
-    """Returns the sentence that says which arguments of the call became which of our class.
+    """Returns a sentence on the old arguments, and on the new arguments that replace them.
 
     Args:
-        old_names: The arguments that are replaced, by their names in the call.
-        new_arguments: Argument of our class -> its value, as code.
+        old_names: The names of the arguments of the old call that are replaced.
+        new_arguments: Argument of this package's class -> the code of its value.
     """
     names_text, has_one = " and ".join(old_names), len(old_names) == 1
     if not new_arguments:
@@ -203,17 +209,17 @@ def _replacement_sentence(old_names, new_arguments):
 
 
 def _differing_values(source, values, our_arguments, script_code):
-    """Returns the arguments of our class with which the new call makes other updates than before.
+    """Returns the arguments whose values make the new call compute other updates than the old one.
 
     Args:
         source: The optimizer that was called.
-        values: The arguments of the old call, by name.
-        our_arguments: The arguments of the new call, by name.
+        values: The arguments of the old call, name -> value.
+        our_arguments: The arguments of the new call, name -> value.
         script_code: The whole script as text.
 
     Returns:
-        Argument of our class -> (value with which the updates stay the same, value in the new
-        call).
+        Argument of this package's class -> (value with which the updates stay the same, value in
+        the new call).
     """
     parameters = inspect.signature(source.cls).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
@@ -229,7 +235,8 @@ def _differing_values(source, values, our_arguments, script_code):
         peer_values, our_values, defaults, omitted=_EXCLUSION_LISTS[1:] if form_class else ()
     )
     if not peer_values.get("weight_decay") and not our_values.get("weight_decay"):
-        # Without weight decay these forms compute the same.
+        # Without weight decay, `weight_decay_mode` does not change the updates, and in LARS neither
+        # does `form` if momentum is "inside".
         changed.pop("weight_decay_mode", None)
         if source.peer.family == "LARS" and peer_values.get("form", {}).get("momentum") == "inside":
             changed.pop("form", None)
@@ -255,7 +262,7 @@ def _differing_entries(form, other_form):
 
 
 def _difference_sentence(name, peer_value, our_value):
-    """Returns the sentence on an argument that differs, and on the value that keeps the updates."""
+    """Returns a sentence on an argument that differs, with the value that keeps the old updates."""
     meaning = _DIFFERENCE_TEXTS.get(
         name, f"{name} is {short_code(peer_value)} there, and {short_code(our_value)} here"
     )

@@ -1,6 +1,7 @@
 """Finds calls of optimizers and Model Garden configs in a script, and plans their replacement.
 
-`rewriter.py` then makes the replacements.
+A planned replacement is an entry of `Script.replacements`. `rewriter.py` then makes the
+replacements.
 """
 
 import libcst as cst
@@ -25,7 +26,7 @@ _Settings = dict[str, cst.BaseExpression] | None
 
 
 class Finder(cst.CSTVisitor):
-    """Visits the nodes of a script; plans replacements, and notes what stays as it is.
+    """Visits the nodes of a script, plans replacements, and adds notes on what is not replaced.
 
     Args:
         script: The script, which receives the replacements and the notes.
@@ -34,10 +35,11 @@ class Finder(cst.CSTVisitor):
     def __init__(self, script: Script):
         super().__init__()
         self._script = script
-        # The dicts of configs that were rewritten or left.
+        # The dicts in configs for which a replacement was planned or refused.
         self._handled_dicts: set[cst.Dict] = set()
-        self._adopted_types: set[str] = set()  # types, such as "lamb", of rewritten configs
-        self._old_type_settings: list[tuple[str, cst.Attribute]] = []  # `config.optimizer.lamb`
+        self._adopted_types: set[str] = set()  # "lamb" or "lars", of rewritten configs
+        # The type, such as "lamb", and the node of each attribute such as `config.optimizer.lamb`.
+        self._old_type_settings: list[tuple[str, cst.Attribute]] = []
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         return False
@@ -60,11 +62,14 @@ class Finder(cst.CSTVisitor):
             self._old_type_settings.append((name, node))
 
     def leave_Module(self, original_node: cst.Module) -> None:
-        """Notes lines that still use a config's attribute for its old type, as `config.lamb`."""
+        """Adds a note on each line that still uses an attribute of a config such as `config.lamb`.
+
+        A config of the new type `tf_lamb` does not read the settings in `lamb`.
+        """
         lines = set()
         for optimizer_type, node in self._old_type_settings:
             line, owner = self._script.positions[node].start.line, self._script.code_of(node.value)
-            # A class may have a `self.lamb` of its own.
+            # `self.lamb` is not reported, because it may be an attribute of a class in the script.
             if (
                 optimizer_type in self._adopted_types
                 and line not in lines
@@ -83,23 +88,24 @@ class Finder(cst.CSTVisitor):
         self._note_reference(node)
 
     def _note_reference(self, node):
-        """Notes that a node names an optimizer without calling it, as `cls = LAMB` does."""
+        """Adds a note if a node names an optimizer without calling it, as in `cls = LAMB`."""
         script = self._script
         if script.full_name(node) in SOURCE_BY_NAME and node not in script.replaced_references:
             parent = script.parents[node]
             if isinstance(parent, cst.Call) and parent.func is node:
-                return  # `_rewrite_call` notes it
+                return  # `_rewrite_call` adds a note on calls
             if isinstance(parent, cst.Attribute) and parent.attr is node:
                 return
             text = f"{script.code_of(node)} is named without a call, and left as it is"
             script.add_note(node, text, is_left=True)
 
     def _rewrite_call(self, node, name, source):
-        """Plans the replacement of a call of another package's optimizer by one of ours.
+        """Plans to replace a call of another package's optimizer by a call of this package's one.
 
         Args:
             node: The call.
-            name: The full name that it calls, such as "keras.optimizers.Lamb".
+            name: The full name of the function or class that is called, such as
+                "keras.optimizers.Lamb".
             source: The optimizer of that name.
         """
         script, positional_names = self._script, tuple(source.defaults)
@@ -132,26 +138,27 @@ class Finder(cst.CSTVisitor):
         )
 
     def _note_left(self, node, source, reason):
-        """Notes that a call or a config stays as it is.
+        """Adds a note that a call or a config is not rewritten.
 
         Args:
             node: The call or the config.
             source: The optimizer that it names.
-            reason: Why it stays.
+            reason: Why it is not rewritten.
         """
         self._script.add_note(node, f"{source.peer.title} is left as it is: {reason}", is_left=True)
 
     def _rewrite_config(self, node):
-        """Plans the replacement of each optimizer that a Model Garden config names.
+        """Plans the replacement of each optimizer that the call of a Model Garden config names.
 
-        The config names it by `"type"`, in a dict or as an argument of the config's own call.
+        `"type"` is the name of an optimizer. It is a key in a dict within the call, or an argument
+        of the call.
         """
         self._script.nodes_needing_import.add(node.func)
         for dictionary in matchers.findall(node, matchers.Dict()):
             entries = entries_of(dictionary)
             optimizer_type = _replaced_type(entries["type"].value) if "type" in entries else ""
             if optimizer_type and dictionary not in self._handled_dicts:
-                self._handled_dicts.add(dictionary)  # one config may be in another
+                self._handled_dicts.add(dictionary)  # a config may be within another one
                 self._rewrite_config_dict(dictionary, optimizer_type, entries)
         arguments = arguments_of(node, ()) or {}
         if "type" in arguments and (optimizer_type := _replaced_type(arguments["type"])):
@@ -160,12 +167,13 @@ class Finder(cst.CSTVisitor):
     def _rewrite_config_call(self, node, optimizer_type, arguments):
         """Plans the replacement of `OptimizerConfig(type="lamb", lamb=...)`.
 
-        The config has no argument for our optimizer, but takes it in a dict, as its first argument.
+        The config class has no argument named `tf_lamb`, so the new call passes all settings in a
+        dict, as its first argument.
 
         Args:
             node: The call of the config.
             optimizer_type: The optimizer that it names, "lamb" or "lars".
-            arguments: The arguments of the call, by name.
+            arguments: The arguments of the call, name -> value.
         """
         settings = arguments.get(optimizer_type)
         settings_by_name: _Settings = {} if settings is None else None
@@ -218,10 +226,11 @@ class Finder(cst.CSTVisitor):
         Args:
             node: The config.
             optimizer_type: The optimizer that it names, "lamb" or "lars".
-            settings_by_name: The settings, by name; None if they cannot be read.
+            settings_by_name: The settings, name -> value; None if they cannot be read.
 
         Returns:
-            The settings of our optimizer; None if the config stays as it is, which is noted.
+            The settings of this package's optimizer; None if the config cannot be rewritten, for
+            which a note is added.
         """
         script, source = self._script, SOURCE_BY_TYPE[optimizer_type]
         if settings_by_name is None:
@@ -247,6 +256,6 @@ def _settings_of_dict(node: cst.Dict) -> _Settings:
 
 
 def _replaced_type(value: cst.CSTNode) -> str:
-    """Returns the optimizer, "lamb" or "lars", that the `type` of a config names; else ""."""
+    """Returns "lamb" or "lars" if that is the `type` of a config, as a literal string; else ""."""
     name = value.evaluated_value if isinstance(value, cst.SimpleString) else ""
     return str(name) if name in SOURCE_BY_TYPE else ""

@@ -1,4 +1,7 @@
-"""Reads and writes the arguments of a call and the entries of a dict, with commas and comments."""
+"""Reads the arguments of a call and the entries of a dict, and replaces them in the same layout.
+
+The commas, comments and quotes of the old code are kept.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,8 +20,8 @@ def arguments_of(node: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseEx
         names: The names of the arguments that may be passed by position, in order.
 
     Returns:
-        Name -> value. None where `*` passes arguments, or more are passed by position than there
-        are names.
+        Name -> value. None if the call passes arguments by `*`, or more arguments by position than
+        there are names.
     """
     values = {}
     for position, argument in enumerate(node.args):
@@ -43,12 +46,12 @@ def new_arguments(
     code_by_name: Mapping[str, str],
     translation: Translation,
 ) -> list[cst.Arg]:
-    """Returns the arguments of the new call, laid out as those of the old one.
+    """Returns the arguments of the new call, with the layout of the old arguments.
 
     Args:
         node: The old call.
         names: The names of the arguments that may be passed by position, in order.
-        code_by_name: Name of each of its arguments -> the code of its value.
+        code_by_name: Name of each argument of the old call -> the code of its value.
         translation: The arguments of the new call.
     """
     values = arguments_of(node, names) or {}
@@ -61,17 +64,17 @@ def new_arguments(
     }
     arguments: list[cst.Arg] = []
     for position, argument in enumerate(node.args):
-        if argument.star:  # `f(**rest, name=1)` would be valid, but reads worse
+        if argument.star:  # new arguments go before `**`, which reads better than after it
             new_items, unplaced = [*unplaced.values(), argument], {}
         elif (name := _argument_name(argument, position, names)) in unplaced:
             new_items = [unplaced.pop(name)]
-        elif name not in translation.unchanged:  # a replaced argument: all new ones stand here
+        elif name not in translation.unchanged:  # all new ones take the first replaced one's place
             new_items, unplaced = [*unplaced.values()], {}
         elif position and not argument.keyword:
             new_items = [cst.Arg(argument.value, cst.Name(name), _EQUAL_SIGN)]
         else:
             new_items = [argument]
-        if new_items:  # they keep the comma and the comments that followed the old argument
+        if new_items:  # the last one gets the comma and comments of the old argument
             new_items[-1] = new_items[-1].with_changes(
                 comma=argument.comma, whitespace_after_arg=argument.whitespace_after_arg
             )
@@ -80,7 +83,7 @@ def new_arguments(
 
 
 def new_entries(node: cst.Dict, translation: Translation) -> cst.Dict:
-    """Returns the dict of our optimizer's settings, laid out as the old one.
+    """Returns the dict with the settings of this package's optimizer, in the layout of the old one.
 
     Args:
         node: The old dict, whose keys are all literal strings.
@@ -97,7 +100,7 @@ def new_entries(node: cst.Dict, translation: Translation) -> cst.Dict:
             new_items = [entry]
         else:
             new_items, unplaced = [*unplaced.values()], {}
-            if len(new_items) == 1:  # an equal value keeps the line breaks of the script
+            if len(new_items) == 1:  # an unchanged value keeps its line breaks
                 (new_item,) = new_items
                 is_same_value = new_item.value.deep_equals(old_values[name])
                 key = with_quotes_of(entry.key, new_item.key.evaluated_value)
@@ -112,23 +115,23 @@ def new_entries(node: cst.Dict, translation: Translation) -> cst.Dict:
 
 
 def _with_last_comma(items: list, placed_items: list, old_items: Sequence) -> list:
-    """Returns the items, with a comma after the last one only if the old script had it there.
+    """Returns `items`, with a comma after the last one if the old script had one after its last.
 
     Args:
         items: The arguments of the new call, or the entries of the new dict.
-        placed_items: The first of them, which have the commas of the old script.
+        placed_items: The first of `items`, which already have the commas of the old script.
         old_items: The arguments of the old call, or the entries of the old dict.
     """
     if not old_items or not items:
         return items
-    if len(items) > len(placed_items) > 0:  # the comma at the end moves behind what is added
+    if len(items) > len(placed_items) > 0:  # a comma at the old end moves to the new end
         last_placed = len(placed_items) - 1
         items[last_placed] = items[last_placed].with_changes(comma=cst.MaybeSentinel.DEFAULT)
     return [*items[:-1], items[-1].with_changes(comma=old_items[-1].comma)]
 
 
 def entries_of(node: cst.Dict) -> dict[str, cst.DictElement]:
-    """Returns the entries of a dict by key, without those whose key is no literal string."""
+    """Returns the entries of a dict whose keys are literal strings, as key -> entry."""
     return {
         str(element.key.evaluated_value): element
         for element in node.elements
@@ -137,5 +140,5 @@ def entries_of(node: cst.Dict) -> dict[str, cst.DictElement]:
 
 
 def with_quotes_of(quoted: cst.SimpleString, text: str) -> cst.SimpleString:
-    """Returns a text as a string literal, with the quotes of another literal."""
+    """Returns `text` as a string literal with the same quotes as the literal `quoted`."""
     return cst.SimpleString(f"{quoted.quote}{text}{quoted.quote}")

@@ -19,11 +19,11 @@ from libcst.metadata import (
 
 from tf_lamb.adopt.sources import SOURCE_BY_NAME
 
-# Only imports of these optimizers and modules are removed, once nothing in the script refers to
-# them.
+# Only imports of these modules and optimizers are removed, and only if the rewritten script no
+# longer uses them.
 _REMOVABLE_IMPORTS = ("tensorflow_addons", "official.modeling", *SOURCE_BY_NAME)
 
-# The module that the new code takes our class from -> the Keras that this class is for.
+# Module of this package that the rewritten script uses -> the Keras for which it has optimizers.
 KERAS_BY_MODULE = {
     "tf_lamb": "tensorflow.keras", "tf_lamb.keras": "keras", "tf_lamb.tf_keras": "tf_keras",
 }  # fmt: skip
@@ -31,13 +31,13 @@ KERAS_BY_MODULE = {
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """Says what became of one place of a script.
+    """Says what was rewritten in one line of a script, or why it was not.
 
     Attributes:
-        line: The line, from 1.
-        text: What was rewritten, or why it was left.
-        details: What our optimizer computes differently, a sentence each.
-        is_left: Whether the place stays as it is.
+        line: The number of the line, from 1.
+        text: What was rewritten, or why it was not.
+        details: Sentences on what this package's optimizer computes differently.
+        is_left: Whether the place was not rewritten.
     """
 
     line: int
@@ -55,7 +55,8 @@ class Script:
     Args:
         wrapper: The parsed script.
         code: The script as text.
-        same_steps: Whether to add arguments with which our optimizers make the same updates.
+        same_steps: Whether to add arguments with which this package's optimizers make the same
+            updates as the old ones.
 
     Attributes:
         replacements: Node -> a function that takes this node, after its children were rewritten,
@@ -63,8 +64,9 @@ class Script:
         replaced_references: The nodes that refer to another package's optimizer and are replaced.
         nodes_needing_import: The nodes whose new code needs `import tf_lamb`: those of
             `replaced_references`, and the Model Garden configs.
-        notes: What became of each place.
-        needs_registration: Whether the script has to register our optimizers in the Model Garden.
+        notes: The notes on what was rewritten and what was not.
+        needs_registration: Whether the script has to register this package's optimizers in Model
+            Garden.
     """
 
     def __init__(self, wrapper: MetadataWrapper, code: str, same_steps: bool):
@@ -81,11 +83,14 @@ class Script:
         self.needs_registration = False
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Returns the full name that a node refers to by an import, or ""."""
+        """Returns the full name of what a node refers to, such as "keras.optimizers.Lamb".
+
+        Returns "" if the script has not imported it, or if the name is ambiguous.
+        """
         qualified = self.qualified_names.get(node, ())
         qualified = (
             qualified() if callable(qualified) else qualified
-        )  # libcst looks some up only on request
+        )  # for some nodes libcst has a function
         names = {
             candidate.name
             for candidate in qualified
@@ -102,9 +107,10 @@ class Script:
 
         Args:
             node: The node, whose first line the note names.
-            text: What was rewritten, or why it was left.
-            details: What our optimizer computes differently, a sentence each. Defaults to ().
-            is_left: Whether the node stays as it is. Defaults to False.
+            text: What was rewritten, or why it was not.
+            details: Sentences on what this package's optimizer computes differently. Defaults to
+                ().
+            is_left: Whether the node was not rewritten. Defaults to False.
         """
         self.notes.append(Note(self.positions[node].start.line, text, tuple(details), is_left))
 
@@ -119,7 +125,7 @@ class Script:
 
     @functools.cached_property
     def _assignments(self) -> list[ImportAssignment]:
-        """The names that imports of the script bind."""
+        """The names that the imports of the script define."""
         return [
             assignment
             for scope in {scope for scope in self.scopes.values() if scope}
@@ -128,7 +134,11 @@ class Script:
         ]
 
     def is_unused(self, alias: cst.ImportAlias) -> bool:
-        """Returns whether the rewritten script no longer uses an import of optimizers."""
+        """Returns whether an import can be removed, because the rewritten script does not use it.
+
+        Only the imports in `_REMOVABLE_IMPORTS` can be removed, and none if the script has
+        `__all__`, which may export them.
+        """
         assignments = [
             assignment
             for assignment in self._assignments
@@ -157,15 +167,18 @@ class Script:
             node = self.parents.get(node)
 
     def is_in_f_string(self, node: cst.CSTNode) -> bool:
-        """Returns whether a node is part of an f-string, whose quotes new code may not contain."""
+        """Returns whether a node is part of an f-string.
+
+        New code there could contain the quotes of the f-string, which is a syntax error.
+        """
         return any(isinstance(ancestor, cst.FormattedString) for ancestor in self._ancestors(node))
 
     def module_for(self, name: str) -> str:
-        """Returns the module to take our class from, such as "tf_lamb.keras".
+        """Returns the module of this package to import an optimizer from, such as "tf_lamb.keras".
 
         Args:
-            name: The full name of the optimizer that it replaces. If that does not tell the Keras,
-                the imports of the script do.
+            name: The full name of the optimizer to replace. The module is for the Keras of this
+                name, or else for the Keras that the script imports.
         """
         if name.startswith("keras."):
             return "tf_lamb.keras"
@@ -180,7 +193,7 @@ class Script:
 
     @functools.cached_property
     def keras_names(self) -> dict[str, str]:
-        """Full name of each Keras that the script uses -> its name there, such as "tf.keras"."""
+        """Full name of each Keras that the script uses -> its name in the script, as "tf.keras"."""
         code_by_keras: dict[str, str] = {}
         for node in matchers.findall(self.module, matchers.Attribute() | matchers.Name()):
             if (name := self.full_name(node)) in ("keras", "tf_keras", "tensorflow.keras"):
@@ -188,13 +201,13 @@ class Script:
         return code_by_keras
 
     def import_position(self) -> tuple[int, cst.SimpleStatementLine | None]:
-        """Returns where `import tf_lamb` belongs.
+        """Returns where to insert `import tf_lamb`.
 
         Returns:
-            The index of the statement of the module that it goes before, and the import that it
-            follows: the first one that binds a replaced optimizer. Where no statement of the module
-            is such an import, the index is that of the first statement after the docstring and
-            `__future__`, and the import is None.
+            The index of the statement of the module to insert it before, and the import that stands
+            before this place: the first import of an optimizer that is replaced. If no statement of
+            the module imports such an optimizer, the place is after the docstring and the imports
+            from `__future__`, and the import is None.
         """
         body = self.module.body
         first_code = int(self.module.get_docstring() is not None)
@@ -209,7 +222,7 @@ class Script:
         return first_code, None
 
     def has_our_import_before(self, index: int) -> bool:
-        """Returns whether a line of the module before a place is `import tf_lamb`."""
+        """Returns whether one of the first `index` statements of the module is `import tf_lamb`."""
         return any(
             isinstance(statement, cst.Import)
             and any(
@@ -221,7 +234,7 @@ class Script:
         )
 
     def _binds_replaced_name(self, statement):
-        """Returns whether code that is replaced refers to a name that an import binds."""
+        """Returns whether an import defines a name that replaced code refers to."""
         return any(
             node in self.nodes_needing_import
             for assignment in self._assignments
@@ -232,7 +245,7 @@ class Script:
 
 
 def is_import(statement) -> bool:
-    """Returns whether a statement imports names, and is not `from module import *`."""
+    """Returns whether a statement is an import, other than `from module import *`."""
     return isinstance(statement, (cst.Import, cst.ImportFrom)) and bool(aliases_of(statement))
 
 
@@ -252,5 +265,5 @@ def aliases_of(statement) -> tuple:
 
 
 def _bound_name(alias: cst.ImportAlias) -> str:
-    """Returns the name that an import binds."""
+    """Returns the name that an import defines in the script, which is its alias if it has one."""
     return alias.evaluated_alias or alias.evaluated_name

@@ -1,4 +1,4 @@
-"""Makes the replacements that `finder.py` planned in a script, and adapts its imports."""
+"""Makes the replacements in a script that `finder.py` has planned, and changes its imports."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from tf_lamb.adopt.reading import Script, aliases_of, is_import
 
 
 class Rewriter(cst.CSTTransformer):
-    """Replaces nodes and imports, and adds the statements that the new calls need.
+    """Replaces nodes of a script, removes unused imports, and adds statements for the new calls.
 
     Args:
-        script: The script, with its replacements.
+        script: The script, with the planned replacements.
     """
 
     def __init__(self, script: Script):
@@ -25,7 +25,7 @@ class Rewriter(cst.CSTTransformer):
         return updated_node
 
     def leave_SimpleStatementLine(self, original_node, updated_node):
-        """Takes imports out that nothing refers to any longer."""
+        """Removes imports of optimizers that the rewritten script no longer uses."""
         if len(original_node.body) != 1 or not is_import(statement := original_node.body[0]):
             return updated_node
         still_used = [alias for alias in aliases_of(statement) if not self._script.is_unused(alias)]
@@ -37,7 +37,7 @@ class Rewriter(cst.CSTTransformer):
         return updated_node.with_changes(body=[statement.with_changes(names=still_used)])
 
     def leave_Module(self, original_node, updated_node):
-        """Adds `import tf_lamb` where it is missing, and `register()` where a config needs it."""
+        """Adds `import tf_lamb` if it is missing, and `register()` if a config needs that call."""
         script = self._script
         old_statements, new_statements = original_node.body, list(updated_node.body)
         index, replaced_import = script.import_position()
@@ -49,7 +49,7 @@ class Rewriter(cst.CSTTransformer):
             and replaced_import is not None
             and _is_removed_import(script, replaced_import)
         ):
-            # The new import takes over the comments of the one that it replaces.
+            # The new import gets the comments of the import that it replaces.
             added_statements[0] = added_statements[0].with_changes(
                 leading_lines=replaced_import.leading_lines,
                 trailing_whitespace=replaced_import.trailing_whitespace,
@@ -63,7 +63,7 @@ class Rewriter(cst.CSTTransformer):
 
 
 def _is_removed_import(script: Script, line) -> bool:
-    """Returns whether a statement of the module is an import that is removed as a whole."""
+    """Returns whether a statement of the module is an import of which every name is removed."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     aliases = aliases_of(line.body[0]) if is_import(line.body[0]) else ()

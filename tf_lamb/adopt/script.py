@@ -12,8 +12,8 @@ from tf_lamb.adopt.finder import Finder
 from tf_lamb.adopt.reading import Note, Script
 from tf_lamb.adopt.rewriter import Rewriter
 
-# A name or a text below is taken for another package's optimizer only in a script that imports one
-# of these packages.
+# The names and the texts in the two sets below are taken for another package's optimizer only if
+# the script imports one of these packages.
 _PACKAGES = {
     "keras",
     "official",
@@ -32,7 +32,7 @@ class Adopted:
 
     Attributes:
         code: The new script.
-        notes: What became of each place, in the order of the script.
+        notes: Notes on what was rewritten and what was not, in the order of the lines.
     """
 
     code: str
@@ -40,12 +40,12 @@ class Adopted:
 
 
 def adopt(code: str, same_steps: bool = False) -> Adopted:
-    """Rewrites a script that uses another package's LAMB, LARS or Muon, so that it uses ours.
+    """Rewrites a script that uses another package's LAMB, LARS or Muon, so that it uses tf_lamb's.
 
     Args:
         code: The script.
         same_steps: Whether to add the arguments with which the updates stay the same. Defaults to
-            False: arguments have this package's defaults, and notes say what changes.
+            False: arguments get this package's defaults, and notes say what that changes.
 
     Returns:
         The new script, with notes.
@@ -83,7 +83,7 @@ def _literal_text(literal: str) -> str:
 
 
 def _mention_notes(script: Script, new_code: str) -> list[Note]:
-    """Returns notes on the lines that name another package's optimizer and have no note yet."""
+    """Returns notes on unchanged lines that name another package's optimizer and have no note."""
     if not script.imported_packages & _PACKAGES:
         return []
     noted = {note.line for note in script.notes}

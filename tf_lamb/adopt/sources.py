@@ -9,7 +9,7 @@ from tf_lamb.api.optimizers.lamb import LAMB
 from tf_lamb.api.optimizers.lars import LARS
 from tf_lamb.api.optimizers.muon import Muon
 
-CLASSES = {"LAMB": LAMB, "LARS": LARS, "Muon": Muon}  # ours, which replace those of other packages
+CLASSES = {"LAMB": LAMB, "LARS": LARS, "Muon": Muon}  # this package's classes
 
 _ADAM_DEFAULTS = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999}
 _EXCLUSIONS = {"exclude_from_weight_decay": None, "exclude_from_layer_adaptation": None}
@@ -22,15 +22,16 @@ _KERAS_DEFAULTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Describes an optimizer of another package: how a script imports it, and with which arguments.
+    """Describes an optimizer of another package: its full names, its arguments and its differences.
 
     Attributes:
-        peer: Our names for its slots and arguments, which `migrate` uses, too.
-        names: Where a script may import it from.
+        peer: The description of the same optimizer for migrating checkpoints. It has this package's
+            names for its arguments.
+        names: The full names by which a script may import the optimizer.
         defaults: Its arguments with their defaults, in the order of its constructor.
-        warnings: Text -> a sentence on what differs besides the arguments. A call gets this note if
-            the text is in the names of its arguments or, for optimizers of Keras, in the script; ""
-            stands for every call.
+        warnings: Text -> a sentence on another difference from this package's optimizer. The
+            sentence is a note on a call if the text is in the names of the call's arguments. For an
+            optimizer of Keras, the text may also be anywhere in the script. "" is for every call.
     """
 
     peer: peers.Peer
@@ -40,12 +41,12 @@ class Source:
 
     @property
     def cls(self) -> type:
-        """The framework-independent base class in `tf_lamb.api` of the class that replaces it."""
+        """The class of this package that replaces the optimizer; each framework has a subclass."""
         return CLASSES[self.peer.family]
 
     @property
     def is_keras_own(self) -> bool:
-        """Whether it is one of Keras 3's own optimizers."""
+        """Whether the optimizer is one of Keras 3."""
         return "use_ema" in self.defaults
 
 
@@ -123,7 +124,7 @@ SOURCES = (
 )  # fmt: skip
 
 SOURCE_BY_NAME = {name: source for source in SOURCES for name in source.names}
-# The types of the Model Garden's configs -> the optimizer that each makes.
+# Type of an optimizer in a Model Garden config -> the optimizer.
 SOURCE_BY_TYPE = {
     "lamb": SOURCE_BY_NAME[f"{_GARDEN_MODULES[0]}.lamb.LAMB"],
     "lars": SOURCE_BY_NAME[f"{_GARDEN_MODULES[0]}.lars.LARS"],
