@@ -1,12 +1,12 @@
 """Lets the experiments of Model Garden train with the optimizers of this package.
 
-Importing `tf_lamb.model_garden` registers nothing with Model Garden. This call does:
+Importing `tf_lamb.model_garden` changes nothing in Model Garden. To register the optimizers, call:
 
     import tf_lamb.model_garden
     tf_lamb.model_garden.register()
 
-`python -m tf_lamb.model_garden.train` makes that call. Model Garden's own main programs make it if
-they get the flag `--gin_params='import tf_lamb.model_garden.registered'`.
+`python -m tf_lamb.model_garden.train` calls `register` itself. Model Garden's own main programs
+call it if they get the flag `--gin_params='import tf_lamb.model_garden.registered'`.
 """
 
 from tf_lamb.model_garden.common.errors import require
@@ -16,8 +16,9 @@ def register() -> None:
     """Registers this package's optimizers, schedules, tasks and experiments with Model Garden.
 
     Model Garden's main programs then also train with this package's trainer and runner. The runner
-    acts on those settings of an optimizer that do not change its updates: it reports divergence,
-    trust ratios and the noise scale, and ends a run of AdaScale after its `base_steps`.
+    handles the settings of an optimizer that act outside of its updates. It reports divergence,
+    trust ratios and the noise scale, and it ends training with AdaScale when AdaScale's progress
+    has reached the setting `base_steps`.
 
     The function may be called any number of times.
 
@@ -37,12 +38,12 @@ def register() -> None:
 def register_optimizer(key: str, optimizer: type) -> None:
     """Registers an optimizer class of yours, so that every experiment can choose it by name.
 
-    Call the function in a module, here `my_rules.py`:
+    Call the function in a module of yours, such as `my_rules.py`:
 
         LayerwiseLion = tf_lamb.tf_keras.optimizer_of(layerwise_lion)
         tf_lamb.model_garden.register_optimizer("layerwise_lion", LayerwiseLion)
 
-    The command then imports that module:
+    Then let the training command import that module:
 
         python -m tf_lamb.model_garden.train --gin_params='import my_rules' \\
           --params_override=trainer.optimizer_config.optimizer.type=layerwise_lion ...
@@ -56,8 +57,8 @@ def register_optimizer(key: str, optimizer: type) -> None:
     Raises:
         ModuleNotFoundError: if Model Garden is not installed.
         TypeError: if `optimizer` is not such a class.
-        ValueError: if the key belongs to a class of another name, or to one of Model Garden's own
-            optimizers.
+        ValueError: if an optimizer class of another name, or one of Model Garden's own optimizers,
+            is already registered under `key`.
     """
     require()
     from tf_lamb.model_garden.experiments import optimizers

@@ -2,10 +2,10 @@
 
     python -m tf_lamb.model_garden.export --model_dir=/tmp/bert_small --export_dir=/tmp/served
 
-The model is built as the files in the folder of the run describe it. Its weights come from the last
-complete checkpoint, or from the checkpoint that `--checkpoint` names by its own path or by its
-folder. The SavedModel is for inference only: it has no optimizer and no dropout, and its batch
-normalization uses the moving averages of training.
+The model is built from the settings in the params.yaml of the run. Its weights come from the last
+complete checkpoint, or from `--checkpoint`, which is the path of a checkpoint or of its folder. The
+SavedModel is for inference only: it has no optimizer and no dropout, and its batch normalization
+uses the moving averages of training.
 
     model = tf.saved_model.load("/tmp/served")
     model.signatures["serving_default"](...)
@@ -14,9 +14,10 @@ The signature of an image classifier takes `inputs`, integers from 0 to 255 of t
 height, width, 3). It crops and scales the images as an evaluation does, and returns `logits` and
 `probs`. With `--input_type=image_bytes` it takes the bytes of JPEGs or PNGs.
 
-The signature of a BERT takes `input_word_ids`, `input_mask` and `input_type_ids`, and after
-pretraining also `masked_lm_positions`, as the training records hold them. It returns what Model
-Garden's own export of the task returns; after pretraining, the output of the next-sentence head.
+The signature of a BERT takes `input_word_ids`, `input_mask` and `input_type_ids`, in the format of
+the training records. For a model from pretraining it also takes `masked_lm_positions`. It returns
+the same outputs as Model Garden's own export of the task. For a model from pretraining that is the
+output of the next-sentence head.
 """
 
 import os
@@ -32,7 +33,7 @@ _OF_PICTURES = ("image_tensor", "image_bytes", "tf_example")
 
 
 def define_flags() -> None:
-    """Defines the flags of this command, none of them required yet."""
+    """Defines the flags of this command, without marking any as required."""
     flags.DEFINE_string("model_dir", None, "The --model_dir of a run.")
     flags.DEFINE_string("export_dir", None, "A folder for the SavedModel; not overwritten.")
     flags.DEFINE_string("checkpoint", None, "A checkpoint or its folder; or the last of the run.")
@@ -84,13 +85,14 @@ def weights_of(params, model_dir: str, checkpoint: str | None = None) -> str:
     """Returns the path of the checkpoint to export.
 
     Args:
-        params: The experiment.
+        params: The experiment's `ExperimentConfig`.
         model_dir: The folder of the run.
         checkpoint: A checkpoint or its folder. Defaults to None: the last complete one of the run.
 
     Raises:
-        UserError: if there is no checkpoint, or if the run evaluated moving averages of the weights
-            (`ema`) and the checkpoint is not a best one: only best ones hold those averages.
+        UserError: if there is no checkpoint. Also if the run evaluated moving averages of the
+            weights (`ema`) and the checkpoint is not the one with the best result, which is in the
+            folder `trainer.best_checkpoint_export_subdir`: only that one holds the averages.
     """
     from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
@@ -117,7 +119,7 @@ def export(params, checkpoint: str, export_dir: str, input_type: str = "image_te
     """Exports the model of an experiment, with the weights of a checkpoint.
 
     Args:
-        params: The experiment.
+        params: The experiment's `ExperimentConfig`.
         checkpoint: The path of the checkpoint, without a suffix such as `.index`.
         export_dir: The folder to create for the SavedModel.
         input_type: The input of an image classifier, as Model Garden's `export_saved_model` names
@@ -167,7 +169,7 @@ def _of_text(params, task):
             "its model"
         )
     settings = export_class.Params()
-    if hasattr(settings, "inputs_only"):  # True would derive the mask from the tokens
+    if hasattr(settings, "inputs_only"):  # True would export no input for the mask
         settings.inputs_only = False
     head, model_settings = getattr(settings, "cls_head_name", None), params.task.model.as_dict()
     names = [entry["name"] for entry in model_settings.get("cls_heads") or ()]
@@ -205,7 +207,7 @@ def _run(_) -> None:
 
 
 def main() -> None:
-    """Defines the flags and runs."""
+    """Defines the flags and runs the command."""
     begin("export")
     define_flags()
     flags.mark_flags_as_required(["model_dir", "export_dir"])

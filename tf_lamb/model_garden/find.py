@@ -4,21 +4,22 @@
         --config_file=bert_small_cpu.yaml --noise_scale=1000 --step_seconds=16:0.05,64:0.12 \\
         --write_config=found.yaml
 
-The tuned baseline is the experiment as its settings are: its global batch size and its
-`trainer.train_steps`. The command needs two measurements, from runs that you have made:
+The baseline is the experiment with its own global batch size and `trainer.train_steps`, for which
+its learning rate should be tuned. The command needs two measurements, from runs that you have made:
 
 *   How the steps change with the batch size. Either `--runs=64:4800,1024:300`, pairs of a batch
     size and the steps that it takes to the same loss, at two batch sizes or more. Or
-    `--noise_scale=1000`, the gradient noise scale in examples, as a run with
-    `measure_noise.enabled=true` reports it last.
+    `--noise_scale=1000`, the gradient noise scale in examples. Take the last value that a run with
+    `measure_noise.enabled=true` reports.
 *   The seconds of a step on one device. `--step_seconds=16:0.05,64:0.12` holds pairs of a
     micro-batch size and the seconds of a step with it, at two sizes or more. A short `train`
     without accumulation shows the examples per second; the seconds of a step are the micro-batch
-    size divided by that number. The network between devices is not counted.
+    size divided by that number. Communication between devices is not included.
 
-The command prints a table of batch sizes, the one to take, and the `train` command for it, which
-sets the steps of the table and `--recipe=transfer`. `--write_config` writes the whole experiment at
-that batch size as a YAML file. The file begins with a comment: the command that trains with it.
+The command prints a table of batch sizes, the batch size to take, and a `train` command for that
+size, with the number of steps in the table and with `--recipe=transfer`. `--write_config` writes
+the whole experiment at that batch size as a YAML file, whose first comment is the command that
+trains with the file.
 """
 
 import math
@@ -36,7 +37,7 @@ from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 from tf_lamb.model_garden.train_stages import Stage
 
-# Flags of `train` that have no effect here, because nothing is trained.
+# Flags of the command `train` that this command refuses, because it trains nothing.
 _OF_TRAINING = ("mode", "model_dir", "seed", "tpu", "tf_data_service")
 
 
@@ -95,7 +96,7 @@ def check_flags(args) -> None:
 
 
 def _pairs(args, name: str) -> list[tuple[int, float]]:
-    """Returns the pairs in a flag such as --runs=64:4800,1024:300."""
+    """Returns the pairs in a flag such as --runs=64:4800,1024:300; raises `UserError` if wrong."""
     texts = getattr(args, name)
     try:
         return [(int(size), float(value)) for size, value in (text.split(":") for text in texts)]
@@ -105,7 +106,7 @@ def _pairs(args, name: str) -> list[tuple[int, float]]:
 
 
 def _integers(args, name: str) -> list[int]:
-    """Returns the integers in a flag such as --devices=1,8."""
+    """Returns the integers in a flag such as --devices=1,8; raises `UserError` for other text."""
     try:
         return [int(text) for text in getattr(args, name)]
     except ValueError:
@@ -114,10 +115,10 @@ def _integers(args, name: str) -> list[int]:
 
 
 def _steps(args, baseline, train_steps) -> steps.StepCurve:
-    """Returns the number of steps as a curve over the batch size.
+    """Returns the number of steps to the same loss, as a function of the batch size.
 
-    The curve is fitted to `--runs`. With `--noise_scale` it is the curve of that noise scale
-    through `train_steps` at the batch size `baseline`.
+    The function is fitted to `--runs`. With `--noise_scale` it follows from that noise scale, and
+    from `train_steps` steps at the batch size `baseline`.
     """
     with named("--runs" if args.runs else "--noise_scale"):
         if args.runs:
@@ -126,7 +127,11 @@ def _steps(args, baseline, train_steps) -> steps.StepCurve:
 
 
 def _seconds(args) -> tuple[costs.StepTime, int]:
-    """Returns the fit to `--step_seconds`, and the largest micro-batch in it."""
+    """Returns the `StepTime` fitted to `--step_seconds`, and the largest micro-batch in that flag.
+
+    A `StepTime` gives the seconds of a step at any micro-batch size. Raises `UserError` if the flag
+    is missing or wrong.
+    """
     if not (pairs := _pairs(args, "step_seconds")):
         raise UserError(
             "--step_seconds is missing. Write the seconds of a step at two micro-batches or more, "
@@ -141,7 +146,7 @@ def ask(params, args) -> costs.Answer:
     """Plans how long training takes at each batch size, and what it costs.
 
     Args:
-        params: The experiment, the tuned baseline.
+        params: The `ExperimentConfig` of the baseline, the tuned experiment.
         args: The flags, which `check_flags` has checked.
 
     Returns:
@@ -149,7 +154,7 @@ def ask(params, args) -> costs.Answer:
 
     Raises:
         UserError: if the experiment cannot be trained, if no rule of this package scales it to
-            another batch size, or if no plan is possible.
+            another batch size, or if the batch sizes do not fit the devices.
     """
     from tf_lamb.model_garden.checks import data, experiment
     from tf_lamb.model_garden.common import batches
@@ -208,16 +213,16 @@ def _check(params) -> None:
 
 
 def found_at(params, row, args) -> tuple[Stage, Any]:
-    """Makes the flags of `train` and the experiment for one row of the table.
+    """Returns the flags of `train`, and the experiment, for one row of the table of batch sizes.
 
     Args:
-        params: The experiment, the tuned baseline.
+        params: The `ExperimentConfig` of the baseline, the tuned experiment.
         row: A row of the table: its batch size, steps, devices and accumulation.
         args: The parsed flags of this command.
 
     Returns:
-        The flags with which `train` trains at that batch size, and the experiment that they
-        describe.
+        The flags with which `train` trains at that batch size, and the `ExperimentConfig` that
+        they describe.
 
     Raises:
         UserError: if `train` would refuse the experiment.
@@ -233,7 +238,8 @@ def found_at(params, row, args) -> tuple[Stage, Any]:
     if row.accumulation != batches.micro_batches(params):
         overrides[f"{optimizer}.gradient_accumulation_steps"] = row.accumulation
     if experiment.measures(params) and row.devices == row.accumulation == 1:
-        # The noise is measured by comparing parts of a batch, and here there is one part only.
+        # The noise is measured by comparing the gradients of parts of a batch. Here the batch has
+        # one part only.
         overrides[f"{optimizer}.measure_noise.enabled"] = False
     if batches.replicas(params) not in (None, row.devices):
         overrides["runtime"] = {"distribution_strategy": "mirrored", "num_gpus": row.devices}
@@ -271,7 +277,7 @@ def write_config(path: str, found: Stage, params) -> str:
     Args:
         path: The file to write, which must not exist.
         found: The flags of `train` for the batch that was found.
-        params: The experiment at that batch.
+        params: The `ExperimentConfig` for that batch.
 
     Returns:
         The command.
@@ -286,7 +292,7 @@ def write_config(path: str, found: Stage, params) -> str:
 
 
 def run() -> None:
-    """Plans the batches that the flags name; prints the table and the command that trains."""
+    """Prints the table of batch sizes for the flags, and the `train` command for the fastest."""
     args = flags.FLAGS
     with one_line("find"):
         check_flags(args)
@@ -305,13 +311,13 @@ def run() -> None:
 
 
 def _run(_) -> None:
-    """Runs the command with its console."""
+    """Runs the command; `Console` sends the output of TensorFlow to a log."""
     with Console():
         run()
 
 
 def main() -> None:
-    """Defines the flags and runs."""
+    """Defines the flags and runs the command."""
     begin("find")
     define_flags()
     flags.mark_flag_as_required("experiment")

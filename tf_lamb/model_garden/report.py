@@ -14,7 +14,7 @@ from tf_lamb.model_garden.common.errors import begin, one_line
 
 
 def _run(_) -> None:
-    """Prints the report of the folder, or one line if there is no such run."""
+    """Prints the report of the run in `--model_dir`; without a run there, exits with one line."""
     with Console(), one_line("report", FileNotFoundError):
         from tf_lamb.model_garden.folders.report import report
 
@@ -22,7 +22,7 @@ def _run(_) -> None:
 
 
 def main() -> None:
-    """Defines the flag and runs."""
+    """Defines the flag `--model_dir` and runs the command."""
     begin("report")
     flags.DEFINE_string("model_dir", None, "The --model_dir of a run.")
     flags.mark_flag_as_required("model_dir")

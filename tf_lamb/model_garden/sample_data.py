@@ -86,8 +86,8 @@ def write(
         (folder / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
         for part, documents in parts.items():
             facts[f"{part}_examples"], mask_counts = _write_part(folder, part, documents, settings)
-        # `mask_counts` is now that of validation. The share is the accuracy of a model that always
-        # predicts the commonest masked token.
+        # `mask_counts` now belongs to the validation part, the last one. The share of the commonest
+        # masked token is the accuracy of a model that always predicts this token.
         token, count = mask_counts.most_common(1)[0]
         facts["validation_commonest_masked_token"] = vocab[token]
         facts["validation_commonest_masked_share"] = count / sum(mask_counts.values())
@@ -106,7 +106,9 @@ def _write_part(partial, part, documents, settings):
     """
     import tensorflow as tf
     import tqdm
-    from official.nlp.data import create_pretraining_data as garden  # it defines absl flags
+
+    # This module is imported only here, because its import defines absl flags.
+    from official.nlp.data import create_pretraining_data as garden
 
     (partial / "text").write_text("\n\n".join(map("\n".join, documents)), encoding="utf-8")
     tokenizer = garden.tokenization.FullTokenizer(f"{partial}/vocab.txt", settings["do_lower_case"])
@@ -114,7 +116,7 @@ def _write_part(partial, part, documents, settings):
     instances = garden.create_training_instances(
         [f"{partial}/text"], tokenizer, garden.get_processor_text_fn(False, False), seq_length,
         settings["dupe_factor"], rng=random.Random(settings["seed"]), max_predictions_per_seq=most,
-        short_seq_prob=0.1, masked_lm_prob=0.15,  # as for BERT
+        short_seq_prob=0.1, masked_lm_prob=0.15,  # as in BERT's training
     )  # fmt: skip
     if not instances:
         raise ValueError(
@@ -126,7 +128,8 @@ def _write_part(partial, part, documents, settings):
         [f"{partial}/draft"], gzip_compress=False, use_v2_feature_names=True,
     )  # fmt: skip
     mask_counts: collections.Counter[int] = collections.Counter()
-    # Model Garden serializes the features of an example in an order that differs between processes.
+    # Each example is serialized again, deterministically, because Model Garden serializes its
+    # features in an order that differs between processes.
     with tf.io.TFRecordWriter(f"{partial}/{part}.tfrecord") as writer:
         for record in tf.data.TFRecordDataset(f"{partial}/draft").as_numpy_iterator():
             example = tf.train.Example.FromString(record)
@@ -140,7 +143,7 @@ def _write_part(partial, part, documents, settings):
 
 
 def _read_text(path, what):
-    """Returns the UTF-8 text of a file; `what` names the file at the beginning of an error."""
+    """Returns the UTF-8 text of a file; an error begins with `what`, such as "vocab_file"."""
     try:
         return pathlib.Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -156,7 +159,7 @@ def read_vocab(path):
         FileNotFoundError: if there is no such file.
         ValueError: if it is not UTF-8 text, or lacks a special token.
     """
-    # As Model Garden's load_vocab reads it: one token per line, and the line number is its id.
+    # Like Model Garden's `load_vocab`: one token per line, whose id is the number of its line.
     vocab = [line.strip() for line in _read_text(path, "vocab_file").rstrip().split("\n")]
     missing = ", ".join(token for token in SPECIAL_TOKENS if token not in vocab)
     if missing:
@@ -213,9 +216,10 @@ def _sentences(text):
 
 
 def train_validation_split(sources, fraction):
-    """Splits the documents: numbers 0, 1/fraction, 2/fraction, ... are for validation.
+    """Splits the documents into a part for training and an evenly spread part for validation.
 
-    If this leaves none for training, the last document is for training.
+    With the documents numbered from 0, those with the numbers 0, 1/fraction, 2/fraction, ...,
+    rounded down, are for validation. If none is left for training, the last one is for training.
 
     Args:
         sources: A dict, source -> documents, as `read_sources` returns it.
@@ -245,11 +249,11 @@ def train_validation_split(sources, fraction):
 
 
 def learn_vocab(documents, vocab_size, do_lower_case):
-    """Learns a WordPiece vocabulary, the same one in every process.
+    """Learns a WordPiece vocabulary, which is the same in every process.
 
-    The trainer of `tokenizers` numbers the characters in an order that differs between processes,
-    and breaks ties by these numbers. It numbers special tokens before the characters, in the order
-    in which they are passed. Therefore the characters inside words are passed as special tokens.
+    The package `tokenizers` numbers the characters in an order that differs between processes, and
+    breaks ties by these numbers. But it numbers special tokens first, in the order in which they
+    are passed. Therefore the characters inside words are passed as special tokens.
 
     Args:
         documents: The documents, as lists of sentences.
@@ -273,7 +277,7 @@ def learn_vocab(documents, vocab_size, do_lower_case):
         collections.Counter("".join(words)),
         {char for word in words for char in word[1:]},
     )
-    # 1,000 characters are also the trainer's default limit.
+    # 1,000 characters are also the default limit of `tokenizers`.
     alphabet = sorted(counts, key=lambda char: (-counts[char], char))[:1000]
     numbered_tokens = [*SPECIAL_TOKENS, *(f"##{char}" for char in alphabet if char in inner)]
     learner.train_from_iterator(

@@ -20,7 +20,7 @@ def write(output_dir):
     """Writes `train.tfrecord`, `validation.tfrecord` and, last, `data.json`.
 
     The files are always the same, byte for byte. If the folder already has them, nothing is
-    written. The command shows the text of `output_dir` below as the help of its flag.
+    written. The command's help shows the description of `output_dir` below.
 
     Args:
         output_dir: local folder to write to, made if missing.
@@ -45,7 +45,7 @@ def write(output_dir):
         pictures, digits.target, test_size=SPLIT["validation_fraction"],
         random_state=SPLIT["seed"], stratify=digits.target,
     )  # fmt: skip
-    # The share is the accuracy of a model that always predicts the commonest class.
+    # The share of the commonest class is the accuracy of a model that always predicts this class.
     label, count = collections.Counter(map(int, labels)).most_common(1)[0]
     facts = {
         **settings, "num_classes": len(digits.target_names),
@@ -66,8 +66,8 @@ def _write_part(partial, part, pictures, labels):
 
     def encode(picture):
         picture = tf.cast(tf.round(tf.image.resize(picture, (SIZE, SIZE))), tf.uint8)
-        # Color at half the resolution (chroma downsampling) would lose more than a quality of 100
-        # suggests.
+        # By default `encode_jpeg` stores color at half the resolution (chroma downsampling), which
+        # loses information even at a quality of 100.
         picture = tf.image.grayscale_to_rgb(picture)
         return tf.io.encode_jpeg(picture, quality=100, chroma_downsampling=False)
 

@@ -1,8 +1,8 @@
 """Extends two tasks of Model Garden for large batches.
 
-The masked-LM task scales the loss in float16, and a resumed run continues with the next batch of
-its data. The image classification task has batch normalization over groups of examples (ghost batch
-normalization).
+The masked-LM task gets loss scaling in float16, and can continue with the next batch of its data
+when a run resumes. The image classification task gets batch normalization over groups of examples
+(ghost batch normalization).
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ class PretrainDataConfig(pretrain_dataloader.BertPretrainDataConfig):
 
     Attributes:
         resume_in_order: Whether a run that resumes from a checkpoint continues with the batch after
-            the last one before the checkpoint, rather than with the first. Needs `seed`, and the
+            the last one before the checkpoint, and not with the first batch. Needs `seed`, and the
             same `global_batch_size` and number of replicas as before. The earlier batches are read
-            and thrown away: half a second for a thousand small ones, but much time late in a long
-            run. Defaults to False.
-        begin_example: The number of examples on which earlier stages have trained. With
-            `resume_in_order` they are skipped. Defaults to 0.
+            and thrown away. That takes half a second for a thousand small batches, but much longer
+            if the run has taken many steps. Defaults to False.
+        begin_example: The number of examples on which earlier stages of training have trained. With
+            `resume_in_order` these examples are skipped. Defaults to 0.
     """
 
     resume_in_order: bool = False
@@ -51,8 +51,8 @@ class MaskedLMConfig(masked_lm.MaskedLMConfig):
             replicas and leaves float16 without loss scaling. Defaults to True.
         init_optimizer: Whether a run that starts from `init_checkpoint` also restores the optimizer
             from it: the slot variables and the number of steps, which bias correction needs. The
-            learning rate follows the same number, so set `warmup.tf_lamb.begin_step` to it.
-            Defaults to False.
+            learning-rate schedule would continue at that step, too. To start it anew, set
+            `warmup.tf_lamb.begin_step` to that number. Defaults to False.
         train_data: The training data, a `PretrainDataConfig`.
         validation_data: The validation data, a `PretrainDataConfig`.
     """
@@ -70,13 +70,13 @@ _of_our_data(pretrain_dataloader.BertPretrainDataLoader)
 
 
 def check_order(data) -> None:
-    """Checks that `resume_in_order` can be kept with this data config.
+    """Checks that a data config with `resume_in_order` gives its examples in a fixed order.
 
     Args:
         data: The config of the training data.
 
     Raises:
-        UserError: if the order of the data is not fixed.
+        UserError: if `resume_in_order` is set and the order of the examples is not fixed.
     """
     if not getattr(data, "resume_in_order", False):
         return
@@ -95,8 +95,8 @@ def check_order(data) -> None:
 def check_heads(task, evaluating: bool) -> None:
     """Checks the next-sentence labels of a masked-LM task.
 
-    If the data have them, the model needs a head for them. An evaluation has to use them if and
-    only if training does.
+    If the training data have these labels, the model needs a head for them. The validation data
+    must have the labels if and only if the training data do.
 
     Args:
         task: The config of the task; only a masked-LM config is checked.
@@ -107,8 +107,8 @@ def check_heads(task, evaluating: bool) -> None:
     """
     if not isinstance(task, masked_lm.MaskedLMConfig):
         return
-    # seam: tf-models-official 2.20.0. Its loss reads the output of the head `next_sentence` and of
-    # no other, and `train_data` alone decides which metrics an evaluation has.
+    # seam: relies on tf-models-official 2.20.0. Its loss reads only the output of the head named
+    # `next_sentence`, and the settings of `train_data` decide which metrics an evaluation has.
     setting = "use_next_sentence_label"
     labeled, parts = getattr(task.train_data, setting, False), ("train_data", "validation_data")
     if evaluating and getattr(task.validation_data, setting, labeled) != labeled:
@@ -128,22 +128,21 @@ def check_heads(task, evaluating: bool) -> None:
 
 @task_factory.register_task_cls(MaskedLMConfig)
 class MaskedLMTask(masked_lm.MaskedLMTask):
-    """Model Garden's masked-LM task, with another train step and with data that resume in order."""
+    """Model Garden's masked-LM task, with loss scaling in its train step, and `resume_in_order`."""
 
     def build_model(self, params=None):
-        """See base class; the heads also get their weights here, before the first step."""
+        """Builds the model as the base class does, and also creates the weights of its heads."""
         model = super().build_model(params)
-        # Model Garden would make the weights of the heads in the first step, where each replica
-        # runs in its own thread. The threads share Python's random numbers, so a seed would not
-        # determine the weights.
+        # Model Garden would create the weights of the heads in the first step, where each replica
+        # runs in a thread of its own. The threads share Python's random numbers, so a seed would
+        # not determine the weights.
         model(model.inputs)
         return model
 
     def initialize(self, model):
-        """Restores every weight of the model from a checkpoint of a trainer, or raises.
+        """Restores every weight of the model from `task.init_checkpoint`.
 
-        Without `init_checkpoint`, or with a checkpoint that no trainer has saved, does what the
-        base class does.
+        If it is not set, or was not saved by a Model Garden trainer, calls the base class.
 
         Args:
             model: The model.
@@ -157,7 +156,8 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         if not path or not any(name.startswith("model/") for name in names):
             super().initialize(model)
             return
-        # Model Garden would leave out the last layer of the next-sentence head.
+        # The base class is not used, because it does not restore the last layer of the head for the
+        # next sentence.
         checkpoint = tf.train.Checkpoint(model=model)
         missing, extra = checkpoints.gaps(path, checkpoint, model.variables)
         if missing:
@@ -171,7 +171,7 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         logging.info("Took over the weights of %s.", path)
 
     def build_inputs(self, params, input_context=None):
-        """Makes the dataset as the base class does; `resume_in_order` skips the earlier batches.
+        """Makes the dataset as the base class does; with `resume_in_order`, skips earlier batches.
 
         Args:
             params: The data config.
@@ -181,7 +181,7 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
             The dataset.
 
         Raises:
-            UserError: if `resume_in_order` cannot be kept.
+            UserError: if `resume_in_order` is set and the order of the examples is not fixed.
         """
         dataset = super().build_inputs(params, input_context)
         if not (params.is_training and getattr(params, "resume_in_order", False)):
@@ -191,8 +191,8 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         examples_seen = steps * self.task_config.train_data.global_batch_size + params.begin_example
         # One element of the dataset is the micro-batch of one replica. In `params`, the trainer has
         # set `global_batch_size` to the examples of a micro-batch over all replicas. In
-        # `task_config` it is still the number of examples of an update. An input pipeline takes
-        # an element for each of its replicas.
+        # `task_config`, `global_batch_size` is still the number of examples of an update. An input
+        # pipeline reads one element for each of its replicas.
         elements = examples_seen // params.global_batch_size
         if input_context is not None:
             elements *= input_context.num_replicas_in_sync // input_context.num_input_pipelines
@@ -201,7 +201,9 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         return dataset.skip(elements)
 
     def train_step(self, inputs, model, optimizer, metrics):
-        """See base class; scales the loss in float16, and averages gradients over replicas.
+        """Runs a training step; scales the loss in float16, and averages gradients over replicas.
+
+        With `scale_loss=False`, runs the step of the base class.
 
         Args:
             inputs: A batch of one replica.
@@ -214,9 +216,9 @@ class MaskedLMTask(masked_lm.MaskedLMTask):
         """
         if not self.task_config.scale_loss:
             return super().train_step(inputs, model, optimizer, metrics)
-        # seam: tf-models-official 2.20.0. `base_task.Task.train_step` scales and averages, too, but
-        # calls `build_losses` without the metrics, which the losses of this task need. So that
-        # method gets a stand-in for the task, whose `build_losses` has the metrics.
+        # seam: relies on tf-models-official 2.20.0. `base_task.Task.train_step` scales the loss and
+        # averages, but does not pass the metrics to `build_losses`, which needs them for this task.
+        # So it gets an object in place of the task, whose `build_losses` has the metrics.
         task = types.SimpleNamespace(
             loss=self.loss,
             build_losses=functools.partial(self.build_losses, metrics=metrics),
@@ -246,10 +248,10 @@ class ImageClassificationConfig(image_configs.ImageClassificationTask):
 
 @task_factory.register_task_cls(ImageClassificationConfig)
 class ImageClassificationTask(image_classification.ImageClassificationTask):
-    """Model Garden's image classification task, with batch normalization by groups."""
+    """Model Garden's image classification task, with ghost batch normalization."""
 
     def build_model(self):
-        """See base class; normalizes by groups if `ghost_batch_size` is set."""
+        """Builds the model as the base class does; `ghost_batch_size` changes its normalization."""
         model = super().build_model()
         if (size := self.task_config.ghost_batch_size) is not None:
             tf_lamb.tf_keras.replace_batch_normalization(model, size)
@@ -260,7 +262,7 @@ def check_groups(params, examples: int) -> None:
     """Checks that `ghost_batch_size`, if it is set, splits the examples of a replica into groups.
 
     Args:
-        params: The experiment.
+        params: The experiment's `ExperimentConfig`.
         examples: The number of examples that a replica sees at once.
 
     Raises:

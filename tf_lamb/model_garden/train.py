@@ -6,17 +6,18 @@
 The flags are those of `official.nlp.train`, and all of its experiments run here. In addition:
 
 *   `--config_file` finds the files of `model_garden_configs` by name;
-*   `--global_batch_size` sets the examples of an update, and a recipe sets the rest: learning rate,
-    warmup, steps, intervals. The default recipe, LEGW, scales the experiment's own settings; for
-    `lamb/bert_pretraining` and the ResNets this gives the tables of the published recipes;
+*   `--global_batch_size` sets the number of examples of an update, and a recipe computes the other
+    settings: learning rate, warmup, number of steps, and intervals of checkpoints and evaluations.
+    The default recipe, LEGW (linear-epoch gradual warmup), scales the experiment's own settings.
+    For `lamb/bert_pretraining` and the ResNets the result equals the published tables;
 *   `--per_replica_batch_size` limits the examples that a replica holds at once; if the batch has
     more, the run accumulates the gradients of several micro-batches;
-*   the first mistake that the checks detect in flags, settings or data is reported in one line,
-    before anything is written;
+*   flags, settings and data are checked before anything is written, and the first mistake is
+    reported in one line;
 *   two runs with the same `--seed` start from the same weights;
 *   `--gin_params='import MODULE'` imports a module that registers more experiments, as in Model
     Garden's own mains;
-*   a run resumes from the last complete checkpoint, also under `multi_worker_mirrored`;
+*   a run resumes from the last complete checkpoint, also with several workers;
 *   a run shows one line of progress; the output of TensorFlow and Model Garden goes to `train.log`
     in the model_dir, or with `--verbosity=1` to the console;
 *   a run ends with a short report, which `python -m tf_lamb.model_garden.report` prints again.
@@ -52,7 +53,7 @@ _LISTED = (
 
 
 def define_flags(refused: Container[str] = ()) -> None:
-    """Defines Model Garden's flags and ours, none of them required yet.
+    """Defines the flags of Model Garden and of this package, without marking any as required.
 
     Args:
         refused: Flags that the command refuses, and that `--help` does not list. Defaults to none.
@@ -97,7 +98,7 @@ def define_flags(refused: Container[str] = ()) -> None:
 def read(args, replicas: int | None = None):
     """Checks the flags, and returns the experiment that they describe.
 
-    Prints the settings that `--global_batch_size` and `--per_replica_batch_size` fill in.
+    Prints how `--global_batch_size` and `--per_replica_batch_size` change its settings.
 
     Args:
         args: The flags.
@@ -105,7 +106,7 @@ def read(args, replicas: int | None = None):
             None.
 
     Returns:
-        The experiment.
+        The `ExperimentConfig` of the experiment.
 
     Raises:
         UserError: if a flag, a file or a setting is wrong.
@@ -133,8 +134,9 @@ def register() -> None:
     from tf_lamb import model_garden
 
     model_garden.register()
-    # A Gin file may import a module that registers more experiments, so the files are parsed here.
-    # Model Garden parses them again later and then locks Gin: hence `finalize_config=False` below.
+    # A Gin file may import a module that registers more experiments, so the files are parsed here,
+    # before the experiment is looked up. `finalize_config=False` leaves Gin's configuration open,
+    # because Model Garden parses the same files again later, and then locks it.
     files, bindings = flags.FLAGS.gin_file or [], flags.FLAGS.gin_params or []
     error_types = ImportError, LookupError, NameError, OSError, SyntaxError, TypeError, ValueError
     for name, source in (("gin_file", files), ("gin_params", bindings)):
@@ -148,11 +150,11 @@ def register() -> None:
 
 
 def run(console, params) -> None:
-    """Trains and evaluates an experiment as the flags say; see `running.run.run`.
+    """Trains and evaluates an experiment in the mode of the flag `--mode`; see `running.run.run`.
 
     Args:
         console: The `Console` of the command.
-        params: The experiment.
+        params: The experiment's `ExperimentConfig`.
     """
     from tf_lamb.model_garden.running.run import run
 
@@ -166,7 +168,7 @@ def _run(_) -> None:
 
 
 def main() -> None:
-    """Defines the flags and runs."""
+    """Defines the flags and runs the command."""
     begin("train")
     define_flags()
     flags.mark_flags_as_required(["experiment", "mode", "model_dir"])

@@ -57,8 +57,9 @@ from tf_lamb.model_garden.common import yamls
 from tf_lamb.model_garden.common.console import Console
 from tf_lamb.model_garden.common.errors import UserError, begin, named, one_line
 
-# The settings that say what a stage starts from. `prepare` sets them for all stages but the first,
-# so that each starts where the stage before it has ended.
+# The settings that determine what a stage starts from: the checkpoint, whether its optimizer is
+# restored, and the optimizer's step. `prepare` sets them for all stages but the first, so that each
+# starts where the previous stage ended.
 _BEGINS = (
     "task.init_checkpoint",
     "task.init_optimizer",
@@ -80,9 +81,10 @@ class Stage:
         global_batch_size: The flag of that name. Defaults to None.
         recipe: The flag of that name. Defaults to None.
         per_replica_batch_size: The flag of that name. Defaults to None.
-        begun: With `--largest_batch`, the experiment before its batch size grows. Defaults to None.
-        settings: With `--largest_batch`, the settings in which this stage differs from `begun`.
-            Defaults to none.
+        begun: With `--largest_batch`, the `ExperimentConfig` before its batch size grows. Defaults
+            to None.
+        settings: With `--largest_batch`, the nested settings in which this stage differs from
+            `begun`. Defaults to an empty dict.
     """
 
     experiment: str
@@ -98,7 +100,7 @@ class Stage:
     settings: dict = dataclasses.field(default_factory=dict)
 
     def __contains__(self, flag):
-        # Model Garden asks which flags there are.
+        # Model Garden's parser of experiments tests `name in flags`.
         return hasattr(self, flag)
 
 
@@ -116,9 +118,11 @@ def _stages(args) -> list[Stage]:
 
 
 def _batches(args) -> list[int | None]:
-    """Returns the batch size of every stage: `--global_batch_size`, or that of the recipe's stage.
+    """Returns the batch size of every stage.
 
-    Without either, all are None.
+    It is `--global_batch_size` if that is set, else the batch size of the same stage of `--recipe`
+    if that is a recipe in stages, else None. Raises `UserError` if the recipe has another number of
+    stages than `--stage` is given.
     """
     from tf_lamb.model_garden.experiments.recipes import batches_of_stages
 
@@ -135,14 +139,14 @@ def _batches(args) -> list[int | None]:
 
 
 def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
-    """Makes the stages of one experiment with a batch that grows.
+    """Splits one experiment into stages with growing batch sizes, as `--largest_batch` asks.
 
     Args:
         stage: The flags of the experiment, with the folder of the first stage.
-        largest_batch: The largest batch, in examples.
+        largest_batch: The largest batch size, in examples.
 
     Returns:
-        The stages, and the arithmetic to print.
+        The stages, and a text that explains their batch sizes and steps.
 
     Raises:
         UserError: if the experiment cannot be trained, or its batch cannot grow.
@@ -161,7 +165,7 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
     experiment.check_batch(begun)
     examples = count_examples(begun.task.train_data)
     arithmetic, settings = recipes.grown(begun, largest_batch, stage.experiment, examples)
-    # `begun` already has the settings of these two flags.
+    # `begun` was parsed with these two flags, so the stages must not apply them again.
     of_stage = dataclasses.replace(stage, global_batch_size=None, recipe=None, begun=begun)
     root = os.path.dirname(stage.model_dir)
     stages = [
@@ -174,7 +178,7 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
 
 
 def _split(override: dict) -> tuple[dict, dict]:
-    """Splits `--params_override` into the part for every stage and the parts for single stages."""
+    """Splits `--params_override` into the settings for all stages and those under `stage_N`."""
     single = {key: value for key, value in override.items() if re.fullmatch(r"stage_\d+", str(key))}
     return {key: value for key, value in override.items() if key not in single}, single
 
@@ -182,8 +186,9 @@ def _split(override: dict) -> tuple[dict, dict]:
 def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
     """Returns the settings that override the experiment of stage i, counted from 0.
 
-    Settings under `stage_N` in `--params_override` win over `settings`, and these win over the
-    overrides for all stages. Raises `UserError` for a `stage_N` that is wrong.
+    In `override`, the content of `--params_override`, the settings under `stage_N` win over
+    `settings`, and `settings` win over the settings for all stages. Raises `UserError` if there is
+    no stage N, or if the value of a `stage_N` is not a dict.
     """
     common, single_stages = _split(override)
     for key, value in single_stages.items():
@@ -202,8 +207,8 @@ def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
 def _check_no_start(stage: Stage, number: int) -> None:
     """Raises `UserError` if a config file of a later stage names a checkpoint to start from.
 
-    With `--largest_batch` all stages share the config files of the first, which may name the
-    checkpoint that the first starts from.
+    Does nothing with `--largest_batch`. All stages then share the config files of the first stage,
+    which may name the checkpoint that the first stage starts from.
     """
     for source, settings in [] if stage.begun else yamls.read_files(stage.config_file):
         if checkpoint := yamls.at(settings, _BEGINS[0]):
@@ -216,21 +221,21 @@ def _check_no_start(stage: Stage, number: int) -> None:
 def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) -> list:
     """Parses and checks the experiments of all stages.
 
-    Every stage starts from the checkpoint of the stage before it, unless its overrides name another
-    one. For each stage that is not over, prints its steps, its folder and the settings that the
-    batch flags fill in.
+    Every stage starts from the checkpoint of the previous stage, unless its overrides name another
+    one. For each stage that is not over, prints its steps, its folder, and how the flags of the
+    batch size change its settings.
 
     Args:
         stages: The flags of the stages.
-        keep_moments: Whether a stage also takes over the optimizer of the stage before.
+        keep_moments: Whether a stage also restores the optimizer of the previous stage.
         mode: The `--mode` of the command. Defaults to "train".
         seed: The `--seed` of the command. Defaults to None.
 
     Returns:
-        The experiment of each stage.
+        The `ExperimentConfig` of each stage.
 
     Raises:
-        UserError: if a stage cannot be trained, or cannot start from the stage before.
+        UserError: if a stage cannot be trained, or cannot start from the previous stage.
     """
     from tf_lamb.model_garden.checks.experiment import check_run
     from tf_lamb.model_garden.experiments import parsing
@@ -241,7 +246,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     for i, stage in enumerate(stages):
         with named(f"stage {i + 1}", UserError):
             override = _of_stage(parsing.own(stage), i, len(stages), stage.settings)
-            # A stage whose overrides name a checkpoint does not start from the stage before.
+            # A stage whose overrides name a checkpoint does not start from the previous stage.
             continues = i > 0 and yamls.at(override, _BEGINS[0]) is None
             if continues:
                 _check_no_start(stage, i + 1)
@@ -256,7 +261,8 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
             if continues:
                 model_dirs.check_successor(parsed[-1], params, keep_moments)
                 model_dirs.check_handed_over(parsed[-1], stages[i - 1].model_dir, stage.model_dir)
-                # The checkpoint that the stage starts from does not have to exist yet.
+                # `check_run` must not look for the checkpoint that the stage starts from, because
+                # the previous stage may not have written it yet.
                 checked_params = params.replace(task={"init_checkpoint": None})
                 if hasattr(checked_params.task, "init_optimizer"):
                     checked_params.task.init_optimizer = False
@@ -278,8 +284,8 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
 def _train(args, console) -> bool:
     """Checks the flags and all stages, and trains the first stage that is not over.
 
-    Sets `args.experiment` and `args.model_dir` to those of that stage. Exits with a message if the
-    training ends before the last step of the stage.
+    Sets `args.experiment` and `args.model_dir` to the name and the folder of that stage. Exits with
+    a message if the training ends before the last step of the stage.
 
     Returns:
         Whether another stage follows.
@@ -345,7 +351,7 @@ def _run(_) -> None:
 
 
 def main() -> None:
-    """Defines the flags and runs."""
+    """Defines the flags and runs the command."""
     begin("train_stages")
     train.define_flags(refused=("experiment", "config_file"))
     flags.DEFINE_multi_string("stage", None, "EXPERIMENT:CONFIG_FILE[,CONFIG_FILE...], in order.")

@@ -1,1 +1,1 @@
-"""Checks an experiment before it starts."""
+"""Checks the flags, settings and data of an experiment before it starts."""

@@ -29,12 +29,12 @@ from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.folders import model_dirs
 from tf_lamb.model_garden.tasks import check_order
 
-# The tasks whose records are read before training.
+# The configs of the tasks for which records are checked before training.
 _READ_RECORDS = (
     masked_lm.MaskedLMConfig, sentence_prediction.SentencePredictionConfig,
     ImageClassificationTask,
 )  # fmt: skip
-_FIRST = 100  # records of a file that are read before training
+_FIRST = 100  # how many records of a file are read before training
 _read = tf.compat.v1.io.tf_record_iterator  # yields the records of a file
 
 
@@ -42,7 +42,7 @@ def check_data(params, training: bool, evaluating: bool) -> None:
     """Checks the data of a run: settings, files and first records, up to the first error.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
         training: whether the run trains.
         evaluating: whether the run evaluates.
 
@@ -66,7 +66,7 @@ def check_data(params, training: bool, evaluating: bool) -> None:
 
 
 def _check_passes(params, part: str, data) -> None:
-    """Raises if training would run out of data, or if an evaluation would never end."""
+    """Raises `UserError` if training would run out of data, or an evaluation would never end."""
     if part == "train_data" and data.is_training is False:
         raise UserError(
             "task.train_data.is_training is False: its examples come once, in one order, and then "
@@ -81,7 +81,7 @@ def _check_passes(params, part: str, data) -> None:
 
 
 def _check_positions(task, part: str, data) -> None:
-    """Raises if examples have more tokens than the model has position embeddings."""
+    """Raises `UserError` if examples have more tokens than the model has position embeddings."""
     if (encoder := getattr(getattr(task, "model", None), "encoder", None)) is None:
         return
     positions = getattr(encoder.get(), "max_position_embeddings", None)
@@ -94,10 +94,10 @@ def _check_positions(task, part: str, data) -> None:
 
 
 def _check_files(params, part: str, pattern) -> None:
-    """Checks the files of a pattern.
+    """Checks that the files of a pattern exist and are not empty; raises `UserError`.
 
-    For a task of `_READ_RECORDS`, also checks the first records, and that validation data which
-    drop the remainder have at least one batch.
+    For the tasks in `_READ_RECORDS`, such as BERT pretraining, also checks the first records. If
+    the validation data drop their last, smaller batch, also checks that there is a full batch.
     """
     setting = f"task.{part}.input_path={pattern!r}"
     with named(setting):
@@ -131,7 +131,10 @@ def _check_files(params, part: str, pattern) -> None:
 
 
 def _sample(params, part: str, file: str) -> str:
-    """Returns a hint at `sample_data`, if that command writes a file of this name; else ""."""
+    """Returns a hint for an error: how the command `sample_data` writes a missing file.
+
+    Returns "" if that command does not write a file of this name.
+    """
     folder, name = os.path.split(file)
     names = "train.tfrecord", "validation.tfrecord"
     if not isinstance(params.task, masked_lm.MaskedLMConfig) or name not in names:
@@ -145,10 +148,11 @@ def _sample(params, part: str, file: str) -> str:
 
 
 def _check_facts(task, file: str) -> None:
-    """Raises if the model has fewer classes or tokens than the data.json beside a file says.
+    """Raises `UserError` if the model has fewer classes or tokens than a file, by its data.json.
 
-    `sample_data` and `sample_pictures` write data.json. It is needed because the check of records
-    reads the first ones only, which may lack the rarest tokens and classes.
+    `sample_data` and `sample_pictures` write data.json into the folder of the data. It is used
+    because the check of records reads only the first records of a file, in which the rarest tokens
+    and classes may be missing.
     """
     facts, model = model_dirs.read_facts(file), getattr(task, "model", None)
     classes = getattr(model, "num_classes", None)
@@ -179,7 +183,10 @@ def no_batch(data) -> str:
 
 
 def patterns(data) -> Iterator:
-    """Yields the file patterns of a data config: one, or several if `input_path` is a config."""
+    """Yields the file patterns of a data config.
+
+    It has one, or several if `input_path` is itself a config.
+    """
     path = getattr(data, "input_path", None)
     return filter(None, path.as_dict().values() if isinstance(path, base_config.Config) else [path])
 
@@ -193,7 +200,7 @@ def count_examples(data) -> int | None:
     """
     try:
         files = [file for pattern in patterns(data) for file in input_reader.match_files(pattern)]
-    except ValueError:  # nothing matches
+    except ValueError:  # a pattern matches no file
         return None
     if getattr(data, "file_type", "tfrecord") != "tfrecord" or not all(map(os.path.isfile, files)):
         return None
@@ -202,10 +209,10 @@ def count_examples(data) -> int | None:
 
 
 def _count(file: str) -> int | None:
-    """Returns the number of records in a file; None if the file is compressed or truncated.
+    """Returns the number of records in a TFRecord file; None if it is compressed or truncated.
 
-    A record is the length of its data in 8 bytes, the checksum of the length in 4, the data, and
-    the checksum of the data in 4.
+    The format of a record is: 8 bytes with the length of the data, 4 bytes with the checksum of the
+    length, the data, and 4 bytes with the checksum of the data.
     """
     size, offset, count = os.path.getsize(file), 0, 0
     with open(file, "rb") as stream:
@@ -217,7 +224,7 @@ def _count(file: str) -> int | None:
 
 
 def _check_whole(part: str, files: list[str]) -> None:
-    """Reads all files, and raises for the first that cannot be read to its end."""
+    """Reads all files, and raises `UserError` for the first that cannot be read to its end."""
     for file in files:
         count = 0
         try:
@@ -240,8 +247,8 @@ class Limit(NamedTuple):
         feature: the feature's name in a record; None if the feature is not in the records, but is
             computed from them.
         least: the smallest value that is allowed.
-        size: the smallest value that is too large.
-        because: the reason for the bounds and what to change, as the error says it after "because".
+        size: the upper bound, which is the smallest value that is not allowed.
+        because: the reason for the bounds, and what to change, as an error says it after "because".
         number: the number of values in a record; None if it is not fixed.
         setting: the setting of the data that gives `number`; None if no setting does.
         kind: the field of `tf.train.Feature` that holds the values.
@@ -270,23 +277,26 @@ class Limit(NamedTuple):
         return f"its {self.feature} is {invalid}, and has to be {bounds}, because {self.because}"
 
 
-# The way out where only the data can be wrong.
+# What an error suggests if the data, and not the settings, are wrong.
 _CORRECT = "correct that value"
 _LOWEST = -3.0e38  # roughly the lowest finite float32
 
 
 def limits(task, data) -> dict[str, Limit]:
-    """Returns the limits of the features of a batch, name -> limit.
+    """Returns the bounds of the features of a batch, as feature -> `Limit`.
 
     Args:
-        task: the settings of the task; other tasks than those of `_READ_RECORDS` have no limits.
+        task: the settings of the task. Tasks that are not in `_READ_RECORDS` have no limits.
         data: the data config.
     """
     return {name: limit for name, limit in _limits(task, data) if limit.size}
 
 
 def _limits(task, data) -> Iterator[tuple[str, Limit]]:
-    """Yields name and limit of each feature of a task; a limit whose `size` is 0 does not count."""
+    """Yields the name and the limit of each feature of a task.
+
+    A limit with `size` 0 stands for no limit.
+    """
     if isinstance(task, masked_lm.MaskedLMConfig):
         yield from _of_pretraining(task, data)
     elif isinstance(task, sentence_prediction.SentencePredictionConfig):
@@ -294,8 +304,8 @@ def _limits(task, data) -> Iterator[tuple[str, Limit]]:
     elif isinstance(task, ImageClassificationTask):
         image = "image/encoded"
         yield image, Limit(image, 0, math.inf, "", 1, kind="bytes_list")
-        # If examples have several labels, the labels of a batch are multi-hot, and no class
-        # numbers. Only those in records are checked.
+        # If examples have several labels, a record has no fixed number of them. In a batch they are
+        # then multi-hot vectors, and not class numbers, so only the records are checked.
         count = None if task.train_data.is_multilabel else 1
         because = f"task.model.num_classes is {task.model.num_classes}: raise that"
         feature = task.train_data.label_field_key
@@ -303,10 +313,11 @@ def _limits(task, data) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_pretraining(task, data) -> Iterator[tuple[str, Limit]]:
-    """Yields the limits of masked-LM pretraining."""
+    """Yields the name and the limit of each feature of masked-LM pretraining."""
     encoder, length, predictions = task.model.encoder, "seq_length", "max_predictions_per_seq"
-    # Only this data config reads features of a fixed length from the records. Others compute them
-    # from text, or shorten them: then batches are checked, but no records and no positions.
+    # Only `BertPretrainDataConfig` reads features of a fixed length from the records. Other data
+    # configs compute the features from text, or shorten them. Then the batches are checked, but not
+    # the records and not the positions of masked tokens.
     is_fixed = isinstance(data, pretrain_dataloader.BertPretrainDataConfig)
     has_v2_names = getattr(data, "use_v2_feature_names", False)
     tokens, types = (
@@ -339,7 +350,7 @@ def _of_pretraining(task, data) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_sentences(task, data) -> Iterator[tuple[str, Limit]]:
-    """Yields the limits of sentence prediction."""
+    """Yields the name and the limit of each feature of sentence prediction."""
     is_fixed = isinstance(data, sentence_prediction_dataloader.SentencePredictionDataConfig)
     if not task.hub_module_url:
         for name, limit in _of_encoder(task.model.encoder, data, "input_ids", "segment_ids"):
@@ -356,7 +367,7 @@ def _of_sentences(task, data) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_encoder(encoder, data, tokens, types) -> Iterator[tuple[str, Limit]]:
-    """Yields the limits of an encoder's inputs: tokens, their segments, and the mask of padding."""
+    """Yields the name and the limit of an encoder's inputs: tokens, segments, and padding mask."""
     yield "input_word_ids", _of_field(encoder, data, tokens, "vocab_size", "seq_length")
     yield "input_type_ids", _of_field(encoder, data, types, "type_vocab_size", "seq_length")
     because, length = f"1 is for a token and 0 for padding: {_CORRECT}", data.get("seq_length")
@@ -364,12 +375,12 @@ def _of_encoder(encoder, data, tokens, types) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_field(encoder, data, feature, field, length) -> Limit:
-    """Returns the limit of a feature that a setting of the encoder gives.
+    """Returns the limit of a feature whose values must be below a setting of the encoder.
 
-    Its `size` is 0 if this encoder lacks the setting.
+    The limit has `size` 0, which stands for no limit, if this encoder lacks the setting.
 
     Args:
-        encoder: the choice of an encoder: its type and its settings.
+        encoder: the config of the encoder: its type, and the settings of that type.
         data: the data config.
         feature: the feature's name in a record.
         field: the setting of the encoder, such as "vocab_size".
@@ -385,7 +396,7 @@ def checked(dataset, within: dict[str, Limit]):
 
     Args:
         dataset: a `tf.data.Dataset` of batches.
-        within: the limits of its features, name -> limit.
+        within: the bounds of its features, as feature -> `Limit`.
     """
 
     def check(*batch):
@@ -404,10 +415,10 @@ def checked(dataset, within: dict[str, Limit]):
 
 
 def _limited(batch, within) -> Iterator[tuple]:
-    """Yields the features of a batch that have a limit, each with its limit."""
+    """Yields the values and the `Limit` of each feature of a batch that has a limit."""
     features = batch[0] if isinstance(batch[0], dict) else {"label": batch[-1]}
     for name, limit in within.items():
-        # Labels that mixup or cutmix has mixed are floats, and no class numbers.
+        # After mixup or cutmix, labels are floats, and not class numbers. They have no limit.
         kind = (
             "int64_list" if name in features and features[name].dtype.is_integer else "float_list"
         )
@@ -416,13 +427,13 @@ def _limited(batch, within) -> Iterator[tuple]:
 
 
 def _check_first(task, part: str, file: str) -> None:
-    """Reads the first records of a file, and raises for the first that cannot be used."""
+    """Reads the first records of a file, and raises `UserError` if one of them cannot be used."""
     data = getattr(task, part)
     record_limits = limits(task, data).values()
     for number, record in enumerate(itertools.islice(_read(file), _FIRST), 1):
         try:
             features = tf.train.Example.FromString(record).features.feature
-        except Exception as error:  # an error of protobuf, not exported by TensorFlow
+        except Exception as error:  # protobuf's error class is not exported by TensorFlow
             raise _unusable(part, number, file, "it is no tf.train.Example") from error
         for limit in record_limits:
             if limit.feature and (problem := _why_not(limit, features, data, part)):
@@ -452,7 +463,7 @@ def _why_not(limit: Limit, features, data, part: str) -> str | None:
 
 
 def check_readable(params) -> None:
-    """Reads all data of a run after an error, and raises for what caused it.
+    """Reads all data of a run, to find the file or record that caused an error.
 
     Raises:
         UserError: for the first file or record that cannot be used.
@@ -474,7 +485,7 @@ def check_readable(params) -> None:
 
 
 def _check_all(params, part: str, files: list[str]) -> None:
-    """Reads all records as the task does, one by one; raises for the first that it cannot use."""
+    """Reads all records one by one, as the task does; raises `UserError` for an unusable one."""
     data = getattr(params.task, part)
     single_data = data.replace(
         is_training=False, global_batch_size=1, drop_remainder=False, cache=False,
@@ -493,7 +504,8 @@ def _check_all(params, part: str, files: list[str]) -> None:
         except tf.errors.OpError as error:
             raise _unusable(part, number, file, reason(error)) from error
         except (LookupError, TypeError):
-            # This task cannot read its data record by record. The caller raises TensorFlow's error.
+            # This task cannot read its data record by record. Nothing is raised here, because the
+            # caller then raises TensorFlow's error.
             return
 
 
@@ -501,13 +513,14 @@ def _check_all(params, part: str, files: list[str]) -> None:
 def naming_records(params) -> Iterator[None]:
     """Replaces TensorFlow's error about a batch by one that names the file and the record.
 
-    After such an error in the `with` block, all files are read again.
+    To find the record, all files are read after such an error in the `with` block.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
 
     Raises:
-        UserError: in place of TensorFlow's error, if a record is found that cannot be used.
+        UserError: in place of TensorFlow's error, if a file or a record is found that cannot be
+            used. Otherwise TensorFlow's error is raised.
     """
     try:
         yield
@@ -537,7 +550,7 @@ def reason(error: Exception) -> str:
 
 
 def _unusable(part, number, file, why) -> UserError:
-    """Makes the error for a record that cannot be used."""
+    """Makes the error for a record that cannot be used; `number` counts records from 1."""
     return UserError(
         f"task.{part}.input_path: record {number:,} of {file} cannot be used: {why}. Or write the "
         "file anew without it"

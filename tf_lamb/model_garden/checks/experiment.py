@@ -1,7 +1,7 @@
 """Checks a run before it starts; each error is one sentence.
 
-Model Garden finds most of these errors too, but minutes later, deep inside, or after it has
-overwritten the params.yaml of another run.
+Model Garden itself finds most of these errors only minutes later, with a long traceback, or after
+it has overwritten the params.yaml of another run.
 """
 
 import contextlib
@@ -23,35 +23,35 @@ from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.tasks import check_groups, check_heads
 
-# seam: tf-models-official 2.20.0. The strategies that `get_distribution_strategy` knows.
+# seam: relies on tf-models-official 2.20.0, whose `get_distribution_strategy` knows these names.
 _STRATEGIES = "off", "one_device", "mirrored", "multi_worker_mirrored", "tpu"
-_SERVED = "parameter_server"  # that function makes it, too, but Model Garden cannot train with it
+_SERVED = "parameter_server"  # known to that function, but Model Garden cannot train with it
 _CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
 # Settings that must not get lost when the user picks another type of optimizer. Each line lists the
-# names of one setting, or of its alternatives, in our optimizers and in Model Garden's. The setting
-# is kept if the new type sets any name in its line.
+# names of one setting, or of its alternatives, in the optimizers of this package and of Model
+# Garden. The setting is not lost if the new type sets any name in the line.
 _ROLES = (
     ("weight_decay", "weight_decay_rate"),
     ("exclude_from_weight_decay", "include_in_weight_decay"),
     ("exclude_from_layer_adaptation",),
     (*_CLIPPINGS, "gradient_clip_norm"),
 )
-# The settings that 0 turns off; null turns off the others.
+# The settings that are turned off by 0. Others are turned off by null.
 _OFF_BY_0 = "weight_decay", "weight_decay_rate", "gradient_clip_norm"
 
 
 def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
-    """Checks that a run is possible, and harms no other one.
+    """Checks that a run is possible, and would not overwrite files of another run.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
         mode: the mode of the run.
         model_dir: the folder of the run.
         experiment: the name of the experiment, if known.
         seed: the seed, if one is set.
 
     Raises:
-        UserError: for the first error.
+        UserError: for the first error that is found.
     """
     training, evaluating = "train" in mode, "eval" in mode
     check_runtime(params, evaluating)
@@ -82,11 +82,11 @@ def check_runtime(params, evaluating: bool) -> None:
     """Checks the devices, the strategy and the precision of a run.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
         evaluating: whether the run evaluates.
 
     Raises:
-        UserError: if the run is impossible with them.
+        UserError: if Model Garden cannot run with these settings.
     """
     strategy = params.runtime.distribution_strategy
     if not isinstance(strategy, str):
@@ -142,10 +142,13 @@ def check_runtime(params, evaluating: bool) -> None:
 
 
 def _check_cluster(params) -> None:
-    """Raises if each of several workers would train the whole model alone, in one folder."""
+    """Raises `UserError` if TF_CONFIG has several workers, but the strategy is for one process.
+
+    Each worker would then train the whole model by itself, in the same folder.
+    """
     strategy, count = params.runtime.distribution_strategy, 0
     if strategy.lower() in ("off", "one_device", "mirrored"):
-        with contextlib.suppress(ValueError):  # TF_CONFIG describes no cluster
+        with contextlib.suppress(ValueError):  # an invalid TF_CONFIG has no effect here
             count = batches.in_cluster()
     if count > 1:
         raise UserError(
@@ -156,7 +159,7 @@ def _check_cluster(params) -> None:
 
 
 def measures(params) -> str | None:
-    """Returns the path of the setting by which the optimizer measures gradient noise, or None."""
+    """Returns the path of the setting that turns on measuring of gradient noise; None if off."""
     optimizer = params.trainer.optimizer_config.optimizer
     settings, path = optimizer.get(), f"trainer.optimizer_config.optimizer.{optimizer.type}"
     if getattr(getattr(settings, "adascale", None), "scale", None) is not None:
@@ -167,10 +170,10 @@ def measures(params) -> str | None:
 
 
 def check_devices(params) -> None:
-    """Checks that the GPUs of a run are there. Without them TensorFlow would wait, or take the CPU.
+    """Checks that TensorFlow sees as many GPUs as the settings of a run ask for.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
 
     Raises:
         UserError: if a GPU is missing, or if there are several and the strategy uses one device.
@@ -181,7 +184,7 @@ def check_devices(params) -> None:
             f"runtime.num_gpus is {num_gpus}, but runtime.distribution_strategy={strategy} has one "
             "device. Write runtime.distribution_strategy=mirrored"
         )
-    # This call does not initialize the devices: the strategy has to be the first to do so.
+    # This call does not initialize the devices. The distribution strategy has to do that first.
     gpus = tf.config.list_physical_devices("GPU") if num_gpus else ()
     available = sum(len(tf.config.get_logical_device_configuration(gpu) or [gpu]) for gpu in gpus)
     if num_gpus > available and strategy != "tpu":
@@ -195,10 +198,10 @@ def check_optimizer(params) -> None:
     """Checks the optimizer and the schedules of an experiment.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
 
     Raises:
-        UserError: if they cannot be built, or would not do what the settings say.
+        UserError: if they cannot be built, or if a setting would be lost or have no effect.
     """
     config = params.trainer.optimizer_config
     if not isinstance(steps := params.trainer.train_steps, int) or steps <= 0:
@@ -230,27 +233,28 @@ def check_optimizer(params) -> None:
             "task.differential_privacy_config changes the gradients of one optimizer call, which "
             f"is no part of {config.optimizer.type}. Leave it out, or take adamw"
         )
-    # The constructor has the best checks. It gets a constant learning rate and runs in a graph, so
-    # that it makes no variable on a device: a multi-worker strategy must be the first to use them.
+    # The constructor of the optimizer checks the other arguments. It gets a constant learning rate
+    # and runs in a graph, so that it makes no variable on a device: a multi-worker strategy has to
+    # be made before any device is used.
     with tf.Graph().as_default(), named(source):
         OptimizerFactory(config).build_optimizer(1e-3)
 
 
 def _check_left_behind(optimizer) -> None:
-    """Raises if a change of the optimizer's type loses settings of the experiment.
+    """Raises `UserError` if a change of the optimizer's type loses settings of the experiment.
 
-    An experiment may have settings for the type that it began with, ours or Model Garden's. If the
-    user writes another type, that type begins with its own defaults. The run would train without
+    An experiment has settings for the type of optimizer that it was written for. If the user
+    chooses another type, that type starts from its own defaults. The run could then train without
     weight decay, decay the wrong variables, or clip nothing.
     """
     chosen_settings = optimizer.get().as_dict()
     for unused_type in _types_of(optimizer):
         config = getattr(optimizer, unused_type)
         if unused_type == optimizer.type or config.as_dict() == type(config)().as_dict():
-            continue  # it has defaults only
+            continue  # it is the chosen type, or has only default settings
         lost_settings = dict(_lost(config.as_dict(), chosen_settings))
         if unused_type in OPTIMIZERS and not lost_settings.keys() - {"weight_decay"}:
-            continue  # an optimizer of ours that loses its decay alone: taken as meant
+            continue  # only this package's `weight_decay` is lost, which is taken as intended
         if lost_settings:
             our_keys = dict.fromkeys(map(_ours, lost_settings))
             raise UserError(
@@ -263,12 +267,14 @@ def _check_left_behind(optimizer) -> None:
 
 
 def _types_of(optimizer) -> list[str]:
-    """Returns the names of all types of optimizers that a choice has."""
+    """Returns the names of all types of optimizers in an `OptimizerConfig`, sorted."""
     return sorted(set(optimizer.__dict__) - set(optimizer.RESERVED_ATTR) - {"type"})
 
 
 def _lost(settings: dict, chosen: dict) -> Iterator[tuple[str, Any]]:
-    """Yields key and value of the settings whose role in `_ROLES` the chosen type leaves unset.
+    """Yields key and value of the settings that get lost, because the chosen type has none of them.
+
+    The chosen type has a setting if it sets any name in the same line of `_ROLES`.
 
     Args:
         settings: the settings of the type that is not used.
@@ -278,12 +284,12 @@ def _lost(settings: dict, chosen: dict) -> Iterator[tuple[str, Any]]:
         if any(chosen.get(name) not in (None, 0) for name in names):
             continue
         if "weight_decay" in names and (chosen.get("weight_decay_schedule") or {}).get("type"):
-            continue  # the schedule takes its place
+            continue  # the schedule replaces the number
         yield from ((name, settings[name]) for name in names if settings.get(name))
 
 
 def _ours(key: str) -> str:
-    """Returns the name that our optimizers have for a setting of Model Garden's."""
+    """Returns the name, in this package's optimizers, of a setting of Model Garden's optimizers."""
     return {
         "weight_decay_rate": "weight_decay", "gradient_clip_norm": "global_clipnorm",
         "include_in_weight_decay": "exclude_from_weight_decay",
@@ -296,7 +302,10 @@ def _off(key: str) -> str:
 
 
 def _check_clipping(own, source: str) -> None:
-    """Raises if an optimizer has two ways of clipping, one of which may be the experiment's own."""
+    """Raises `UserError` if more than one way of clipping is set.
+
+    The experiment may have set one, and the user another.
+    """
     clippings = {name: value for name in _CLIPPINGS if (value := getattr(own, name)) is not None}
     if len(clippings) > 1:
         values = " and ".join(f"{name}={value}" for name, value in clippings.items())
@@ -307,7 +316,7 @@ def _check_clipping(own, source: str) -> None:
 
 
 def _check_decay(params) -> None:
-    """Raises if the loss and the optimizer both decay the weights."""
+    """Raises `UserError` if the loss and the optimizer both decay the weights."""
     in_loss = getattr(getattr(params.task, "losses", None), "l2_weight_decay", 0)
     optimizer = params.trainer.optimizer_config.optimizer
     name, decay = "weight_decay", optimizer.get().weight_decay
@@ -322,13 +331,14 @@ def _check_decay(params) -> None:
 
 
 def check_batch(params, replicas: int | None = None) -> None:
-    """Checks that the batch divides among replicas and micro-batches.
+    """Checks that the batch divides into equal parts for the replicas and micro-batches.
 
-    Also checks that noise measurement, ghost batch normalization and the task can use the parts.
+    Also checks that noise measurement has at least two parts to compare, that ghost batch
+    normalization can split a part into groups, and what the task itself requires of the batch.
 
     Args:
-        params: the experiment.
-        replicas: the number of replicas. Defaults to None: as many as the settings say.
+        params: the experiment's `ExperimentConfig`.
+        replicas: the number of replicas. Defaults to None: the number in the settings.
 
     Raises:
         UserError: if the batch cannot be used.
@@ -356,9 +366,9 @@ def check_batch(params, replicas: int | None = None) -> None:
 
 
 def _check_first_stage(params, model_dir) -> None:
-    """Raises if `task.init_checkpoint`, from which a new run starts, cannot be read.
+    """Raises `UserError` if a new run cannot start from the checkpoint `task.init_checkpoint`.
 
-    Also raises if `task.init_optimizer` is set without it.
+    Also raises if `task.init_optimizer` is set without `task.init_checkpoint`.
     """
     path = params.task.init_checkpoint
     takes_optimizer = getattr(params.task, "init_optimizer", False)
@@ -369,7 +379,7 @@ def _check_first_stage(params, model_dir) -> None:
             )
         return
     if checkpoints.is_begun(model_dir):
-        return  # it goes on from its own checkpoint
+        return  # the run resumes from its own checkpoint
     checkpoint = model_dirs.checkpoint_in(path)
     if checkpoint is None:
         raise UserError(

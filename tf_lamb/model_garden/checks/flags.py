@@ -1,6 +1,6 @@
-"""Checks flags: modes that do not run, and flags and settings without effect.
+"""Refuses modes that cannot run, and flags and settings that would have no effect.
 
-`check_flags` needs no TensorFlow, whose import takes seconds.
+`check_flags` runs before TensorFlow is imported, which takes seconds.
 """
 
 import os
@@ -8,14 +8,16 @@ import os
 from tf_lamb.model_garden.common.errors import UserError
 
 MODES = ("train", "eval", "train_and_eval", "continuous_eval", "train_and_post_eval")
-# seam: tf-models-official 2.20.0, which defines modes and flags that nothing here uses.
+# Mode -> why it cannot run here, as the end of an error.
+# seam: relies on tf-models-official 2.20.0, whose flags allow these modes. It also has the flags in
+# `_WITHOUT_EFFECT`.
 _OTHER_MODES = {
     "continuous_train_and_eval": "waits for a pretraining to fine-tune each of its checkpoints, "
     "for which there are no flags here",
     "train_and_validate": "is not implemented in Model Garden",
 }
 _WITHOUT_EFFECT = ("tpu_platform", "tfhub_handle", "tflex_output_uri")
-# seam: tensorflow 2.20. The environment variables in which it looks for the name of a TPU.
+# seam: relies on tensorflow 2.20. It reads the name of a TPU from these environment variables.
 _NAMES_OF_A_TPU = ("TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 
 
@@ -26,7 +28,7 @@ def check_flags(args) -> None:
         args: the parsed flags.
 
     Raises:
-        UserError: for a mode that does not run, and for a flag without effect.
+        UserError: if the mode cannot run, or if a flag has no effect.
     """
     if reason := _OTHER_MODES.get(str(getattr(args, "mode", ""))):
         raise UserError(f"--mode={args.mode} {reason}. Take one that runs: {', '.join(MODES)}")
@@ -36,13 +38,13 @@ def check_flags(args) -> None:
 
 
 def check_effects(params) -> None:
-    """Checks the settings of TPU, workers and data service.
+    """Checks the settings of the TPU, the workers and the tf.data service.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
 
     Raises:
-        UserError: for a setting that would be ignored, and for a TPU without a name.
+        UserError: if a setting would be ignored, or if the name of the TPU is missing.
     """
     runtime = params.runtime
     strategy = str(runtime.distribution_strategy).lower()
@@ -67,7 +69,7 @@ def check_effects(params) -> None:
 
 
 def _check_data_service(task) -> None:
-    """Raises if a tf.data service has an address but is not enabled, or is enabled without one."""
+    """Raises `UserError` if a tf.data service has an address, but is not enabled, or vice versa."""
     configs = {name: getattr(task, name, None) for name in ("train_data", "validation_data")}
     switches = {
         name: getattr(data, "enable_tf_data_service", False) for name, data in configs.items()

@@ -1,7 +1,7 @@
-"""Checks a learning rate before training; each error is one sentence.
+"""Checks the settings of a learning rate before training; each error is one sentence.
 
-The checks read the settings alone, and compute no rate: a multi-worker strategy must be the first
-to touch a device.
+The checks do not compute the rate at any step. TensorFlow would initialize the devices for that,
+and a multi-worker strategy has to be made before.
 """
 
 import math
@@ -14,8 +14,8 @@ from tf_lamb.model_garden.experiments.curves import RATES
 from tf_lamb.model_garden.experiments.schedules import is_steered
 
 _CONFIG = "trainer.optimizer_config"
-# Type -> the setting with the decay's length in steps, and the setting whose value above 0 keeps
-# the rate above 0 at its end (None: the rate ends at 0).
+# Type of a decay -> the setting for its length in steps, and the setting that keeps the rate above
+# 0 at the end of the decay, if its value is above 0. None: the rate always ends at 0.
 _DECAYS = {
     "polynomial": ("decay_steps", "end_learning_rate"),
     "cosine": ("decay_steps", "alpha"),
@@ -24,14 +24,14 @@ _DECAYS = {
     "tf_lamb_polynomial": ("steps", "end_learning_rate"),
     "tf_lamb_cosine": ("steps", "end_learning_rate"),
 }
-_FACTORS = "alpha", "decay_rate", "power"  # a negative one makes no learning rate
+_FACTORS = "alpha", "decay_rate", "power"  # these must not be negative
 
 
 def check_rate(params) -> None:
     """Checks the learning rate of an experiment.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
 
     Raises:
         UserError: if a setting is invalid, if warmup is longer than training, or if the rate is 0
@@ -68,11 +68,11 @@ def check_numbers(choice, path: str, train_steps: int, what: str) -> None:
     """
     settings = choice.get().as_dict() if choice.get() else {}
     length_key, _ = _DECAYS.get(choice.type, (None, None))
-    # The other types check their factors themselves.
+    # Schedules of other types check these factors in their constructors.
     is_checked = choice.type in ("polynomial", "cosine", "exponential")
     for key, value in settings.items():
         setting = f"{path}.{choice.type}.{key}"
-        # Only `staircase` may be None, which means false.
+        # None is allowed for `staircase` only, where it means false. Other settings need a value.
         if value is None and key != "staircase":
             raise UserError(
                 f"{setting} is not set and has no default. Set it, e.g. for trainer.train_steps="
@@ -95,17 +95,18 @@ def is_at_least_0(value) -> bool:
 
 
 def _warmup(config) -> tuple[str, int]:
-    """Returns the path of the setting with the steps of warmup, and these steps, 0 without one."""
+    """Returns the path of the setting for the steps of warmup, and its value (0 without warmup)."""
     kind, warmup = config.warmup.type, config.warmup.get()
     key = "steps" if kind == "tf_lamb" else "warmup_steps"
     return f"{_CONFIG}.warmup.{kind}.{key}", getattr(warmup, key, None) or 0
 
 
 def _check_decay(params) -> None:
-    """Raises if a decay to 0 ends before training does, or before Model Garden's own warmup does.
+    """Raises `UserError` if a decay reaches a learning rate of 0 too early.
 
-    Model Garden's own warmup rises to the rate that the decay, counted from step 0, has when the
-    warmup ends. If the decay has ended by then, the warmup would rise to 0.
+    It must not reach 0 before the end of training, nor before the end of a warmup of Model Garden's
+    own. That warmup rises to the rate of the decay at the step where the warmup ends. The decay
+    counts from step 0, so it may have reached 0 by then.
     """
     config = params.trainer.optimizer_config
     kind, settings = config.learning_rate.type, config.learning_rate.get().as_dict()
@@ -139,16 +140,17 @@ def _check_decay(params) -> None:
 
 
 def _length_of(params) -> tuple[int, str, str]:
-    """Returns how many steps of its schedule a run may take.
+    """Returns the largest step of the learning-rate schedule that a run can reach.
 
     Returns:
-        That number, the setting or product that gives it, and the setting with which to lower it.
+        That step, the setting or product that determines it, and the setting that can lower it.
     """
     steps, config = params.trainer.train_steps, params.trainer.optimizer_config.optimizer
     adascale = getattr(config.get(), "adascale", None)
     if adascale is None or adascale.scale is None:
         return steps, "trainer.train_steps", "trainer.train_steps"
-    # AdaScale's schedule counts steps of the base batch; a step is worth up to `scale` of them.
+    # With AdaScale the schedule counts steps of the base batch, for which the rate was tuned. One
+    # step of the run counts as up to `scale` of them.
     path = f"{_CONFIG}.optimizer.{config.type}.adascale.base_steps"
     if (limit := adascale.base_steps) is not None:
         return limit, path, path

@@ -12,8 +12,8 @@ from tf_lamb.model_garden.folders import checkpoints
 def check_loop(trainer, evaluating: bool) -> None:
     """Checks the intervals of a trainer, in steps.
 
-    Summaries and checkpoints are written between two loops of steps; an evaluation ends a loop,
-    too.
+    Orbit trains in loops of `steps_per_loop` steps, and writes summaries and checkpoints between
+    two loops. An evaluation that is due within a loop ends the loop earlier.
 
     Args:
         trainer: the settings of the trainer.
@@ -30,8 +30,8 @@ def check_loop(trainer, evaluating: bool) -> None:
             raise UserError(f"trainer.{name} is {count}. Set it to 1 or more")
     intervals = {"summary_interval": trainer.summary_interval}
     validation_interval = trainer.validation_interval if evaluating else None
-    # An evaluation ends a loop. So the interval of checkpoints that are all due at evaluations need
-    # not be a multiple of `steps_per_loop`.
+    # If every checkpoint is due at a step with an evaluation, the interval of checkpoints need not
+    # be a multiple of `steps_per_loop`, because an evaluation ends a loop.
     if checkpoint_interval < trainer.train_steps and not (
         validation_interval and checkpoint_interval % validation_interval == 0
     ):
@@ -49,10 +49,10 @@ def check_best(params) -> None:
     """Checks the metric by which the best checkpoint is chosen.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
 
     Raises:
-        UserError: if no evaluation has that result, or the comparison is unknown.
+        UserError: if evaluations do not report that metric, or the comparison is unknown.
     """
     trainer = params.trainer
     name, comparison = trainer.best_checkpoint_eval_metric, trainer.best_checkpoint_metric_comp
@@ -67,12 +67,12 @@ def check_best(params) -> None:
 
 
 def _results(config) -> list[str]:
-    """Returns the names of an evaluation's results; an empty list if they are not known before."""
+    """Returns the names of an evaluation's results; an empty list if only a run can tell them."""
     try:
-        with tf.Graph().as_default():  # a graph makes no variable on a device
+        with tf.Graph().as_default():  # in a graph, no variable is made on a device
             task = task_factory.get_task(config, logging_dir=None)
             names = [metric.name for metric in task.build_metrics(training=False)]
-    except Exception:  # Model Garden's main will raise it too
+    except Exception:  # ignored, because Model Garden's main raises it later
         return []
     is_known = type(task).reduce_aggregated_logs is base_task.Task.reduce_aggregated_logs
     return ["validation_loss", *names] if is_known else []
@@ -82,7 +82,7 @@ def check_steps(params, model_dir: str) -> None:
     """Checks that the run in a folder has not taken more steps than `trainer.train_steps`.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
         model_dir: the folder of the run.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Holds what the other folders use: errors, YAML, the arithmetic of a batch, the terminal."""
+"""Holds what several folders here share: errors, YAML, the parts of a batch, the terminal."""

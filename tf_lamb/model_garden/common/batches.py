@@ -5,7 +5,7 @@ from tf_lamb.model_garden.common import clusters
 
 
 def replicas(params) -> int | None:
-    """Returns the number of replicas of a run; None if the settings do not say it, as on a TPU."""
+    """Returns the number of replicas of a run; None if the settings do not give it, as on a TPU."""
     runtime = params.runtime
     strategy, gpus = str(runtime.distribution_strategy).lower(), max(runtime.num_gpus or 0, 1)
     if strategy in ("off", "one_device"):
@@ -31,7 +31,7 @@ def in_cluster() -> int:
 
 
 def is_chief(params) -> bool:
-    """Returns whether this process is the one of its cluster that prints and writes files."""
+    """Returns whether this process is the chief: in a cluster, the one that prints and logs."""
     if str(params.runtime.distribution_strategy).lower() != "multi_worker_mirrored":
         return True
     tf_config = clusters.read()
@@ -48,7 +48,7 @@ def micro_batches(params) -> int:
 
 
 def per_replica_batch(global_batch_size: int, replicas: int, accumulation: int) -> int:
-    """Returns the number of examples that one replica sees at once.
+    """Returns the number of examples that one replica processes at once, in one micro-batch.
 
     Args:
         global_batch_size: the number of examples of an update.
@@ -56,7 +56,7 @@ def per_replica_batch(global_batch_size: int, replicas: int, accumulation: int) 
         accumulation: the number of micro-batches of an update.
 
     Raises:
-        ValueError: if the batch does not divide into equal parts; the message has the arithmetic.
+        ValueError: if the batch does not divide into equal parts; the message shows the division.
     """
     parts = replicas * accumulation
     if global_batch_size % parts:
@@ -71,14 +71,14 @@ def per_replica_batch(global_batch_size: int, replicas: int, accumulation: int) 
 
 
 def accumulation(global_batch_size: int, replicas: int, most: int) -> int:
-    """Returns the smallest number of micro-batches with at most `most` examples a replica.
+    """Returns the smallest number of micro-batches of which each has at most `most` examples.
 
     Args:
         global_batch_size: the number of examples of an update.
         replicas: the number of replicas.
-        most: the largest number of examples that a replica may see at once.
+        most: the largest number of examples in a micro-batch of one replica.
 
     Raises:
-        ValueError: if the batch does not divide by the replicas.
+        ValueError: if the batch does not divide equally among the replicas.
     """
     return recipe.micro_batches(per_replica_batch(global_batch_size, replicas, 1), most)

@@ -1,7 +1,8 @@
-"""Reads and checks TF_CONFIG: the processes that train one model, and which of them this one is.
+"""Reads and checks the environment variable TF_CONFIG before TensorFlow reads it.
 
-TensorFlow reads TF_CONFIG too. It waits forever for a process that nobody starts, and reports a
-mistake in the text by a traceback. Therefore TF_CONFIG is checked before TensorFlow reads it.
+TF_CONFIG lists the processes that train one model together, and says which of them this one is.
+TensorFlow would wait forever for a listed process that nobody starts, and would report a mistake in
+the text with a traceback.
 """
 
 import json
@@ -15,7 +16,8 @@ _EXAMPLE = (
     '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, and in '
     "a shell put single quotes around it"
 )
-# Type of process that no run here uses -> why, and what to do, as the end of an error.
+# Type of a process in TF_CONFIG that is an error here -> why, and what to do instead, as the end of
+# the error.
 _NO_USE = {
     "ps": "keeps weights for a parameter server, and no run of this command asks one. Leave it out",
     "evaluator": "does not train. Leave it out, and evaluate with --mode=continuous_eval in a "
@@ -27,7 +29,7 @@ def read() -> dict:
     """Returns the content of TF_CONFIG, as a dict; {} if it is not set.
 
     Raises:
-        UserError: if it is no JSON object, or its cluster has no lists of addresses.
+        UserError: if it is not a JSON object, or its cluster has no lists of addresses.
     """
     text = os.environ.get("TF_CONFIG") or "{}"
     try:
@@ -51,14 +53,14 @@ def _are_addresses(value) -> bool:
 
 
 def check() -> None:
-    """Checks TF_CONFIG, if it names a cluster.
+    """Checks TF_CONFIG, if it has a cluster.
 
     Raises:
-        UserError: if the cluster cannot train, or if this process has no place in it.
+        UserError: if the cluster cannot train a model, or if it does not list this process.
     """
     config = read()
     if not (cluster := config.get("cluster")):
-        return  # one process alone
+        return  # a run in a single process
     task = config.get("task")
     if not isinstance(task, dict) or not {"type", "index"} <= set(task):
         raise _error("which does not say which of the processes this one is")
@@ -88,9 +90,12 @@ def check() -> None:
 
 
 def _check_index(kind: str, index, count: int) -> None:
-    """Raises if there is no process of that index.
+    """Raises `UserError` if the cluster has no process of this type and index.
 
-    The index may stand in quotes.
+    Args:
+        kind: the type of this process, such as "worker".
+        index: the index of this process, as a number or as text.
+        count: the number of processes of this type in the cluster.
     """
     if not count:
         raise UserError(
@@ -108,6 +113,6 @@ def _check_index(kind: str, index, count: int) -> None:
 
 
 def _error(why: str, text: str | None = None) -> UserError:
-    """Makes the error for a TF_CONFIG that describes no cluster."""
+    """Makes the error for a TF_CONFIG that describes no cluster, for the reason `why`."""
     text = os.environ.get("TF_CONFIG") if text is None else text
     return UserError(f"TF_CONFIG is {text!r}, {why}: it describes no cluster. Write {_EXAMPLE}")

@@ -1,4 +1,4 @@
-"""Shows the lines of a command and its progress on the terminal; all other lines go to a log.
+"""Shows the messages of a command and its progress on the terminal, and sends the rest to a log.
 
 TensorFlow, Model Garden and Orbit write hundreds of lines to stderr, from Python and from C++.
 `Console` redirects stderr to a log file, and writes the lines for the user to the original stderr.
@@ -31,9 +31,10 @@ _LAST = 20  # lines at the log's end that an error shows
 def _ended_at_once(end):
     """Calls `end` in a thread as soon as Ctrl-C or SIGTERM comes, within its `with` block.
 
-    Python's own signal handlers run only after C++ has returned, which may take minutes: a loop of
-    steps, or compilation. A signal that is ignored stays ignored, such as Ctrl-C for a background
-    process of a script. If other code sets a handler within the block, that handler is called.
+    Python's own signal handlers run only after C++ code has returned. That may take minutes, for a
+    loop of training steps or for compilation. A signal that was ignored before stays ignored, such
+    as Ctrl-C in a background process of a script. If other code sets a handler for a signal within
+    the block, that handler is called and not `end`.
     """
     signals = signal.SIGINT, signal.SIGTERM
     handlers = {
@@ -45,7 +46,7 @@ def _ended_at_once(end):
     os.set_blocking(write_fd, False)
 
     def wait():
-        while number := os.read(read_fd, 1):  # until the other end is closed
+        while number := os.read(read_fd, 1):  # until the other end of the pipe is closed
             if signal.getsignal(number[0]) is _leave_to_the_thread:
                 end()
 
@@ -70,11 +71,11 @@ def _leave_to_the_thread(number, frame):
 
 
 class Console:
-    """Sends stderr to a log within its `with` block, and shows the lines for the user.
+    """Sends stderr to a log within its `with` block, and shows messages for the user.
 
-    With --verbosity=1 stderr stays as it is, and there is no log. After an error, the end of the
-    log is shown. If C++ code aborts, the Python line that called it is shown. Ctrl-C and SIGTERM
-    end the process at once, with one line and exit status 130. No file of a run is damaged by that.
+    With --verbosity=1 stderr is left alone, and there is no log. After an error, the end of the log
+    is shown. If C++ code aborts, the Python line that called it is shown. Ctrl-C and SIGTERM end
+    the process at once, with one line and exit status 130. This damages no file of a run.
 
     Attributes:
         stream: the original stderr.
@@ -121,14 +122,18 @@ class Console:
         """Undoes all that `__enter__` did, and shows the end of the log after an error."""
         self.close_bar()
         with self._undo:
-            if self.path and isinstance(error, Exception):  # a `UserError` is a SystemExit by now
+            # A `UserError` is not shown here: `one_line` has turned it into a SystemExit.
+            if self.path and isinstance(error, Exception):
                 lines = [f"The last lines of {self.path}:", *self._log().splitlines()[-_LAST:]]
                 print(*lines, sep="\n", file=self.stream, flush=True)
                 traceback.print_exception(error)  # into the log; Python prints it to the terminal
                 self._is_kept = True
 
     def _redirect(self, path, text=""):
-        """Sends descriptor 2, to which C++ writes as well, to the end of a log, after `text`."""
+        """Appends `text` to a log file, and sends file descriptor 2 (stderr) to the end of the log.
+
+        C++ code writes to this descriptor, and not to Python's `sys.stderr`.
+        """
         with open(path, "a", errors="replace") as log:
             log.write(text)
             log.flush()
@@ -136,10 +141,10 @@ class Console:
         self.path = path
 
     def keep_in(self, folder: str, name: str) -> None:
-        """Moves the log into a folder, where it is kept, and prints its path.
+        """Moves the log into a folder, keeps it there after the run, and prints its path.
 
-        For a folder in a bucket, the log is kept where it is on this machine. Without a log, does
-        nothing.
+        If the folder is in a bucket, the log stays in a temporary folder of this machine. Does
+        nothing if there is no log.
 
         Args:
             folder: the folder, which is created if it is missing.
@@ -156,7 +161,10 @@ class Console:
         print(f"Full log: {self.path}", flush=True)
 
     def give_back(self, show: bool = False) -> None:
-        """Restores stderr, with `show` writes the log to it, and removes a log that is not kept."""
+        """Restores stderr, and removes the log unless `keep_in` was called or there was an error.
+
+        With `show`, first writes the text of the log to stderr.
+        """
         if not self.path:
             return
         text, path, self.path = self._log(), self.path, ""
@@ -186,7 +194,7 @@ class Console:
             self.bar = None
 
     def _stop(self):
-        """Ends the process with the line of `on_stop` and exit status 130."""
+        """Prints the line that `on_stop` returns, and ends the process with exit status 130."""
         try:
             self.close_bar()
             self.give_back()
@@ -200,7 +208,10 @@ class Console:
         return pathlib.Path(self.path).read_text(errors="replace")
 
     def _logged(self, record):
-        """Shows a log record if it is a warning of this package; a filter of the logger."""
+        """Shows a log record on the terminal if it is a warning of this package.
+
+        This is a filter of absl's logger. It returns True, so that every record also gets logged.
+        """
         is_warning = record.levelno >= logging.converter.absl_to_standard(logging.WARNING)
         is_ours = pathlib.Path(record.pathname).is_relative_to(_OURS)
         if is_warning and is_ours and self.path:
@@ -208,11 +219,14 @@ class Console:
         return True
 
     def _warned(self, message, category, *where, **more):
-        """Shows a warning if this package gives it; takes the place of `warnings.showwarning`."""
+        """Logs a warning, and shows it on the terminal if it comes from this package.
+
+        This method replaces `warnings.showwarning`.
+        """
         self._showwarning(message, category, *where, **more)
-        # This package's warnings name the file and line of the user's code. So the stack is
-        # searched for the module that issues them. The first frame is passed, because Python 3.13
-        # begins at another one by default.
+        # A warning of this package has the file and line of the user's code. To recognize it, the
+        # stack is searched for the module that issues all warnings of this package. The current
+        # frame is passed, because `walk_stack` of Python 3.13 begins at another one by default.
         stack = traceback.walk_stack(inspect.currentframe())
         names = {frame.f_globals.get("__name__") for frame, _ in stack}
         if "tf_lamb.core.messages" in names and self.path:
@@ -220,14 +234,14 @@ class Console:
 
 
 class ProgressBar:
-    """Shows the progress of a run: an Orbit action, which is called after each loop of steps.
+    """Shows the progress of a run; Orbit calls it as an action after each loop of steps.
 
-    On a terminal it is one line that moves. Elsewhere it is ten lines: one at each tenth of the
-    steps.
+    On a terminal it shows one line that is updated. Elsewhere it prints ten lines, one after each
+    tenth of the steps.
 
     Args:
         console: the `Console` that shows the line.
-        step: returns the present step.
+        step: a function that returns the current step.
         total: the number of steps of the run; None if the run only evaluates.
         batch_size: the global batch size, in examples.
     """
@@ -238,12 +252,12 @@ class ProgressBar:
         self._begun: float | None = None
 
     def begin(self) -> None:
-        """Shows the line before the first step, which takes long because it is compiled."""
+        """Shows the progress line before the first step, which takes long to compile."""
         import tqdm
 
         self._at = self._console.step = self._step()
         self._is_terminal = self._console.stream.isatty()
-        self._shown = 10 * self._at // self._total  # tenths of the steps
+        self._shown = 10 * self._at // self._total  # how many tenths of the steps
         # A narrow terminal cuts off the end, so the description comes last.
         gauge = " |{bar:12}| " if self._is_terminal else ", "
         self._console.bar = tqdm.tqdm(
@@ -258,7 +272,7 @@ class ProgressBar:
         )
 
     def __call__(self, output):
-        """Moves the line to the present step; `output` is the output of a loop."""
+        """Updates the progress line to the current step; `output` is the output of a loop."""
         step, time_now, bar = self._step(), time.perf_counter(), self._console.bar
         rate = output.get("scaled_learning_rate", output.get("learning_rate"))
         parts = [
@@ -266,7 +280,7 @@ class ProgressBar:
             for name, value in (("loss", output.get("training_loss")), ("learning rate", rate))
             if value is not None
         ]
-        if self._begun is not None:  # the first loop compiles
+        if self._begun is not None:  # after the first loop, which includes compilation
             speed = (step - self._at) * self._batch_size / (time_now - self._begun)
             parts.append(f"{speed:,.0f} examples/s")
         bar.set_description_str(", ".join(parts), refresh=False)
@@ -277,7 +291,7 @@ class ProgressBar:
             self._console.say(str(bar))
 
     def evaluated(self, output):
-        """Prints the results of an evaluation, which are in `output`: an Orbit action, too."""
+        """Prints the results of an evaluation, `output`; Orbit calls it after each evaluation."""
         parts = ", ".join(
             f"{name} {float(value):.4g}"
             for name, value in output.items()

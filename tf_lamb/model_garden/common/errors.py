@@ -13,7 +13,7 @@ from tf_lamb.core import messages
 
 
 class UserError(ValueError):
-    """Raised for a run that is impossible; one line names the wrong value and what to write."""
+    """Raised if a run is impossible; its message is one line: what is wrong, and what to write."""
 
 
 def unknown(what: str, name, known) -> str:
@@ -30,7 +30,8 @@ def unknown(what: str, name, known) -> str:
 def did_you_mean(name, known) -> str:
     """Returns a sentence with the names that are close to an unknown one, or with all names.
 
-    If a package in `tf_lamb_extras` registers the name, the sentence has the flag that imports it.
+    If a module of `tf_lamb_extras` would register the name, the sentence has the flag that imports
+    this module.
 
     Args:
         name: the unknown name.
@@ -56,11 +57,11 @@ def _registering(name: str) -> str | None:
 
 @contextlib.contextmanager
 def named(source: str, kinds=(TypeError, ValueError)) -> Iterator[None]:
-    """Turns an error in its block into a `UserError` of one line.
+    """Turns an error in its `with` block into a `UserError` of one line.
 
     Args:
-        source: the setting that the line begins with.
-        kinds: the types of errors that it catches.
+        source: the beginning of the line, such as the setting that the error is about.
+        kinds: the types of errors to catch.
 
     Raises:
         UserError: in place of an error of these types.
@@ -88,7 +89,7 @@ def one_line(command: str, kind=UserError, package="tf_lamb.model_garden") -> It
 
 
 def begin(command: str, package="tf_lamb.model_garden") -> None:
-    """Prepares the process for Model Garden, or ends it with one line if that is not installed.
+    """Prepares the process for Model Garden; if it is not installed, exits with one line.
 
     Args:
         command: the name of the command.

@@ -1,13 +1,14 @@
-"""Holds every function that replaces something in Model Garden or Orbit; no other file does.
+"""Holds every function that changes something in Model Garden or Orbit; no other file does.
 
-What they replace is part of tf-models-official 2.20.0, or of the Orbit that comes with it. A
-process calls them in this order:
+The functions change tf-models-official 2.20.0 and the Orbit that comes with it, mostly where these
+have no public way to extend them. A process calls the functions in this order:
 
-1.  `tf_lamb.model_garden.register` adds our names: `add_optimizers`, `add_learning_rates`,
-    `add_warmups`, `add_export`. The first three call `add_choices`, so that a YAML can choose them.
-2.  The same function makes Model Garden train with our classes: `use_averages`, `use_trainer`,
+1.  `tf_lamb.model_garden.register` adds this package's optimizers, schedules and tasks:
+    `add_optimizers`, `add_learning_rates`, `add_warmups`, `add_export`. The first three call
+    `add_choices`, so that a YAML can choose what they add.
+2.  The same function makes Model Garden use this package's classes: `use_averages`, `use_trainer`,
     `use_runner`.
-3.  `tf_lamb.model_garden.train` makes Model Garden's main train its experiment: `hand_over`.
+3.  `tf_lamb.model_garden.train` makes Model Garden's main train a given experiment: `hand_over`.
 """
 
 from types import SimpleNamespace
@@ -22,20 +23,23 @@ from official.modeling.optimization import optimizer_factory
 from official.modeling.optimization.configs import optimization_config
 from official.nlp.serving import export_savedmodel
 
-# The tables of legacy and of new Keras optimizers. Ours are new, but in both tables: a task never
-# says which table it wants, and gets the first. Averaging (`ema:`) exists for the first one alone.
+# Model Garden's tables of legacy and of new-style Keras optimizers. The optimizers of this package
+# are new-style, but are added to both tables. Model Garden's tasks always use the first table, and
+# only with the first table can the weights be averaged (`ema:`).
 OPTIMIZERS = optimizer_factory.LEGACY_OPTIMIZERS_CLS, optimizer_factory.NEW_OPTIMIZERS_CLS
-# Config class that lists a YAML's choices -> our keys in it -> the classes of their settings.
+# Config class that lists what a YAML can choose -> key that this package has added -> the class of
+# its settings.
 _ADDED: dict[type, dict[str, type]] = {}
 
 
 def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None:
-    """Adds our keys to those that a YAML may choose from, in every experiment.
+    """Adds keys to those that a YAML may choose from, in every experiment.
 
-    The config class itself is changed, because only experiments that name a subclass would use it.
-    A config reads the type of a field from the annotations of its class, and accepts overrides of
-    fields that are in its `__dict__`. Therefore our keys are added to the annotations, and to the
-    `__dict__` of every config when it is made or copied. Subclasses of `choice` have our keys, too.
+    The config class itself is changed, because a subclass would be used only by experiments that
+    name it. A config reads the type of a field from the annotations of its class, and accepts
+    overrides of fields that are in its `__dict__`. Therefore the keys are added to the annotations,
+    and to the `__dict__` of every config when it is made or copied. Subclasses of `choice` get the
+    keys, too.
 
     Args:
         choice: the config class that lists what a YAML can choose.
@@ -75,7 +79,7 @@ def add_optimizers(made_by: dict, settings: dict[str, type]) -> None:
 def has_optimizer(key: str) -> bool:
     """Returns whether one of Model Garden's own optimizers has a key.
 
-    Its optimizers are classes in the tables, and ours are not.
+    In the tables, Model Garden's optimizers are classes, and those of this package are functions.
     """
     return any(isinstance(table.get(key), type) for table in OPTIMIZERS)
 
@@ -103,28 +107,31 @@ def add_warmups(made_by: dict, settings: dict[str, type]) -> None:
 
 
 def add_export(task: type) -> None:
-    """Makes Model Garden export a task by the same module as the class that it derives from.
+    """Makes Model Garden export a task of this package with the export module of its base class.
 
-    Model Garden's table has only exact classes.
+    Model Garden looks for the exact class of a task in a table, and would not find a subclass.
 
     Args:
-        task: Our task class.
+        task: The task class, a subclass of one in the table.
     """
     modules = export_savedmodel.SERVING_MODULES
     modules[task] = next(modules[base] for base in task.__mro__ if base in modules)
 
 
 def use_averages(averages: type) -> None:
-    """Makes Model Garden's optimizer factory average the weights with this class.
+    """Makes Model Garden's optimizer factory average the weights with the class `averages`.
 
-    The factory takes the class from the module `ema_optimizer`, so its reference to that module is
-    replaced.
+    The factory takes the class from a module that it refers to as `ema_optimizer`. This reference
+    is replaced by an object that has only the class.
     """
     optimizer_factory.ema_optimizer = SimpleNamespace(ExponentialMovingAverage=averages)
 
 
 def use_trainer(trainer: type) -> None:
-    """Makes Model Garden train every experiment with this class; only Gin can choose a trainer."""
+    """Makes Model Garden train every experiment with the class `trainer`.
+
+    It is bound through Gin, because Model Garden has no other way to choose a trainer.
+    """
     with gin.unlock_config():
         gin.bind_parameter("create_trainer.trainer_cls", trainer)
 
@@ -142,12 +149,13 @@ def use_runner(runner: type, write_params) -> None:
 
 
 def hand_over(params, strategy=None, is_shown: bool = False) -> None:
-    """Makes Model Garden's main run this experiment, instead of the one it would read from flags.
+    """Makes Model Garden's main run an experiment, instead of the one that it reads from flags.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
         strategy: the strategy of several workers or of a TPU; None lets main make one.
-        is_shown: whether progress is shown, so that Orbit logs its lines instead of printing them.
+        is_shown: whether this package shows the progress. Orbit then logs its own lines instead of
+            printing them.
     """
     train_utils.parse_configuration = lambda flags: params
     if strategy is not None:

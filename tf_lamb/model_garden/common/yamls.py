@@ -1,7 +1,7 @@
-"""Reads YAML that nobody has checked: executes nothing, and limits the number of values.
+"""Reads YAML from untrusted sources: runs no code, and limits the number of values.
 
-Model Garden's own loader makes Python functions of `!!python/name`, and expands the aliases of a
-file without a limit, so that a small file can fill the memory.
+Model Garden's own loader turns the tag `!!python/name` into Python functions. It also expands the
+aliases of a file without a limit, so that a small file can fill the memory.
 """
 
 import os
@@ -13,9 +13,9 @@ import yaml
 
 from tf_lamb.model_garden.common.errors import UserError, did_you_mean
 
-# The largest number of values, with aliases expanded; the largest experiment has some hundreds.
+# The largest number of values in a YAML, with aliases expanded. Experiments have some hundreds.
 _MOST_VALUES = 100_000
-# The types of plain values.
+# The types of values that a YAML may hold, besides dicts, lists and tuples.
 _PLAIN = (str, int, float, bool, type(None))
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -28,10 +28,10 @@ class _Loader(yaml.SafeLoader):
     """
 
     def compose_mapping_node(self, anchor):
-        """Composes a mapping; see base class, which lets the last of two equal keys win.
+        """Composes a mapping; see base class, which would use the last of two equal keys.
 
         Raises:
-            UserError: if a key is there twice.
+            UserError: if the mapping has the same key twice.
         """
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_yaml_int(self, node):
-        """Constructs an integer; see base class, which reads 010 as 8, and 1:30 as 90.
+        """Constructs an integer; see base class, which would read 010 as 8, and 1:30 as 90.
 
         Raises:
             UserError: if a leading 0 makes the number octal, or a colon makes it base 60.
@@ -67,7 +67,8 @@ class _Loader(yaml.SafeLoader):
         return number
 
 
-# seam: tf-models-official 2.20.0. Its loader reads 1e-3 as a number, which YAML 1.1 does not.
+# seam: does as tf-models-official 2.20.0, whose loader reads 1e-3 as a number. YAML 1.1 would read
+# it as text.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), [*"-+0123456789"]
 )
@@ -82,7 +83,7 @@ def read(text: str | bytes):
     """Returns the values that a YAML holds.
 
     Raises:
-        UserError: if a key is there twice, or a number is octal or base 60.
+        UserError: if a mapping has the same key twice, or a number is octal or base 60.
         ValueError: if the text is no YAML of plain values; the message is one line.
     """
     try:
@@ -100,7 +101,7 @@ def read(text: str | bytes):
 
 
 def _check(values) -> None:
-    """Raises `ValueError` if there are too many values, or one is not plain.
+    """Raises `ValueError` if a YAML has too many values, or one of a type that is not allowed.
 
     A value counts once more for each alias that refers to it.
     """
@@ -123,7 +124,7 @@ def mapping(text: str | bytes, source: str) -> dict:
 
     Args:
         text: the YAML.
-        source: the place that it comes from, as the user writes it.
+        source: where the YAML comes from, such as a flag with its value, for errors.
 
     Raises:
         UserError: if the text is no YAML, or no mapping; the message names `source`.
@@ -143,7 +144,7 @@ def mapping(text: str | bytes, source: str) -> dict:
 
 
 def at(settings, path: str):
-    """Returns the value of nested settings at a path; None without one.
+    """Returns the value at a path of nested settings; None if there is no such path.
 
     Args:
         settings: a dict of dicts.
@@ -155,7 +156,7 @@ def at(settings, path: str):
 
 
 def merged(first: dict, second: dict) -> dict:
-    """Returns two nested settings as one, in which the second ones win.
+    """Returns two nested settings merged into one; where both have a value, the second is taken.
 
     Args:
         first: a dict of dicts.
@@ -169,7 +170,7 @@ def merged(first: dict, second: dict) -> dict:
 
 
 def without(settings: dict, path: str) -> dict:
-    """Returns settings without the one at a path, and without dicts that are then empty.
+    """Returns nested settings without the one at a path; dicts that become empty are left out.
 
     Args:
         settings: a dict of dicts.
@@ -190,7 +191,7 @@ def leaves(settings: dict, path: str = "") -> Iterator[tuple[str, object]]:
 
     Args:
         settings: a dict of dicts.
-        path: the beginning of the paths, for the recursion.
+        path: a prefix of all paths, which the function passes when it calls itself.
     """
     for key, value in settings.items():
         if isinstance(value, dict):
@@ -212,7 +213,10 @@ def nested(path: str, value) -> dict:
 
 
 def shipped() -> dict[str, str]:
-    """Returns the YAMLs of this package, name -> path: where it is installed, or in a checkout."""
+    """Returns the YAML files that come with this package, file name -> path.
+
+    They are in the installed package, or in the folder `model_garden_configs` of its repository.
+    """
     package = pathlib.Path(__file__).parents[1]
     for folder in (package / "configs", package.parents[1] / "model_garden_configs"):
         if folder.is_dir():
@@ -224,7 +228,7 @@ def found(path: str) -> str:
     """Returns the path of a config file.
 
     Args:
-        path: a path, or the bare name of a YAML of this package.
+        path: a path, or the file name of a YAML that comes with this package.
 
     Raises:
         UserError: if there is no such file.
@@ -239,7 +243,7 @@ def found(path: str) -> str:
 
 
 def missing(path: str, flag: str = "--config_file") -> str:
-    """Returns the text of the error for a file that does not exist, which this flag names."""
+    """Returns the text of the error if `flag` has been given a `path` that does not exist."""
     return f"{flag}={path}: there is no such file"
 
 
@@ -274,10 +278,10 @@ def read_files(names: list[str] | None) -> list[tuple[str, dict]]:
     """Reads config files, in their order.
 
     Args:
-        names: paths, or bare names of YAMLs of this package; None for no files.
+        names: paths, or file names of YAMLs that come with this package; None for no files.
 
     Returns:
-        A pair for each file: its name in errors, and its settings.
+        A pair for each file: the flag that names it, as text for errors, and its settings.
 
     Raises:
         UserError: if there is no such file, or it holds no settings.

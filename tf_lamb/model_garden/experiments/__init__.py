@@ -1,1 +1,1 @@
-"""Defines this package's experiments, and the settings of their optimizers and schedules."""
+"""Defines this package's experiments for Model Garden, and the settings of their optimizers."""

@@ -1,13 +1,13 @@
 """Rescales the learning rate of an experiment to another peak and another number of steps.
 
-All rates of the schedule are multiplied by one factor, and the steps of the decay are stretched to
-the new length of the run. The new length of warmup is passed separately.
+All rates of the schedule are multiplied by one factor, and the steps of the decay are stretched in
+proportion to the number of steps of the run. The caller passes the new length of warmup.
 
-Model Garden's own warmups end at the rate that the decay has by then, because warmup and decay both
-count from step 0. A linear `polynomial` decay over 400 steps, for example, has 9/10 of its first
-rate after a warmup of 40 steps. The rates are then scaled so that the rate at the end of warmup is
-the new peak. If `--params_override` sets the number of steps or the length of warmup, the schedule
-is computed for those.
+With Model Garden's own warmups, warmup and decay both count from step 0, so a warmup ends below the
+first rate of the decay. A linear `polynomial` decay over 400 steps, for example, has 9/10 of its
+first rate after a warmup of 40 steps. The rates are then scaled so that the rate at the end of
+warmup is the new peak. If `--params_override` sets the number of steps or the length of warmup, the
+schedule is computed for these values.
 """
 
 import dataclasses
@@ -17,19 +17,19 @@ from typing import Any
 from tf_lamb.core.recipes.scaling import round_half_up
 from tf_lamb.model_garden.experiments import decays
 
-# The settings of a schedule that are learning rates.
+# The names of the settings of schedules whose values are learning rates.
 RATES = {
     "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "values",
     "start", "warmup_learning_rate",
 }  # fmt: skip
-# The settings of a schedule that are steps, counted from the step `offset` if that is set.
+# The names of the settings of schedules that count steps, from the step `offset` if that is set.
 _STEPS = {"steps", "decay_steps", "boundaries"}
-# The schedules of Model Garden whose rates can be scaled.
+# Types of the schedules of Model Garden that this module can rescale.
 _SCALABLE = ("constant", "stepwise", "polynomial", "cosine", "exponential")
 
 
 def multiplied(schedule, factor: float) -> dict:
-    """Returns the settings of a schedule that are rates, multiplied by a factor."""
+    """Returns those settings of a schedule that are learning rates, multiplied by a factor."""
     return _each(schedule, RATES, lambda rate: rate * factor)
 
 
@@ -41,19 +41,22 @@ def stretched(
     has_end: bool = True,
     new_offset: int | None = None,
 ) -> dict:
-    """Returns the settings of a schedule that are steps, for a run of another length.
+    """Returns those settings of a schedule that count steps, changed for a run of another length.
 
-    Each step keeps its share of the run.
+    Each change of the rate stays at the same fraction of the run.
 
     Args:
         schedule: The settings of the schedule.
         stretch: The new number of steps of the run, divided by the old one.
-        old_warmup: The steps of the old warmup, if the schedule counts from its end. Defaults to 0.
-        new_warmup: The steps of the new warmup, if the schedule counts from its end. Defaults to 0.
-        has_end: Whether the steps are positions, at which the rate changes or stops changing. False
-            for a period, such as the `decay_steps` of an exponential decay. Defaults to True.
-        new_offset: The new offset. Defaults to None: the old one, stretched, and shortened where
-            the new warmup would reach beyond the beginning of the decay.
+        old_warmup: The steps of the old warmup if the schedule counts from the end of warmup, else
+            0. Defaults to 0.
+        new_warmup: The steps of the new warmup if the schedule counts from the end of warmup, else
+            0. Defaults to 0.
+        has_end: Whether the settings are steps at which the rate changes or stops changing. False
+            if they are a period, such as the `decay_steps` of an exponential decay. Defaults to
+            True.
+        new_offset: The new value of `offset`, the step at which the decay begins. Defaults to None:
+            the old offset times `stretch`, or less if a longer warmup would delay the decay.
 
     Returns:
         The changed settings, name -> value.
@@ -61,9 +64,9 @@ def stretched(
     old_offset = getattr(schedule, "offset", 0) or 0
     old_begin = old_warmup + old_offset
     if new_offset is None:
-        # A decay that would begin within the new warmup begins where that warmup ends. A shorter
-        # warmup does not lengthen the offset, because before its offset a decay is above its first
-        # rate.
+        # After a longer warmup, the decay begins at the same fraction of the run as before, or at
+        # the end of warmup if that is later. A shorter warmup does not lengthen the offset, because
+        # at steps before its offset a decay is above its first rate.
         new_offset = min(
             max(round_half_up(old_begin * stretch) - new_warmup, 0),
             round_half_up(old_offset * stretch),
@@ -76,9 +79,9 @@ def stretched(
 
 
 def _each(schedule, names: set[str], change) -> dict:
-    """Returns the settings with these names that are not 0 or None, changed by a function.
+    """Returns the settings in `names` that are not 0 or None, with their values changed.
 
-    In a list, the function changes every entry.
+    The function `change` is applied to the value, or to every entry if the value is a list.
     """
     return {
         name: [*map(change, value)] if isinstance(value, list) else change(value)
@@ -91,7 +94,7 @@ def largest(path: str, rate) -> float:
     """Returns the largest rate in the settings of a schedule.
 
     Args:
-        path: The place of the schedule in `optimizer_config`, for the message.
+        path: The path of the schedule in `optimizer_config`, for errors.
         rate: The config of the schedule: its `type`, and the settings of that type.
 
     Raises:
@@ -121,7 +124,7 @@ class Curve:
         rate: The config of the learning rate: its `type`, and the settings of that type.
         warmup_kind: The type of the warmup; None without one.
         warmup: The settings of the warmup.
-        override: The settings of the learning rate in `--params_override`, which stay as they are.
+        override: The settings of the learning rate in `--params_override`, which are not rescaled.
     """
 
     rate: Any
@@ -141,12 +144,15 @@ class Curve:
 
     @property
     def decay_begins_behind(self) -> bool:
-        """Whether the decay counts its steps from the end of warmup."""
+        """Whether the decay counts its steps from the end of warmup, and not from step 0."""
         return self.warmup_kind == "tf_lamb" and self.warmup.handover == "continuous"
 
     @property
     def warmup_ends_on_decay(self) -> bool:
-        """Whether warmup rises to the rate that the decay has by then, as Model Garden's own do."""
+        """Whether warmup ends at the rate that the decay, counted from step 0, has at that step.
+
+        The warmups of Model Garden do so.
+        """
         return self.warmup is not None and self.warmup_kind != "tf_lamb"
 
     @property
@@ -162,7 +168,7 @@ class Curve:
         return decays.peak(self.rate.type, settings, self.warmup_steps) or largest_rate
 
     def rate_to(self, peak: float, stretch: Fraction, warmup_steps: int) -> dict:
-        """Returns the changed settings of the learning rate, for a new peak and number of steps.
+        """Returns the settings of the learning rate that change with the peak and the steps.
 
         Args:
             peak: The new rate where warmup ends.
@@ -170,7 +176,8 @@ class Curve:
             warmup_steps: The new steps of warmup.
 
         Raises:
-            ValueError: if no settings of the decay give the peak at the end of warmup.
+            ValueError: if the decay cannot have the rate `peak` at the end of warmup, because it
+                has fallen or ended before.
         """
         rate, kind = self.rate.get(), self.rate.type
         steps_before = (self.warmup_steps, warmup_steps) if self.decay_begins_behind else (0, 0)
@@ -185,7 +192,7 @@ class Curve:
         return changes | decays.with_peak(kind, settings, warmup_steps, peak)
 
     def warmup_to(self, peak: float, steps: int) -> dict:
-        """Returns the settings of a warmup to a new peak.
+        """Returns the settings of a warmup that rises to a new peak.
 
         Args:
             peak: The new rate where warmup ends.

@@ -1,7 +1,7 @@
-"""Computes the learning rate of a decay at a step from its settings, with NumPy.
+"""Computes, with NumPy, the learning rate of a decay at a step from the settings of the decay.
 
-TensorFlow computes nothing here, because it would initialize the devices, and a multi-worker
-strategy has to be made before that.
+TensorFlow is not used, because it would initialize the devices, and a multi-worker strategy has to
+be made before that.
 """
 
 import math
@@ -11,14 +11,19 @@ from tf_lamb.core import schedules
 
 
 def _decay(kind: str, settings: dict) -> Any:
-    """Returns the schedule of `tf_lamb.core` that equals a decay, ours or Model Garden's own.
+    """Returns the schedule of `tf_lamb.core` that computes the same rates as a decay.
 
-    Returns None for a constant rate, a rate that rises later, and settings that are invalid. An
-    exponential decay with a factor above 1 is treated as constant.
+    The decay is one of this package or of Model Garden. Returns None for a constant rate, for a
+    rate that rises later, and if the settings are invalid. An exponential decay with a factor above
+    1 is treated as constant.
+
+    Args:
+        kind: The type of the decay in a config, such as "polynomial".
+        settings: The settings of that type.
     """
     first: Any = settings.get("initial_learning_rate")
     try:
-        if kind == "stepwise":  # Keras's still has the earlier rate at the boundary itself
+        if kind == "stepwise":  # Keras applies the new rate one step after the boundary
             boundaries = tuple(step + 1 for step in settings["boundaries"])
             return schedules._MultiStep(boundaries, settings["values"])
         if kind == "tf_lamb_multi_step":
@@ -42,13 +47,13 @@ def _decay(kind: str, settings: dict) -> Any:
 
 
 def peak(kind: str, settings: dict, step: int) -> float | None:
-    """Returns the largest learning rate of a decay from a step on.
+    """Returns the largest learning rate that a decay has at a step or later.
 
-    Returns None for the decays for which `_decay` returns None.
+    Returns None for a constant rate, for a rate that rises later, and if the settings are invalid.
 
     Args:
         kind: The type of the decay.
-        settings: Its settings.
+        settings: The settings of the decay.
         step: The step, counted from the beginning of training and not from the end of warmup.
     """
     import numpy as np
@@ -56,25 +61,26 @@ def peak(kind: str, settings: dict, step: int) -> float | None:
     if (decay := _decay(kind, settings)) is None:
         return None
     first_step = step - (settings.get("offset") or 0)
-    # Before its offset a cosine rises to its first rate, so step 0 of the decay counts, too.
+    # Before its offset a cosine decay rises to its first rate. Therefore the rate at step 0 of the
+    # decay is compared, too.
     later_steps = [later for later in (0, *getattr(decay, "boundaries", ())) if later > first_step]
     return float(max(decay.value(np, at_step) for at_step in (first_step, *later_steps)))
 
 
 def with_peak(kind: str, settings: dict, step: int, rate: float) -> dict:
-    """Returns the changes in the settings of a decay that make its largest rate `rate`.
+    """Returns the settings of a decay to change so that its largest rate after warmup is `rate`.
 
-    That is the largest rate from a step on, as `peak` computes it. The rate at the end of the decay
-    stays. Returns {} if `peak` returns None, or is equal to `rate` already.
+    The rate at the end of the decay does not change. Returns {} if the largest rate is equal to
+    `rate` already, or if `peak` cannot compute the largest rate.
 
     Args:
         kind: The type of the decay.
-        settings: Its settings.
+        settings: The settings of the decay.
         step: The step at which warmup ends, counted from the beginning of training.
-        rate: The largest rate that the decay shall have from that step on.
+        rate: The new largest rate of the decay at that step or later.
 
     Raises:
-        ValueError: if by that step a stepwise decay has fallen, or another decay has ended.
+        ValueError: if the largest rate differs, and the decay is stepwise or has ended by `step`.
     """
     old_peak, decay = peak(kind, settings, step), _decay(kind, settings)
     if old_peak is None or math.isclose(old_peak, rate, rel_tol=1e-9):
@@ -95,8 +101,9 @@ def cut_short(tuned, params) -> str | None:
     """Returns a warning if a run ends before its learning rate has decayed, else None.
 
     Args:
-        tuned: The experiment without `--params_override`. Its decay fits its number of steps.
-        params: The experiment with `--params_override`, which sets another number of steps.
+        tuned: The `ExperimentConfig` without `--params_override`, whose decay fits its number of
+            steps.
+        params: The `ExperimentConfig` with `--params_override`, which sets another number of steps.
     """
     steps, old_steps = params.trainer.train_steps, tuned.trainer.train_steps
     if _counts_otherwise(params) or not isinstance(steps, int) or steps < 1:
@@ -113,13 +120,13 @@ def cut_short(tuned, params) -> str | None:
 
 
 def _counts_otherwise(params) -> bool:
-    """Returns whether AdaScale is on, whose schedule counts steps of the base batch."""
+    """Returns whether AdaScale is on, so that the schedule does not count the steps of the run."""
     adascale = getattr(params.trainer.optimizer_config.optimizer.get(), "adascale", None)
     return getattr(adascale, "scale", None) is not None
 
 
 def _rate_at(params, step: int) -> float | None:
-    """Returns the learning rate at a step after warmup; None if it is unknown."""
+    """Returns the learning rate at a step after warmup; None if `_decay` returns None."""
     import numpy as np
 
     config = params.trainer.optimizer_config

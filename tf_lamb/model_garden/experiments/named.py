@@ -1,4 +1,4 @@
-"""Registers, on import, Model Garden's experiments with published recipes."""
+"""Registers, on import, experiments of Model Garden with the settings of published recipes."""
 
 from official.common import registry_imports  # noqa: F401  (registers Model Garden's experiments)
 from official.core import exp_factory
@@ -10,7 +10,7 @@ from tf_lamb.model_garden.tasks import ImageClassificationConfig, MaskedLMConfig
 
 
 def _trained_by(recipe: recipes.Recipe, stock: str):
-    """Returns a stock experiment with the optimizer, the schedule and the steps of a recipe."""
+    """Returns the Model Garden experiment named `stock`, with all settings of a recipe."""
     experiment = exp_factory.get_exp_config(stock)
     experiment.trainer.override(intervals(experiment.trainer, recipe.train_steps))
     experiment.trainer.optimizer_config = optimization.OptimizationConfig()
@@ -19,15 +19,15 @@ def _trained_by(recipe: recipes.Recipe, stock: str):
 
 
 def _bert(recipe: recipes.Recipe):
-    """Returns `bert/pretraining` with the settings of a recipe, and with our task."""
+    """Returns `bert/pretraining` with the settings of a recipe, and this package's task."""
     experiment = _trained_by(recipe, "bert/pretraining")
     experiment.task = MaskedLMConfig(experiment.task.as_dict())
-    experiment.task.scale_loss = True  # as_dict() copied the stock default, False
+    experiment.task.scale_loss = True  # as_dict() copied False, the default of Model Garden
     return experiment
 
 
 def _resnet(recipe: recipes.Recipe):
-    """Returns `resnet_imagenet` with the settings of a recipe, and with our task."""
+    """Returns `resnet_imagenet` with the settings of a recipe, and this package's task."""
     experiment = _trained_by(recipe, "resnet_imagenet")
     experiment.task = ImageClassificationConfig(experiment.task.as_dict())
     experiment.task.losses.l2_weight_decay = 0.0  # the optimizer decays the weights
@@ -36,15 +36,19 @@ def _resnet(recipe: recipes.Recipe):
 
 @exp_factory.register_config_factory("lamb/bert_pretraining")
 def lamb_bert_pretraining():
-    """Returns `bert/pretraining` with untuned LAMB, at the paper's smallest batch: 512."""
+    """Returns `bert/pretraining` with LAMB, by the LAMB paper's recipe for a batch of 512.
+
+    That is the smallest batch size in the paper's table of untuned LAMB, whose settings follow from
+    the batch size alone.
+    """
     return _bert(recipes.published("untuned_lamb_bert", 512))
 
 
 @exp_factory.register_config_factory("lamb/bert_pretraining_phase2")
 def lamb_bert_pretraining_phase2():
-    """Returns `bert/pretraining` as the second stage of mixed-batch BERT.
+    """Returns `bert/pretraining` as the second stage of the LAMB paper's mixed-batch training.
 
-    Its batch is 32,768 sequences of 512 tokens. Set `task.init_checkpoint` to the folder of the
+    The batch is 32,768 sequences of 512 tokens. Set `task.init_checkpoint` to the folder of the
     first stage.
     """
     return _bert(recipes.published("bert_mixed_batch").stages[1])
@@ -52,11 +56,18 @@ def lamb_bert_pretraining_phase2():
 
 @exp_factory.register_config_factory("lamb/resnet_imagenet")
 def lamb_resnet_imagenet():
-    """Returns `resnet_imagenet` with untuned LAMB, at the paper's smallest batch: 512."""
+    """Returns `resnet_imagenet` with LAMB, by the LAMB paper's recipe for a batch of 512.
+
+    That is the smallest batch size in the paper's table of untuned LAMB, whose settings follow from
+    the batch size alone.
+    """
     return _resnet(recipes.published("untuned_lamb_resnet50", 512))
 
 
 @exp_factory.register_config_factory("lars/resnet_imagenet")
 def lars_resnet_imagenet():
-    """Returns `resnet_imagenet` with LARS and the LEGW recipe, at its baseline's batch: 512."""
+    """Returns `resnet_imagenet` with LARS, by the LEGW paper's recipe for a batch of 512.
+
+    That is the batch size from which the recipe scales to larger ones.
+    """
     return _resnet(recipes.published("legw_resnet50_lars", 512))

@@ -1,4 +1,7 @@
-"""Registers our optimizers in Model Garden, each under a key, with its arguments as settings."""
+"""Registers this package's optimizers in Model Garden, with their arguments as settings.
+
+A YAML chooses an optimizer by its key, such as `tf_lamb`, as `optimizer_config.optimizer.type`.
+"""
 
 import dataclasses
 import functools
@@ -18,10 +21,14 @@ from tf_lamb.tf_keras.optimizer import LayerwiseOptimizer
 
 
 class _InOrder(base_config.Config):
-    """A dict that keeps its order, because the first matching pattern counts."""
+    """A dict of settings that keeps its order.
+
+    The order matters if the keys are patterns for names of variables: the first match applies.
+    """
 
     def _override(self, override_dict, is_strict=True):
-        # seam: tf-models-official 2.20.0, which sorts the keys. Here it gets one key at a time.
+        # seam: relies on tf-models-official 2.20.0. The base class sorts the keys of a dict, so it
+        # gets one key at a time.
         for pair in override_dict.items():
             super()._override(dict([pair]), is_strict)
 
@@ -34,16 +41,18 @@ _MeasureNoise = settings_of(tf_lamb.tf_keras.MeasureNoise, "inner", "name", enab
 class _Config(optimizer_config.BaseOptimizerConfig):
     """Holds the settings that every optimizer has in addition to its arguments.
 
-    The argument `learning_rate` is no setting: it comes from `optimizer_config.learning_rate`.
+    The argument `learning_rate` is not among the settings of an optimizer, because it comes from
+    `optimizer_config.learning_rate`.
 
     Attributes:
-        weight_decay_schedule: The schedule that `weight_decay` follows in place of a number: a
-            `type` and its settings, as in `optimizer_config.learning_rate`. Off without a type.
-        adascale: The arguments of `tf_lamb.tf_keras.AdaScale`, which documents them, and
-            `base_steps`, the number of steps of training with the base batch. AdaScale is off
-            without a `scale`. Training ends when AdaScale has counted `base_steps` steps of the
-            base batch, or at `train_steps` if that comes first. With `base_steps=None`, training
-            ends at `train_steps`.
+        weight_decay_schedule: A schedule of the weight decay, in place of the number
+            `weight_decay`: a `type` and the settings of that type, as in
+            `optimizer_config.learning_rate`. Off without a type.
+        adascale: The arguments of `tf_lamb.tf_keras.AdaScale`, and `base_steps`. AdaScale is off
+            without a `scale`. It counts the progress of training in steps of the base batch, for
+            which the learning rate was tuned. Training ends when the progress reaches `base_steps`,
+            or at `train_steps` if that comes first. With `base_steps=None`, training ends at
+            `train_steps`.
         measure_noise: The arguments of `tf_lamb.tf_keras.MeasureNoise`, off unless `enabled`.
         trust_ratios_every: Steps from one reading of the trust ratios to the next. Defaults to
             None: no readings.
@@ -62,14 +71,14 @@ class _Config(optimizer_config.BaseOptimizerConfig):
     divergence_report: bool = True
 
     def _set(self, k, v):
-        # A dict for an argument, such as patterns, keeps its order.
+        # A dict that is the value of an argument, such as a dict of name patterns, keeps its order.
         is_argument = self._get_subconfig_type(k) is base_config.Config
         if is_argument and isinstance(v, dict) and not self.__dict__.get(k):
             v = _InOrder(v)
         super()._set(k, v)
 
 
-# Key -> optimizer class.
+# Key of an optimizer in a YAML -> its class.
 OPTIMIZERS = {f"tf_{name.lower()}": getattr(tf_lamb.tf_keras, name) for name in rules.OURS}
 
 
@@ -81,7 +90,7 @@ def _settings_class(cls):
     return settings_of(cls, "learning_rate", "loss_scale_factor", base=_Config)
 
 
-# Key -> class of settings.
+# Key of an optimizer in a YAML -> the config class with its settings.
 SETTINGS = {key: _settings_class(cls) for key, cls in OPTIMIZERS.items()}
 
 
@@ -91,7 +100,8 @@ def build(
 ):  # fmt: skip
     """Makes an optimizer of this package from its settings, in a wrapper if they turn one on.
 
-    The runner applies the settings that act outside of the optimizer, such as `base_steps`.
+    The settings that act outside of the optimizer, such as `base_steps`, are not used here: the
+    runner applies them.
 
     Args:
         cls: The class of the optimizer.
@@ -99,14 +109,15 @@ def build(
         adascale: The settings of `AdaScale`, off without a scale. Defaults to None.
         measure_noise: The settings of `MeasureNoise`, off unless `enabled`. Defaults to None.
         trust_ratios_every: Steps between two readings of the trust ratios. Defaults to None: none.
-        divergence_report: Whether the optimizer observes its trust ratios, if it has them, for the
-            report. Defaults to False.
+        divergence_report: Whether the optimizer records its trust ratios, if it has them, for a
+            report on divergence. Defaults to False.
         weight_decay_schedule: The `type` of the schedule of weight decay, and the settings of that
             type. Defaults to None: weight decay is a number.
         **arguments: The arguments of the class.
 
     Returns:
-        The optimizer: inside `AdaScale` if that has a scale, else inside `MeasureNoise` if enabled.
+        The optimizer. It is wrapped in `AdaScale` if that has a scale, else in `MeasureNoise` if
+        that is enabled.
 
     Raises:
         ValueError: if `use_ema` would keep moving averages of the weights that Model Garden never
@@ -129,7 +140,7 @@ def build(
     if divergence_report:
         start_observing(optimizer)
     adascale, measure_noise = dict(adascale or {}), dict(measure_noise or {})
-    adascale.pop("base_steps", None)  # a setting of the runner
+    adascale.pop("base_steps", None)  # the runner uses it
     is_measured = measure_noise.pop("enabled", False)
     if adascale.get("scale") is not None:
         return tf_lamb.tf_keras.AdaScale(optimizer, **adascale)
@@ -137,9 +148,9 @@ def build(
 
 
 def _decay_schedule(choice: dict, weight_decay, learning_rate):
-    """Returns the schedule of weight decay.
+    """Returns the schedule of weight decay that `choice` describes by its type and settings.
 
-    Raises `ValueError` if weight decay is also a number, or if the type is no schedule.
+    Raises `ValueError` if `weight_decay` is also set, or if the type is not a schedule.
     """
     if weight_decay:
         raise ValueError(
@@ -152,24 +163,25 @@ def _decay_schedule(choice: dict, weight_decay, learning_rate):
             f"weight_decay_schedule.type={kind} is no schedule. Write a number as weight_decay"
         )
     schedule = optimizer_factory.LR_CLS[kind](**choice[kind])
-    if isinstance(learning_rate, schedules.Stages):  # made by `warmup.tf_lamb.begin_step`
+    if isinstance(learning_rate, schedules.Stages):  # the rate begins at a later step
         schedule = schedules.Stages(learning_rate.lengths, (0.0, schedule))
-    # The checks before training make the optimizer in a graph, where a schedule has no value that
-    # can be read.
+    # The checks before training make the optimizer in a graph, where the value of a schedule cannot
+    # be read. They get a weight decay of 0 instead.
     return schedule if tf.executing_eagerly() else 0.0
 
 
 class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
-    """Model Garden's moving averages of the weights, updated only when the weights are.
+    """Model Garden's moving averages of the weights, updated only when the weights are updated.
 
-    Calls that only add up a micro-batch, and skipped steps, leave the averages as they are.
+    The averages do not change in a call that only accumulates the gradients of a micro-batch, nor
+    in a step that is skipped.
     """
 
     @property
     def learning_rate(self):
-        """The learning rate of the inner optimizer, legacy or new-style.
+        """The learning rate of the wrapped optimizer, a legacy or a new-style Keras optimizer.
 
-        The base class knows legacy optimizers only.
+        The base class supports legacy optimizers only.
         """
         return self._optimizer.learning_rate
 
@@ -185,10 +197,10 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
             name: The name of the operation. Defaults to None.
 
         Returns:
-            The result of the inner optimizer.
+            The result of the wrapped optimizer's `apply_gradients`.
         """
-        # Model Garden's optimizers make `iterations` when it is first read, which must be outside
-        # the graph.
+        # Model Garden's optimizers create the variable `iterations` when it is first read. They
+        # must do so outside the graph of the training step.
         with tf.init_scope():
             iterations = self.iterations
         iterations_before = tf.identity(iterations)
@@ -204,14 +216,14 @@ class ExponentialMovingAverage(ema_optimizer.ExponentialMovingAverage):
 
 
 def register_optimizers() -> None:
-    """Registers our optimizers under their keys, in every experiment, and our moving averages."""
+    """Registers this package's optimizers for every experiment, and its moving averages."""
     seams.use_averages(ExponentialMovingAverage)
     constructors = {key: functools.partial(build, cls) for key, cls in OPTIMIZERS.items()}
     seams.add_optimizers(constructors, SETTINGS)
 
 
 def register_user_class(key: str, cls: type) -> None:
-    """Adds a class of optimizers that a user has made, for `tf_lamb.model_garden`.
+    """Registers an optimizer class of a user, for `tf_lamb.model_garden.register_optimizer`.
 
     Args:
         key: The `type` of the optimizer in settings.
@@ -219,8 +231,9 @@ def register_user_class(key: str, cls: type) -> None:
             `tf_lamb.tf_keras`.
 
     Raises:
-        TypeError: if the class is any other.
-        ValueError: if an optimizer of another name, or one of Model Garden's own, has the key.
+        TypeError: if `cls` is not such a class.
+        ValueError: if an optimizer class of another name, or one of Model Garden's own optimizers,
+            is already registered under `key`.
     """
     if not (isinstance(cls, type) and issubclass(cls, LayerwiseOptimizer)):
         raise TypeError(

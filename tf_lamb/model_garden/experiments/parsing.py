@@ -1,7 +1,7 @@
 """Parses the flags to an experiment, and reports each mistake in one sentence.
 
 The flags are parsed once, and Model Garden's main receives the result. Model Garden's own parser
-would answer a misspelt key with the name of a config class, and a missing file with a traceback.
+would report a misspelt key by the name of a config class, and a missing file by a traceback.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tf_lamb.model_garden.common.yamls import at, leaves, nested
 from tf_lamb.model_garden.experiments import decays, scaling
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS, SETTINGS
 
-# The parts that every experiment needs; other parts may be null.
+# Names of nested configs that an experiment cannot do without. Other nested configs may be null.
 _NEEDED = (
     "runtime", "task", "trainer", "model", "optimizer_config", "optimizer", "learning_rate",
     "warmup",
@@ -34,27 +34,28 @@ def parse(
 ) -> tuple[config_definitions.ExperimentConfig, str]:
     """Parses the flags to an experiment.
 
-    `--params_override` wins over config files and recipes, and a recipe takes its settings into
-    account. A flag that contradicts `--params_override` is an error.
+    The settings in `--params_override` win over config files and recipes. A recipe takes them into
+    account, such as an overridden number of steps. A flag that contradicts them is an error.
 
     Args:
         flags: The flags.
         override: The settings to use in place of `--params_override`. Defaults to None.
-        begun: The experiment to use in place of the one in `--experiment` and `--config_file`.
-            Defaults to None.
+        begun: The `ExperimentConfig` to use in place of the one that `--experiment` and
+            `--config_file` describe. Defaults to None.
         replicas: The number of replicas of the run, if its settings do not say it. Defaults to
             None.
 
     Returns:
-        The experiment, and the text to print: the arithmetic of its batch, and warnings.
+        The `ExperimentConfig`, and a text to print: how the flags of the batch size change the
+        settings, and warnings.
 
     Raises:
         UserError: if a flag, a file or a setting is wrong.
     """
     params = _named(flags) if begun is None else begun.replace()
     override = own(flags) if override is None else override
-    # The overrides are tried on a copy. A mistake is found before a recipe builds on it, and the
-    # recipe still sees the settings of the YAML files.
+    # The overrides are first applied to a copy, to find mistakes in them before a recipe uses them.
+    # The recipe itself needs the settings of the YAML files without the overrides.
     _override(params.replace(), override, "--params_override")
     tuned = params.replace()
     text, filled_settings = _filled_in(flags, params, override)
@@ -76,7 +77,7 @@ def parse(
 
 
 def _named(flags) -> config_definitions.ExperimentConfig:
-    """Returns the experiment of `--experiment`, with the settings of its files."""
+    """Returns the experiment of `--experiment`, with the settings of `--config_file`."""
     names = sorted(experiments())
     if flags.experiment not in names:
         raise UserError(unknown("--experiment", flags.experiment, names))
@@ -87,7 +88,10 @@ def _named(flags) -> config_definitions.ExperimentConfig:
 
 
 def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
-    """Returns the lines of arithmetic of `--global_batch_size`, and the settings that it sets."""
+    """Returns lines that explain the settings for `--global_batch_size`, and these settings.
+
+    Both are empty without this flag. Raises `UserError` if the recipe does not fit the experiment.
+    """
     if not (batch := flags.global_batch_size):
         if flags.recipe:
             raise UserError(
@@ -103,7 +107,10 @@ def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
 
 
 def _check_one(flag: str, path: str, value: int, override: dict) -> None:
-    """Raises `UserError` if `--params_override` contradicts a flag."""
+    """Raises `UserError` if `--params_override` contradicts a flag.
+
+    The flag sets the setting at `path` to `value`, and `override` has another value there.
+    """
     if (overridden := at(override, path)) not in (None, value):
         raise UserError(
             f"{flag} makes {path} {value}, but --params_override says {overridden}. Leave one of "
@@ -112,22 +119,22 @@ def _check_one(flag: str, path: str, value: int, override: dict) -> None:
 
 
 def _types(settings: dict) -> dict:
-    """Returns only the `type` entries of nested settings: of optimizer, learning rate, warmup."""
+    """Returns only the `type` entries of nested settings, such as `optimizer.type`, nested."""
     inner = {key: _types(value) for key, value in settings.items() if isinstance(value, dict)}
     chosen = {"type": settings["type"]} if isinstance(settings.get("type"), str) else {}
     return {key: value for key, value in inner.items() if value} | chosen
 
 
 def accumulated(params, most: int, replicas: int):
-    """Returns an experiment with the micro-batches that `--per_replica_batch_size` asks for.
+    """Returns an experiment with as many micro-batches as `--per_replica_batch_size` requires.
 
     Args:
-        params: The experiment, as `parse` returns it.
+        params: The `ExperimentConfig` that `parse` returns.
         most: The largest number of examples that a replica holds at once.
         replicas: The number of replicas of the run. On a TPU it is known once the strategy is made.
 
     Returns:
-        The experiment, and the line of arithmetic to print.
+        The changed `ExperimentConfig`, and a line to print that explains the micro-batches.
 
     Raises:
         UserError: if the batch cannot be split over these replicas.
@@ -139,9 +146,10 @@ def accumulated(params, most: int, replicas: int):
 
 
 def _accumulate(params, most: int, replicas: int | None, override: dict | None = None) -> str:
-    """Sets the number of micro-batches, of at most `most` examples on a replica.
+    """Sets the number of micro-batches of an update, so that each has at most `most` examples.
 
-    Returns the line to print. If the number of replicas is not known yet, sets nothing.
+    Returns a line to print that explains the number. Sets nothing if the number of replicas is not
+    known yet. Raises `UserError` if the batch cannot be split.
     """
     flag = f"--per_replica_batch_size={most}"
     kind = params.trainer.optimizer_config.optimizer.type
@@ -190,7 +198,7 @@ def experiments(collection=None, prefix="") -> Iterator[str]:
     Yields:
         The name of an experiment.
     """
-    # seam: tf-models-official 2.20.0. The registry has no public listing.
+    # seam: relies on tf-models-official 2.20.0, where no public function lists the registry.
     collection = exp_factory._REGISTERED_CONFIGS if collection is None else collection
     for name, entry in collection.items():
         if isinstance(entry, dict):
@@ -212,7 +220,10 @@ def own(flags) -> dict:
 
 
 def _override(params, settings: dict, source: str) -> None:
-    """Overrides settings of an experiment; raises `UserError`, which begins with the source."""
+    """Overrides settings of an experiment; raises `UserError` if they do not fit it.
+
+    The message begins with `source`, the flag or file that has the settings.
+    """
     for complaint in _misfits(params, settings, ""):
         raise UserError(f"{source}: {complaint}")
     kinds = KeyError, ValueError, TypeError, AttributeError
@@ -221,7 +232,11 @@ def _override(params, settings: dict, source: str) -> None:
 
 
 def _misfits(config, settings: dict, path: str) -> Iterator[str]:
-    """Yields a sentence for each setting that the config cannot take, with a suggestion."""
+    """Yields a sentence for each setting that a config has no place for, or of a wrong type.
+
+    The sentence has a suggestion. `path` is the path of the config in the experiment, with a dot at
+    its end.
+    """
     for key, value in settings.items():
         known_keys = sorted(set(config.__dict__) - set(config.RESERVED_ATTR))
         if key not in known_keys:
@@ -232,8 +247,8 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
             types = [name for name in known_keys if name != "type"]
             if value not in types:
                 yield unknown(f"{path}type", value, types)
-        # seam: tf-models-official 2.20.0. Where the config holds None or a list, Model Garden
-        # takes any key, and a typo ends in a TypeError of a constructor.
+        # seam: relies on tf-models-official 2.20.0. Where the config holds None or a list, Model
+        # Garden accepts any key, and a typo would end in the TypeError of a constructor.
         kind, current = config._get_subconfig_type(key), config.__dict__[key]
         inner = kind() if kind is not base_config.Config else current
         hint = config._get_annotations().get(key)
@@ -244,7 +259,7 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
             entries = [(f"{path}{key}", value)]
         for name, entry in entries:
             if isinstance(inner, base_config.Config) and isinstance(entry, dict):
-                # The present value may know more keys than the declared type.
+                # The present value may have more keys than the declared type.
                 is_config = isinstance(current, base_config.Config)
                 yield from _misfits(current if is_config else inner, entry, f"{name}.")
             elif isinstance(inner, base_config.Config) and (entry is not None or key in _NEEDED):
@@ -257,9 +272,9 @@ def _misfits(config, settings: dict, path: str) -> Iterator[str]:
 
 
 def _in_our_words(config, key: str, value, path: str) -> str:
-    """Returns a sentence that translates an argument of another package to our settings.
+    """Returns a suggestion if a key is the argument of another package's optimizer, else "".
 
-    Returns "" if there is no translation.
+    The suggestion is a sentence with the settings of this package that do the same.
     """
     for kind, cls in OPTIMIZERS.items():
         if not (isinstance(config, SETTINGS[kind]) and words.is_known(key)):

@@ -1,4 +1,8 @@
-"""Conversion of a recipe to settings of an experiment, and of an experiment to a recipe."""
+"""Converts a recipe to the settings of an experiment, and an experiment to a recipe.
+
+A recipe, `tf_lamb.core.recipes.Recipe`, holds the batch size, the number of steps, the learning
+rate over the steps, and the optimizer's arguments of a run.
+"""
 
 import dataclasses
 import itertools
@@ -10,9 +14,10 @@ from tf_lamb.core.recipes.published import STAGED_NAMES
 from tf_lamb.model_garden.common.errors import UserError, named
 from tf_lamb.model_garden.common.yamls import at
 
-# Optimizer of a published recipe -> its key in Model Garden.
+# Optimizer of a published recipe -> the key of this package's optimizer in Model Garden.
 _OPTIMIZERS = {"LAMB": "tf_lamb", "LARS": "tf_lars"}
-# The optimizers whose rate grows with the batch, and not with its square root.
+# The optimizers whose learning rate is scaled in proportion to the batch size. For all others it is
+# scaled with the square root of the batch size.
 _SGD = ("sgd", "sgd_experimental", "tf_sgdp")
 # Class of a schedule -> its key in Model Garden.
 _SCHEDULES = {
@@ -26,7 +31,7 @@ _INTERVALS = ("summary_interval", "checkpoint_interval", "validation_interval")
 
 def settings_of_recipe(recipe: recipes.Recipe) -> dict:
     """Returns everything in a recipe as nested settings of an experiment."""
-    optimizer = recipe.optimizer or ""  # a published recipe names its optimizer
+    optimizer = recipe.optimizer or ""  # every published recipe has one
     kind, arguments = _OPTIMIZERS[optimizer], recipe.arguments(optimizer)
     task: dict = {"train_data": {"global_batch_size": recipe.batch_size}}
     if recipe.label_smoothing is not None:
@@ -72,12 +77,12 @@ def _plain(fields: dict) -> dict:
 def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
     """Returns `steps_per_loop` and the intervals of a trainer for a run of another length.
 
-    They keep their shares of training. The intervals are multiples of `steps_per_loop`.
+    Each keeps its share of the run. The intervals are rounded to multiples of `steps_per_loop`.
 
     Args:
         trainer: The trainer config with its `train_steps`, `steps_per_loop` and intervals.
         train_steps: The steps of the new run.
-        loop: The new `steps_per_loop`. Defaults to None: the same share of training.
+        loop: The new `steps_per_loop`. Defaults to None: the same share of the run as before.
     """
     share = train_steps / trainer.train_steps
     loop_steps = loop or max(round(trainer.steps_per_loop * share), 1)
@@ -89,12 +94,13 @@ def intervals(trainer, train_steps: float, loop: int | None = None) -> dict:
 
 
 def published(name: str, batch_size: int, params, own: dict | None = None) -> tuple[str, dict]:
-    """Returns the text and the settings of a published recipe.
+    """Returns the text that describes a published recipe, and its settings.
 
     Args:
-        name: The name of the recipe. A recipe in stages gives the stage with this batch.
+        name: The name of the recipe. If it has several stages, the stage with this batch size is
+            used.
         batch_size: The batch size, in examples.
-        params: The experiment.
+        params: The experiment's `ExperimentConfig`.
         own: The settings of `--params_override`. Defaults to None.
 
     Raises:
@@ -117,9 +123,9 @@ def published(name: str, batch_size: int, params, own: dict | None = None) -> tu
 
 
 def _at(name: str, batch_size: int) -> recipes.Recipe:
-    """Returns the published recipe for a batch size, or the stage of it that has this batch.
+    """Returns a published recipe for a batch size, or its stage that has this batch size.
 
-    Raises `ValueError` if there is none for this batch size.
+    Raises `ValueError` if the recipe, or none of its stages, is for this batch size.
     """
     if name not in STAGED_NAMES:
         return recipes.published(name, batch_size)
@@ -144,7 +150,7 @@ def decay_schedule(optimizer) -> Any:
 
 
 def model_of(params) -> str:
-    """Returns the name of the model that an experiment trains, as recipes spell it."""
+    """Returns the name of the model that an experiment trains, as in `Recipe.model`."""
     from official.nlp.tasks import masked_lm
     from official.vision.configs import image_classification
 
@@ -163,17 +169,18 @@ def model_of(params) -> str:
 def grown(params, largest_batch: int, title: str, examples=None) -> tuple[str, list[dict]]:
     """Splits an experiment into stages with growing batches, by `tf_lamb.recipes.growing`.
 
-    Intervals keep their number of examples, moving averages of the weights begin at the same
-    example, and with `resume_in_order` each stage continues with the next example.
+    Intervals between checkpoints and evaluations stay the same number of examples. Moving averages
+    of the weights begin after the same number of examples. With `resume_in_order`, each stage
+    continues with the example after the last one of the previous stage.
 
     Args:
-        params: The experiment.
+        params: The experiment's `ExperimentConfig`.
         largest_batch: The largest batch, in examples.
         title: The name of the experiment, for the text.
         examples: The number of examples in the training data. Defaults to None: unknown.
 
     Returns:
-        The arithmetic to print, and the settings of each stage.
+        A text to print that explains the stages, and the nested settings of each stage.
 
     Raises:
         UserError: if the batch of this experiment cannot grow.
@@ -216,11 +223,11 @@ def recipe_of(params, title: str) -> recipes.Recipe:
     """Returns an experiment as a recipe with the same learning rate at every step.
 
     Args:
-        params: The experiment.
+        params: The experiment's `ExperimentConfig`.
         title: The title of the recipe.
 
     Raises:
-        UserError: if no recipe has such a learning rate.
+        UserError: if a `Recipe` cannot describe this learning rate.
     """
     config = params.trainer.optimizer_config
     fields = _falling(config.learning_rate, config.warmup)
@@ -241,16 +248,16 @@ def recipe_of(params, title: str) -> recipes.Recipe:
 
 
 def _falling(decay, warming) -> dict[str, Any] | None:
-    """Converts the configs of a decay and its warmup to fields of a `Recipe`.
+    """Converts the configs of a decay and of the warmup before it to fields of a `Recipe`.
 
-    Returns None if a `Recipe` has no fields for such a learning rate.
+    Returns None if a `Recipe` cannot describe this learning rate.
     """
     fields = _decay(decay.type, decay.get())
     return fields and _warmed(fields, warming.type, warming.get())
 
 
 def _decay(kind, rate) -> dict[str, Any] | None:
-    """Converts the config of a decay to fields of a `Recipe`; returns None as `_falling` does."""
+    """Converts the config of a decay to fields of a `Recipe`; None if that cannot describe it."""
     if any(getattr(rate, key, 0) for key in ("offset", "cycle")):
         return None
     lengths = {"polynomial": "decay_steps", "tf_lamb_polynomial": "steps"}
@@ -264,7 +271,7 @@ def _decay(kind, rate) -> dict[str, Any] | None:
     if kind == "tf_lamb_multi_step":
         rates, boundaries = rate.learning_rates, [math.ceil(step) for step in rate.boundaries]
     elif kind == "stepwise":
-        # Keras's stepwise still has the earlier rate at the boundary itself, so the new rate begins
+        # At the boundary itself, Keras's schedule still has the earlier rate. The new rate begins
         # one step later.
         rates, boundaries = rate.values, [step + 1 for step in rate.boundaries]
     else:
@@ -281,7 +288,7 @@ def _decay(kind, rate) -> dict[str, Any] | None:
 
 
 def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
-    """Adds the config of a warmup to the fields of a `Recipe`; returns None as `_falling` does."""
+    """Adds a warmup to the fields of a `Recipe` for a decay; None if that cannot describe both."""
     if kind is None:
         return decay | {"warmup_steps": 0}
     boundaries = decay.get("boundaries")
@@ -292,8 +299,9 @@ def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
             "warmup_steps": warmup.steps, "initial_learning_rate": warmup.start,
             "handover": warmup.handover,
         }  # fmt: skip
-    # Model Garden's warmup ends at the rate that the decay has by then, because the decay counts
-    # its steps from step 0 of training.
+    # Model Garden's warmup ends at the rate that the decay has at that step, and the decay counts
+    # its steps from step 0 of training. A `Recipe` has the rate at the end of warmup and the steps
+    # after warmup, which are computed below.
     if kind != "linear" or warmup.warmup_steps >= (boundaries or [decay.get("decay_steps")])[0]:
         return None
     fields = decay | {
@@ -309,9 +317,12 @@ def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
 
 
 def _settings_of_stage(params, staged, stage, seen: int) -> dict:
-    """Returns the settings of a stage of a recipe, which begins after `seen` examples."""
+    """Returns the settings of one stage of `staged`, a recipe in stages.
+
+    `seen` is the number of examples on which the earlier stages train.
+    """
     config = learning_rate(stage.schedule(schedules))
-    if not stage.warmup_steps:  # the warmup setting also says where the schedule begins
+    if not stage.warmup_steps:  # this warmup is needed for its setting `begin_step`
         config["warmup"] = {"type": "tf_lamb", "tf_lamb": {"steps": 0}}
     ema, data = params.trainer.optimizer_config.ema, params.task.train_data
     if ema is not None and ema.start_step > 0:
@@ -329,7 +340,10 @@ def _settings_of_stage(params, staged, stage, seen: int) -> dict:
 
 
 def _updates(staged, examples: int) -> int:
-    """Returns the number of updates, from the first stage on, after which `examples` were seen."""
+    """Returns the number of updates after which training has seen a number of examples.
+
+    `staged` is a recipe in stages. The updates are counted from the beginning of its first stage.
+    """
     updates = 0
     for stage in staged:
         if examples <= stage.examples_seen:

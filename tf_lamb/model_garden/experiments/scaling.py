@@ -1,9 +1,9 @@
 """Computes an experiment's settings at another batch, for `--global_batch_size` and `--recipe`.
 
-A published recipe contains all of these settings. A rule, such as LEGW, rescales the settings of
-the tuned experiment in three steps. It computes the target, which is the number of steps, the
-warmup and the peak learning rate of the new run; then the settings that give this target; then the
-arithmetic to print.
+The value of `--recipe` is a published recipe or a rule. A published recipe contains all settings. A
+rule, such as LEGW, rescales the settings of the tuned experiment. First it computes the target: the
+number of steps, the warmup and the peak learning rate of the new run. Then it computes the settings
+that have this target as their result, and a text that explains the computation.
 """
 
 import dataclasses
@@ -18,23 +18,23 @@ from tf_lamb.model_garden.common.yamls import at, merged, nested
 from tf_lamb.model_garden.experiments.curves import Curve, largest, multiplied, stretched
 from tf_lamb.model_garden.experiments.recipes import decay_schedule, intervals, published
 
-# The published recipes, each for one model. The batch alone determines the settings; for a recipe
-# in stages it is the batch of a stage.
+# The published recipes, each for one model. The batch size alone determines the settings. In a
+# recipe with stages, it determines which stage is used.
 PUBLISHED = (
     "untuned_lamb_bert", "untuned_lamb_resnet50", "legw_resnet50_lars", "mlperf_lars",
     "mlperf_lamb_bert", *STAGED_NAMES,
 )  # fmt: skip
-DEFAULT, TRANSFER = "legw", "transfer"  # the default of --recipe, and the name of `transfer`
+DEFAULT, TRANSFER = "legw", "transfer"  # rules: the default, and `recipes.transfer`
 RECIPES = (DEFAULT, "sqrt", TRANSFER, *PUBLISHED)  # the values of --recipe
 
 
 def fill_in(name: str, batch_size: int, params, override: dict | None = None) -> tuple[str, dict]:
-    """Returns the arithmetic and the settings of a recipe for an experiment at a batch.
+    """Returns a text that explains the settings at another batch size, and these settings.
 
     Args:
-        name: One of `RECIPES`.
+        name: A published recipe or a rule, one of `RECIPES`.
         batch_size: The new batch size, in examples.
-        params: The experiment at the batch at which it was tuned.
+        params: The `ExperimentConfig` with the batch size for which it was tuned.
         override: The settings of `--params_override`, which win over the recipe. Defaults to None.
 
     Raises:
@@ -60,7 +60,7 @@ def fill_in(name: str, batch_size: int, params, override: dict | None = None) ->
 
 
 def _published(name, batch_size, params, override) -> tuple[str, dict]:
-    """Returns the text and the settings of a published recipe.
+    """Returns the text that describes a published recipe, and its settings.
 
     Raises `ValueError` if `--params_override` sets another number of steps than the recipe.
     """
@@ -76,7 +76,7 @@ def _published(name, batch_size, params, override) -> tuple[str, dict]:
 
 
 def _stretch(batch_size, params, override) -> Fraction:
-    """Returns the ratio of the new number of steps of a run, not yet rounded, to the old one."""
+    """Returns the new number of steps of a run, before it is rounded, divided by the old one."""
     if (override_steps := at(override, "trainer.train_steps")) is not None:
         train_steps = checks.integer("trainer.train_steps", override_steps)
         return Fraction(train_steps, params.trainer.train_steps)
@@ -85,7 +85,10 @@ def _stretch(batch_size, params, override) -> Fraction:
 
 
 def _other_steps(config, stretch: Fraction) -> Iterator[tuple[str, Any]]:
-    """Yields path and new value of the settings in steps that are not of the learning rate."""
+    """Yields the path and the new value of the settings that count steps.
+
+    The settings of the learning rate and its warmup are left out.
+    """
     optimizer, path = config.optimizer.get(), f"optimizer.{config.optimizer.type}"
     adascale = getattr(optimizer, "adascale", None)
     if adascale is not None and (base_steps := adascale.base_steps):
@@ -107,9 +110,9 @@ class Baseline:
     Attributes:
         batch_size: The batch, in examples.
         train_steps: The number of steps.
-        curve: The learning rate over the steps.
-        hyperparameters: The settings of the optimizer that `transfer` changes, as field of `Recipe`
-            -> value. Empty for the other rules.
+        curve: The settings of the learning rate and its warmup.
+        hyperparameters: The hyper-parameters that the rule `transfer` changes besides the learning
+            rate, as field of `Recipe` -> value. Empty for the other rules.
     """
 
     batch_size: int
@@ -125,13 +128,13 @@ class Target:
     Attributes:
         rule: The name of the rule, such as "legw".
         batch_size: The batch, in examples.
-        stretch: The ratio of the number of steps, not yet rounded, to that of the baseline.
+        stretch: The number of steps, before it is rounded, divided by that of the baseline.
         train_steps: The number of steps.
         has_own_steps: Whether `--params_override` has set `train_steps`.
         rule_warmup: The steps of warmup that the rule computes.
         warmup_steps: The steps of warmup in `--params_override`, or else `rule_warmup`.
-        recipe: The recipe that the rule makes, with the new peak learning rate and the new values
-            of `Baseline.hyperparameters`.
+        recipe: The `Recipe` that the rule makes. It has the new peak learning rate, and the new
+            values of `Baseline.hyperparameters`.
     """
 
     rule: str
@@ -150,11 +153,11 @@ class Target:
 
 
 def _baseline(rule, params, override) -> Baseline:
-    """Returns what a rule reads from an experiment."""
+    """Returns the batch size, the steps and the learning rate of the tuned experiment."""
     config = params.trainer.optimizer_config
     warmup_kind, warmup = config.warmup.type, config.warmup.get()
-    # `transfer` adds a warmup at a larger batch. An experiment without one gets a warmup of 0 steps
-    # here, whose settings then take the new length.
+    # The rule `transfer` adds a warmup at a larger batch. An experiment without warmup gets one of
+    # 0 steps here, so that there are settings for the new number of steps.
     if warmup_kind is None and rule == TRANSFER:
         warmup_kind = "tf_lamb"
         warmup = config.warmup.tf_lamb.replace(steps=0, start=0.0, handover="continuous")
@@ -169,7 +172,7 @@ def _baseline(rule, params, override) -> Baseline:
 
 
 def _target(rule, batch_size, baseline: Baseline, stretch: Fraction, override) -> Target:
-    """Returns what a rule computes for another batch.
+    """Returns the number of steps, the warmup and the recipe that a rule computes for a batch.
 
     Raises `ValueError` if there would be no step, or if warmup is longer than training.
     """
@@ -180,7 +183,7 @@ def _target(rule, batch_size, baseline: Baseline, stretch: Fraction, override) -
             "steps. Take a smaller batch"
         )
     curve, recipe = baseline.curve, _recipe(rule, batch_size, baseline, train_steps)
-    # A warmup that would round to 0 steps keeps one.
+    # A warmup that the rule rounds to 0 steps gets 1 step.
     rule_warmup = recipe.warmup_steps or min(curve.warmup_steps, 1)
     setting = f"warmup.{curve.warmup_kind}.{curve.warmup_setting}"
     override_warmup = at(override, f"trainer.optimizer_config.{setting}")
@@ -203,10 +206,10 @@ def _target(rule, batch_size, baseline: Baseline, stretch: Fraction, override) -
 
 
 def _recipe(rule, batch_size, baseline: Baseline, train_steps: int) -> recipes.Recipe:
-    """Returns the recipe that a rule makes for another batch and a number of steps."""
+    """Returns the `Recipe` that a rule makes for another batch size and a number of steps."""
     base, curve = baseline.batch_size, baseline.curve
     examples = train_steps * batch_size
-    if rule == TRANSFER:  # which itself cuts a warmup to a share of training
+    if rule == TRANSFER:  # `transfer` itself limits warmup to a share of training
         share = curve.warmup_steps * base / examples
         return recipes.transfer(
             batch_size,
@@ -217,18 +220,21 @@ def _recipe(rule, batch_size, baseline: Baseline, train_steps: int) -> recipes.R
             warmup_epochs=share,
             **baseline.hyperparameters,
         )
-    # `scale` refuses a warmup that is longer than training, so it gets a run that is long enough.
-    # The factors of a rule do not depend on the length of the run.
+    # `scale` refuses a warmup that is longer than training, so it is called for a longer run than
+    # this one. Its learning rate and its steps of warmup are the same for a run of any length.
     long_enough = examples + curve.warmup_steps * max(base, batch_size)
     share = curve.warmup_steps * base / long_enough
     return recipes.scale(batch_size, base, curve.peak, share, long_enough, epochs=1, rule=rule)
 
 
 def _hyperparameters(config) -> dict[str, Any]:
-    """Returns the settings that `transfer` changes, without those that the optimizer lacks."""
+    """Returns the hyper-parameters that the rule `transfer` changes, as field of `Recipe` -> value.
+
+    Those that the optimizer lacks, and those that are 0, are left out.
+    """
     optimizer = config.optimizer.get()
     settings = optimizer.as_dict()
-    # Model Garden's optimizers call it weight_decay_rate.
+    # In Model Garden's optimizers, weight decay is named `weight_decay_rate`.
     weight_decay = settings.get("weight_decay_rate", settings.get("weight_decay"))
     if decay := decay_schedule(optimizer):
         path = f"optimizer.{config.optimizer.type}.weight_decay_schedule"
@@ -242,7 +248,7 @@ def _hyperparameters(config) -> dict[str, Any]:
 
 
 def _settings(config, baseline: Baseline, target: Target) -> dict:
-    """Returns the settings with the target's batch, number of steps, learning rate and warmup."""
+    """Returns the nested settings that give an experiment the target's batch, steps and rates."""
     curve, peak = baseline.curve, target.peak
     rate = curve.rate_to(peak, target.stretch, target.warmup_steps)
     changes = {
@@ -258,7 +264,7 @@ def _settings(config, baseline: Baseline, target: Target) -> dict:
 
 
 def _moved(config, old: dict[str, Any], recipe) -> dict:
-    """Returns the nested settings with the recipe's values of the hyper-parameters `old`."""
+    """Returns the nested settings that set the hyper-parameters in `old` to those of `recipe`."""
     new = {name: getattr(recipe, name) for name in old if name != "ema_momentum"}
     optimizer, kind = config.optimizer.get(), config.optimizer.type
     if "weight_decay" in new and hasattr(optimizer, "weight_decay_rate"):
@@ -276,8 +282,12 @@ def _moved(config, old: dict[str, Any], recipe) -> dict:
 
 
 def _explanation(baseline: Baseline, target: Target, settings: dict) -> str:
-    """Returns the text to print: the arithmetic from a baseline to a target."""
-    # The recipe counts in epochs, which are unknown here: `_recipe` passes one epoch.
+    """Returns a text that explains the settings at a new batch size, the target.
+
+    It shows how they follow from those of the tuned experiment, the baseline.
+    """
+    # The recipe's lines that begin with these words count in epochs. They are left out, because the
+    # number of epochs is unknown here.
     in_epochs = "steps ", "training ", "warmup "
     lines = [
         f"{target.recipe.title} from batch {baseline.batch_size:,}, at which this experiment was "
@@ -292,7 +302,7 @@ def _explanation(baseline: Baseline, target: Target, settings: dict) -> str:
 
 
 def _text_of_start(curve: Curve, target: Target, settings: dict) -> Iterator[str]:
-    """Yields a line on `initial_learning_rate`, if that is a setting and was not the peak."""
+    """Yields a line on the setting `initial_learning_rate`, if that is not the peak rate."""
     name = "initial_learning_rate"
     path = f"trainer.optimizer_config.learning_rate.{curve.rate.type}.{name}"
     old_rate, new_rate = curve.rate.get().as_dict().get(name), at(settings, path)
@@ -304,19 +314,19 @@ def _text_of_start(curve: Curve, target: Target, settings: dict) -> Iterator[str
 
 
 def _text_of_steps(baseline: Baseline, target: Target) -> str:
-    """Returns the text on the number of steps."""
+    """Returns a clause on how the number of steps is computed."""
     if target.has_own_steps:
         return f"{target.train_steps:,} steps, as --params_override has it"
     return f"{_division(baseline, target.batch_size)} {target.train_steps:,} steps"
 
 
 def _division(baseline: Baseline, batch_size: int) -> str:
-    """Returns the division that gives the number of steps at a batch, with its equals sign."""
+    """Returns the text of the formula for the number of steps at a batch, up to its equals sign."""
     return f"{baseline.train_steps:,} steps x {baseline.batch_size:,} / {batch_size:,} ="
 
 
 def _text_of_warmup(baseline: Baseline, target: Target) -> str:
-    """Returns the text on the new and the old steps of warmup."""
+    """Returns a clause on the new and the old number of steps of warmup."""
     before, after = baseline.curve.warmup_steps, target.rule_warmup
     as_many_examples = round_half_up(Fraction(before * baseline.batch_size, target.batch_size))
     if after == before:

@@ -1,14 +1,14 @@
-"""Registers our schedules in Model Garden, each under a key, with its arguments as settings.
+"""Registers this package's schedules in Model Garden, with their arguments as settings.
 
     learning_rate: {type: tf_lamb_polynomial, tf_lamb_polynomial: {...}}
     warmup:        {type: tf_lamb, tf_lamb: {steps: 3125, handover: drop}}
 
-`warmup: tf_lamb` stands in front of any learning rate, ours or Model Garden's own. Settings are the
-arguments of the schedule, which documents them. A YAML that leaves out a number without a default
-is refused before training.
+The warmup `tf_lamb` can be combined with any learning rate of this package or of Model Garden. The
+settings are the arguments of the schedule's class, whose docstring explains them. A YAML that lacks
+a number without a default is refused before training.
 
 The warmup has one more setting: `begin_step`, the optimizer's step at which the schedule begins. It
-is 0, unless the optimizer is restored with the step count of an earlier stage
+is 0, unless the optimizer is restored with the step count of an earlier stage of training
 (`task.init_optimizer`). `steps` may then be 0, so that the schedule has no warmup.
 """
 
@@ -27,17 +27,17 @@ from tf_lamb.tf_keras import schedules
 
 
 def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[base_config.Config]:
-    """Makes a class of settings from the arguments of a class.
+    """Makes a config class whose fields are the arguments of another class.
 
     Args:
-        cls: The class whose arguments become settings. A setting is None by default if the argument
-            has no default.
+        cls: The class whose arguments become settings. The default of a setting is that of the
+            argument, or None if the argument has no default.
         *without: Arguments to leave out.
         base: The base class of the settings.
         **more: More settings, with their defaults.
 
     Returns:
-        A dataclass.
+        A dataclass, a subclass of `base`.
     """
     arguments = {
         name: None if argument.default is argument.empty else argument.default
@@ -49,19 +49,19 @@ def settings_of(cls, *without: str, base=base_config.Config, **more) -> type[bas
 
 
 def warmup(after, steps, begin_step=0, **arguments):
-    """Returns a schedule with our warmup in front of it; before `begin_step` its rate is 0.
+    """Returns a schedule that begins with a warmup; before `begin_step` its rate is 0.
 
     Args:
         after: The schedule that follows, or a number, which is a constant rate.
         steps: Steps of warmup; 0 for none.
         begin_step: The optimizer's step at which the schedule begins. Defaults to 0.
-        **arguments: More arguments of `Warmup`.
+        **arguments: More arguments of `tf_lamb.tf_keras.schedules.Warmup`.
     """
     schedule = schedules.Warmup(steps, after, **arguments) if steps != 0 else after
     return schedules.Stages((begin_step, 1), (0.0, schedule)) if begin_step else schedule
 
 
-# Key -> the schedule that is made of the settings.
+# Key of a learning rate in a YAML -> the class of the schedule, whose arguments are the settings.
 _LEARNING_RATES = {
     "tf_lamb_constant": schedules._Constant,
     "tf_lamb_polynomial": schedules._Polynomial,
@@ -69,45 +69,46 @@ _LEARNING_RATES = {
     "tf_lamb_exponential": schedules._Exponential,
     "tf_lamb_multi_step": schedules._MultiStep,
 }
-# Key -> class of settings, of the learning rates and of the warmup.
+# Key of a learning rate, or of a warmup, in a YAML -> the config class with its settings.
 _RATES = {key: settings_of(cls) for key, cls in _LEARNING_RATES.items()}
 _WARMUPS = {"tf_lamb": settings_of(schedules.Warmup, "after", begin_step=0)}
 
 
 def register_schedules() -> None:
-    """Registers each of our schedules under its key, in every experiment."""
+    """Registers each schedule of this package under its key, for every experiment."""
     seams.add_learning_rates(_LEARNING_RATES, _RATES)
     seams.add_warmups({"tf_lamb": warmup}, _WARMUPS)
 
 
 class Steered(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Base class of a learning rate that an Orbit action changes between two loops of steps.
+    """Base class of a learning rate that an Orbit action changes during training.
 
-    `seams.add_learning_rates` registers a subclass.
+    The action is called after each loop of `trainer.steps_per_loop` steps. To register a subclass,
+    call `seams.add_learning_rates`.
 
     Attributes:
-        is_watched: Whether the action exists, which sets this attribute. Without the action the
-            rate would go on rising. Defaults to False.
+        is_watched: Whether there is an action, which sets this attribute when it is made. Training
+            is refused without one, because the rate would go on rising. Defaults to False.
     """
 
     is_watched = False
 
     @classmethod
     def check(cls, params) -> None:
-        """Checks, before training, that an experiment can have this rate.
+        """Checks, before training, that an experiment can have this learning rate.
 
         Args:
-            params: The experiment.
+            params: The experiment's `ExperimentConfig`.
 
         Raises:
-            UserError: if it cannot.
+            UserError: if the experiment cannot have it. In this base class, never.
         """
 
     def action(self, optimizer, model_dir: str, writes: bool):
-        """Returns the action, which is called with the output of each loop.
+        """Returns the Orbit action that changes this rate, called with the output of each loop.
 
-        The runner calls its `resume()` when a checkpoint is restored, and prints its `advice()` at
-        the end.
+        The action has two more methods. The runner calls `resume()` after a checkpoint has been
+        restored, and prints the text that `advice()` returns at the end.
 
         Args:
             optimizer: The optimizer that has this rate.
@@ -127,10 +128,10 @@ def is_steered(kind) -> bool:
 
 
 def steered_rate(optimizer) -> Steered | None:
-    """Returns the rate of an optimizer if it is a `Steered` one, else None; looks into wrappers."""
-    # seam: tf-models-official 2.20.0 and tf_keras 2.20.1. The wrapper that averages the weights has
-    # its optimizer in `_optimizer`. Legacy and new-style optimizers keep the rate in different
-    # attributes.
+    """Returns the learning rate of an optimizer, perhaps wrapped, if it is `Steered`; else None."""
+    # seam: relies on tf-models-official 2.20.0 and tf_keras 2.20.1. The wrapper that averages the
+    # weights has its optimizer in `_optimizer`. Legacy and new-style optimizers keep the rate in
+    # different attributes.
     optimizer = unwrapped(getattr(optimizer, "_optimizer", optimizer))
     rate = getattr(optimizer, "_learning_rate", None)
     rate = optimizer.learning_rate if rate is None else rate
@@ -138,10 +139,12 @@ def steered_rate(optimizer) -> Steered | None:
 
 
 def jump(before: dict, config, step: float) -> str | None:
-    """Returns a message if the learning rate jumps where a run resumes, else None.
+    """Returns a message if changed settings make the learning rate jump where a run resumes.
+
+    Returns None if the rate does not jump, or if its value cannot be computed.
 
     Args:
-        before: The settings in params.yaml, which the run had before it stopped.
+        before: The settings in params.yaml, as a dict, which the run had before it stopped.
         config: The `optimizer_config` with which the run resumes.
         step: The step of the schedule at which the run resumes: the optimizer's step, or with
             AdaScale the step of the base batch.
@@ -168,7 +171,10 @@ _PARTS = "learning_rate", "warmup"
 
 
 def _changes(part, before, config) -> list[str]:
-    """Returns a clause on each changed setting of a part of `_PARTS`: its old and new value."""
+    """Returns a clause for each changed setting of a part of the config, with both values.
+
+    `part` is "learning_rate" or "warmup", and `before` are the old settings of this part.
+    """
     new_settings = getattr(config, part).as_dict()
     used = {
         key: value
@@ -183,6 +189,6 @@ def _changes(part, before, config) -> list[str]:
 
 
 def _rate_at(config, step) -> float:
-    """Returns the learning rate at a step."""
+    """Returns the learning rate of an `optimizer_config` at a step."""
     rate = OptimizerFactory(config).build_learning_rate()
     return float(rate(step) if callable(rate) else rate)

@@ -1,1 +1,1 @@
-"""Reads, checks and writes the folders of runs and of data, whole or not at all."""
+"""Reads, checks and writes the folders of runs and of sample data."""

@@ -2,8 +2,8 @@
 
 TensorFlow writes a new checkpoint beside the older ones, and then writes its name into the file
 `checkpoint` of the folder. A run that is killed in between resumes from the previous checkpoint.
-Still, a disk or a person may damage that file or the checkpoint that it names. TensorFlow alone
-would then start at step 0, and overwrite what is there.
+Still, a disk or a person may damage the file `checkpoint` or the checkpoint that it names. Without
+the checks of this module, TensorFlow would then start at step 0 and overwrite the old checkpoints.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from official.modeling import optimization
 
 from tf_lamb.model_garden.common.errors import UserError, unknown
 
-# seam: tf-models-official 2.20.0 and tensorflow 2.20. The names that Orbit and TensorFlow give to
-# their files.
+# seam: relies on tf-models-official 2.20.0 and tensorflow 2.20. These are the names that Orbit and
+# TensorFlow give to the files of checkpoints.
 _NAMING_FILE, _PREFIX, _INDEX, _UNFINISHED = "checkpoint", "ckpt-", ".index", "_temp"
 # The errors with which TensorFlow refuses a damaged checkpoint.
 UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
@@ -31,7 +31,7 @@ def atomic_write(path: str):
     """Replaces a file in one step, so that it is never half written.
 
     Args:
-        path: the file.
+        path: the path of the file.
 
     Yields:
         The path of a temporary file to write to, which then replaces the file. After an error the
@@ -52,16 +52,16 @@ def atomic_write(path: str):
 
 
 def _remove(path: str) -> None:
-    """Removes a file if that is possible."""
-    with contextlib.suppress(tf.errors.OpError):  # it is absent, or cannot be removed
+    """Removes a file; does nothing if it is absent or cannot be removed."""
+    with contextlib.suppress(tf.errors.OpError):
         tf.io.gfile.remove(path)
 
 
 def write_json(path: str, content) -> None:
-    """Replaces a file by `content`, as JSON.
+    """Writes `content` as JSON to a file in one step, so that the file is never half written.
 
     Args:
-        path: the file.
+        path: the path of the file, which is replaced if it exists.
         content: a value that `json.dump` takes.
 
     Raises:
@@ -72,7 +72,7 @@ def write_json(path: str, content) -> None:
 
 
 def is_writable(folder: str) -> bool:
-    """Returns whether a file can be written into `folder`, which is made if need be."""
+    """Creates `folder` if it is missing, and returns whether a file can be written into it."""
     path = os.path.join(folder, f"{uuid.uuid4().hex}.tmp")
     try:
         tf.io.gfile.makedirs(folder)
@@ -94,9 +94,9 @@ def latest(folder: str) -> str | None:
 
 
 def readable(folder: str) -> str | None:
-    """Returns the path of the first checkpoint of a folder whose index can be read, or None.
+    """Returns the path of a folder's first checkpoint whose `.index` file can be read, or None.
 
-    The checkpoint that the file `checkpoint` names comes first, then the others, newest first.
+    It tries the checkpoint that the file `checkpoint` names, and then the others, newest first.
     """
     return next((checkpoint for checkpoint in _candidates(folder) if _reader(checkpoint)), None)
 
@@ -117,23 +117,27 @@ def steps_done(folder: str) -> int:
 def updates_done(folder: str) -> int:
     """Returns the optimizer's `iterations` in the checkpoint that `readable` finds, or 0.
 
-    They do not count skipped steps.
+    Unlike `global_step`, `iterations` does not count a step that was skipped because its gradients
+    were not finite.
     """
-    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # each wrapper adds a level
+    return _count(folder, r"optimizer/(\w+/)*_?iter(ations)?")  # a wrapper adds a level
 
 
 def _count(folder, name) -> int:
-    """Returns the value of the checkpoint's first variable whose name matches; 0 without one."""
+    """Returns the value of the first variable in the checkpoint that `readable` finds, or 0.
+
+    `name` is a regular expression for the variable's name, without the suffix of checkpoints.
+    """
     checkpoint, name = reader(folder), re.compile(rf"{name}/\.ATTRIBUTES/VARIABLE_VALUE")
     paths = filter(name.fullmatch, checkpoint.get_variable_to_shape_map() if checkpoint else ())
     try:
         return next((int(checkpoint.get_tensor(path)) for path in paths), 0)
-    except UNREADABLE:  # `last_whole` reports the damage
+    except UNREADABLE:  # no error here, because `last_whole` reports a damaged checkpoint
         return 0
 
 
 def _reader(checkpoint):
-    """Returns TensorFlow's reader of a checkpoint; None if its index cannot be read."""
+    """Returns TensorFlow's reader of a checkpoint; None if its `.index` file cannot be read."""
     try:
         return tf.train.load_checkpoint(checkpoint)
     except UNREADABLE:
@@ -146,7 +150,10 @@ def is_begun(folder: str) -> bool:
 
 
 def why_broken(checkpoint: str) -> str | None:
-    """Returns why a checkpoint cannot be read to its end, or None. Compares all checksums."""
+    """Returns why a checkpoint cannot be read, or None. Reads all its variables to find out.
+
+    TensorFlow compares the checksum of each variable when it reads it.
+    """
     try:
         reader = tf.train.load_checkpoint(checkpoint)
         for name in reader.get_variable_to_shape_map():
@@ -159,21 +166,22 @@ def why_broken(checkpoint: str) -> str | None:
 def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
     """Compares the variables of a checkpoint with those of a model and its run.
 
-    Other variables, such as the slots of an optimizer, are not compared, and neither are those of
-    layers that are yet to be built.
+    The slot variables of an optimizer are not compared, nor the variables of layers that are not
+    built yet.
 
     Args:
         checkpoint: the path of the checkpoint.
         root: the `tf.train.Checkpoint` that would read it.
-        variables: the variables that the checkpoint must have: the model's, and those of the run,
-            such as the step.
+        variables: the variables that the checkpoint must have: those of the model, and those of the
+            run, such as `global_step`.
 
     Returns:
-        The names of those of `variables` that the checkpoint lacks, and the names of the variables
-        that the checkpoint has and the model lacks.
+        Two lists of names: the entries of `variables` that the checkpoint lacks, and the variables
+        that the checkpoint has but the model lacks.
     """
     view, model_ids = tf.train.CheckpointView(checkpoint), {id(variable) for variable in variables}
-    # seam: tensorflow 2.20. Nothing public says by which name a node is saved.
+    # seam: relies on tensorflow 2.20, which has no public function for the names under which the
+    # variables of a node are saved.
     nodes = view._object_graph_proto.nodes
     shared_nodes, _, missing = view.diff(root)
     pending = [
@@ -194,21 +202,24 @@ def gaps(checkpoint: str, root, variables) -> tuple[list[str], list[str]]:
 
 
 def lacks(missing: list[str]) -> str:
-    """Describes the variables of a model that a checkpoint lacks; `missing` are their names."""
+    """Returns a clause for an error on the variables of the model that a checkpoint lacks.
+
+    `missing` are the names of these variables. The clause has their number and the first name.
+    """
     return f"it lacks {len(missing)} variables of it, {missing[0]} for one"
 
 
 def last_whole(folder: str) -> str | None:
-    """Finds the checkpoint to resume from: the first that can be read to its end.
+    """Finds the checkpoint to resume from: the first one of which every variable can be read.
 
-    The checkpoint that the file `checkpoint` names comes first, then the others, newest first.
-    Warns if the result is not the one that the file names.
+    It tries the checkpoint that the file `checkpoint` names, and then the others, newest first.
+    Warns if the result is not the checkpoint that the file names.
 
     Returns:
         The path; None if no checkpoint was ever finished.
 
     Raises:
-        UserError: if there were checkpoints, and none can be read.
+        UserError: if the folder has the file `checkpoint`, but no checkpoint that can be read.
     """
     reasons: list[str] = []
     latest_path = latest(folder)
@@ -228,21 +239,21 @@ def last_whole(folder: str) -> str | None:
 
 
 def _why(broken: list[str]) -> str:
-    """Joins the reasons why checkpoints are broken."""
+    """Joins the reasons why checkpoints are broken, for an error; `broken` may be empty."""
     return "; ".join(broken) or "its file 'checkpoint' names none that is there"
 
 
 def repair(folder: str) -> None:
-    """Points the file `checkpoint` at the checkpoint that `last_whole` finds.
+    """Writes the name of the checkpoint that `last_whole` finds into the file `checkpoint`.
 
-    Also removes what a killed process has left of a checkpoint that it was writing.
+    Also removes the unfinished files of a checkpoint that a killed process was writing.
 
     Raises:
-        UserError: if there were checkpoints, and none can be read.
+        UserError: if the folder has the file `checkpoint`, but no checkpoint that can be read.
     """
     for name in _names(folder):
         if name.startswith(_PREFIX) and name.endswith(_UNFINISHED):
-            with contextlib.suppress(tf.errors.NotFoundError):  # another worker was faster
+            with contextlib.suppress(tf.errors.NotFoundError):  # another worker removed it
                 tf.io.gfile.rmtree(os.path.join(folder, name))
     if (checkpoint := last_whole(folder)) and checkpoint != latest(folder):
         _name(folder, checkpoint)
@@ -250,8 +261,8 @@ def repair(folder: str) -> None:
 
 def _candidates(folder: str) -> list[str]:
     """Returns the paths of a folder's checkpoints in the order in which to try them."""
-    # The checkpoint that the file names is first, whatever its step: a run may have gone back to an
-    # earlier one.
+    # The checkpoint that the file `checkpoint` names is first, even if others have later steps,
+    # because a run may have gone back to it.
     latest_path = latest(folder)
     return [*dict.fromkeys([*([latest_path] if latest_path else []), *_newest_first(folder)])]
 
@@ -263,7 +274,8 @@ def _name(folder: str, checkpoint: str) -> None:
     """
     newest = _newest_first(folder)
     oldest_first = newest[newest.index(checkpoint) :][::-1]
-    # seam: tensorflow 2.20. The paths that the public function writes break if the folder moves.
+    # seam: relies on tensorflow 2.20, whose public function for this cannot write relative paths.
+    # Other paths would be wrong after the folder is moved.
     tf.__internal__.train.update_checkpoint_state(
         folder,
         checkpoint,
@@ -278,7 +290,7 @@ def _name(folder: str, checkpoint: str) -> None:
 def _names(folder: str) -> list[str]:
     """Returns the names in a folder; none if there is no folder."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return [name.rstrip("/") for name in names]  # a remote folder's name ends with a slash
+    return [name.rstrip("/") for name in names]  # a bucket ends folder names with a slash
 
 
 def _is_named(folder: str) -> bool:
@@ -297,14 +309,15 @@ def _newest_first(folder: str) -> list[str]:
 class Best(train_utils.BestCheckpointExporter):
     """Exports the best checkpoint like its base class, but writes info.json after the checkpoint.
 
-    The base class writes info.json first. If the process were killed then, info.json would be of a
-    checkpoint that does not exist.
+    The file info.json holds the results of the best evaluation. The base class writes it first. If
+    the process were killed then, info.json would describe a checkpoint that does not exist.
     """
 
     def maybe_export_checkpoint(self, checkpoint, eval_logs, global_step, write_logs=True):
         """Exports a checkpoint if its result is the best so far.
 
-        The base class would report a missing result only at the second evaluation.
+        Unlike the base class, reports at the first evaluation, and not only at the second, that the
+        results lack the metric that decides which checkpoint is the best.
 
         Args:
             checkpoint: the `tf.train.Checkpoint` to export.
@@ -338,15 +351,16 @@ class Best(train_utils.BestCheckpointExporter):
 
     @property
     def best_ckpt_logs_path(self):
-        """The path of info.json; while that is written, the path of a temporary file."""
+        """The path of info.json; while info.json is being written, that of a temporary file."""
         return self._notes or super().best_ckpt_logs_path
 
 
 class Manager(tf.train.CheckpointManager):
-    """Restores from the chief's folder in every worker, and only a checkpoint of this model.
+    """Restores the chief's checkpoint in every worker, and refuses a checkpoint of another model.
 
-    Model Garden makes every worker but the chief save to a temporary folder, and also restore from
-    there. The chief would then resume from its checkpoint, while the others start at step 0.
+    The chief is the worker that writes the files of the run. Model Garden makes every other worker
+    save to a temporary folder, and also restore from it. On resuming, the chief would start from
+    its checkpoint, and the other workers at step 0.
 
     Args:
         *args: as in the base class.
@@ -370,9 +384,9 @@ class Manager(tf.train.CheckpointManager):
             UserError: if the checkpoint is not of this model, or lacks the moving averages of the
                 weights that are to be evaluated.
         """
-        # seam: tensorflow 2.20. The base class keeps the step of its last checkpoint in
-        # `_last_checkpoint_step`. It is set in all workers, because workers that disagree on when
-        # to save the next checkpoint wait for each other forever.
+        # seam: relies on tensorflow 2.20, whose `CheckpointManager` keeps the step of its last
+        # checkpoint in `_last_checkpoint_step`. The step is set in all workers, because workers
+        # that disagree on when to save the next checkpoint wait for each other forever.
         path = self._evaluated or tf.train.latest_checkpoint(self._model_dir)
         self._latest_checkpoint = path
         if path is None:
@@ -398,10 +412,11 @@ class Manager(tf.train.CheckpointManager):
         """
         checkpoint = self.checkpoint
         variables = [checkpoint.global_step, *checkpoint.model.variables]
-        if "train" in self._mode:  # the optimizer's other variables have other names in a wrapper
+        if "train" in self._mode:  # only `iterations`: a wrapper renames the others
             variables.append(checkpoint.optimizer.iterations)
         missing, surplus = gaps(path, checkpoint, variables)
-        # TensorFlow would ignore these without an error. They occur after a change of settings.
+        # TensorFlow would ignore missing and surplus variables without an error. They occur if the
+        # settings of the model have changed since the checkpoint was saved.
         if missing:
             raise _foreign(path, lacks(missing))
         if surplus:
@@ -410,22 +425,23 @@ class Manager(tf.train.CheckpointManager):
         if "train" not in self._mode and not self._check_averages(path):
             target = tf.train.Checkpoint(global_step=checkpoint.global_step, model=checkpoint.model)
         try:
-            # The check above has found all variables that are needed. `expect_partial` silences
-            # TensorFlow's warnings of the others: an evaluation does not read the optimizer's, nor
-            # does a training run that takes no step.
+            # By the check above, the checkpoint has all variables that are needed. `expect_partial`
+            # silences TensorFlow's warnings about unread variables. An evaluation does not read the
+            # optimizer's variables, nor does a training run that takes no step.
             target.restore(path).expect_partial()
         except ValueError as error:  # a variable has another shape
             raise _foreign(path, str(error)) from error
         return path
 
     def _check_averages(self, path) -> bool:
-        """Returns whether moving averages of the weights are evaluated.
+        """Returns whether the evaluation uses moving averages of the weights (`ema`).
 
-        Raises `UserError` if the checkpoint has no averages to evaluate: they would be 0.
+        Raises `UserError` if it does and the checkpoint has no averages, because they would be 0.
         """
         uses_averages = isinstance(self.checkpoint.optimizer, optimization.ExponentialMovingAverage)
         names = [name for name, _ in tf.train.list_variables(path)] if path else []
-        # seam: tf-models-official 2.20.0, whose slots of averages have this name.
+        # seam: relies on tf-models-official 2.20.0, which names the averages "average" in a
+        # checkpoint.
         has_averages = any("/average/" in name for name in names)
         if uses_averages and not has_averages:
             raise UserError(

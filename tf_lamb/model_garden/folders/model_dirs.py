@@ -1,6 +1,9 @@
-"""Reads and writes the notes in a model_dir, checks what may run there, and locks the folder."""
+"""Manages the folder of a run, the model_dir: its lock, its settings, and notes on the run.
 
-import fcntl  # not on Windows, where Model Garden cannot be installed for want of tensorflow-text
+Also checks that an experiment can train or be evaluated in a folder which an earlier run has used.
+"""
+
+import fcntl  # is missing on Windows, but so is tensorflow-text, which Model Garden needs
 import json
 import os
 import re
@@ -15,20 +18,21 @@ from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.common.yamls import at
 from tf_lamb.model_garden.folders import checkpoints
 
-# Model Garden saves the settings as params.yaml at every start. These files hold what is not in it:
-# the notes of the run (experiment, seed, initial checkpoint), and the step of the last evaluation.
+# Model Garden saves the settings as params.yaml at every start. These two files hold what is not in
+# params.yaml: notes on the run (its experiment, seed and initial checkpoint), and the step of the
+# last evaluation.
 RUN_FILE, EVALUATED_FILE = "tf_lamb_run.json", "tf_lamb_evaluated.json"
 _OPTIMIZER = "trainer.optimizer_config.optimizer.type"
 _LOCK_FILE = "tf_lamb_run.lock"
-# The settings of a model that an evaluation may change.
+# Matches the names of those settings of a model that an evaluation may change.
 _FREE_IN_EVALUATION = re.compile("drop|input_size|momentum|stochastic|sync_bn")
 _locked: dict[str, IO] = {}  # path -> lock file, open while this process trains there
 
 
 def lock(model_dir: str) -> None:
-    """Keeps other runs out of a folder while this process lives.
+    """Locks a folder until this process ends, so that no other run trains in it.
 
-    Does nothing in a bucket, or on a file system without locks.
+    Does nothing for a folder in a bucket, or on a file system without locks.
 
     Raises:
         UserError: if another run trains in the folder.
@@ -58,7 +62,10 @@ def lock(model_dir: str) -> None:
 
 
 def _read(path: str, load) -> dict | None:
-    """Returns the mapping that a file holds; None if there is no file, or no mapping in it."""
+    """Returns the dict that `load` makes of a file's bytes.
+
+    Returns None if there is no such file, or if `load` fails or returns no dict.
+    """
     if not tf.io.gfile.exists(path):
         return None
     try:
@@ -70,20 +77,24 @@ def _read(path: str, load) -> dict | None:
 
 
 def read_run(model_dir: str) -> dict:
-    """Returns the last run's notes: experiment, seed and initial checkpoint; {} without notes."""
+    """Returns the notes on the last run in a folder, as a dict; {} if there are none.
+
+    The keys are "experiment", "seed" and "began_with", the path of the initial checkpoint.
+    """
     return _read(os.path.join(model_dir, RUN_FILE), json.loads) or {}
 
 
 def write_run(model_dir: str, experiment: str, seed: int | None, begins=None) -> None:
-    """Writes the notes of this run: experiment, seed, and the checkpoint with which it began.
+    """Writes the notes on this run: its experiment, its seed and its initial checkpoint.
 
-    When a run is resumed, the checkpoint in the notes stays.
+    When a run is resumed, the notes keep the checkpoint that it started from at first.
 
     Args:
-        model_dir: the folder of the run, which is made if need be.
+        model_dir: the folder of the run, which is created if it is missing.
         experiment: the name of the experiment.
-        seed: the seed, if any.
-        begins: `task.init_checkpoint`, a checkpoint or a folder with one; None for fresh weights.
+        seed: the random seed; None without one.
+        begins: `task.init_checkpoint`, a checkpoint or a folder with one; None if the run starts
+            from newly initialized weights.
     """
     tf.io.gfile.makedirs(model_dir)
     if checkpoints.is_begun(model_dir):
@@ -95,12 +106,12 @@ def write_run(model_dir: str, experiment: str, seed: int | None, begins=None) ->
 
 
 def read_evaluated(model_dir: str) -> int:
-    """Returns the step of the last evaluation of a training in this folder; 0 without one."""
+    """Returns the step of the last evaluation of a training run in this folder; 0 without one."""
     return (_read(os.path.join(model_dir, EVALUATED_FILE), json.loads) or {}).get("step", 0)
 
 
 def write_evaluated(model_dir: str, step: int) -> None:
-    """Remembers that all evaluations due up to a step were made.
+    """Writes the step of the last evaluation; all evaluations due before that step were made.
 
     Args:
         model_dir: the folder of the run.
@@ -112,11 +123,12 @@ def write_evaluated(model_dir: str, step: int) -> None:
 def write_params(params, model_dir: str) -> None:
     """Writes params.yaml, completely or not at all.
 
-    The keys keep their order, because the first of several patterns that match counts.
+    The keys keep their order. It matters where they are patterns for the names of variables, of
+    which the first that matches applies.
 
     Args:
-        params: the experiment.
-        model_dir: the folder of the run, which is made if need be.
+        params: the experiment's `ExperimentConfig`.
+        model_dir: the folder of the run, which is created if it is missing.
     """
     tf.io.gfile.makedirs(model_dir)
     path = os.path.join(model_dir, "params.yaml")
@@ -125,22 +137,23 @@ def write_params(params, model_dir: str) -> None:
 
 
 def read_params(model_dir: str) -> dict | None:
-    """Returns the params.yaml that Model Garden saved here, as a dict, or None."""
+    """Returns the settings in the params.yaml of a run's folder, as a dict; None without one."""
     return _read(os.path.join(model_dir, "params.yaml"), yamls.read)
 
 
 def read_facts(file: str) -> dict:
-    """Returns the data.json beside a data file, as a dict; {} without one.
+    """Returns the content of the data.json beside a data file, as a dict; {} without one.
 
-    `tf_lamb.model_garden.sample_data` and `sample_pictures` write such a file.
+    `tf_lamb.model_garden.sample_data` and `sample_pictures` write data.json. It has facts on the
+    data, such as the size of the vocabulary.
     """
     return _read(os.path.join(os.path.dirname(file), "data.json"), json.loads) or {}
 
 
 def checkpoint_in(path: str) -> str | None:
-    """Returns the path of a checkpoint; None if there is none.
+    """Returns the path of the checkpoint that `path` refers to; None if there is none.
 
-    `path` is the checkpoint's own path, or a folder, whose last checkpoint is meant.
+    `path` is the path of a checkpoint, or of a folder, of which the last checkpoint is returned.
     """
     if tf.io.gfile.isdir(path):
         return checkpoints.latest(path)
@@ -150,12 +163,12 @@ def checkpoint_in(path: str) -> str | None:
 def is_over(params, model_dir: str, mode: str = "train") -> bool:
     """Returns whether training is over: no step is left, and no evaluation is missing.
 
-    AdaScale may end a training before `trainer.train_steps`.
+    No step is left at `trainer.train_steps`, or earlier, when AdaScale has reached `base_steps`.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
         model_dir: the folder of the run.
-        mode: the mode of the run; only "train_and_eval" waits for evaluations.
+        mode: the mode of the run. Only in "train_and_eval" can an evaluation be missing.
     """
     step = checkpoints.steps_done(model_dir)
     if mode == "train_and_eval" and read_evaluated(model_dir) != step:
@@ -168,10 +181,9 @@ def is_over(params, model_dir: str, mode: str = "train") -> bool:
 
 
 def _steps_of_adascale(model_dir: str) -> float:
-    """Returns the steps of the base batch that AdaScale has counted in the last checkpoint.
+    """Returns AdaScale's progress in the last checkpoint, in steps of its base batch.
 
-    They are 0 without AdaScale, and if the checkpoint is damaged, which `checkpoints.repair`
-    reports.
+    Returns 0 without AdaScale, or if the checkpoint is damaged; `checkpoints.repair` reports that.
     """
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
     reader = checkpoints.reader(model_dir)
@@ -186,16 +198,16 @@ def _steps_of_adascale(model_dir: str) -> float:
 
 
 def check_folder(params, model_dir: str, experiment: str | None, seed: int | None) -> None:
-    """Raises if this experiment cannot train in this folder. It can in one without a checkpoint.
+    """Checks that a folder has no checkpoint, or only checkpoints of this experiment.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
         model_dir: the folder.
         experiment: the name of the experiment, if known.
         seed: the seed, if one is set.
 
     Raises:
-        UserError: if the folder is a file, or holds another experiment.
+        UserError: if the folder is a file, or holds checkpoints of another experiment.
     """
     if tf.io.gfile.exists(model_dir) and not tf.io.gfile.isdir(model_dir):
         raise UserError(f"--model_dir={model_dir} is a file. Name a folder")
@@ -210,7 +222,11 @@ def check_folder(params, model_dir: str, experiment: str | None, seed: int | Non
 
 
 def _why_another(saved: dict | None, params: dict, run: dict, experiment, seed) -> str | None:
-    """Returns how the run that a folder holds differs from this one, or None."""
+    """Returns how the run in a folder differs from the run that is about to start, or None.
+
+    `saved` and `params` are the settings of the two runs as dicts, and `run` the notes on the run
+    in the folder, as `read_run` returns them.
+    """
     if saved is None:
         return "holds a checkpoint but no params.yaml that says what it is of"
     if experiment and run.get("experiment") not in (None, experiment):
@@ -239,15 +255,15 @@ def check_followed(model_dir: str) -> None:
 
 
 def check_evaluated(params, model_dir: str) -> None:
-    """Raises if the checkpoint to evaluate is of another model, by the params.yaml beside it.
+    """Checks, by the params.yaml beside it, that the checkpoint to evaluate is of this model.
 
     Args:
-        params: the experiment.
+        params: the experiment's `ExperimentConfig`.
         model_dir: the folder of the run. Without a checkpoint there, `task.init_checkpoint` is
             evaluated.
 
     Raises:
-        UserError: if a setting of the model differs that an evaluation may not change.
+        UserError: if a setting of the model differs, and an evaluation may not change it.
     """
     source, folder, path = f"--model_dir={model_dir}", model_dir, params.task.init_checkpoint
     if path and not checkpoints.is_begun(model_dir):
@@ -273,18 +289,18 @@ def _as_evaluated(settings):
 
 
 def check_successor(before, after, keep_moments: bool) -> None:
-    """Checks that a stage can continue from the weights of the stage before.
+    """Checks that a stage of training can continue from the weights of the previous stage.
 
     Args:
-        before: the experiment of the stage before.
-        after: the experiment of the stage that continues from it.
-        keep_moments: whether the second stage also takes over the optimizer's variables, which are
-            its slots and its step count.
+        before: the `ExperimentConfig` of the previous stage.
+        after: the `ExperimentConfig` of the stage that continues from it.
+        keep_moments: whether the second stage also restores the optimizer's slot variables and step
+            count.
 
     Raises:
         UserError: if the models differ. With `keep_moments` also if the optimizers have different
-            variables, if AdaScale would continue to count the steps of the stage before, or if the
-            warmup cannot begin at a later step.
+            variables, if AdaScale would go on counting the steps of the previous stage, or if the
+            warmup is not of the type `tf_lamb`, the only one that can begin at a later step.
     """
     old, new = before.task.model.as_dict(), after.task.model.as_dict()
     if difference := _first_difference(old, new, "task.model"):
@@ -310,23 +326,24 @@ def check_successor(before, after, keep_moments: bool) -> None:
 
 
 def check_handed_over(params, model_dir: str, successor: str) -> None:
-    """Checks that the stage before is over, and has not trained further since a stage began.
+    """Checks that the previous stage has not changed since the next stage started from it.
 
-    The stage that has begun would miss the added steps.
+    Steps that the previous stage takes later would not reach the next stage. Nothing is checked if
+    the next stage has not begun.
 
     Args:
-        params: the experiment of the stage before.
-        model_dir: the folder of the stage before.
-        successor: the folder of the stage that continues from it.
+        params: the `ExperimentConfig` of the previous stage.
+        model_dir: the folder of the previous stage.
+        successor: the folder of the next stage.
 
     Raises:
-        UserError: if the stage before has trained further, or is not over.
+        UserError: if the previous stage has trained further, or is not over.
     """
     if not checkpoints.is_begun(successor):
         return
     latest = checkpoints.readable(model_dir)
     latest = latest and os.path.basename(latest)
-    # Older versions did not write into the notes with which checkpoint a run began.
+    # The notes of older versions of this package lack the checkpoint that a run started from.
     start = read_run(successor).get("began_with") or latest
     start = start and os.path.basename(start)
     if start == latest and is_over(params, model_dir):
@@ -340,7 +357,10 @@ def check_handed_over(params, model_dir: str, successor: str) -> None:
 
 
 def _identity(params: dict) -> dict:
-    """Returns the settings that a checkpoint's variables and steps depend on; others may change."""
+    """Returns the settings that may not change when a run is resumed, path -> value.
+
+    The variables of a checkpoint, and the meaning of its steps, depend on them.
+    """
     paths = "task.model", "task.train_data.global_batch_size"
     return {**{path: at(params, path) for path in paths}, **_state(params)}
 
@@ -348,7 +368,7 @@ def _identity(params: dict) -> dict:
 def _state(params: dict) -> dict:
     """Returns the settings on which an optimizer's variables in a checkpoint depend, path -> value.
 
-    If it only matters whether a setting is on, the value says that.
+    For some settings it only matters whether they are on. Their values here say only that.
     """
     optimizer = f"trainer.optimizer_config.optimizer.{at(params, _OPTIMIZER)}"
 
@@ -360,13 +380,13 @@ def _state(params: dict) -> dict:
     averages, old_slots = "trainer.optimizer_config.ema", f"{optimizer}.slot_dtype"
     return {
         _OPTIMIZER: at(params, _OPTIMIZER),
-        # Each of the next four wraps the optimizer, whose slots then have other names in a
-        # checkpoint.
+        # Each of the next four settings puts the optimizer into a wrapper, so that the optimizer's
+        # slot variables have other names in a checkpoint.
         averages: is_set(averages),
         precision: "float16" if at(params, precision) == "float16" else "not float16",
         scale: is_set(scale),
         noise: bool(at(params, noise)),
-        # Older versions wrote `slot_dtype`.
+        # Older versions of this package named the setting `slot_dtype`.
         slots: at(params, slots) or at(params, old_slots) or "float32",
     }
 
@@ -376,7 +396,7 @@ def _first_difference(old, new, path: str) -> str | None:
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
-        # Another version of Model Garden added a field that only one of them has.
+        # A key that only one of the dicts has is ignored: another version of Model Garden added it.
         for key in (key for key in old if key in new):
             if difference := _first_difference(old[key], new[key], f"{path}.{key}"):
                 return difference

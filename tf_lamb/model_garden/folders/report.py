@@ -27,10 +27,11 @@ _ACCURACIES = {
 
 
 def read_scalars(folder: str) -> dict[str, dict[int, float]]:
-    """Reads the scalars of a folder's event files.
+    """Reads the scalars of TensorBoard's event files in a folder.
 
     Returns:
-        tag -> step -> value. Where files overlap, the later one wins.
+        A dict of dicts, tag -> step -> value; {} if there is no folder. If several files have a
+        value for the same step, that of the later file is returned.
     """
     if not tf.io.gfile.isdir(folder):
         return {}
@@ -53,11 +54,11 @@ def report(model_dir: str) -> str:
         model_dir: the folder of the run.
 
     Returns:
-        The report as text, a line for each row.
+        The report as text, with a line for each fact, such as the loss.
 
     Raises:
-        FileNotFoundError: if the folder has no checkpoint, or no params.yaml with the number of
-            steps.
+        FileNotFoundError: if the folder has no checkpoint, or no params.yaml with
+            `trainer.train_steps`.
     """
     params = model_dirs.read_params(model_dir)
     checkpoint, train_steps = checkpoints.readable(model_dir), at(params, "trainer.train_steps")
@@ -137,7 +138,7 @@ def _named(scalars, **labels: str) -> plots.Curves:
 
 
 def _shown(batch: int, params) -> str:
-    """Formats a batch and its micro-batches, e.g. `512 (128 x 4 accumulated)`."""
+    """Formats a batch size and its micro-batches: `512 (128 x 4 accumulated)` is 4 of 128 each."""
     optimizer = "trainer.optimizer_config.optimizer"
     path = f"{optimizer}.{at(params, f'{optimizer}.type')}"
     micro_batches = at(params, f"{path}.gradient_accumulation_steps") or 1
@@ -147,9 +148,16 @@ def _shown(batch: int, params) -> str:
 
 
 def _share(params, what: str, answer_key: str, share_key: str) -> str:
-    """Returns the end of an accuracy's row: the accuracy of always giving the most common answer.
+    """Returns a clause on the accuracy that a constant answer would reach, for comparison.
 
-    Returns "" if data.json does not have it.
+    The constant is the most common answer in the validation data. Returns "" if the data.json of
+    these data does not have it.
+
+    Args:
+        params: the settings in params.yaml, as a dict.
+        what: what the model predicts, such as "class".
+        answer_key: the key of the most common answer in data.json.
+        share_key: the key of its share of all answers in data.json.
     """
     path = at(params, "task.validation_data.input_path")
     facts = model_dirs.read_facts(path) if isinstance(path, str) else {}

@@ -1,6 +1,7 @@
-"""Makes a folder of sample data, whole or not at all, and reuses it if a command asks again.
+"""Writes a folder of sample data, or reuses the folder if it already has the same data.
 
-`data.json` is written last. It holds the settings, and facts such as the number of examples.
+The file `data.json` is added last, so a folder that has it is complete. It holds the settings of
+the data, and facts such as the number of examples.
 """
 
 import contextlib
@@ -16,19 +17,19 @@ from tf_lamb.model_garden.common.console import Console
 
 
 def found(output_dir, files, settings):
-    """Returns the facts of a folder that has the same data already, and prints that it reuses them.
+    """Looks for data with the same settings in a folder, and prints a line if they are there.
 
     Args:
         output_dir: the folder.
-        files: the names of all its files.
+        files: the names of all files of the data.
         settings: the settings of the data, as a dict.
 
     Returns:
-        The content of data.json; None if the folder has none of the files.
+        The content of data.json as a dict; None if the folder has none of the files.
 
     Raises:
         NotADirectoryError: if `output_dir` is a file.
-        FileExistsError: if the folder has files of other data or settings.
+        FileExistsError: if the folder has only some of the files, or data with other settings.
     """
     folder = pathlib.Path(output_dir)
     if folder.exists() and not folder.is_dir():
@@ -52,16 +53,17 @@ def filled(output_dir, files, facts):
     """Fills a folder with new data.
 
     Args:
-        output_dir: the folder, which is made if need be.
-        files: the names of its files.
-        facts: the content of data.json.
+        output_dir: the folder, which is created if it is missing.
+        files: the names of its files, data.json last.
+        facts: the content of data.json, a dict, which the `with` block may still change.
 
     Yields:
-        A temporary folder to write the files into. They are moved to `output_dir` if all goes well.
+        A temporary folder, into which the `with` block writes all files but data.json. After the
+        block the files are moved to `output_dir`; after an error they are removed.
     """
     output_dir = pathlib.Path(output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    # An error leaves nothing behind. A kill leaves at most this hidden folder.
+    # An error leaves nothing behind. A killed process leaves this hidden folder, and no data.json.
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=output_dir) as temporary:
         partial_dir = pathlib.Path(temporary)
         yield partial_dir
@@ -74,9 +76,11 @@ def run(name, write, summary):
     """Runs `write` as a command with a flag for each of its documented arguments.
 
     Args:
-        name: the name of the command, with which its errors begin.
-        write: the function that writes the data; it takes keywords and returns the facts.
-        summary: the format of the line that is printed at the end, filled with the facts.
+        name: the name of the command, which each of its error messages begins with.
+        write: the function that writes the data; it takes keyword arguments and returns the content
+            of data.json.
+        summary: the format string of the line that is printed at the end. Its fields are keys of
+            data.json.
     """
     values = {"output_dir": None, **(write.__kwdefaults__ or {})}
     definers = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float}
@@ -95,9 +99,10 @@ def run(name, write, summary):
             )
         for key in values:
             values[key] = flags.FLAGS[key].value
-            delattr(flags.FLAGS, key)  # Model Garden defines some of the same names
+            delattr(flags.FLAGS, key)  # as Model Garden defines some of the same flags
         logging.set_verbosity(logging.WARNING)  # Model Garden logs whole examples
-        # Python's stderr stays the terminal here, so that a progress bar is shown.
+        # `Console` sends stderr to a log. Python's own `sys.stderr` is set back to the terminal, so
+        # that the progress bar of `write` is shown there.
         with Console() as console, contextlib.redirect_stderr(console.stream):
             try:
                 facts = write(**values)

@@ -1,8 +1,9 @@
 """Defines Orbit actions that report divergence, noise scale, AdaScale's gain and trust ratios.
 
-Orbit calls each action with the output of a loop of training steps. The action adds its values to
-that output, and Orbit writes them to TensorBoard and to the log. `Runner` makes the actions that an
-experiment asks for; with another runner, pass them as `train_actions`.
+Orbit runs training steps in loops of `trainer.steps_per_loop`, and after each loop calls every
+action with the output of the loop. The action adds its values to that output, and Orbit writes them
+to TensorBoard and to the log. This package's `Runner` makes the actions that the settings of an
+experiment ask for. With another runner, pass the actions to it as `train_actions`.
 """
 
 import functools
@@ -29,8 +30,9 @@ class Divergence:
         model: the model whose weights are checked; None checks those that the optimizer trains.
         patience: the run has diverged after this number of skipped steps in a row, or if most of
             the last `2 * patience` steps were skipped.
-        recovery: Model Garden's action that goes back to the last checkpoint, as often as
-            `trainer.recovery_max_trials` says. The run ends when the action gives up.
+        recovery: Model Garden's action that goes back to the last checkpoint, at most
+            `trainer.recovery_max_trials` times. It then gives up by raising `RuntimeError`, and the
+            run ends. None, the default, ends the run at once.
     """
 
     def __init__(self, optimizer, model=None, patience: int = 20, recovery=None):
@@ -40,12 +42,15 @@ class Divergence:
         self.recovery = recovery
 
     def __call__(self, output):
-        """Adds the counts to `output`, a dict of the loop's results.
+        """Checks whether the run has diverged, and adds the number of skipped steps to `output`.
+
+        `output` is the dict of a loop's results.
 
         Raises:
-            FloatingPointError: with the report, if the run has diverged and `recovery` is None or
-                has given up.
-            RuntimeError: if `recovery` has given up and there is no report.
+            FloatingPointError: if the run has diverged, and `recovery` is None or has given up. The
+                message is a report on the divergence.
+            RuntimeError: if `recovery` has given up although the run has not diverged by the
+                criterion of this class.
         """
         output["skipped_steps"] = skipped_steps = self._optimizer.skipped_steps
         if skipped_steps > self._skipped:
@@ -68,8 +73,9 @@ class Divergence:
         self._skipped = self._optimizer.skipped_steps  # fewer if recovery restored a checkpoint
 
     def _recover(self, output, report):
-        """Calls `recovery`, and raises the report once it has given up."""
-        # A divergence that the loss does not show counts as one trial of recovery, too.
+        """Calls `recovery`; if it gives up, raises `report`, or `RuntimeError` if that is None."""
+        # `recovery` looks at the loss alone. If there is a report, it gets NaN as the loss, so that
+        # a divergence which the loss does not show also counts as one of its trials.
         try:
             self.recovery({**output, "training_loss": math.nan} if report else output)
         except RuntimeError as error:
@@ -100,25 +106,28 @@ class NoiseScale:
         """Adds `noise_scale` to `output`, a dict of the loop's results."""
         output["noise_scale"] = self._optimizer.noise_scale(self._batch_size)
         averages = self._optimizer.averages()
-        # After a run went back to a checkpoint, the readings after that checkpoint are dropped.
+        # If the run has gone back to a checkpoint, the readings after that checkpoint are dropped.
         self._averages = [
             *(reading for reading in self._averages if reading.count < averages.count),
             averages,
         ]
 
     def advice(self) -> str:
-        """Returns text on the critical batch size, the cost of this batch, and a better batch."""
+        """Returns a text on the critical batch size, the cost of this batch, and a better batch."""
         critical = self._optimizer.noise_scale(self._batch_size)
         precision = noise.precision_text(self._averages, self._optimizer.smoothing)
         return noise.advice_text(critical, self._batch_size, precision)
 
 
 class AdaScaleProgress:
-    """Adds AdaScale's gain, its learning rate, and the progress in steps of the base batch.
+    """Adds AdaScale's gain, learning rate and progress to a loop's output.
+
+    The progress is counted in steps of the base batch, the smaller batch for which the learning
+    rate was tuned. A step of the run is worth as many of them as the gain.
 
     Args:
         optimizer: the AdaScale optimizer.
-        steps: the number of steps of the base batch at which the run ends; None for no end.
+        steps: the progress at which the run ends, in steps of the base batch; None for no limit.
     """
 
     def __init__(self, optimizer, steps: int | None = None):
@@ -131,21 +140,21 @@ class AdaScaleProgress:
         output["scaled_learning_rate"] = self._optimizer.scaled_learning_rate
 
     def advice(self) -> str:
-        """Returns a line on the steps taken, and how many steps of the base batch those equal."""
+        """Returns a line on the steps of the run, and the steps of the base batch they equal."""
         base_steps, steps = self._optimizer.base_steps, step_of(self._optimizer)
         target = f" of {self._steps:,}" if self._steps else ""
         return f"AdaScale: {steps:,} steps were worth {base_steps:,.0f}{target} of the base batch."
 
     def is_spent(self) -> bool:
-        """Returns whether the run has taken all its steps of the base batch."""
+        """Returns whether AdaScale's progress has reached the `steps` of the base batch."""
         return self._steps is not None and self._optimizer.base_steps >= self._steps
 
 
 class TrustRatios:
     """Reads the trust ratio of every layer, as `tf_lamb.tf_keras.TrustRatios` does.
 
-    Each reading is taken at the last step of a loop, so `every` is rounded up to whole loops
-    (`trainer.steps_per_loop`).
+    Each reading is taken at the last step of a loop, so `every` is rounded up to a multiple of
+    `trainer.steps_per_loop`.
 
     Args:
         optimizer: the optimizer that computes the trust ratios.
@@ -170,14 +179,14 @@ class TrustRatios:
         self._due = None
 
     def __call__(self, output):
-        """Reads the trust ratios if a reading is due. Orbit calls this after each loop."""
+        """Reads the trust ratios if a reading is due; Orbit calls it after each loop of steps."""
         step = step_of(self.history.optimizer)
         if self._due is None or step >= self._due:
             self.history.read()
             self._due = step + self._every
 
     def close(self):
-        """Reads the ratios of the last step, closes the files, and logs the table of variables."""
+        """Reads the ratios of the last step, closes the files, and logs a table of the ratios."""
         self.history.read()
         self.history.close()
         logging.info("%s", self.history.table())

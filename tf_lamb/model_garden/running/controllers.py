@@ -15,15 +15,18 @@ from tf_lamb.model_garden.running import actions
 
 
 def let_recovery_go_first(controller):
-    """Makes Model Garden's recovery action run before the actions that read a loop's results.
+    """Makes Model Garden's recovery action run before the other actions of a controller.
 
-    Orbit would call it last, after `Divergence`, which would end a run that recovery can save. So
-    `Divergence` calls it. Without a `Divergence` it becomes the first of `train_actions`.
+    The recovery action restores the last checkpoint if the loss has become too large or NaN. Orbit
+    would call it last. By then the action `Divergence` would have ended the run, although recovery
+    could save it. Therefore `Divergence` gets the recovery action and calls it. If there is no
+    `Divergence`, the recovery action becomes the first of `train_actions`.
     """
     reports = [
         action for action in controller.train_actions if isinstance(action, actions.Divergence)
     ]
-    # seam: tf-models-official 2.20.0, which puts its recovery action behind ours.
+    # seam: relies on tf-models-official 2.20.0, whose recovery action comes after the actions of
+    # this package and has a `RecoveryCondition`.
     recoveries = [
         action
         for action in controller.train_actions
@@ -40,22 +43,22 @@ _PAUSE = 1.0  # seconds between two searches for a new checkpoint
 
 
 class _Spent(Exception):
-    """Is raised to leave Orbit's training loop, which otherwise ends only at a given step."""
+    """Raised to leave Orbit's training loop, which by itself ends only at a given step."""
 
 
 class Controller(orbit.Controller):
-    """Orbit's controller, which also ends training where an `AdaScaleProgress` action says so.
+    """Orbit's controller, which also ends training when AdaScale has reached its `base_steps`.
 
-    An evaluation is due at each multiple of its interval and at the end of training, wherever the
-    run was resumed. An evaluation that is missing because the process was killed is made when the
-    run is resumed.
+    An evaluation is due at each step that is a multiple of the interval, also in a resumed run, and
+    at the end of training. If the process was killed before an evaluation that was due, the resumed
+    run makes this evaluation first.
 
     Attributes:
         model_dir: the folder with the file that holds the step of the last evaluation; None for no
             file.
         writes: whether this process writes that file.
-        is_over: a function that returns whether the folder's last checkpoint is that of the end of
-            training; None if this is not known.
+        is_over: a function that returns whether the folder's last checkpoint is the one of the end
+            of training; None if there is no such function.
     """
 
     model_dir: str | None = None
@@ -70,14 +73,15 @@ class Controller(orbit.Controller):
         return any(progress.is_spent() for progress in adascale_actions)
 
     def _train_n_steps(self, num_steps):
-        """Runs a loop of steps; raises `_Spent` if AdaScale's steps are spent."""
-        # seam: orbit of tf-models-official 2.20.0. Its `train` calls this method for each loop.
+        """Runs a loop of steps; raises `_Spent` if an `AdaScaleProgress` action ends training."""
+        # seam: relies on the Orbit of tf-models-official 2.20.0, whose `train` calls this private
+        # method for each loop.
         if self._is_spent():
             raise _Spent
         super()._train_n_steps(num_steps)
 
     def train(self, steps, checkpoint_at_completion=True):
-        """Trains as the base class does, and also ends where AdaScale's steps are spent.
+        """Trains as the base class does, and also ends if AdaScale has reached its `base_steps`.
 
         Args:
             steps: the step at which training ends.
@@ -120,13 +124,13 @@ class Controller(orbit.Controller):
         return output
 
     def evaluate_continuously(self, steps=-1, timeout=None, timeout_fn=None):
-        """Evaluates each new checkpoint, up to that of the end of training; see base class.
+        """Evaluates each new checkpoint until the last one of the training run; see base class.
 
         Args:
             steps: the number of steps of an evaluation; -1 takes all data.
             timeout: the number of seconds to wait for the next checkpoint; None waits without end.
-            timeout_fn: returns, after `timeout` seconds without a checkpoint, whether training is
-                over; None counts as over.
+            timeout_fn: a function that is called after `timeout` seconds without a checkpoint, and
+                returns whether training is over; with None, training counts as over.
 
         Returns:
             The output of the last evaluation.
@@ -142,7 +146,8 @@ class Controller(orbit.Controller):
             if path not in (None, evaluated_path):
                 self.restore_checkpoint(path)
                 output = self.evaluate(steps)
-                # A later checkpoint may be the last; it is evaluated before this loop ends.
+                # If training is over by now, it may have saved another checkpoint in the meantime.
+                # The loop evaluates that one, too, before it ends.
                 is_over = self.is_over is not None and self.is_over()
                 evaluated_path, last_change = path, time.monotonic()
             elif is_over:
@@ -164,7 +169,7 @@ class Controller(orbit.Controller):
     def _last_evaluated(self):
         """Returns the step of the last evaluation; 0 without one, as step 0 is never evaluated."""
         step = model_dirs.read_evaluated(self.model_dir) if self.model_dir else 0
-        if step > self.global_step.numpy():  # the weights of that step were lost
+        if step > self.global_step.numpy():  # the run has lost the weights of that step
             self._remember(step := 0)
         return step
 
@@ -176,7 +181,8 @@ class Controller(orbit.Controller):
     def restore_checkpoint(self, checkpoint_path=None):
         """Restores the newest checkpoint, or the one at `checkpoint_path`.
 
-        With a path, the base class would leave out the checks of `checkpoints.Manager.restore`.
+        For a path, the base class would not call `checkpoints.Manager.restore`, which checks that
+        the checkpoint is of this model.
         """
         if checkpoint_path is None:
             return super().restore_checkpoint()
@@ -197,15 +203,16 @@ class Controller(orbit.Controller):
         """Waits for an asynchronous save, and raises its error; see base class."""
         with self._saving():
             super()._sync_on_async_checkpointing()
-            # seam: tensorflow 2.20. It reports a failed write of its thread when the next
-            # checkpoint is due, so it would never report a failed write of the last checkpoint.
+            # seam: relies on tensorflow 2.20, which writes checkpoints in a thread, and reports an
+            # error of this thread only when the next checkpoint is due. The error of the last
+            # checkpoint would never be reported.
             saver = getattr(self.checkpoint_manager, "checkpoint", None)
             if thread := getattr(saver, "_async_checkpointer_impl", None):
                 thread._check_async_thread_error()
 
     @contextlib.contextmanager
     def _saving(self):
-        """Raises a failed write of a checkpoint as `UserError`."""
+        """Turns TensorFlow's error about a failed write of a checkpoint into a `UserError`."""
         try:
             yield
         except tf.errors.OpError as error:

@@ -35,12 +35,13 @@ class Session:
         params: The experiment, as Model Garden's `ExperimentConfig`.
         args: The parsed flags; `args.model_dir` is replaced where an evaluation cannot write there.
         seed: The random seed of the run, the same whenever it is resumed; None without one.
-        checkpoint: The path of the checkpoint that mode `eval` evaluates; None in other modes, and
-            if that evaluates `task.init_checkpoint`.
+        checkpoint: The path of the checkpoint that mode `eval` evaluates. None in other modes, and
+            if mode `eval` evaluates `task.init_checkpoint` instead.
         is_chief: Whether this process prints, locks the folder and logs. Every worker repairs the
             folder and writes the notes of the run.
         workers: The number of processes that train one model together.
-        strategy: The strategy of a TPU or of several workers; None if Model Garden's main makes it.
+        strategy: The distribution strategy of a TPU or of several workers; None if Model Garden's
+            main makes the strategy.
     """
 
     params: Any
@@ -69,7 +70,7 @@ def run(console, params, args) -> None:
         args: the parsed flags; `args.model_dir` is replaced where an evaluation cannot write there.
 
     Raises:
-        UserError: if the run is impossible, or would harm another one.
+        UserError: if the run is impossible, or would overwrite files of another run.
     """
     check_run(params, args.mode, args.model_dir, args.experiment, args.seed)
     session = _meet(params, args)
@@ -81,7 +82,10 @@ def run(console, params, args) -> None:
 
 
 def _meet(params, args) -> Session:
-    """Makes the session and its strategy; several workers wait until all have compared settings."""
+    """Makes the session and its distribution strategy.
+
+    With several workers, returns when all of them have compared their settings.
+    """
     if (seed := args.seed) is None:
         seed = model_dirs.read_run(args.model_dir).get("seed")
     checkpoint = _evaluated(params, args.model_dir) if args.mode == "eval" else None
@@ -98,9 +102,10 @@ def _meet(params, args) -> Session:
 
 
 def _dealt_out(session: Session, strategy):
-    """Returns the experiment; on a TPU, with the micro-batches of `--per_replica_batch_size`.
+    """Returns the experiment, on a TPU with the number of micro-batches set.
 
-    Elsewhere they were computed from the settings, which do not say how many replicas a TPU has.
+    That number follows from `--per_replica_batch_size` and the number of replicas. Without a TPU it
+    is set already, because then the settings alone give the number of replicas.
     """
     if batches.replicas(session.params) is not None or not session.trains:
         return session.params
@@ -138,7 +143,7 @@ def _begin(console, session: Session) -> bool:
     """Repairs the folder and writes the notes of the run; returns False if training is over."""
     params, args = session.params, session.args
     checkpoints.repair(args.model_dir)
-    evaluates_once = args.mode in ("train", "train_and_eval")  # other modes evaluate each time
+    evaluates_once = args.mode in ("train", "train_and_eval")  # other modes always evaluate
     if evaluates_once and model_dirs.is_over(params, args.model_dir, args.mode):
         if session.is_chief:
             step = checkpoints.steps_done(args.model_dir)
@@ -168,17 +173,20 @@ def _have_model_garden_train(console, session: Session) -> None:
         with naming_records(params):
             model_garden.main(None)
     except UserError:
-        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads log when they end
+        logging.set_verbosity(logging.WARNING)  # hides what TensorFlow's threads log at their end
         raise
 
 
 def _end(session: Session) -> None:
-    """Waits for the chief, and prints the report of a training or the end of an evaluation."""
+    """Prints the report after training, or that `continuous_eval` is over.
+
+    With several workers, first waits until the chief has written the last files of the run.
+    """
     model_dir = session.args.model_dir
     if session.trains:
         if session.workers > 1:
             workers.wait_for_chief(session.is_chief, model_dir)
-        logging.set_verbosity(logging.WARNING)  # TensorFlow's threads log when they end
+        logging.set_verbosity(logging.WARNING)  # hides what TensorFlow's threads log at their end
     if session.trains and session.is_chief:
         print(report.report(model_dir), flush=True)
     elif session.args.mode == "continuous_eval" and session.is_chief:
@@ -201,9 +209,9 @@ def _evaluated(params, model_dir: str) -> str | None:
 
 
 def _stopped(step: int | None, model_dir: str) -> str:
-    """Returns the last line of a training that is stopped.
+    """Returns the line to print when the user stops training: where it stopped and will resume.
 
-    `step` is None before the first step.
+    `step` is the last step; None before the first one.
     """
     position = f"at step {step:,}" if step else "before the first step"
     checkpoint = checkpoints.readable(model_dir)
@@ -239,8 +247,8 @@ def _settings_to_share(session: Session) -> dict[str, str]:
 def _joined(session: Session) -> tf.distribute.Strategy | None:
     """Makes the strategy of a TPU or of several workers; None if Model Garden's main makes it.
 
-    Several workers then compare their settings. The function returns once all have done so, and
-    raises `UserError` in all of them if the settings differ.
+    With several workers, returns when all of them have compared their settings. If the settings
+    differ, raises `UserError` in every worker.
     """
     runtime = session.params.runtime
     if str(runtime.distribution_strategy).lower() == "tpu":
@@ -269,7 +277,8 @@ def _of_tpu(runtime) -> tf.distribute.Strategy:
             tpu_address=runtime.tpu,
             **runtime.model_parallelism(),
         )
-    # Other libraries raise errors here, too: HTTP, Google's clients, a missing driver.
+    # Every error is caught, because other libraries raise errors of their own types here: the HTTP
+    # client, Google's cloud clients, the TPU driver.
     except Exception as error:
         flag = "" if runtime.tpu is None else f"--tpu={runtime.tpu}: "
         why = reason(error) or type(error).__name__

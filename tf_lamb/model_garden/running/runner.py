@@ -1,12 +1,12 @@
 """Extends Model Garden's trainer and runner for the optimizers of this package.
 
 With `gradient_accumulation_steps: N` an optimizer makes an update at every N-th call of
-`apply_gradients`. A step of this trainer makes N such calls, each with an N-th of the batch. So
+`apply_gradients`. A step of this trainer makes N calls, each with an N-th of the batch. Therefore
 steps, intervals and the learning rate count updates, and `task.train_data.global_batch_size` is the
-batch of an update, on a pod and on one device alike.
+number of examples of an update, whatever the number of devices.
 
-A step whose gradients are not finite is skipped, also in float16. `global_step` counts it; the
-optimizer's `iterations`, which the learning rate follows, does not.
+A step whose gradients are not finite is skipped, also in float16. `global_step` counts a skipped
+step; the optimizer's `iterations`, which the learning rate follows, does not.
 """
 
 import os
@@ -32,19 +32,22 @@ from tf_lamb.model_garden.running import actions, controllers
 
 
 def measuring(optimizer):
-    """Returns the `MeasureNoise` optimizer that `optimizer` is or wraps, or None."""
+    """Returns the `MeasureNoise` or `AdaScale` optimizer that `optimizer` is or wraps, or None."""
     innermost = unwrapped(optimizer, MeasureNoise)
     return innermost if isinstance(innermost, MeasureNoise) else None
 
 
 def is_synchronized(layer):
-    """Returns whether a layer is a batch normalization with statistics of all replicas."""
+    """Returns whether a layer is a batch normalization whose statistics span all replicas."""
     sync = tf_keras.layers.experimental.SyncBatchNormalization
     return getattr(layer, "synchronized", False) or isinstance(layer, sync)
 
 
 def _check_build(config, model, optimizer) -> None:
-    """Raises `UserError` if an optimizer of ours refuses the weights of the model."""
+    """Raises `UserError` if an optimizer of this package cannot train the weights of the model.
+
+    Does nothing for other optimizers.
+    """
     innermost = unwrapped(getattr(optimizer, "_optimizer", optimizer))
     if is_ours(innermost):
         kind = config.trainer.optimizer_config.optimizer.type
@@ -66,11 +69,11 @@ class Trainer(base_trainer.Trainer):
         self._micro_batches = batches.micro_batches(config)
         _check_build(config, model, optimizer)
         super().__init__(config, task, model, optimizer, *args, **kwargs)
-        # An optimizer that knows its model saves the place of each variable in it, so that
-        # checkpoints match layers by their places, and not by their order.
+        # The optimizer saves with its slot variables where in the model each trained variable is.
+        # So a checkpoint is restored by the places of layers, and not by their order of creation.
         layout.record_model(optimizer, model)
         if (measuring_optimizer := measuring(optimizer)) is not None:
-            try:  # here its errors stop the run before any step
+            try:  # built here, so that its errors stop the run before the first step
                 measuring_optimizer.build(model.trainable_variables)
             except ValueError as error:
                 raise UserError(str(error)) from error
@@ -78,7 +81,8 @@ class Trainer(base_trainer.Trainer):
     def distribute_dataset(self, dataset_or_fn, data, *args, **kwargs):
         """Distributes a data set, in micro-batches for training; see base class.
 
-        Values beyond the limits of the task end the data set with an error.
+        A value that the task cannot use, such as a token beyond the vocabulary, ends the data set
+        with an error.
 
         Args:
             dataset_or_fn: the data set, or a function that makes it from a data config.
@@ -93,14 +97,15 @@ class Trainer(base_trainer.Trainer):
             ValueError: if the batch does not divide into replicas and micro-batches.
         """
         if data is self.config.task.train_data and self._micro_batches > 1:
-            # The number of a TPU's replicas is known only by now.
+            # The batch is checked here again, because on a TPU the number of replicas is known only
+            # after the strategy has been made.
             replicas = self.strategy.num_replicas_in_sync
             batches.per_replica_batch(data.global_batch_size, replicas, self._micro_batches)
             data = data.replace(global_batch_size=data.global_batch_size // self._micro_batches)
         if (limits := data_checks.limits(self.config.task, data)) and callable(dataset_or_fn):
             build_dataset = dataset_or_fn
 
-            def dataset_or_fn(data, input_context=None):  # orbit passes it by name
+            def dataset_or_fn(data, input_context=None):  # Orbit passes `input_context` by name
                 return data_checks.checked(build_dataset(data, input_context), limits)
 
         return super().distribute_dataset(dataset_or_fn, data, *args, **kwargs)
@@ -116,8 +121,8 @@ class Trainer(base_trainer.Trainer):
             super().initialize()
             if getattr(config, "init_optimizer", False):
                 path = model_dirs.checkpoint_in(config.init_checkpoint)
-                # The model is read too, because TensorFlow finds averages of the weights, and slots
-                # of Model Garden's optimizers, by way of the weights.
+                # The model is read again, because TensorFlow finds moving averages of the weights,
+                # and the slot variables of Model Garden's optimizers, by way of the weights.
                 checkpoint = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
                 checkpoint.read(path).expect_partial().assert_existing_objects_matched()
         except ValueError as error:
@@ -131,14 +136,14 @@ class Trainer(base_trainer.Trainer):
         return super().eval_begin()
 
     def eval_reduce(self, state=None, step_outputs=None):
-        """Counts a batch; see base class. Orbit calls this after each batch.
+        """Counts the batches of an evaluation; Orbit calls this method after each batch.
 
         Args:
             state: as in the base class.
             step_outputs: as in the base class.
 
         Returns:
-            The base class's state.
+            The state that the base class returns.
         """
         self._batches += 1
         return super().eval_reduce(state, step_outputs)
@@ -149,8 +154,8 @@ class Trainer(base_trainer.Trainer):
         Raises:
             UserError: if there was no batch, so that there are no results.
         """
-        # With `eval_tf_while_loop`, no `eval_reduce` is called, and TensorFlow raises an error of
-        # its own if there is no batch.
+        # With `eval_tf_while_loop`, Orbit does not call `eval_reduce`, so no batch is counted. Then
+        # TensorFlow itself raises an error if there is no batch.
         if not self._batches and not self.config.trainer.eval_tf_while_loop:
             raise UserError(data_checks.no_batch(self.config.task.validation_data))
         return super().eval_end(aggregated_logs)
@@ -168,7 +173,7 @@ class Trainer(base_trainer.Trainer):
         super().train_loop_begin()
 
     def _check_loop(self):
-        """Raises for, or warns of, settings that need a `Runner`, which this loop does not have."""
+        """Raises `UserError`, or logs a warning, if settings need a `Runner` and none is used."""
         rate = schedules.steered_rate(self.optimizer)
         if rate and not rate.is_watched:
             raise UserError(
@@ -201,7 +206,7 @@ class Trainer(base_trainer.Trainer):
 
 
 def _seen_to_by_a_runner(config):
-    """Yields an optimizer's settings on which only a `Runner` acts, as `name=value`."""
+    """Yields, as `name=value`, the settings of an optimizer that only a `Runner` acts on."""
     adascale, noise = getattr(config, "adascale", None), getattr(config, "measure_noise", None)
     if getattr(config, "divergence_report", False):
         yield "divergence_report=true"
@@ -218,11 +223,12 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     Attributes:
         console: the `Console` that shows the progress; None shows nothing.
-        writes_params: whether the runner writes params.yaml. Otherwise Model Garden's main does,
-            before the optimizer is built, which may fail.
+        writes_params: whether the runner writes params.yaml, after it has built the trainer. If
+            not, Model Garden's main writes it earlier, even if building the trainer then fails.
         evaluated: the path of the checkpoint that mode `eval` evaluates; None for the last one of
             the folder.
-        before: the params.yaml of the folder before this command, as a dict; None without one.
+        before: the settings in the folder's params.yaml before this command, as a dict; None if
+            there was no such file.
     """
 
     console = None
@@ -232,7 +238,7 @@ class Runner(train_lib.OrbitExperimentRunner):
     _trust_ratios = _steering = _progress = None
 
     def _build_best_checkpoint_exporter(self):
-        """Makes our `checkpoints.Best`, or None if no metric or folder is set."""
+        """Makes the exporter of the best checkpoint; None if its metric or folder is not set."""
         trainer = self.params.trainer
         if not trainer.best_checkpoint_export_subdir or not trainer.best_checkpoint_eval_metric:
             return None
@@ -260,11 +266,11 @@ class Runner(train_lib.OrbitExperimentRunner):
 
     def _maybe_build_checkpoint_manager(self):
         """Makes the `checkpoints.Manager` of this process."""
-        # All workers have to save, because saving sums values over the workers. Only the checkpoint
-        # of the chief is kept.
+        # All workers have to save, because saving sums some variables over the workers. Only the
+        # chief saves to the folder of the run.
         is_chief = self.strategy.extended.should_checkpoint
         folder = self.model_dir if is_chief else tempfile.mkdtemp()
-        if self._mode == "eval":  # it saves nothing, and ignores the folder's file `checkpoint`
+        if self._mode == "eval":  # a folder without files, as nothing is saved
             folder = os.path.join(self.model_dir, "none")
         return checkpoints.Manager(
             self.trainer.checkpoint,
@@ -279,9 +285,9 @@ class Runner(train_lib.OrbitExperimentRunner):
         )
 
     def _build_controller(self, trainer, *args, train_actions=None, eval_actions=None, **kwargs):
-        """Makes our controller, with the actions of the optimizer and the progress bar."""
-        # seam: tf-models-official 2.20.0. This private method gets None for both kinds of actions
-        # if the caller of `run_experiment` passes none, as `official.nlp.train` does.
+        """Makes this package's `Controller`, with the optimizer's actions and the progress bar."""
+        # seam: relies on tf-models-official 2.20.0, which calls this private method. It passes None
+        # for both kinds of actions if the caller of `run_experiment` has passed no actions.
         train_actions = [
             *(train_actions or []),
             *(self._actions(trainer.optimizer) if trainer else []),
@@ -304,7 +310,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         controller.model_dir, controller.writes = self.model_dir, is_chief
         controller.is_over = lambda: model_dirs.is_over(self.params, self.model_dir)
         controllers.let_recovery_go_first(controller)
-        if self._steering:  # by now the controller has restored the optimizer
+        if self._steering:  # after the controller has restored the optimizer
             self._steering.resume()
         if trainer and self.before and is_chief:
             optimizer, config = measuring(trainer.optimizer), self.params.trainer.optimizer_config
@@ -315,7 +321,7 @@ class Runner(train_lib.OrbitExperimentRunner):
         return controller
 
     def _actions(self, optimizer):
-        """Makes the Orbit actions that the optimizer asks for by settings such as `adascale`."""
+        """Makes the Orbit actions that the optimizer's settings ask for, such as `adascale`."""
         self.trainer.has_our_runner = True
         config = self.params.trainer.optimizer_config.optimizer.get()
         train_actions: list = []
@@ -342,7 +348,10 @@ class Runner(train_lib.OrbitExperimentRunner):
         return [*train_actions, *self._advisers]
 
     def run(self):
-        """Runs the experiment as the base class does, and then prints the advice of the actions."""
+        """Runs the experiment as the base class does, and then prints the advice of the actions.
+
+        An example is the advice on the batch size that the action `NoiseScale` gives.
+        """
         if self._progress and "train" in self._mode:
             self._progress.begin()
         result = super().run()
@@ -361,13 +370,14 @@ def install(params=None, shown_on=None, evaluated=None, strategy=None, before=No
     """Makes Model Garden use this runner, and write params.yaml completely or not at all.
 
     Args:
-        params: the experiment that Model Garden's main trains; None for the one that it parses
-            itself.
-        shown_on: the `Console` that shows the progress, instead of Orbit's own lines.
+        params: the `ExperimentConfig` that Model Garden's main trains; None for the one that it
+            parses from its flags.
+        shown_on: the `Console` that shows the progress; None lets Orbit print its own lines.
         evaluated: the path of the checkpoint to evaluate; None for the last one of the folder.
         strategy: the strategy of several workers or of a TPU; None for the one that Model Garden's
             main makes.
-        before: the params.yaml of the folder before this command, as a dict; None without one.
+        before: the settings in the folder's params.yaml before this command, as a dict; None if
+            there was no such file.
     """
     Runner.console, Runner.evaluated, Runner.before = shown_on, evaluated, before
     Runner.writes_params = params is not None
@@ -379,9 +389,9 @@ def install(params=None, shown_on=None, evaluated=None, strategy=None, before=No
 
 
 def register_trainer() -> None:
-    """Makes `train_lib` use this trainer and its runner.
+    """Makes Model Garden's `train_lib` use `Trainer` and `Runner` for every experiment.
 
-    A trainer that gin names later takes the place of this one.
+    A Gin file can still choose another trainer later.
     """
     if not issubclass(train_lib.OrbitExperimentRunner, Runner):
         install()

@@ -1,4 +1,8 @@
-"""Makes workers of a cluster start with equal settings, and end once all see the same folder."""
+"""Synchronizes the workers of a cluster at the start and at the end of a run.
+
+At the start they check that their settings are equal. At the end they wait until every worker sees
+the same files in the folder of the run.
+"""
 
 import contextlib
 import json
@@ -13,7 +17,7 @@ from tf_lamb.core.messages import differences_text
 from tf_lamb.model_garden.common.errors import UserError
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 
-# Seconds that a run waits for a worker that has joined to publish its settings.
+# Seconds that workers wait for the settings of a worker that has joined the cluster.
 PATIENCE_AT_START = 300
 # Seconds of each of three waits at the end: for the state that the chief publishes, for the folder
 # to show that state, and for the other workers.
@@ -29,14 +33,15 @@ def check_same_settings(workers: list[str], worker: str, settings: dict[str, str
 
     Args:
         workers: the names of all workers, the chief first.
-        worker: the name of this one.
-        settings: its settings, name -> text.
+        worker: the name of this worker.
+        settings: the settings of this worker, name -> text.
 
     Raises:
-        UserError: in every worker, if settings differ, or if a worker does not publish its own
+        UserError: in every worker, if settings differ, or if a worker does not publish its settings
             within `PATIENCE_AT_START` seconds.
     """
-    # A collective would hang where workers have different numbers of GPUs; the store does not.
+    # The settings go through the key-value store of the cluster, because a collective operation of
+    # the strategy would hang if workers have different numbers of GPUs.
     store, milliseconds = _store(), 1000 * PATIENCE_AT_START
     store.set_config_key_value(f"{_SETTINGS}/{worker}", json.dumps(settings))
     try:
@@ -65,11 +70,11 @@ def check_same_settings(workers: list[str], worker: str, settings: dict[str, str
 
 
 def wait_for_chief(is_chief: bool, model_dir: str) -> None:
-    """Returns in all workers once each of them sees the folder as the chief has left it.
+    """Waits until every worker sees the folder as the chief has left it.
 
-    A stage that follows reads this folder in every worker. The chief alone writes the last
-    checkpoint there. That takes longer than the checkpoints that the others save to temporary
-    folders, and on NFS or in a bucket the others may see it later than the chief.
+    The chief alone writes the last checkpoint into the folder. The other workers may be done
+    earlier, and on NFS or in a bucket they may see the checkpoint later than the chief. They have
+    to see it, because the next stage of training reads this folder in every worker.
 
     Args:
         is_chief: whether this worker is the chief.
@@ -99,13 +104,13 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
 
 def _store():
     """Returns the key-value store of the coordination service, which ends with the chief."""
-    # seam: tensorflow 2.20. Nothing of the store is public.
+    # seam: relies on tensorflow 2.20, where no part of the store is public.
     return context.context()
 
 
 @contextlib.contextmanager
 def _chief_may_have_ended(expected: bool) -> Iterator[None]:
-    """Ignores, if `expected`, the error of a barrier whose chief has already ended."""
+    """Ignores the error of a barrier whose chief has already ended, if that is `expected`."""
     try:
         yield
     except tf.errors.UnavailableError:
@@ -120,7 +125,10 @@ def _seen(model_dir: str) -> list:
 
 
 def _wait_to_see(left: list, model_dir: str) -> None:
-    """Waits until this worker sees `left`, the chief's result of `_seen`."""
+    """Waits until `_seen` returns `left`, its result in the chief.
+
+    Raises `UserError` after `PATIENCE` seconds.
+    """
     deadline = time.monotonic() + PATIENCE
     while (state := _seen(model_dir)) != left:
         if time.monotonic() > deadline:
