@@ -157,7 +157,7 @@ class WholeRun:
     epochs: int
     epochs_done = 0
     _has_begun = False
-    _read_batches: Any = 0
+    _batch_counter: Any = 0
 
     def begin_epoch(self, epoch: int, steps: int) -> None:
         """Prepares the next call of `fit`, which trains one epoch.
