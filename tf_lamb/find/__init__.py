@@ -1,1 +1,1 @@
-"""The finders of a learning rate and of a batch size for a model and its data."""
+"""Searches a learning rate (`find_rate`) and a batch size (`find_batch`) for a model and data."""

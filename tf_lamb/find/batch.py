@@ -1,6 +1,6 @@
 """The search for the batch size of a model and its data: `find_batch`.
 
-It compares how long training takes at each batch and what it costs.
+The search compares how long training takes at each batch size, and what it costs.
 """
 
 import contextlib
@@ -36,10 +36,11 @@ from tf_lamb.find.trials import Trials, batch_norm_layers
 
 # The length of the first short run, as a share of the steps of the baseline's run.
 SHORT_RUN_SHARE = 0.1
-# Micro-batches, rounded up to whole updates, from which the runs at the baseline's batch estimate
-# the running averages of batch normalization. The runs at the large batch take one update.
+# The runs at the baseline's batch estimate the running averages of batch normalization from this
+# number of micro-batches, rounded up to whole updates. The runs at the large batch estimate them
+# from one update.
 BATCH_NORM_BATCHES = 4
-TIMED_CALLS = 4  # micro-batches of the update with which the accumulation of gradients is timed
+TIMED_CALLS = 4  # micro-batches of an update, when accumulation of gradients is timed
 
 EPOCH_FIELD_BY_LOG_KEY = {
     "start": "start_seconds",
@@ -62,65 +63,71 @@ def find_batch(
 
         hours(B) = S(B) T(B)/3600,  S(B) = S_min (1 + Bn/B)
 
-    S(B) is the number of steps at batch B to the loss that the baseline ends at. S_min is the least
-    number of steps at any batch. The noise scale Bn is the batch that takes twice as many. The
-    curve goes through the baseline's batch and steps. `noise_scale=` passes Bn, or short runs
-    measure it here. They are made at the baseline's batch for a tenth of its steps, after which the
-    held-out loss is the target, and at a batch sixteen times as large until that loss is reached.
-    At each batch several learning rates are tried, constant after a warmup, and the best one again
-    with two other orders of the data.
+    The baseline is the run that you have tuned. S(B) is the number of steps at batch size B to the
+    loss at which the baseline ends. S_min is the fewest steps at any batch size. The noise scale Bn
+    is the batch size that takes twice as many. The curve S(B) goes through the baseline's batch
+    size and steps, so only Bn is unknown. Pass it as `noise_scale=`, or short runs measure it.
 
-    The noise scale grows with the number of examples D of a run, Bn = c D^a. So it is measured at
-    two losses: at the target, and at the loss that the baseline has after a quarter of its short
-    run. The exponent a is the mean of the measured one and of 0.5, each weighted by one over its
-    variance (0.5 has a standard deviation of 0.25). The power takes Bn to the D of the whole run.
-    The interval of Bn has the uncertainty of both, of the measured Bn and of a. Where the short
-    runs do not tell how Bn grows, a is 0.5, and the printed result says so. A `noise_scale` that
-    you pass is taken as that of the whole run.
+    The short runs at the baseline's batch size have a tenth of the baseline's steps. The held-out
+    loss at the end of the first of them is the target. Further short runs, at a batch size sixteen
+    times as large, train until they reach the target. At each of the two batch sizes, several
+    learning rates are tried, constant after a warmup. The best one is run again with two other
+    orders of the data.
 
-    T(B) is the seconds of a step. `step_seconds=` passes them, or epochs of `fit` on your data are
-    timed here. Seconds that are timed include the making of the input, the effect of
-    `steps_per_execution`, and a share of what an epoch takes besides its steps: its start, and the
-    evaluation of `validation_data`. The hours then include the compilation, too.
+    The noise scale grows with the number of examples D of a run, Bn = c D^a. To measure a, the
+    short runs give Bn at two losses: at the target, and at the loss of the baseline after a quarter
+    of its short run. The exponent a is the mean of the measured one and of 0.5, each weighted by
+    one over its variance. The standard deviation of the 0.5 is 0.25. The power law then gives Bn
+    for the D of the whole run. The interval of Bn includes the uncertainty of the measured Bn and
+    that of a. If the short runs do not show how Bn grows, a is 0.5, and the printed result says so.
+    A `noise_scale` that you pass is taken as that of the whole run.
 
-    Afterwards the weights, optimizer, running averages and seeds of the model are as they were,
-    also after an interruption. Short runs begin with the weights that the model has, so pass a
-    newly built model.
+    T(B) is the seconds of a step. Pass them as `step_seconds=`, or epochs of `fit` on your data are
+    timed. Timed seconds include making the input, and the effect of `steps_per_execution`. They
+    also include a share of what an epoch takes besides its steps: its start, and the evaluation of
+    `validation_data`. If steps are timed, the hours also include compilation.
+
+    After the search the model has the weights, optimizer, running averages and seeds that it had
+    before, even if the search was interrupted. Short runs begin with the weights that the model
+    has, so pass a newly built model.
 
     Args:
         model: A compiled model, with the optimizer of the baseline.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
             of batches, a `PyDataset`, a list of batches, or any object that yields its batches
-            again whenever it is iterated. Batches of other sizes are put together from these, or
-            cut from them.
+            again whenever it is iterated. To get batches of another size, the search joins or cuts
+            these batches.
         baseline_batch_size: The batch size of the baseline, which is the run that you have tuned.
         baseline_epochs: The epochs of the baseline's run.
-        baseline_learning_rate: The peak rate of the baseline. Defaults to None: that of the model's
-            optimizer.
-        noise_scale: Bn in examples: the last reading of the callback `NoiseScale` in the baseline's
-            run, which is taken to be right within a factor of two. Or your own runs to one loss,
-            from which Bn is computed: pairs (batch, steps) at two batches at least, sixteen times
-            apart, with rates tuned at each. Defaults to None: short runs measure it.
-        large_batch_size: The larger batch of the short runs. Defaults to None: 16 times the
+        baseline_learning_rate: The peak rate of the baseline. Defaults to None: the rate of the
+            model's optimizer.
+        noise_scale: Either Bn in examples: the last value that the callback `NoiseScale` measured
+            in the baseline's run. It is taken to be right within a factor of two. Or pairs (batch,
+            steps) of your own runs to one loss, from which Bn is computed. They need two batches at
+            least, sixteen times apart, with learning rates tuned at each. Defaults to None: short
+            runs measure Bn.
+        large_batch_size: The larger batch size of the short runs. Defaults to None: 16 times the
             baseline's.
         step_seconds: A dict from the examples of a micro-batch to the seconds of a step, for two
             micro-batches at least. Batches beyond the largest one accumulate gradients. Defaults to
-            None: steps are timed on one device, up to the largest micro-batch that fits, or that
-            saves time.
-        device_counts: Numbers of devices to compare, such as (1, 8), where every device takes the
-            seconds of `step_seconds`, or those that were timed; or a dict from each number to the
-            seconds that its network adds to a step, such as {1: 0, 8: 0.002}. Without a dict the
-            network is not counted, and the printed result says so. Defaults to 1.
+            None: steps are timed on one device, at micro-batches of increasing size, until one does
+            not fit in memory or an example takes no less time.
+        device_counts: Numbers of devices to compare, such as (1, 8). Every device is taken to need
+            the seconds of `step_seconds`, or those that were timed. Or a dict from each number of
+            devices to the seconds that its network adds to a step, such as {1: 0, 8: 0.002}.
+            Without a dict the network is not counted, and the printed result says so. Defaults to
+            1.
         deadline_hours: The most hours that training may take. Defaults to None: no deadline.
         examples: Examples of an epoch, after which a pass over endless data ends. Defaults to None:
             counted, if the data tell how many batches they have.
-        validation_data: Held-out examples, in a form that `data` may have. The evaluation on them
-            at the end of each epoch is timed, too. Defaults to None: a tenth of `data`, which then
-            may not be shuffled differently in each pass.
-        directory: A folder in which the timings and every short run are saved. The same call
-            continues an interrupted search from there, with the weights that it began with. Its
-            answer is then the same bit for bit, if every pass over the data is the same and no
-            layer draws from a global random generator. Defaults to None: nothing is saved.
+        validation_data: Held-out examples, in any form that `data` may have. The evaluation on them
+            at the end of each epoch is timed, too. Defaults to None: a tenth of `data` is held out,
+            which must then not be shuffled differently in each pass.
+        directory: A folder in which the timings and every short run are saved. If the search is
+            interrupted, the same call continues it from this folder, with the weights that it began
+            with. The result is then bit for bit that of an uninterrupted search, if every pass over
+            the data is the same and no layer draws from a global random generator. Defaults to
+            None: nothing is saved.
         verbose: Whether to print the expected cost, a progress bar, and each short run. Defaults to
             True.
 
@@ -131,10 +138,10 @@ def find_batch(
 
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
-        ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, a baseline that learns nothing in a tenth of its run, a large
-            batch that does not reach the target, or a `directory` with another search: of another
-            model, on other data, or with other arguments.
+        ValueError: for a model that is not compiled, for fewer examples than a batch, for a loss
+            that is not finite before training, for a baseline that learns nothing in a tenth of its
+            run, for a large batch that does not reach the target, or for a `directory` that holds a
+            search of another model, on other data or with other arguments.
 
     Example:
 
@@ -150,7 +157,7 @@ def find_batch(
 
     References:
         - McCandlish et al., https://arxiv.org/abs/1812.06162
-        - Qiao et al., Pollux, https://arxiv.org/abs/2008.12260, the seconds of a step
+        - Qiao et al., Pollux, https://arxiv.org/abs/2008.12260: the model of the seconds of a step
     """
     base_batch = checks.integer("baseline_batch_size", baseline_batch_size)
     checks.number("baseline_epochs", baseline_epochs, "(0, inf)")
@@ -245,14 +252,14 @@ class _Search:
         self.progress: Progress | None = None
 
     def measure_machine(self, sizes):
-        """Times steps and epochs.
+        """Times epochs of `fit`, or loads the times from the log, and fits the seconds of a step.
 
         Args:
-            sizes: The micro-batches to time.
+            sizes: The examples of each micro-batch to time.
 
         Returns:
-            The `Machine`, a sentence on which micro-batches were timed, and pairs (micro-batch,
-            seconds of a step without the making of its input).
+            A triple: the `Machine`, a sentence on which micro-batches were timed, and pairs
+            (micro-batch, seconds of a step that does not wait for its input).
         """
         key = ["epochs", sizes, self.steps_per_execution]
         measured = self.log.cached(key, lambda: self._measure_seconds(sizes))
@@ -274,10 +281,13 @@ class _Search:
         """Times steps at each micro-batch, an update, and what an epoch takes besides its steps.
 
         Args:
-            sizes: The micro-batches to time.
+            sizes: The examples of each micro-batch to time, in ascending order.
 
         Returns:
-            The measurements by name, in types that JSON has.
+            A dict of the measurements, in types that can be written as JSON.
+
+        Raises:
+            ValueError: if fewer than two of the micro-batches fit in memory.
         """
         is_accumulating, host = can_accumulate(self.optimizer), frontends.of(self.model).host
         feed = make_feed(self.split.source, self.split.examples, host)
@@ -335,14 +345,14 @@ class _Search:
         """Times an evaluation at the smallest and the largest micro-batch.
 
         Args:
-            trials: The trials of the model, whose epochs are timed.
-            feed: The input of `fit`.
-            validation_feed: The input of its evaluation.
-            sizes: The micro-batches that fit, in ascending order.
+            trials: The `Trials`, with which epochs of `fit` are timed.
+            feed: Makes the training data of `fit`.
+            validation_feed: Makes the validation data of `fit`.
+            sizes: The micro-batches that fit in memory, in ascending order.
 
         Returns:
-            The pair (a, b), by which an evaluation takes a + b/size seconds, and the seconds of its
-            compilation.
+            The pair (a, b), such that an evaluation takes a + b/size seconds, and the seconds to
+            compile the evaluation.
         """
         end_sizes = sizes[0], sizes[-1]
         (small_seconds, compile_seconds), (large_seconds, _) = (
@@ -358,14 +368,17 @@ class _Search:
         return (constant, coefficient), compile_seconds
 
     def make_short_runs(self, machine, total_steps):
-        """Makes the short runs at both batches.
+        """Makes the short runs at the baseline's batch and at the large batch.
 
         Args:
-            machine: The seconds of a step, from which the time of the runs is estimated.
+            machine: The `Machine`, whose step time is used to estimate the time of the runs.
             total_steps: Steps of the baseline's run.
 
         Returns:
             The target loss, and the runs.
+
+        Raises:
+            ValueError: if the devices cannot share a micro-batch evenly.
         """
         base_batch, large_batch = self.base_batch, self.large_batch
         first_run_steps = round(SHORT_RUN_SHARE * total_steps)
@@ -411,7 +424,7 @@ class _Search:
             )  # fmt: skip
 
     def _evaluation_seconds(self, calls, batch_norm_batches):
-        """Returns the seconds of an evaluation within a run, and of the compilation of a step.
+        """Returns the seconds of an evaluation during a short run, and those to compile a step.
 
         Args:
             calls: Micro-batches of an update.
@@ -423,7 +436,9 @@ class _Search:
 
     @contextlib.contextmanager
     def _open_trials(self, batch, calls=1, batch_norm_batches=1):
-        """Yields the `Trials` of the model at a batch, with a copy of its optimizer.
+        """Yields `Trials`, which train the model at a batch size with a copy of its optimizer.
+
+        Within the context, the `steps_per_execution` of the model is 1.
 
         Args:
             batch: Examples of an update.
@@ -445,7 +460,7 @@ class _Search:
 
     @contextlib.contextmanager
     def _open_timed_trials(self, batch, calls=1):
-        """Yields the `Trials` of `_open_trials`, whose `fit` has the user's `steps_per_execution`.
+        """Yields `Trials` as `_open_trials` does, but with the user's `steps_per_execution`.
 
         Args:
             batch: Examples of an update.
@@ -459,10 +474,10 @@ class _Search:
 
 
 def _user_curve(noise_scale, base_batch, total_steps):
-    """Returns the `StepCurve` from the user's `noise_scale`, or None if that is None.
+    """Returns the `StepCurve` from the user's `noise_scale`, or None if `noise_scale` is None.
 
     Args:
-        noise_scale: The noise scale, or pairs (batch, steps).
+        noise_scale: The noise scale in examples, or pairs (batch, steps to one loss).
         base_batch: Examples of the baseline's batch.
         total_steps: Steps of the baseline's run.
     """
@@ -477,18 +492,18 @@ def _user_curve(noise_scale, base_batch, total_steps):
 
 
 def _measured_curve(runs, base_batch, total_steps):
-    """Returns the `StepCurve` of the whole run, extrapolated from short runs at two batches.
+    """Returns the `StepCurve` of the whole run, extrapolated from short runs at two batch sizes.
 
     Args:
-        runs: All short runs, the baseline's first.
+        runs: All short runs. The first one has the baseline's batch and rate.
         base_batch: Examples of the baseline's batch.
         total_steps: Steps of the baseline's run.
     """
     baseline_run = runs[0]
     late_reading, early_reading = (base_batch * baseline_run.steps, _fit_best_runs(runs)), None
-    # With early = 0 a run was past the early loss at its first evaluation already, so that its
-    # steps to that loss are unknown. As its rate may be the best one to that loss, the early loss
-    # is then left out.
+    # If the `early_steps` of a run are 0, the run had passed the early loss before its first
+    # evaluation, and its steps to that loss are unknown. Its rate may be the fastest one to that
+    # loss, so the early loss is then not used at all.
     if baseline_run.early_steps < baseline_run.steps and all(run.early_steps for run in runs):
         at_early_loss = [
             dataclasses.replace(run, steps=run.early_steps, is_given_up=False)
@@ -503,10 +518,11 @@ def _measured_curve(runs, base_batch, total_steps):
 
 
 def _fit_best_runs(runs):
-    """Returns the `StepCurve` through the runs at the best rate of each batch.
+    """Returns the `StepCurve` that is fitted to the runs at the best rate of each batch.
 
-    If some of them were given up at a batch, only the slowest run that reached the target counts
-    there: of the known numbers of steps it is the nearest to the median of all.
+    If some runs at a batch were given up before the target, only one of the other runs at that
+    batch is used: the slowest one. Its steps are the nearest known number to the median of all
+    runs, because the runs that were given up would have taken more.
     """
     pairs, given_up_batches = [], []
     for batch, best_runs in reach.best_runs_by_batch(runs).items():
@@ -521,7 +537,11 @@ def _fit_best_runs(runs):
 
 
 def _user_machine(step_seconds):
-    """Returns the `Machine` with the user's `step_seconds`, or None if these are None."""
+    """Returns the `Machine` with the user's `step_seconds`, or None if `step_seconds` is None.
+
+    Raises:
+        ValueError: if `step_seconds` is no dict of two or more micro-batches.
+    """
     if step_seconds is None:
         return None
     if not isinstance(step_seconds, Mapping) or len(step_seconds) < 2:
@@ -534,10 +554,18 @@ def _user_machine(step_seconds):
 
 
 def _check_device_counts(device_counts):
-    """Returns the numbers of devices, and a dict from each to the seconds of its network, or None.
+    """Checks the argument `device_counts` of `find_batch`, and returns it in two parts.
 
     Args:
-        device_counts: The argument of `find_batch`.
+        device_counts: A number of devices, several numbers, or a dict from each number to the
+            seconds that its network adds to a step.
+
+    Returns:
+        A tuple of the numbers of devices, and the dict; None in its place if there is no dict.
+
+    Raises:
+        TypeError: for a count or seconds that are no number.
+        ValueError: if there is no number of devices, or for a number that is out of range.
     """
     counts = tuple(device_counts) if isinstance(device_counts, Iterable) else (device_counts,)
     if not counts:
@@ -552,7 +580,7 @@ def _check_device_counts(device_counts):
 
 
 def _check_numeric(array):
-    """Raises for an array of strings, which `fit` does not take from a generator."""
+    """Raises ValueError for an array of strings, because `fit` takes none from a generator."""
     if array.dtype.kind in "OSU":
         raise ValueError(
             "Steps on strings cannot be timed: pass step_seconds=, or data that are numbers, as "
@@ -561,13 +589,17 @@ def _check_numeric(array):
 
 
 def _check_large_batch(large_batch, base_batch, examples, total_steps):
-    """Raises for a large batch at which short runs cannot measure the noise scale.
+    """Checks that short runs at a large batch can measure the noise scale.
 
     Args:
         large_batch: Examples of the large batch.
         base_batch: Examples of the baseline's batch.
-        examples: Examples to train on.
+        examples: The number of training examples.
         total_steps: Steps of the baseline's run.
+
+    Raises:
+        ValueError: if the large batch is below twice the baseline's batch, above the number of
+            training examples, or so large that a short run would have too few steps.
     """
     largest = min(examples, round(SHORT_RUN_SHARE * total_steps) * base_batch // reach.MIN_STEPS)
     if not 2 * base_batch <= large_batch <= largest:

@@ -1,4 +1,4 @@
-"""Checks the model and the optimizers that a search is given, and copies optimizers."""
+"""Checks the model and the optimizers that a user passes to a search, and copies optimizers."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from tf_lamb.api.variables import as_int, is_ours, unwrapped
 from tf_lamb.core import checks
 
 # Attributes in which an optimizer of Keras keeps the arguments of exclude_from_weight_decay().
-# seam: Keras 3.15.1, tf_keras 2.20.1.
+# seam: private API of Keras 3.15.1 and tf_keras 2.20.1.
 EXCLUSION_ATTRIBUTES = {f"_exclude_from_weight_decay{end}" for end in ("", "_pattern", "_names")}
-# Settings of a `LossScaleOptimizer`, by their names in the config of either Keras.
+# Names of the settings of a `LossScaleOptimizer` in its config, in Keras 3 or in tf_keras.
 LOSS_SCALE_SETTINGS = ("dynamic", "initial_scale", "dynamic_growth_steps")
 
 
@@ -17,7 +17,7 @@ def check_even_split(model: Any, examples: int) -> None:
     """Checks that the devices can share the examples of a call of the training step evenly.
 
     Args:
-        model: The model, whose Keras knows the number of devices.
+        model: The model. The number of devices is that of its distribution in Keras.
         examples: Examples of a call of the training step.
 
     Raises:
@@ -31,11 +31,12 @@ def check_even_split(model: Any, examples: int) -> None:
 
 
 def baseline_rate_of(optimizer: Any, rate: float | None) -> float:
-    """Returns the rate that the baseline was tuned at: the user's, or the optimizer's own.
+    """Returns the learning rate that the user has tuned for the baseline.
 
     Args:
         optimizer: An optimizer with a `learning_rate` in its config.
-        rate: The user's `baseline_learning_rate`; None takes the optimizer's own.
+        rate: The user's `baseline_learning_rate`, which is returned. If it is None, the learning
+            rate of the optimizer is returned.
 
     Raises:
         ValueError: if the optimizer has a schedule and `rate` is None, or for a rate that is not
@@ -57,15 +58,15 @@ def can_accumulate(optimizer: Any) -> bool:
 
 
 def copy_optimizer(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
-    """Makes an optimizer with the settings of another, but with no slots built yet.
+    """Returns a new optimizer with the settings of another one, and without its state.
 
-    The config of Keras's optimizers does not contain what `exclude_from_weight_decay` has set, so
-    that is copied, too.
+    The variables that `exclude_from_weight_decay` has excluded are excluded in the copy, too. They
+    are copied apart, because the config of a Keras optimizer does not contain them.
 
     Args:
         optimizer: The optimizer to copy.
-        calls: Micro-batches of an update. Above 1 the copy accumulates their gradients, if the
-            optimizer can do so.
+        calls: The number of micro-batches of an update. If it is above 1 and the optimizer can
+            accumulate gradients, the copy accumulates those of this many micro-batches.
         rate: The learning rate of the copy, a number or a schedule. Defaults to 1.0.
     """
     config = {**optimizer.get_config(), "learning_rate": rate}
@@ -79,11 +80,15 @@ def copy_optimizer(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
 
 
 def with_loss_scale_of(compiled_optimizer: Any, optimizer: Any) -> Any:
-    """Returns an optimizer, wrapped in a `LossScaleOptimizer` if that of `compile` is.
+    """Wraps an optimizer in a `LossScaleOptimizer` if the model was compiled with one.
 
     Args:
-        compiled_optimizer: The optimizer of `compile`, whose settings of the loss scale are taken.
-        optimizer: The optimizer to return, or to wrap.
+        compiled_optimizer: The optimizer of `compile`. If it is a `LossScaleOptimizer`, the wrapper
+            has its settings.
+        optimizer: The optimizer to wrap.
+
+    Returns:
+        The wrapper, or `optimizer` itself if `compiled_optimizer` is no `LossScaleOptimizer`.
     """
     if "LossScale" not in type(compiled_optimizer).__name__:
         return optimizer
@@ -120,8 +125,8 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def steps_per_execution(model: Any) -> int:
-    """Returns the `steps_per_execution` of `compile`."""
-    # seam: tf_keras 2.20.1, whose `steps_per_execution` has no public name.
+    """Returns the `steps_per_execution` that was passed to `compile`, or its default of 1."""
+    # seam: private API of tf_keras 2.20.1, which has no public name for `steps_per_execution`.
     count = getattr(model, "steps_per_execution", None) or getattr(
         model, "_steps_per_execution", None
     )  # fmt: skip
@@ -142,9 +147,10 @@ def check_model(
 
     Raises:
         TypeError: if the model is compiled with something that is no optimizer.
-        ValueError: for a model that is not compiled, one with a second optimizer, one that was
-            built for several replicas, a batch that micro-batches or devices do not divide, or,
-            with `one_execution`, a `steps_per_execution` above 1.
+        ValueError: if the model is not compiled, has a second optimizer, or was built for several
+            replicas. Also if micro-batches or devices do not divide the batch evenly, if the
+            learning rate of the optimizer cannot be searched, or, with `one_execution`, for a
+            `steps_per_execution` above 1.
     """
     if getattr(model, "optimizer", None) is None:
         raise ValueError(

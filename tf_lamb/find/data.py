@@ -1,4 +1,7 @@
-"""Splits the data of a search into examples to train on and held-out ones to compare runs by."""
+"""Splits the data of a search into training examples and held-out examples.
+
+A search compares its training runs by their losses on the held-out examples.
+"""
 
 import dataclasses
 import math
@@ -10,9 +13,10 @@ from tf_lamb.core import checks
 from tf_lamb.find.feeds import Feed, make_feed
 
 MAX_HELD_OUT = 8192  # examples
-# Blocks of held-out examples. The scatter of their losses is the error of a comparison.
+# The held-out examples are cut into this number of blocks. When two runs are compared, the scatter
+# of the loss differences over the blocks gives the error of the comparison.
 BLOCK_COUNT = 16
-# The size of a block of BLOCK_MULTIPLE**2 examples or more is a multiple of this number, so that
+# A block of BLOCK_MULTIPLE**2 examples or more is cut to a multiple of this number, so that
 # devices can share the block evenly.
 BLOCK_MULTIPLE = 8
 CHECKSUM_EXAMPLES = 64  # training examples that are part of the checksum of the data
@@ -20,15 +24,16 @@ CHECKSUM_EXAMPLES = 64  # training examples that are part of the checksum of the
 
 @dataclasses.dataclass(frozen=True)
 class DataCode:
-    """Holds the user's data as source code, for the script that a search proposes.
+    """Holds the source code of arguments that pass the user's data, for a script that trains.
 
     Attributes:
-        data: The `data` argument of a search, such as "(x, y)".
-        search_arguments: The other arguments of a search that describe the data, each after a
-            comma.
-        fit_template: The arguments of `fit`, with the placeholders `{batch}`, examples of a batch,
-            and `{steps}`, batches of an epoch.
-        note_template: A comment for the line of `fit`, with the same placeholders; "" for none.
+        data: The `data` argument of `find_rate`, such as "(x, y)".
+        search_arguments: The other arguments of `find_rate` that describe the data, each after a
+            comma, such as ", examples=1000".
+        fit_template: The arguments of `fit`. The placeholder `{batch}` stands for the examples of a
+            batch, and `{steps}` for the batches of an epoch.
+        note_template: A comment for the line that calls `fit`, with the same placeholders; "" for
+            none.
         examples: Examples of an epoch.
     """
 
@@ -39,7 +44,11 @@ class DataCode:
     examples: int
 
     def at_batch(self, batch: int) -> tuple[str, str]:
-        """Returns the arguments of `fit` at a batch of this many examples, and the note."""
+        """Returns the arguments and the comment for a call of `fit` at a batch size, as text.
+
+        Args:
+            batch: Examples of a batch.
+        """
         values = {"batch": batch, "steps": math.ceil(self.examples / batch)}
         return self.fit_template.format(**values), self.note_template.format(**values)
 
@@ -47,9 +56,9 @@ class DataCode:
 class Examples:
     """Holds the examples that a model is trained on, and those that are held out.
 
-    The held-out examples are the user's `validation_data`, or a tenth of the data, 8,192 at most:
-    random ones of arrays, the first ones of batches. They are cut into blocks whose size is a
-    multiple of the number of devices.
+    The held-out examples come from the user's `validation_data`. Without it, they are a tenth of
+    `data`, 8,192 at most: random examples if `data` are arrays, the first ones if `data` are
+    batches. They are cut into blocks, whose size is a multiple of the number of devices.
 
     Args:
         data: Arrays in a tuple, or batches that can be read again.
@@ -62,15 +71,15 @@ class Examples:
         training_count: The number of examples to train on, which are not held out.
         blocks: The held-out examples, in `BLOCK_COUNT` batches of one size.
         held_out_count: The number of examples in all blocks.
-        is_py_dataset: Whether `data` is a `PyDataset` of Keras 3. If it has inputs but no targets,
-            `fit` leaves the inputs in a tuple.
-        data_code: The data as source code.
-        source: The reader of `data`.
+        is_py_dataset: Whether `data` is a `PyDataset` of Keras 3. A model's `train_step` gets the
+            inputs of a `PyDataset` without targets in a tuple.
+        data_code: The source code of arguments that pass `data`, for a script that trains.
+        source: The object that reads `data`.
 
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
-        ValueError: if data do not say how many examples they have, if they have fewer than a tenth
-            of `examples`, or if there are too few to hold out.
+        ValueError: if `data` do not say how many examples they have, if they have fewer than a
+            tenth of `examples`, or if there are too few held-out examples.
     """
 
     def __init__(
@@ -80,9 +89,9 @@ class Examples:
             examples = checks.integer("examples", examples, maximum=math.inf)
         self._user_examples = examples
         self.source = make_reader("data", data)
-        self._validation_source: Any = None  # the reader of validation_data
+        self._validation_source: Any = None  # the object that reads validation_data
         self.examples = examples or self.source.count()
-        # Arrays may be only a part of the examples of an epoch.
+        # Arrays may hold only a part of the user's `examples` of an epoch.
         available = self.source.count() if isinstance(self.source, Arrays) else self.examples
         if validation_data is None:
             requested_count = min(available // 10, MAX_HELD_OUT)
@@ -125,9 +134,9 @@ class Examples:
     def batches(self, size: int, seed: int) -> Iterator[tuple]:
         """Returns training batches without end, in an order that the seed determines.
 
-        Arrays are shuffled for each pass. From other data, a batch is drawn at random from at least
-        twice as many examples, and a pass ends at the user's `examples`: if endless data repeat,
-        reading on would bring the held-out examples.
+        Arrays are shuffled for each pass. Other data are read into a buffer of at least twice the
+        examples of a batch, from which each batch is drawn at random. A pass over them ends after
+        the user's `examples`. If endless data repeat, reading on would yield the held-out examples.
 
         Args:
             size: Examples of a batch.
@@ -136,7 +145,9 @@ class Examples:
         return self.source.batches(size, seed, self._user_examples)
 
     def validation_feed(self, host: Any) -> Feed | None:
-        """Returns the `Feed` of `validation_data`; None if the user passed none, or endless ones.
+        """Returns a `Feed`, which makes the validation data of `fit` in batches of any size.
+
+        The result is None if the user passed no `validation_data`, or endless ones.
 
         Args:
             host: The Keras of the model, Keras 3 or tf_keras.
@@ -151,7 +162,11 @@ class Examples:
             return None
 
     def not_finite_message(self) -> str:
-        """Reads a pass and names an example that is NaN or infinite; "" if there is none."""
+        """Returns where the data have a NaN or infinite value, as text; "" if they have none.
+
+        Only the first such value is named. The data are read for one pass, and then the user's
+        `validation_data`.
+        """
         for name, reader in (("data", self.source), ("validation_data", self._validation_source)):
             if reader is None:
                 continue
@@ -169,8 +184,9 @@ class Examples:
     def checksum(self) -> str:
         """Returns the checksum of the data, in hexadecimal.
 
-        It covers the held-out examples. It also covers the first training examples if they are the
-        same in two passes. They are not where the data are shuffled or augmented in each pass.
+        The checksum covers the held-out examples. It also covers the first training examples,
+        unless two passes over the data yield different ones, as for data that are shuffled or
+        augmented anew in each pass.
         """
         held_out_checksum = checksum(self.blocks)
         first_pass, second_pass = (
@@ -180,11 +196,11 @@ class Examples:
 
 
 def _data_code(source, part_count, examples_of_epoch, examples, has_validation_data):
-    """Returns the data as source code.
+    """Returns the source code of arguments that pass the user's data, as a `DataCode`.
 
     Args:
-        source: The reader of the data.
-        part_count: The parts of a batch: 2 for (x, y).
+        source: The object that reads the data.
+        part_count: The number of parts of a batch, such as 2 for (x, y).
         examples_of_epoch: Examples of an epoch.
         examples: The user's `examples`, or None.
         has_validation_data: Whether the user gave `validation_data`.

@@ -1,4 +1,4 @@
-"""Makes the input of `fit` at any batch size from a user's data, in order to time `fit`."""
+"""Makes input for `fit` from a user's data, at any batch size, so that `fit` can be timed."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from tf_lamb.find.goodput.costs import calls_per_epoch
 
 
 def make_feed(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
-    """Returns the `Feed` that is for this kind of data.
+    """Returns an object that makes the input of `fit`; its class depends on the type of the data.
 
     Args:
-        source: The reader of the data.
+        source: The object that reads the user's data, an `Arrays` or a `Batches`.
         examples: Examples of an epoch.
         host: The Keras of the model, Keras 3 or tf_keras.
     """
@@ -28,10 +28,10 @@ def make_feed(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
 
 
 class Feed:
-    """Makes the input of `fit`, in batches of any size. This base class passes a generator.
+    """Makes the input of `fit` from a user's data, in batches of any size.
 
-    A batch of another size is joined or cut from the batches of the user's data. So what the user's
-    pipeline does for each of its batches is timed once for each of these, whatever the size.
+    This base class passes `fit` a generator, which joins or cuts the batches that the user's data
+    yield. A timed step therefore includes the time to make these batches.
 
     Attributes:
         name: The kind of data, as a search prints it.
@@ -61,9 +61,9 @@ class Feed:
         return {"x": self._endless_batches(size), "steps_per_epoch": steps}
 
     def repeated_batch_arguments(self, size: int, steps: int) -> dict[str, Any]:
-        """Returns the arguments of a `fit` on one batch, made once and then repeated.
+        """Returns the arguments of a `fit` on one batch, which is made once and then repeated.
 
-        Such a `fit` takes the seconds of the steps without the making of their input.
+        With them, no step of `fit` waits for its input to be made.
 
         Args:
             size: Examples of the batch.
@@ -73,7 +73,7 @@ class Feed:
         return {"x": (batch for _ in itertools.count()), "steps_per_epoch": steps}
 
     def validation_arguments(self, size: int, steps: int) -> dict[str, Any]:
-        """Returns the arguments of a `fit` that evaluates on these data after each epoch.
+        """Returns the arguments with which a `fit` evaluates on the user's data after each epoch.
 
         Args:
             size: Examples of a batch.
@@ -87,7 +87,7 @@ class Feed:
         }
 
     def _endless_batches(self, size: int) -> Iterator[tuple]:
-        """Yields batches without end, from one pass after another."""
+        """Yields batches without end. When the user's data end, it reads them again."""
         while True:
             rebatched = Rebatched(self.source.one_pass())
             while batch := rebatched.take(size):
@@ -95,7 +95,7 @@ class Feed:
 
 
 class ArrayFeed(Feed):
-    """Passes arrays to `fit`, which takes some of their rows as a batch."""
+    """Passes arrays to `fit`, which cuts them into batches itself."""
 
     name, has_pipeline = "arrays", False
 
@@ -118,7 +118,7 @@ class ArrayFeed(Feed):
 
 
 class DatasetFeed(Feed):
-    """Passes a `tf.data.Dataset` to `fit`, rebatched if its batches have another size."""
+    """Passes a `tf.data.Dataset` to `fit`, rebatched to the batch size that is wanted."""
 
     name = "a tf.data.Dataset"
 
@@ -131,7 +131,7 @@ class DatasetFeed(Feed):
         self._user_batch_size: int | None = self._static_size
 
     def fit_arguments(self, size: int, steps: int) -> dict[str, Any]:
-        """See base class; the pipeline is rebatched if its own batches have another size."""
+        """See base class; the dataset is rebatched if its batches do not have `size` examples."""
         if self._user_batch_size is None:
             self._user_batch_size = size_of(next(self.source.one_pass()))
         data = self.data
@@ -140,22 +140,30 @@ class DatasetFeed(Feed):
         return {"x": self._prefetched(data.take(steps))}
 
     def repeated_batch_arguments(self, size: int, steps: int) -> dict[str, Any]:
-        """See base class; the pipeline caches the batch."""
+        """See base class; the dataset caches the batch, and repeats it."""
         single_batch = self.data.rebatch(size, drop_remainder=self.drop_remainder).take(1).cache()
         return {"x": self._prefetched(single_batch.repeat(steps))}
 
     def _prefetched(self, data):
-        """Returns the data with a prefetch at the end if the user's pipeline ends with one.
+        """Returns a dataset with a prefetch at its end, if the user's dataset ends with one.
 
-        The user's prefetch is no longer the last step here: `take`, `rebatch` or `repeat` follows
-        it.
+        The caller has added `take`, `rebatch` or `repeat` after the user's prefetch, so that a new
+        one is needed at the end.
+
+        Args:
+            data: The dataset that the caller has made from the user's.
         """
-        # seam: TensorFlow 2.19 to 2.21, where only the name of the class shows a prefetch.
+        # seam: private API of TensorFlow 2.19 to 2.21. No public attribute shows whether a dataset
+        # ends with a prefetch, but the name of its class does.
         return data.prefetch(2) if "Prefetch" in type(self.data).__name__ else data
 
 
 class IndexedFeed(Feed):
-    """Passes a `PyDataset`, or a `Sequence` of tf_keras, to `fit`, with the user's workers."""
+    """Passes a `PyDataset`, or a `Sequence` of tf_keras, to `fit`.
+
+    What `fit` gets has the same settings of `workers` as the user's data, so that input is made in
+    as many threads or processes.
+    """
 
     name = "a PyDataset"
 
@@ -168,7 +176,7 @@ class IndexedFeed(Feed):
         }
 
     def fit_arguments(self, size: int, steps: int) -> dict[str, Any]:
-        """See base class; the batches are the data's own, or are joined or cut from them."""
+        """See base class; batches of the user's data are passed on, joined, or cut."""
         make_batch = (
             self.data.__getitem__ if size == self._user_batch_size else self._batch_maker(size)
         )
@@ -186,10 +194,10 @@ class IndexedFeed(Feed):
         }
 
     def _batch_maker(self, size):
-        """Returns a function from an index to the batch of `size` examples there.
+        """Returns a function from the index of a batch to the batch, which has `size` examples.
 
-        The function joins or cuts the data's own batches that hold these examples. Each of the
-        data's own batches is made once, and cached until its last example is used.
+        The function joins or cuts the batches of the user's data that hold these examples. Each
+        batch of the user's data is made once, and cached until its last example is used.
         """
         cached: dict[int, tuple] = {}
 
@@ -216,7 +224,7 @@ class IndexedFeed(Feed):
 
 
 def _indexed_class(base_class):
-    """Makes a subclass of `PyDataset` or `Sequence` that gets each batch from a function."""
+    """Returns a subclass of `PyDataset` or `Sequence` that gets each batch from a function."""
 
     class Indexed(base_class):  # type: ignore[misc, valid-type]
         def __init__(self, make_batch, steps, **workers):

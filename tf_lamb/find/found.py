@@ -16,10 +16,11 @@ def training_code(batch_size: int, epochs: float, data: DataCode, note: str = ""
     """Returns the lines of code that train with the result of a `find_rate`.
 
     Args:
-        batch_size: The `batch_size` of `fit`: a micro-batch where gradients are accumulated.
+        batch_size: The `batch_size` of `fit`. If gradients are accumulated, it is the examples of a
+            micro-batch.
         epochs: Epochs of the run. `fit` trains for this number, rounded up.
-        data: The user's data as source code.
-        note: A comment at the end of the line of `compile`. Defaults to "".
+        data: The source code of arguments that pass the user's data.
+        note: A comment to append to the line that calls `compile`. Defaults to "".
     """
     fit_epochs = math.ceil(epochs)
     comment = "" if fit_epochs == epochs else f"  # the schedule ends after {epochs:.3g} of them"
@@ -35,9 +36,10 @@ def training_code(batch_size: int, epochs: float, data: DataCode, note: str = ""
 
 
 def recipe_fields(optimizer: Any) -> dict[str, Any]:
-    """Returns the arguments of an optimizer of this package that are fields of a `Recipe`, by name.
+    """Returns, by name, the optimizer's arguments that are also fields of a `Recipe`.
 
-    A weight decay that is a schedule is left out. For an optimizer of Keras the result is empty.
+    A weight decay that is a schedule is left out. The result is empty for an optimizer that is not
+    of this package.
     """
     if not hasattr(optimizer, "from_recipe"):
         return {}
@@ -54,16 +56,17 @@ def recipe_fields(optimizer: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Holds an optimizer that a search tries.
+    """Holds an optimizer that a search for a learning rate tries.
 
     Attributes:
-        name: The name of its class.
-        make: Makes the optimizer, from a learning rate or a schedule.
-        start_rate: The rate of the real run at which the search begins.
-        is_baseline: Whether it is the model's own, with its rate scaled from the baseline's batch.
-            Defaults to False.
-        schedule_steps: By how many steps an update advances its schedule: that of Keras's
-            optimizers counts micro-batches. Defaults to 1.
+        name: The name of the optimizer's class.
+        make: A function that takes a learning rate or a schedule and makes the optimizer.
+        start_rate: The learning rate, for the real run, at which the search begins.
+        is_baseline: Whether this is the model's own optimizer, which was tuned at another batch
+            size and whose rate was scaled to the new one. Defaults to False.
+        schedule_steps: The number of steps by which one update advances a learning rate schedule.
+            For an optimizer of Keras it is the number of micro-batches, because Keras counts these.
+            Defaults to 1.
     """
 
     name: str
@@ -75,14 +78,16 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class RateAnswer:
-    """Holds the result for one optimizer that was tried on the second rung.
+    """Holds the result of a search for one optimizer.
+
+    The search makes two rounds of short runs. Only optimizers of the second round have a result.
 
     Attributes:
-        rate: The learning rate for the real run; None where the search could not decide.
+        rate: The learning rate for the real run; None if the search could not decide.
         why: Why the rate was chosen, or why none could be.
-        interval: The lowest and the highest rate that may be the best, as far as the held-out
-            examples tell.
-        loss: The lowest held-out loss of the second rung.
+        interval: The lowest and the highest rate that may be the best, judged by the loss on
+            held-out examples.
+        loss: The lowest held-out loss of the runs of the second round, which are longer.
     """
 
     rate: float | None
@@ -98,21 +103,21 @@ class FoundRate:
     Attributes:
         optimizer_name: The class of the best optimizer that was tried.
         why_optimizer: Why that optimizer was chosen.
-        answers: Name of an optimizer -> its `RateAnswer`, for each one on the second rung, that of
-            the longer runs.
+        answers: A dict from the name of an optimizer to its `RateAnswer`. It has the optimizers
+            that were tried in the second, longer runs.
         batch_size: Examples of an update in the real run.
         train_steps: Updates of the real run.
-        warmup_steps: Updates of its linear warmup.
+        warmup_steps: Updates of the linear warmup of the real run.
         epochs: Epochs of the real run.
         examples: Examples of an epoch.
         decay: The schedule after the warmup: "polynomial", which is linear to 0, or "constant".
         calls: Micro-batches of an update.
-        data: The user's data as source code.
+        data: The source code of arguments that pass the user's data.
         trials: Every short run.
         cost: The examples that the search trained on, over those of the real run.
         candidates: The optimizers that were tried.
-        wrapped: Wraps an optimizer in a `LossScaleOptimizer` like that of `compile`, if there is
-            one.
+        wrapped: A function that takes an optimizer and returns it, wrapped in a
+            `LossScaleOptimizer` if the optimizer of `compile` is.
         schedules: The module of learning rate schedules that `optimizer()` uses.
     """
 
@@ -135,7 +140,7 @@ class FoundRate:
 
     @property
     def rate(self) -> float | None:
-        """The peak rate, or None where the search could not decide."""
+        """The peak learning rate for the real run, or None if the search could not decide."""
         return self.answers[self.optimizer_name].rate
 
     @property
@@ -145,12 +150,16 @@ class FoundRate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The lowest and the highest rate that may be the best, by the held-out examples."""
+        """The lowest and the highest rate that may be the best, judged by the held-out loss."""
         return self.answers[self.optimizer_name].interval
 
     @property
     def baseline(self) -> float | None:
-        """The baseline's rate at this batch, by square-root scaling, or None without a baseline."""
+        """The baseline's rate, scaled to `batch_size` by the square root; None without a baseline.
+
+        The rate that was tuned at another batch size is multiplied by the square root of the ratio
+        of the new batch size to that one.
+        """
         return next(
             (candidate.start_rate for candidate in self.candidates if candidate.is_baseline), None
         )
@@ -178,7 +187,7 @@ class FoundRate:
 
     @property
     def _chosen_candidate(self) -> Candidate:
-        """The candidate of the optimizer that is taken."""
+        """The `Candidate` of the best optimizer."""
         return next(
             candidate for candidate in self.candidates if candidate.name == self.optimizer_name
         )
@@ -186,9 +195,12 @@ class FoundRate:
     def recipe(self) -> Recipe:
         """Returns the recipe of the real run: rate, warmup, and decay.
 
-        For an optimizer of this package it also has those of its settings that are fields of a
-        `Recipe`; for one of Keras it does not. `optimizer()` has all settings, momentum and
-        clipping included.
+        If the optimizer is of this package, the recipe also has those settings of the optimizer
+        that are fields of a `Recipe`. All other settings, such as momentum and clipping, are only
+        in the result of `optimizer()`.
+
+        Raises:
+            ValueError: if the search could not decide on a rate.
         """
         return Recipe(
             title="Found rate",
@@ -206,7 +218,11 @@ class FoundRate:
         )
 
     def optimizer(self) -> Any:
-        """Makes the optimizer for the real run, with its schedule and loss scale, for `compile`."""
+        """Returns an optimizer for the real run, with its schedule and loss scale, for `compile`.
+
+        Raises:
+            ValueError: if the search could not decide on a rate.
+        """
         recipe, schedule_steps = self.recipe(), self._chosen_candidate.schedule_steps
         steps = {
             name: schedule_steps * getattr(recipe, name) for name in ("warmup_steps", "train_steps")
@@ -216,7 +232,11 @@ class FoundRate:
 
     @property
     def script(self) -> str:
-        """The lines of code that train with the result."""
+        """The lines of code that train with the result.
+
+        Raises:
+            ValueError: if the search could not decide on a rate.
+        """
         note = f"  # {self.optimizer_name}, peak {self.learning_rate:.3g}"
         return training_code(self.batch_size // self.calls, self.epochs, self.data, note)
 
@@ -257,7 +277,10 @@ class FoundRate:
         return "\n".join(lines)
 
     def _best_runs(self, name):
-        """Returns the best run of an optimizer on each rung, the first rung first."""
+        """Returns the best run of an optimizer in each round of the search, the first round first.
+
+        A search has two rounds, called rungs, which differ in the steps of their runs.
+        """
         runs = [trial for trial in self.trials if trial.optimizer == name]
         return [
             min((trial for trial in runs if trial.steps == steps), key=lambda trial: trial.loss)
@@ -267,7 +290,8 @@ class FoundRate:
     def _optimizer_lines(self):
         """Returns the lines of a table with a row for each optimizer; [] if only one was tried.
 
-        A row has the rate, its interval, the loss, and why the optimizer was or was not chosen.
+        A row has the rate, its interval, and the loss. The last column says why an optimizer was
+        taken, or why it has no result.
         """
         if len(self.candidates) == 1:
             return []
@@ -287,7 +311,7 @@ class FoundRate:
         return table(rows, right_aligned=(1, 2, 3, 4))
 
     def _why_without_answer(self, name):
-        """Explains why an optimizer has no answer."""
+        """Returns why an optimizer has no `RateAnswer`, as text."""
         short_run, *long_runs = self._best_runs(name)
         if long_runs or not short_run.losses:
             return "lost"
@@ -299,7 +323,7 @@ class FoundRate:
         return "not among the best of the shorter runs"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draws the held-out loss over the learning rate.
+        """Draws the held-out loss as a function of the learning rate.
 
         Args:
             ax: The matplotlib `Axes` to draw on. Defaults to None: those of a new figure.

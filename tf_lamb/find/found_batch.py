@@ -30,19 +30,20 @@ class FoundBatch:
     Attributes:
         answer: The table of steps, hours and cost at each batch, and which batches are the best.
         runs: Every short run.
-        target: The held-out loss that the short runs ran to; None without short runs.
+        target: The held-out loss at which the short runs ended; None without short runs.
         timed: A sentence on which micro-batches were timed.
         baseline_epochs: The epochs of the baseline's run.
         examples: Examples of an epoch.
         cost: The examples that the short runs trained on, over those of the baseline's run.
         optimizer: The model's optimizer, which the baseline was tuned with.
         learning_rate: The peak rate of the baseline.
-        normalizes: Whether the model has batch normalization, for whose running averages
-            `find_rate` makes further updates.
-        data: The user's data as source code.
-        took: Seconds of the whole search on the clock, compilation and evaluation included.
-        idle: For each micro-batch that was timed, its size and the seconds of a step without the
-            making of its input. Empty for arrays. Defaults to ().
+        normalizes: Whether the model has batch normalization. If so, `find_rate` makes further
+            updates to estimate the running averages.
+        data: The source code of arguments that pass the user's data.
+        took: Seconds that the whole search took, including compilation and evaluation.
+        idle: Pairs (examples of a micro-batch, seconds of a step that does not wait for its input),
+            one for each micro-batch that was timed. Empty if the data are arrays or if steps were
+            not timed. Defaults to ().
     """
 
     answer: Answer
@@ -61,7 +62,10 @@ class FoundBatch:
 
     @property
     def row(self) -> Row:
-        """The fastest row of the table; with a deadline, that of the largest batch that meets it.
+        """The row of the batch to train with.
+
+        It is the fastest row of the table. With a deadline, it is the row of the largest batch that
+        ends by the deadline.
 
         Raises:
             ValueError: if no batch ends by the deadline.
@@ -77,21 +81,25 @@ class FoundBatch:
 
     @property
     def batch_size(self) -> int:
-        """The fastest batch to the baseline's loss; with a deadline, the largest that meets it."""
+        """The batch that is the fastest to the baseline's loss.
+
+        With a deadline, it is the largest batch that reaches the loss by the deadline.
+        """
         return self.row.batch
 
     @property
     def largest_batch(self) -> int:
         """The largest batch that keeps the baseline's result over the same number of examples.
 
-        It ends no worse than the baseline does on 5% fewer examples. Where the runs give no upper
-        end of the noise scale, the batch is also small enough that the baseline's epochs have 1,024
-        updates, but it is never below the lower end of its own interval.
+        "Keeps" means that its loss is no worse than the baseline's loss after 5% fewer examples. If
+        the runs give no upper end of the noise scale, the batch is also limited so that the
+        baseline's epochs have at least 1,024 updates. This limit never takes it below the lower end
+        of the interval in which it is likely to be.
         """
         return self._largest_batch_interval()[0]
 
     def _largest_batch_interval(self) -> tuple[int, int, int]:
-        """Returns `largest_batch`, and the ends of the interval in which it is likely to be."""
+        """Returns `largest_batch`, and the lower and upper end of the interval in which it lies."""
         curve, baseline = self.answer.curve, self.answer.baseline
         limit = min(curve.largest_batch, self.examples)
         kept_batch, least, largest = (
@@ -103,36 +111,43 @@ class FoundBatch:
 
     @property
     def _largest_with_enough_updates(self) -> int | None:
-        """The largest batch with 1,024 updates in the baseline's epochs; None if none has them."""
+        """The largest batch that has 1,024 updates in the baseline's epochs.
+
+        None if even a batch of one example would have fewer updates.
+        """
         if fit_steps(self.baseline_epochs, self.examples, 1) < ENOUGH_UPDATES:
             return None
         return largest_batch(self.examples, self.baseline_epochs)
 
     @property
     def epochs(self) -> int:
-        """The whole epochs in which `fit` makes the steps of `row` to the baseline's loss."""
+        """The epochs of `fit` that make the steps of `row` to the baseline's loss, rounded up."""
         return math.ceil(self.row.steps * self.row.accumulation / self._calls_per_epoch)
 
     @property
     def _calls_per_epoch(self) -> int:
-        """The micro-batches in an epoch of `fit`; an update may go on into the next epoch."""
+        """The number of micro-batches in an epoch of `fit`.
+
+        It need not be a multiple of those of an update, because an update may continue in the next
+        epoch.
+        """
         return math.ceil(self.examples / (self.row.batch // self.row.accumulation))
 
     @property
     def _total_updates(self) -> int:
-        """The updates in `epochs` whole epochs."""
+        """The number of updates in the whole run, which has `epochs` epochs."""
         return self.epochs * self._calls_per_epoch // self.row.accumulation
 
     @property
     def _search_budget(self) -> float:
-        """The `budget` that `find_rate` needs at this batch, its default of 0.5 at least."""
+        """The `budget` that `find_rate` needs at `batch_size`; at least its default, 0.5."""
         averaging_updates = (
             math.ceil(BATCH_NORM_BATCHES / self.row.accumulation) if self.normalizes else 0
         )
         return max(0.5, search.min_budget(self.row.steps, 1, averaging_updates))
 
     def _why_not_searched(self) -> str | None:
-        """Explains why `find_rate` cannot search the rate of this batch; None if it can."""
+        """Returns why `find_rate` cannot search a rate at `batch_size`, as text; None if it can."""
         row, name = self.row, type(self.optimizer).__name__
         if row.steps < search.MIN_RUN_STEPS:
             return f"{row.steps} steps are too few to search the rate in"
@@ -141,9 +156,10 @@ class FoundBatch:
         return None
 
     def recipe(self) -> Recipe:
-        """Returns the recipe of `batch_size`: the baseline's, as `recipes.transfer` changes it.
+        """Returns a recipe for a run at `batch_size`.
 
-        Settings that `transfer` does not change stay those of the model's optimizer.
+        `recipes.transfer` computes it from the settings of the baseline. Settings that `transfer`
+        does not change are those of the model's optimizer.
         """
         name, config = type(self.optimizer).__name__, self.optimizer.get_config()
         decay = config.get("weight_decay") or None
@@ -158,7 +174,7 @@ class FoundBatch:
             baseline_epochs=self.baseline_epochs,
             optimizer=name if name in exponents() else None,
             weight_decay=None if isinstance(decay, dict) else decay,  # a dict is a schedule
-            beta_2=config.get("beta_2", config.get("adam_beta_2")),  # the latter in Keras's Muon
+            beta_2=config.get("beta_2", config.get("adam_beta_2")),  # Keras's Muon: adam_beta_2
             ema_momentum=config.get("ema_momentum") if config.get("use_ema") else None,
             noise_scale=noise_scale if 0 < noise_scale < math.inf else None,
         )
@@ -167,9 +183,9 @@ class FoundBatch:
             for setting, value in recipe_fields(self.optimizer).items()
             if getattr(transferred, setting) is None
         }
-        # An update of accumulated gradients may continue in the next epoch. Then `epochs` is more
-        # than the epochs that `transfer` got, and the rate is lowered, because the best one falls
-        # with the length of training.
+        # An update of accumulated gradients may continue in the next epoch. Then the run has more
+        # epochs than `transfer` was given. The rate is lowered for the longer run, because the best
+        # rate falls with the length of training.
         if (stretch := self.epochs / epochs_of_updates) > 1:
             rate_factor = stretch**-search.LENGTH_EXPONENT
             settings["learning_rate"] = rate_factor * transferred.learning_rate
@@ -184,7 +200,10 @@ class FoundBatch:
 
     @property
     def script(self) -> str:
-        """The lines of code that search the learning rate at this batch, and train."""
+        """The lines of code that search the learning rate at `batch_size`, and then train.
+
+        If there is nothing to search, the code only says so, or prints the recipe.
+        """
         row, calls = self.row, self.row.accumulation
         if row.batch == self.answer.baseline:
             return f"# keep your run: {row.batch:,} is the batch that you have tuned"
@@ -219,7 +238,7 @@ class FoundBatch:
         )
 
     def _largest_lines(self):
-        """Yields lines on the largest batch that keeps the result, and on its updates left."""
+        """Yields lines on the largest batch that keeps the result, and on its number of updates."""
         kept_batch, least, largest = self._largest_batch_interval()
         baseline, batch_with_enough = self.answer.baseline, self._largest_with_enough_updates
         updates_left, all_updates = (
@@ -248,7 +267,10 @@ class FoundBatch:
             )
 
     def _whole_epochs_lines(self):
-        """Yields lines on the time that this batch saves in whole epochs, and on `find_rate`."""
+        """Yields lines on the time that `batch_size` saves, and on what `find_rate` would cost.
+
+        The time is that of whole epochs, because the script trains for whole epochs.
+        """
         answer = self.answer
         if answer.deadline_hours is not None and answer.by_deadline is None:
             return
@@ -289,11 +311,12 @@ class FoundBatch:
     def fit_seconds(self, batch_size: int, epochs: float) -> float:
         """Returns the seconds that `fit` takes on one device, compilation included.
 
-        The time of your callbacks is not included, because nothing is known of them. If you passed
-        `step_seconds`, only the time of the steps is included.
+        The time of your callbacks is not included, because the search did not measure it. If you
+        passed `step_seconds`, only the time of the steps is included.
 
         Args:
-            batch_size: Examples of an update. A batch that does not fit the device is accumulated.
+            batch_size: Examples of an update. A batch that does not fit in memory is divided into
+                micro-batches, whose gradients are accumulated.
             epochs: Epochs to train for.
         """
         machine = self.answer.machine
@@ -306,7 +329,7 @@ class FoundBatch:
         )
 
     def _input_wait_lines(self):
-        """Yields a line on the share of a step's time that goes into making its input."""
+        """Yields a line on the share of its time that a step waits for its input."""
         step_time, share_texts = self.answer.machine.step_time, []
         for size, seconds_without_input in self.idle:
             seconds = step_time.step_seconds(size)
@@ -337,7 +360,7 @@ class FoundBatch:
         yield f"  they took {self.cost:.2f} times the examples of the baseline"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draws the likely hours over the batch.
+        """Draws the hours of training, with their interval, as a function of the batch size.
 
         Args:
             ax: The matplotlib `Axes` to draw on. Defaults to None: those of a new figure.

@@ -1,4 +1,4 @@
-"""The search for the learning rate, and the optimizer, of a model and its data: `find_rate`."""
+"""Searches the learning rate, and the best of several optimizers, for a model: `find_rate`."""
 
 import functools
 import math
@@ -26,13 +26,13 @@ from tf_lamb.find.found import Candidate, FoundRate, RateAnswer
 from tf_lamb.find.search_log import SearchLog, settings_by_name
 from tf_lamb.find.trials import NO_TEST_STEP_HINT, Trials
 
-# Name of an optimizer class of Keras -> the rate at which its search begins, unless it is the
-# model's own optimizer. It is the middle of rates that were tuned.
+# For an optimizer class of Keras, the rate at which a search begins unless the model was compiled
+# with an optimizer of that class. Each rate is the middle of several rates that were tuned.
 KERAS_START_RATES = {"Adam": 0.002, "AdamW": 0.002, "Nadam": 0.002, "Lamb": 0.01, "SGD": 0.05}
 
 
 def start_rate_of(class_name: str) -> float:
-    """Returns the rate at which the search begins for a class of optimizers, by its name."""
+    """Returns the learning rate at which a search begins for the optimizer class of this name."""
     if class_name in rules.ALL:
         return rules.ALL[class_name].start_rate
     return KERAS_START_RATES.get(class_name, 0.01)
@@ -56,14 +56,16 @@ def find_rate(
     as steps^-0.3. So a short run of L steps, which tests a rate for the real run of T steps, trains
     at (T/L)^0.3 times that rate.
 
-        rate = middle of the rates that cannot be told from the best
+        rate = middle of the rates whose losses equal the best one within their error
 
-    With `baseline_batch_size=`, the baseline's rate, scaled by the square root of the ratio of the
-    batches, is kept if it is among these. Afterwards the weights, optimizer, running averages and
-    seeds of the model are as they were, also after an interruption. Short runs begin with the
-    weights that the model has, so pass a newly built model. A global random generator of the
-    framework, from which Dropout without a seed draws on torch and in tf_keras, is not set back:
-    neither for each run nor afterwards.
+    With `baseline_batch_size=`, the rate that was tuned there is multiplied by the square root of
+    the ratio of the batch sizes. The search returns this rate if no other rate is clearly better.
+
+    After the search the model has the weights, optimizer, running averages and seeds that it had
+    before, even if the search was interrupted. Short runs begin with the weights that the model
+    has, so pass a newly built model. The search does not reset a global random generator of the
+    framework, neither for each run nor at its end. Dropout without a seed draws from such a
+    generator on torch and in tf_keras.
 
     Args:
         model: A compiled model. Runs are compared by its loss.
@@ -77,38 +79,40 @@ def find_rate(
         epochs: Epochs of the real run.
         examples: Examples of an epoch, after which a pass over endless data ends. Defaults to None:
             counted, if the data tell how many batches they have.
-        validation_data: Held-out examples, in a form that `data` may have. Defaults to None: a
-            tenth of `data`, which then may not be shuffled differently in each pass.
+        validation_data: Held-out examples, in any form that `data` may have. Defaults to None: a
+            tenth of `data` is held out, which must then not be shuffled differently in each pass.
         baseline_batch_size: The batch size at which the model's optimizer was tuned. That optimizer
             is then tried as well, and the search begins at its rate times sqrt(batch_size /
             baseline_batch_size). Defaults to None: no baseline.
-        baseline_learning_rate: The rate that was tuned at that batch size. Defaults to None: the
-            rate of the model's optimizer.
+        baseline_learning_rate: The rate that was tuned at `baseline_batch_size`. Defaults to None:
+            the rate of the model's optimizer.
         warmup: The fraction of the real run that is a linear warmup. Short runs have the same
             fraction, but a fifth at least. Defaults to 0.05.
         decay: The schedule after the warmup: "polynomial", which is linear to 0 (the default), or
             "constant".
-        micro_batch_size: Examples of a micro-batch, where a batch does not fit: gradients are
-            accumulated. Defaults to None: the batch.
+        micro_batch_size: Examples of a micro-batch, if a batch does not fit in memory. The
+            gradients of the micro-batches of a batch are accumulated. Defaults to None: a batch is
+            not divided.
         budget: The most examples that the search may train on, as a fraction of those of the real
             run. Evaluations are not counted. Defaults to 0.5.
         seed: Seed of the order of the data. Defaults to 0.
-        directory: A folder in which every short run is saved. The same call continues an
-            interrupted search from there, with the weights that it began with. Its answer is then
-            the same bit for bit, if every pass over the data is the same and no layer draws from a
-            global random generator. Defaults to None: nothing is saved.
+        directory: A folder in which every short run is saved. If the search is interrupted, the
+            same call continues it from this folder, with the weights that it began with. The result
+            is then bit for bit that of an uninterrupted search, if every pass over the data is the
+            same and no layer draws from a global random generator. Defaults to None: nothing is
+            saved.
         verbose: Whether to print the expected cost, a progress bar, and each short run. Defaults to
             True.
 
     Returns:
-        A `FoundRate`: print it, and compile with its `optimizer()`.
+        A `FoundRate`: print it, and pass its `optimizer()` to `compile`.
 
     Raises:
         TypeError: for data that can be read only once, and for sparse or ragged data.
-        ValueError: for a model that is not compiled, fewer examples than a batch, a loss that is
-            not finite from the start, or that training does not change, a budget that is too small,
-            or a `directory` with another search: of another model, on other data, or with other
-            arguments.
+        ValueError: for a model that is not compiled, for fewer examples than a batch, for a loss
+            that is not finite before training or that training does not change, for a budget that
+            is too small, or for a `directory` that holds a search of another model, on other data
+            or with other arguments.
 
     Example:
 
@@ -121,8 +125,10 @@ def find_rate(
     True
 
     References:
-        - Jamieson and Talwalkar, https://arxiv.org/abs/1502.07943, with two rungs
-        - Bjorck et al., https://arxiv.org/abs/2409.19913, the rate over the length of training
+        - Jamieson and Talwalkar, https://arxiv.org/abs/1502.07943: longer runs for the best
+          candidates of shorter ones; here with two lengths
+        - Bjorck et al., https://arxiv.org/abs/2409.19913: the best rate as a function of the
+          length of training
     """
     check_paired("batch_size", batch_size, "find_rate(model, (x, y), batch_size, ...)")
     batch_size = checks.integer("batch_size", batch_size)
@@ -188,7 +194,9 @@ def find_rate(
 
 
 def _rung_lengths(total_steps, optimizer_count, budget, averaging_updates):
-    """Returns the steps of a short run on each rung; raises if they would be too few.
+    """Returns the steps of a short run on each rung.
+
+    A rung is a round of the search. The runs of the second rung are longer.
 
     Args:
         total_steps: Steps of the real run.
@@ -196,6 +204,9 @@ def _rung_lengths(total_steps, optimizer_count, budget, averaging_updates):
         budget: The most steps of the search, as a fraction of `total_steps`.
         averaging_updates: Updates that each short run makes in addition, to estimate the running
             averages of batch normalization.
+
+    Raises:
+        ValueError: if the real run, or a short run within the budget, would have too few steps.
     """
     if total_steps < search.MIN_RUN_STEPS:
         raise ValueError(
@@ -215,15 +226,17 @@ def _rung_lengths(total_steps, optimizer_count, budget, averaging_updates):
 
 
 class _ShortRuns:
-    """Makes the short runs, or takes them from a saved search, and prints the result of each.
+    """Makes short runs, and prints the result of each.
+
+    A run that an interrupted search has saved is read from the log, and not made again.
 
     Args:
-        trials: The `Trials` of the model.
+        trials: The `Trials`, which train the model.
         log: The `SearchLog`, which saves the runs.
         total_steps: Steps of the real run.
         warmup: The share of the real run that is warmup.
-        decay: "polynomial" or "constant", after the warmup.
-        say: Prints a line.
+        decay: The schedule after the warmup, "polynomial" or "constant".
+        say: A function that prints a line.
     """
 
     def __init__(self, trials, log, total_steps, warmup, decay, say):
@@ -242,12 +255,16 @@ class _ShortRuns:
         return trial
 
     def _train(self, peak_rate, steps, order):
-        """Trains at a peak rate; returns the held-out losses, or () if a loss is not finite.
+        """Trains for a short run.
 
         Args:
-            peak_rate: The rate after the warmup.
+            peak_rate: The learning rate after the warmup.
             steps: Steps of the run.
-            order: Which order of the data to take.
+            order: The number of the order in which the data are read.
+
+        Returns:
+            The losses on blocks of the held-out examples at the end, or () if a loss was not
+            finite.
         """
         warmup_steps = max(1, round(self.warmup * steps))
         decay_steps = (
@@ -266,15 +283,19 @@ class _ShortRuns:
 
 
 def _search_rungs(run, candidates, lengths):
-    """Searches on both rungs.
+    """Makes the short runs of both rounds of the search, called rungs.
 
     Args:
-        run: Makes a short run.
-        candidates: The optimizers.
+        run: The `_ShortRuns`, a function that makes a short run.
+        candidates: A `Candidate` for each optimizer to try.
         lengths: Steps of a short run on each rung.
 
     Returns:
-        Name of an optimizer -> (its trials on the first rung, those on the second).
+        A dict from the name of an optimizer to the pair (its trials on the first rung, its trials
+        on the second rung).
+
+    Raises:
+        ValueError: if all short runs end at the same losses.
     """
     first_steps, second_steps = lengths
     trials_by_name: dict[str, tuple[list, list]] = {}
@@ -310,16 +331,16 @@ def _search_rungs(run, candidates, lengths):
 
 
 def _run_second_rung(run, candidate, first_trials, first_plateau, steps):
-    """Returns the trials of an optimizer on the second rung.
+    """Returns the trials of an optimizer on the second rung, the round of longer runs.
 
-    The rung begins at the rate with which the first rung began, unless that is clearly worse than
-    the best one there. The rate of a baseline is always tried. If it is not on the plateau of the
-    trials, it is tried once more with the data in another order.
+    The second rung begins at the same rate as the first, unless the best rate of the first rung was
+    clearly better. The rate of a baseline is always tried. If it is clearly worse than the best
+    rate on the second rung, it is tried once more, with the data in another order.
 
     Args:
-        run: Makes a short run.
-        candidate: The optimizer.
-        first_trials: Its trials on the first rung.
+        run: A function that makes a short run.
+        candidate: The `Candidate` of the optimizer.
+        first_trials: The trials of the optimizer on the first rung.
         first_plateau: The `Plateau` of these trials.
         steps: Steps of a short run on the second rung.
     """
@@ -344,20 +365,23 @@ def _run_second_rung(run, candidate, first_trials, first_plateau, steps):
 
 
 def _run_rung(run, candidate, trials, start_rate, factor, steps, most_trials, best_rate=None):
-    """Trains at the rates of one rung, which `search.next_rate` chooses one after the other.
+    """Makes the short runs of an optimizer on one rung, one of the two rounds of a search.
+
+    `search.next_rate` chooses the rate of each run from the results of the runs before it.
 
     Args:
-        run: Makes a short run.
-        candidate: The optimizer.
-        trials: Its trials on the rung so far; new ones are appended.
+        run: A function that makes a short run.
+        candidate: The `Candidate` of the optimizer.
+        trials: The trials of the optimizer on the rung so far. New ones are appended.
         start_rate: The rate to begin with.
-        factor: The factor between two rates.
+        factor: The factor between neighboring rates.
         steps: Steps of a short run.
         most_trials: The most trials on the rung.
-        best_rate: The best rate of the first rung, for the second. Defaults to None.
+        best_rate: On the second rung, the best rate of the first rung. Defaults to None, for the
+            first rung.
 
     Returns:
-        `trials`.
+        The list `trials`.
     """
     while (
         rate := search.next_rate(trials, start_rate, factor, most_trials, best_rate)
@@ -369,11 +393,12 @@ def _run_rung(run, candidate, trials, start_rate, factor, steps, most_trials, be
 def _make_found_rate(
     candidates, trials_by_name, averaging_updates, split, train_steps, **run_settings
 ) -> FoundRate:
-    """Makes the `FoundRate` from the trials of both rungs.
+    """Returns the `FoundRate` from the trials of both rungs.
 
     Args:
         candidates: The optimizers that were tried.
-        trials_by_name: Name of an optimizer -> (its trials on the first rung, those on the second).
+        trials_by_name: A dict from the name of an optimizer to the pair (its trials on the first
+            rung, its trials on the second rung).
         averaging_updates: Updates that each short run made in addition, to estimate the running
             averages of batch normalization.
         split: The examples to train on and those held out.
@@ -381,7 +406,7 @@ def _make_found_rate(
         **run_settings: Further attributes of the `FoundRate`.
 
     Raises:
-        ValueError: if the loss of every run was not finite.
+        ValueError: if no run on the second rung has a finite loss.
     """
     all_trials = tuple(
         trial for rungs in trials_by_name.values() for rung in rungs for trial in rung
@@ -421,20 +446,29 @@ def _make_found_rate(
 def _make_candidates(frontend, model, optimizers, batch_ratio, user_rate, calls):
     """Returns a `Candidate` for each optimizer to try.
 
-    They are those of the user, and the model's own if there is a baseline.
+    These are the optimizers that the user passed, or the model's own if none was passed. If there
+    is a baseline, the model's own is added.
 
     Args:
         frontend: The `Frontend` of the model's Keras.
         model: The compiled model.
-        optimizers: The argument of `find_rate`.
-        batch_ratio: The batch over the baseline's; None without a baseline.
+        optimizers: The `optimizers` that the user passed to `find_rate`.
+        batch_ratio: The batch size, divided by that of the baseline; None without a baseline.
         user_rate: The user's `baseline_learning_rate`, or None.
         calls: Micro-batches of an update.
+
+    Raises:
+        TypeError: for anything that is no optimizer.
+        ValueError: if the optimizers have an unknown name, two of them have the same class, one
+            cannot be searched or cannot accumulate gradients, or `user_rate` is given and the
+            model's own optimizer is not tried.
     """
     model_optimizer = unwrapped(model.optimizer)
     is_single = isinstance(optimizers, str) or hasattr(optimizers, "get_config")
     optimizers = [optimizers] if is_single else optimizers or (model_optimizer,)
-    selected: dict[Any, Any] = {}  # the class of a name, or an optimizer -> the optimizer
+    # Each optimizer, under a key by which duplicates are dropped: its class if the user passed the
+    # name of a class, else the optimizer itself.
+    selected: dict[Any, Any] = {}
     for choice in optimizers:
         if isinstance(choice, str):
             optimizer = _optimizer_by_name(frontend, model_optimizer, choice)
@@ -470,7 +504,8 @@ def _make_candidates(frontend, model, optimizers, batch_ratio, user_rate, calls)
                 f"{frontend.host.__name__} does not accumulate gradients: take an optimizer of "
                 "tf_lamb, or leave it out."
             )
-        # Schedules of Keras's optimizers count micro-batches. Ours count updates.
+        # Learning rate schedules count micro-batches in optimizers of Keras, and updates in those
+        # of this package.
         schedule_steps = 1 if is_ours(optimizer) else calls
         start_rate = scaled_rate if optimizer is model_optimizer else start_rate_of(name)
         is_baseline = optimizer is model_optimizer and batch_ratio is not None
@@ -487,12 +522,15 @@ def _make_candidates(frontend, model, optimizers, batch_ratio, user_rate, calls)
 def _optimizer_by_name(frontend, model_optimizer, name):
     """Returns the model's optimizer if its class has this name, else a new one of that class.
 
-    If no class has this very name, upper and lower case are taken as the same.
+    If no class has exactly this name, the case of letters is ignored.
 
     Args:
         frontend: The `Frontend` of the model's Keras.
         model_optimizer: The model's optimizer.
-        name: The name of a class.
+        name: The name of an optimizer class.
+
+    Raises:
+        ValueError: if there is no such class, or if it needs arguments.
     """
     host = frontend.host
     members = [*vars(frontend.optimizers).items(), *vars(host.optimizers).items()]

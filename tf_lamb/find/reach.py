@@ -15,30 +15,34 @@ from tf_lamb.find.search_log import SearchLog
 from tf_lamb.find.trials import NO_TEST_STEP_HINT, Trials
 
 MAX_RATES = 5  # the most rates that are tried at a batch
-BEST_RATE_RUNS = 3  # the number of orders of the data in which the best rate is run
-# The most further runs in other orders of the data. A second order may show another rate to be the
-# best, which then needs its own BEST_RATE_RUNS runs.
+BEST_RATE_RUNS = 3  # the number of runs at the best rate, each with another order of the data
+# The most runs in other orders of the data than the first. Such a run may show that another rate is
+# the best, and BEST_RATE_RUNS runs are then made at that rate.
 MAX_FURTHER_RUNS = 4
 # A run at the large batch is given up after this many times the examples that the base batch took.
 MAX_EXAMPLES_FACTOR = 3
-# A run in another order of the data is given up after this many times the best rate's mean steps.
+# A run at the best rate, in another order of the data, is given up after this many times the mean
+# steps of the earlier runs at that rate.
 MAX_STEPS_FACTOR = 2
-# The linear warmup at either batch, as a share of the examples of the first run.
+# The examples of the linear warmup, as a share of those of the first run. They are the same at both
+# batches.
 WARMUP_SHARE = 0.05
-EVALUATION_SPACING = 1.15  # the factor of steps from one evaluation to the next
-# The mean of this many evaluations is compared with the target. The mean lags by one evaluation,
-# which is the same share of the steps at every batch.
+EVALUATION_SPACING = 1.15  # the step of an evaluation, divided by the step of the one before it
+# The mean of the last losses of this many evaluations is compared with the target. This mean lags
+# by one evaluation. The lag is the same share of the steps at every batch, so that it does not
+# change the ratio of the steps at two batches.
 AVERAGED_EVALUATIONS = 3
-# The early loss is the baseline's after 1/EARLY_LOSS_DIVISOR of the steps of its first run.
+# The early loss is the loss of the baseline after 1/EARLY_LOSS_DIVISOR of the steps of its first
+# run.
 EARLY_LOSS_DIVISOR = 4
-# The first evaluation is after 1/FIRST_EVALUATION_DIVISOR of the steps in which the early loss is
-# expected, which are 1/EARLY_LOSS_DIVISOR of the steps to the target.
+# The early loss is expected after 1/EARLY_LOSS_DIVISOR of the steps to the target. The first
+# evaluation is made after 1/FIRST_EVALUATION_DIVISOR of these.
 FIRST_EVALUATION_DIVISOR = 4
-# A run at the large batch has to take this many steps at least, even if the noise scale is
-# infinite.
+# The large batch must be small enough that a run of it takes this many steps at least, even if the
+# noise scale is infinite and the steps are as few as can be.
 MIN_STEPS = 4
-# For the estimate of time: (runs, evaluations of each), as expected and at most. Expected means
-# that the first rates are the best.
+# To estimate the time of all runs: the pair (number of runs, evaluations of a run), first as
+# expected, and then at most. As expected, the first rate at each batch is the best.
 RUNS_AND_EVALUATIONS = ((2 * (2 + BEST_RATE_RUNS), 21), (2 * (MAX_RATES + MAX_FURTHER_RUNS), 30))
 
 
@@ -49,19 +53,21 @@ class Run:
     Attributes:
         batch: Examples of an update.
         rate: The learning rate after the warmup.
-        seed: Which order of the data it has.
-        steps: Steps to the target, interpolated between two evaluations; infinite if the run did
-            not reach it. For a run that was given up they are the steps after which it was, a lower
-            bound.
-        steps_trained: Steps in all, with those of repetitions that evaluate earlier.
-        loss: The mean of its last `AVERAGED_EVALUATIONS` held-out losses; infinite, the default, if
-            it has fewer.
-        early_steps: Steps to the early loss, which the baseline has after a quarter of its run.
-            They are infinite, the default, if the run did not reach that loss. They are 0 if the
-            first mean of `AVERAGED_EVALUATIONS` evaluations was there already, so that the true
-            number is unknown.
+        seed: The number of the order in which the run reads the data.
+        steps: Steps to the target loss, interpolated between two evaluations; infinite if the run
+            did not reach it. If `is_given_up`, they are the steps after which the run was given up,
+            which is a lower bound of the steps to the target.
+        steps_trained: All steps of the run, including those of repetitions of the run in which the
+            first evaluation is earlier.
+        loss: The mean of the last `AVERAGED_EVALUATIONS` held-out losses of the run. Defaults to
+            infinity, if there are fewer.
+        early_steps: Steps to the early loss, which is the loss of the baseline after a quarter of
+            its run. They are infinite, the default, if the run did not reach that loss. They are 0,
+            and the true number is unknown, if the first mean of `AVERAGED_EVALUATIONS` evaluations
+            had reached it already.
         is_given_up: Whether this is a run at the best rate, in another order of the data, that had
-            not reached the target after `MAX_STEPS_FACTOR` times the mean steps. Defaults to False.
+            not reached the target after `MAX_STEPS_FACTOR` times the mean steps of earlier runs.
+            Defaults to False.
     """
 
     batch: int
@@ -74,7 +80,9 @@ class Run:
     is_given_up: bool = False
 
 
-Losses = dict[int, tuple[float, ...]]  # step -> loss on each held-out block
+# The held-out losses of a run: for the step of each evaluation, the loss on each block of held-out
+# examples.
+Losses = dict[int, tuple[float, ...]]
 
 
 def train_to_loss(
@@ -84,16 +92,17 @@ def train_to_loss(
     """Trains until the target loss is reached, and returns the held-out losses of all evaluations.
 
     Args:
-        trials: The model, with its optimizer and its batch.
+        trials: The `Trials`, which train the model with one optimizer and at one batch size.
         rate: The learning rate after the warmup.
         most_steps: The most steps.
         warmup_steps: Steps of a linear warmup.
-        first_evaluation: The step of the first evaluation after that before all steps.
-        target: The loss at which the run ends. Defaults to -infinity: it makes all steps.
-        order: Which order of the data to take. Defaults to 0.
+        first_evaluation: The step of the second evaluation. The first one is before all steps.
+        target: The loss at which the run ends. Defaults to -infinity: the run makes `most_steps`.
+        order: The number of the order in which the data are read. Defaults to 0.
 
     Returns:
-        Step -> the loss on each held-out block. They end where a loss is not finite.
+        A dict from the step of each evaluation to the loss on each block of held-out examples. It
+        ends before the first loss that is not finite.
     """
     trials.start_run(order)
     history, next_evaluation = {0: trials.evaluate_within_run()}, first_evaluation
@@ -111,9 +120,12 @@ def train_to_loss(
 
 
 def running_means(history: Losses) -> list[tuple[int, float]]:
-    """Returns pairs (step, mean of the last `AVERAGED_EVALUATIONS` losses up to it).
+    """Returns pairs (step, mean of the last `AVERAGED_EVALUATIONS` held-out losses up to the step).
 
-    The loss at step 0 is left out.
+    The loss at step 0 is in none of the means.
+
+    Args:
+        history: The losses on the blocks of held-out examples, by step.
     """
     steps, mean_losses = zip(
         *((step, statistics.fmean(block_losses)) for step, block_losses in history.items()),
@@ -126,12 +138,13 @@ def running_means(history: Losses) -> list[tuple[int, float]]:
 
 
 def steps_to_loss(history: Losses, target: float) -> float:
-    """Returns the step at which `running_means` first reach the target; infinity if they never do.
+    """Returns the step at which the running mean of the loss first reaches a target.
 
-    Between two evaluations the step is interpolated.
+    The step is interpolated between two evaluations. It is infinite if the running mean, which
+    `running_means` computes, never reaches the target.
 
     Args:
-        history: Losses of the held-out blocks, by step.
+        history: The losses on the blocks of held-out examples, by step.
         target: The loss to reach.
     """
     averages = running_means(history)
@@ -146,12 +159,12 @@ def steps_to_loss(history: Losses, target: float) -> float:
 
 
 def steps_to_early_loss(history: Losses, target: float) -> float:
-    """Returns `steps_to_loss`, but 0 if the first mean is at the target already.
+    """Returns the result of `steps_to_loss`, or 0 if that step is unknown.
 
-    The step is then unknown.
+    It is unknown if the first running mean of the loss has already reached the target.
 
     Args:
-        history: Losses of the held-out blocks, by step.
+        history: The losses on the blocks of held-out examples, by step.
         target: The loss to reach.
     """
     averages = running_means(history)
@@ -159,7 +172,13 @@ def steps_to_early_loss(history: Losses, target: float) -> float:
 
 
 def has_learned(history: Losses) -> bool:
-    """Returns whether the last loss is lower than the first, and not level by `search.is_level`."""
+    """Returns whether the last loss is below the first one by more than the error of a comparison.
+
+    `search.is_level` defines the error.
+
+    Args:
+        history: The losses on the blocks of held-out examples, by step.
+    """
     first_and_last = [
         search.Trial("", 0.0, 0.0, 0, history[step]) for step in (min(history), max(history))
     ]
@@ -173,8 +192,9 @@ def search_fastest_rate(make_run: Callable[[float, float], Run], start: float) -
     runs.
 
     Args:
-        make_run: Makes a run. Its arguments are the rate, and the fewest steps to the target of all
-            runs so far, after which it may give up.
+        make_run: A function that makes a run and returns it. Its arguments are the rate, and the
+            number of steps after which the run may give up: the fewest steps in which an earlier
+            run reached the target.
         start: The first rate.
 
     Returns:
@@ -196,15 +216,15 @@ def search_fastest_rate(make_run: Callable[[float, float], Run], start: float) -
 
 
 def example_counts(base_batch: int, first_run_steps: int) -> tuple[int, int]:
-    """Returns how many examples `make_short_runs` train on, for its progress bar.
+    """Returns on how many examples `make_short_runs` trains, for the progress bar.
 
     Args:
         base_batch: Examples of the baseline's batch.
         first_run_steps: Steps of the first run.
 
     Returns:
-        The expected number, which holds if the first rate at each batch is the best, and the
-        largest possible number.
+        The pair (expected number, largest possible number). The expected number is right if the
+        first rate at each batch is the best.
     """
     run_examples = base_batch * first_run_steps
     return 2 * run_examples * (2 + BEST_RATE_RUNS), run_examples * (1 + MAX_EXAMPLES_FACTOR) * (
@@ -216,27 +236,29 @@ def make_short_runs(
     open_trials: Callable[[int], AbstractContextManager[Trials]], rate: float, base_batch: int,
     large_batch: int, first_run_steps: int, say: Callable[[str], None], log: SearchLog,
 ) -> tuple[float, list[Run]]:  # fmt: skip
-    """Makes runs to one target loss at two batches.
+    """Makes runs to one target loss at two batch sizes.
 
-    The target is the loss at the end of the first run, of `first_run_steps` steps at the base batch
-    and the rate that was tuned there. The early loss is that after a quarter of these steps. Each
-    `Run` holds its steps to both losses.
+    The first run has the baseline's batch size, the learning rate that was tuned there, and
+    `first_run_steps` steps. The target is the loss at its end. The early loss is its loss after a
+    quarter of these steps. Each `Run` holds the number of steps to each of the two losses.
 
     Args:
-        open_trials: Takes a batch, and returns a context manager of the model's `Trials` at it.
+        open_trials: A function that takes a batch size and returns a context manager. This yields
+            `Trials`, which train the model at that batch size.
         rate: The peak rate of the baseline.
         base_batch: Examples of the baseline's batch.
         large_batch: Examples of the large batch.
         first_run_steps: Steps of the first run.
-        say: Prints a line.
-        log: Keeps the losses of each run.
+        say: A function that prints a line.
+        log: The `SearchLog`, which saves the losses of each run.
 
     Returns:
-        The target, and all runs at both batches.
+        The target loss, and all runs at both batch sizes.
 
     Raises:
-        ValueError: if the baseline learns nothing or its loss is not finite, if it gets to the
-            target in too few steps to compare, or if no run at the large batch gets there.
+        ValueError: if the baseline learns nothing or its loss is not finite, if the baseline's
+            batch reaches the target in too few steps to compare, or if no run at the large batch
+            reaches the target.
     """
     warmup_examples = WARMUP_SHARE * first_run_steps * base_batch
     with open_trials(base_batch) as trials:
@@ -337,10 +359,10 @@ def make_short_runs(
 
 
 def runs_at_best_rate(runs: Iterable[Run]) -> list[Run]:
-    """Returns the runs at the best rate; [] if none reached the target.
+    """Returns the runs at the best rate; [] if no run has a finite number of steps.
 
-    The best rate is that with the fewest runs that were given up, and among several such rates
-    that with the lowest geometric mean of steps.
+    The best rate is the one with the fewest runs that were given up before the target. Among
+    several rates with equally few, it is the one with the lowest geometric mean of steps.
     """
     runs_by_rate: dict[float, list[Run]] = {}
     for run in runs:
@@ -354,12 +376,18 @@ def runs_at_best_rate(runs: Iterable[Run]) -> list[Run]:
 
 
 def mean_steps(runs: Iterable[Run]) -> float:
-    """Returns the geometric mean of the steps of runs, a lower bound if some were given up."""
+    """Returns the geometric mean of the steps of runs to the target loss.
+
+    If some of the runs were given up before the target, the result is a lower bound.
+    """
     return statistics.geometric_mean(run.steps for run in runs)
 
 
 def best_runs_by_batch(runs: Iterable[Run]) -> dict[int, list[Run]]:
-    """Returns, for each batch, its runs at its best rate; see `runs_at_best_rate`."""
+    """Returns a dict from each batch size to the runs at its best rate.
+
+    `runs_at_best_rate` finds the best rate.
+    """
     runs_by_batch: dict[int, list[Run]] = {}
     for run in runs:
         runs_by_batch.setdefault(run.batch, []).append(run)
@@ -372,9 +400,9 @@ def _train_or_load(log, batch, trials, *arguments):
     Args:
         log: The `SearchLog`.
         batch: Examples of an update.
-        trials: The model at that batch.
-        *arguments: The other arguments of `train_to_loss`. With the batch they are the key in the
-            log.
+        trials: The `Trials`, which train the model at that batch.
+        *arguments: The other arguments of `train_to_loss`. Together with `batch` they are the key
+            under which the log saves the result.
     """
     history = log.cached(
         [batch, *arguments], lambda: list(train_to_loss(trials, *arguments).items()),
@@ -395,38 +423,48 @@ def _runs_at_batch(
     log,
     baseline_run=None,
 ):
-    """Returns runs at one batch: at several rates, and at the best in other orders of the data.
+    """Makes the runs at one batch size.
+
+    The runs are at several rates, and then at the best rate in other orders of the data.
 
     Args:
-        trials: The model at that batch.
+        trials: The `Trials`, which train the model at that batch size.
         batch: Examples of an update.
         start_rate: The rate to begin with.
-        targets: The target, and the early loss.
+        targets: The pair (target loss, early loss). The early loss is a higher one, to which steps
+            are counted as well.
         warmup_examples: Examples of the warmup.
-        most_steps: The steps after which a run is given up.
-        least_steps: About the fewest steps to the target, by which the first evaluation is placed.
-        say: Prints a line.
+        most_steps: The steps after which a run in the first order of the data is given up.
+        least_steps: About the fewest steps to the target, from which the step of the first
+            evaluation is computed.
+        say: A function that prints a line.
         log: The `SearchLog`.
-        baseline_run: The baseline's run, which is not made again. Defaults to None.
+        baseline_run: The run at the baseline's rate, if it was made already. Defaults to None.
+
+    Returns:
+        The runs, in the order in which they were made.
     """
 
     reached_runs: list[Run] = []
     target, early_loss = targets
 
     def make_run(rate, max_steps, seed=0):
-        """Makes a run, and notes it if it reaches the target; see `train`."""
+        """Makes a run with `train`, and adds it to `reached_runs` if it reaches the target."""
         finished = train(rate, max_steps, seed)
         has_reached = finished.steps < math.inf and not finished.is_given_up
         reached_runs.extend([finished] if has_reached else [])
         return finished
 
     def train(rate, max_steps, seed):
-        """Makes a run, and repeats it with earlier evaluations if its first one was past a loss.
+        """Makes a run, or returns the baseline's run if its rate and order of the data are wanted.
+
+        If the run has passed the target or the early loss before its first evaluations, the steps
+        to that loss are unknown. The run is then repeated with earlier evaluations.
 
         Args:
             rate: The learning rate after the warmup.
             max_steps: The steps after which the run is given up.
-            seed: Which order of the data to take.
+            seed: The number of the order in which the data are read.
         """
         if baseline_run is not None and (rate, seed) == (baseline_run.rate, 0):
             return baseline_run
@@ -440,7 +478,8 @@ def _runs_at_batch(
             steps_trained += max(history)
             if first_evaluation <= 1 or not loss_means or steps > loss_means[0][0]:
                 break
-            first_evaluation /= FIRST_EVALUATION_DIVISOR  # the first evaluation was past the target
+            # The run had reached the target at its first evaluations: repeat it with earlier ones.
+            first_evaluation /= FIRST_EVALUATION_DIVISOR
         is_lost = steps == math.inf and max(history) < step_limit
         if (
             is_lost
@@ -457,7 +496,8 @@ def _runs_at_batch(
         steps = step_limit if is_given_up else steps
         early_steps = steps_to_early_loss(history, early_loss)
         while early_steps == 0 and first_evaluation > 1:
-            # The first evaluation was past the early loss. A repetition that ends there is short.
+            # The run had reached the early loss at its first evaluations: repeat it with earlier
+            # ones. The repetition is short, because it ends at the early loss.
             first_evaluation /= FIRST_EVALUATION_DIVISOR
             history = _train_or_load(
                 log,

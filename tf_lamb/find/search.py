@@ -1,9 +1,11 @@
-"""Decides which rates a search tries, and which it takes, from the losses of its short runs.
+"""Decides which learning rates a search tries, and which one it takes.
 
-A search has two rungs of short runs, each of which has a warmup and a decay. On the first rung the
-rates are far apart. On the second the runs have four times the steps, and the rates are around the
-best. The best rate falls as steps^-0.3, so a rate for the real run of T steps is tried in a run of
-L steps at (T/L)^0.3 times that rate. Here `rate` is always the one for the real run.
+A search makes short training runs, each with a warmup and a decay, in two rounds, called rungs. On
+the first rung the rates are far apart. On the second rung the runs have four times the steps, and
+the rates are around the best one of the first. The best rate falls with the number of steps as
+steps^-0.3. So a short run of L steps tests a rate for the real run of T steps by training at
+(T/L)^0.3 times that rate. In this module `rate` is always the rate for the real run. "Level" losses
+are losses that differ by no more than their error.
 """
 
 import dataclasses
@@ -12,26 +14,30 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-RUNG_FACTOR = 4  # steps of a run on the second rung, over those of the first
-# The best rate falls as steps^-LENGTH_EXPONENT; arXiv 2409.19913 and others: .28 to .4.
+RUNG_FACTOR = 4  # steps of a run on the second rung, divided by those of a run on the first
+# The best rate falls as steps^-LENGTH_EXPONENT. arXiv 2409.19913 and others measured 0.28 to 0.4.
 LENGTH_EXPONENT = 0.3
 # The most runs of an optimizer on the first rung, and on the second.
 MAX_FIRST_RUNS, MAX_SECOND_RUNS = 5, 4
 # The factor between rates on the first rung, and the least such factor on the second.
 COARSE_FACTOR, FINE_FACTOR = 4.0, 2.0
 LEVEL_ERRORS = 2.0  # two losses are level if they differ by at most this many standard errors
-# A loss is clearly worse beyond this many times the difference of level losses.
+# A loss is clearly worse than the best one if it is above it by more than this many times the
+# largest difference of level losses.
 CLEARLY_WORSE_FACTOR = 3.0
-LEVEL_TOLERANCE = 0.005  # share of the best loss within which a loss is level
+# A loss is also level with the best one if it is above it by at most this share of the best loss.
+LEVEL_TOLERANCE = 0.005
 MIN_RUNG_STEPS = 8  # the fewest steps of a run on the first rung
 MIN_RUN_STEPS = MIN_RUNG_STEPS * RUNG_FACTOR  # the fewest steps of a real run that can be searched
-# The least share of a short run that is warmup. The share of a real run would be only a few steps.
+# The least share of the steps of a short run that is warmup. With the smaller share of the real
+# run, the warmup of a short run would have only a few steps.
 MIN_WARMUP_SHARE = 0.2
-# The share at the end of a short run with a constant rate in which the rate falls to 0. Else the
-# last loss would be mostly noise.
+# In a short run with a constant rate, the rate falls to 0 over this last share of the steps.
+# Without the fall the final loss would be mostly noise.
 COOLDOWN_SHARE = 0.2
-# Where the middle of a wide plateau is taken, from its lower end (0) to its upper end (1) in log
-# rate. It is above 1/2 because short runs prefer lower rates than long ones.
+# If the rates that are level with the best span a wide range, the rate to take is at this fraction
+# of it, from the lower end (0) to the upper end (1) in log rate. The fraction is above 1/2 because
+# short runs prefer lower rates than long ones.
 MIDDLE_FRACTION = 2 / 3
 FINALIST_COUNT = 2  # optimizers on the second rung
 
@@ -41,12 +47,12 @@ class Trial:
     """Holds a short run and how it ended.
 
     Attributes:
-        optimizer: The name of its optimizer.
-        rate: The rate of the real run for which this run stands.
+        optimizer: The name of the optimizer's class.
+        rate: The rate for the real run that this short run tests.
         peak_rate: The peak rate of the short run.
         steps: Steps of the short run.
-        losses: The final losses on blocks of the held-out examples; () for a run that was lost,
-            because its loss was not finite.
+        losses: The losses at the end of the run, one for each block of the held-out examples; () if
+            the run was lost, which means that a loss was not finite.
     """
 
     optimizer: str
@@ -57,7 +63,7 @@ class Trial:
 
     @property
     def loss(self) -> float:
-        """The mean held-out loss; infinity for a run that was lost."""
+        """The mean held-out loss; infinity if the loss was not finite during the run."""
         return statistics.fmean(self.losses) if self.losses else math.inf
 
 
@@ -113,10 +119,10 @@ def max_steps(lengths: tuple[int, int], optimizer_count: int, averaging_updates:
 
 
 def short_run_rate(rate: float, steps: int, total_steps: int) -> float:
-    """Returns the rate of a short run that stands for a rate in the real one.
+    """Returns the peak rate of the short run that tests a rate for the real run.
 
     Args:
-        rate: The rate in the real run.
+        rate: The rate for the real run.
         steps: Steps of the short run.
         total_steps: Steps of the real run.
     """
@@ -124,14 +130,19 @@ def short_run_rate(rate: float, steps: int, total_steps: int) -> float:
 
 
 def gap_and_tolerance(trial: Trial, best: Trial) -> tuple[float, float]:
-    """Returns how far a trial's loss is above the best, and how far it may be and still be level.
+    """Compares the held-out loss of a trial with that of the best trial.
 
-    A loss is level if the mean of the paired differences of the blocks is within two standard
-    errors, or within 0.5% of the best loss.
+    Both trials have a loss on each block of held-out examples, so these losses can be paired. The
+    two trials are level if the mean of the paired differences is at most two standard errors, or at
+    most 0.5% of the best loss.
 
     Args:
         trial: The trial to compare.
         best: The trial with the best loss.
+
+    Returns:
+        The pair (mean difference, largest mean difference of level trials). The mean difference is
+        infinite if the loss of `trial` was not finite.
     """
     if not trial.losses:
         return math.inf, 0.0
@@ -145,7 +156,9 @@ def gap_and_tolerance(trial: Trial, best: Trial) -> tuple[float, float]:
 
 
 def is_level(trial: Trial, best: Trial) -> bool:
-    """Returns whether a trial cannot be told from the best; see `gap_and_tolerance`.
+    """Returns whether a trial's loss differs from the best one by no more than its error.
+
+    `gap_and_tolerance` defines the error.
 
     Args:
         trial: The trial to compare.
@@ -157,21 +170,22 @@ def is_level(trial: Trial, best: Trial) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-    """Holds the rates around the best that cannot be told from it by their losses.
+    """Holds the range of rates whose losses differ from the best one by no more than their error.
 
-    The middle is halfway between the ends in log rate, or two thirds of the way up if the ends are
-    more than a factor of four apart. If the best trial alone is level, the middle is the lowest
-    point of the parabola through that trial and its neighbors.
+    The rate to take is halfway between the ends of the range in log rate, or two thirds of the way
+    from the lower to the upper end if the ends are more than a factor of four apart. If both
+    neighbors of the best trial are worse, the rate to take is the lowest point of the parabola
+    through these three trials.
 
     Attributes:
-        low: The lower end, between the rates that were tried.
-        high: The upper end.
+        low: The lower end of the range, interpolated between rates that were tried.
+        high: The upper end of the range, interpolated in the same way.
         middle: The rate to take.
-        best: The best trial.
-        open_edges: "lower", "upper", both or neither: the ends beyond which no worse rate was
-            tried.
+        best: The trial with the lowest loss.
+        open_edges: A tuple that contains "lower" or "upper" for each end of the range beyond which
+            no worse rate was tried.
         level_range: The lowest and the highest of the tried rates that are level with the best.
-        worse_rates: The tried rates that are worse.
+        worse_rates: The tried rates that are not level with the best.
     """
 
     low: float
@@ -187,9 +201,16 @@ class Plateau:
 
 
 def find_plateau(trials: Iterable[Trial]) -> Plateau | None:
-    """Returns the plateau of one optimizer's trials on one rung; None if all were lost.
+    """Returns the `Plateau` of one optimizer's trials on one rung.
 
-    Several trials at one rate, in different orders of the data, count as the best of them.
+    If there are several trials at one rate, in different orders of the data, only the best of them
+    counts.
+
+    Args:
+        trials: The trials of one optimizer on one rung.
+
+    Returns:
+        The `Plateau`, or None if no trial has a finite loss.
     """
     best_by_rate = {trial.rate: trial for trial in sorted(trials, key=lambda trial: -trial.loss)}
     ordered = sorted(best_by_rate.values(), key=lambda trial: trial.rate)
@@ -215,12 +236,21 @@ def find_plateau(trials: Iterable[Trial]) -> Plateau | None:
 
 
 def _parabola_minimum(lower: Trial, best: Trial, higher: Trial) -> float:
-    """Returns the rate at the lowest point of the parabola through three losses, over log rate."""
+    """Returns the rate at the lowest point of a parabola through the losses of three trials.
+
+    The parabola is a function of the logarithm of the rate.
+
+    Args:
+        lower: The trial at the next rate below the best one.
+        best: The trial with the lowest loss.
+        higher: The trial at the next rate above the best one.
+    """
     log_lower, log_higher = (math.log(neighbor.rate / best.rate) for neighbor in (lower, higher))
     rises = [neighbor.loss - best.loss for neighbor in (lower, higher)]
-    if math.isinf(min(rises)):  # both were lost
+    if math.isinf(min(rises)):  # both neighbors were lost: no parabola goes through them
         return best.rate
-    # The steeper side counts for four times the other at most: a steeper loss is a cliff.
+    # The rise on one side counts for at most four times the rise on the other. A steeper rise shows
+    # that training breaks down there, and would move the lowest point too far away from it.
     lower_rise, higher_rise = (min(rise, 4 * min(rises)) for rise in rises)
     return best.rate * math.exp(
         (lower_rise * log_higher**2 - higher_rise * log_lower**2)
@@ -229,13 +259,16 @@ def _parabola_minimum(lower: Trial, best: Trial, higher: Trial) -> float:
 
 
 def _plateau_end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
-    """Returns where the plateau ends on one side, and whether no trial was worse there.
-
-    The end is interpolated in log rate.
+    """Finds the rate at which a plateau ends on one side of the best trial.
 
     Args:
-        outwards: The trials from the best one outwards, in the order of their rates.
+        outwards: The best trial and then those on one side of it, by distance from the best rate.
         best: The best trial.
+
+    Returns:
+        The rate, and whether no trial on this side is worse than the best. The rate is interpolated
+        in log rate, between the last trial that is level with the best and the first that is worse.
+        If no trial is worse, it is the outermost rate that was tried.
     """
     for inner, outer in itertools.pairwise(outwards):
         difference, allowed = gap_and_tolerance(outer, best)
@@ -251,10 +284,12 @@ def _plateau_end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
 
 
 def is_start_kept(start_trial: Trial, best_trial: Trial) -> bool:
-    """Returns whether the second rung begins at the start of the first, as it is not clearly worse.
+    """Returns whether the second rung begins at the same rate as the first rung did.
+
+    It does unless that rate was clearly worse on the first rung than the best rate.
 
     Args:
-        start_trial: The trial at the start of the first rung.
+        start_trial: The trial at the rate with which the first rung began.
         best_trial: The best trial of the first rung.
     """
     difference, allowed = gap_and_tolerance(start_trial, best_trial)
@@ -266,7 +301,8 @@ def second_rung_factor(plateau: Plateau) -> float:
 
         min(max(FINE_FACTOR, sqrt(high/low)), COARSE_FACTOR)
 
-    With it, three rates span the plateau of the first rung from `low` to `high`.
+    With the factor sqrt(high/low), three rates span the plateau of the first rung, from its lower
+    end `low` to its upper end `high`.
 
     Args:
         plateau: The plateau of the first rung.
@@ -283,16 +319,18 @@ def next_rate(
 ) -> float | None:
     """Returns the rate to try next on a rung, or None if the rung is done.
 
-    The first rung tries the start, one rate above and one below it, and then goes on beyond the
-    better end until the rates at both ends are worse. The second rung tries the start, the best
-    rate of the first rung, and one rate above and one below the better of these two.
+    The first rung tries the start rate, one rate above and one below it. It then goes on beyond the
+    end with the lower loss, until the rates at both ends are worse than the best. The second rung
+    tries the start rate, the best rate of the first rung, and one rate above and one below the
+    better of these two.
 
     Args:
-        trials: The trials on the rung so far, in their order.
+        trials: The trials on the rung so far, in the order in which they were made.
         start_rate: The rate to begin with.
-        factor: The factor between two rates.
+        factor: The factor between neighboring rates.
         most_trials: The most trials on the rung.
-        best_rate: The best rate of the first rung, for the second. Defaults to None.
+        best_rate: On the second rung, the best rate of the first rung. Defaults to None, for the
+            first rung.
     """
     if len(trials) >= most_trials:
         return None
@@ -315,7 +353,7 @@ def next_rate(
     if not current_plateau.open_edges:
         return None
     low, high = (pick(trials, key=lambda trial: trial.rate) for pick in (min, max))
-    if len(current_plateau.open_edges) == 2:  # beyond the better end
+    if len(current_plateau.open_edges) == 2:  # go on beyond the end with the lower loss
         return low.rate / factor if low.loss < high.loss else high.rate * factor
     return high.rate * factor if current_plateau.open_edges == ("upper",) else low.rate / factor
 
@@ -325,16 +363,18 @@ def decide_rate(
 ) -> tuple[float | None, str]:
     """Decides on the rate for the real run.
 
-    If the longer runs end at a higher loss than the shorter ones, by more than level losses differ,
-    they decide nothing: the best rate was not among theirs, or more steps do harm.
+    The runs of the second rung are longer. If the best of them still ends at a clearly higher loss
+    than the best run of the first rung, nothing is decided: either the longer runs did not try the
+    best rate, or more steps do harm.
 
     Args:
         first: The plateau of the first rung.
         second: The plateau of the second rung.
-        baseline_rate: The baseline's rate at this batch, if it was a candidate.
+        baseline_rate: The rate of the baseline, scaled to the batch of the search. None if this
+            optimizer has no baseline.
 
     Returns:
-        The rate and how it was chosen; None and why if nothing was decided.
+        The pair (rate, how it was chosen), or the pair (None, why nothing was decided).
     """
     if not is_level(second.best, first.best):
         return None, (
@@ -352,11 +392,13 @@ def decide_rate(
 
 
 def rate_interval(first: Plateau, second: Plateau) -> tuple[float, float]:
-    """Returns the lowest and the highest rate that may be the best, by the held-out examples.
+    """Returns the lowest and the highest rate that may be the best, judged by the held-out loss.
 
-    A parabola through a level rate and a worse one has its lowest point nearer to the level one. So
-    the interval ends halfway between the two in log rate. Where no worse rate was tried in the
-    longer runs, the interval goes to the next worse rate of the shorter runs.
+    The interval contains all rates that are level with the best on the second rung. At each end it
+    goes on at least halfway, in log rate, to the nearest worse rate of that rung, because the
+    lowest point of a parabola through a level rate and a worse one is nearer to the level one. If
+    the second rung tried no worse rate on one side, the interval ends there at the nearest worse
+    rate of the first rung.
 
     Args:
         first: The plateau of the first rung.
@@ -376,11 +418,13 @@ def rate_interval(first: Plateau, second: Plateau) -> tuple[float, float]:
 
 
 def _nearest_worse_rates(plateau, level_range):
-    """Returns the nearest worse rate below the level ones, and above; None for a side without one.
+    """Returns the nearest worse rate below a range of rates, and the nearest one above it.
+
+    A side on which no worse rate was tried has None instead.
 
     Args:
         plateau: The plateau whose `worse_rates` are searched.
-        level_range: The lowest and the highest level rate.
+        level_range: The lowest and the highest rate of the range.
     """
     low, high = level_range
     below = max((rate for rate in plateau.worse_rates if rate < low), default=None)
@@ -388,13 +432,14 @@ def _nearest_worse_rates(plateau, level_range):
 
 
 def choose_optimizer(best_trials: Mapping[str, Trial]) -> tuple[str, str]:
-    """Chooses the optimizer to take: the first whose best trial is level with the lowest loss.
+    """Chooses the first optimizer whose best trial is level with the lowest loss of all.
 
     Args:
-        best_trials: The best trial of each optimizer, by name, in the order of the optimizers.
+        best_trials: The best trial of each optimizer, by name, in the order in which the user
+            prefers the optimizers.
 
     Returns:
-        The name of the optimizer, and why.
+        The pair (name of the optimizer, why it was chosen).
     """
     lowest = min(best_trials, key=lambda name: best_trials[name].loss)
     chosen = next(name for name in best_trials if is_level(best_trials[name], best_trials[lowest]))

@@ -13,17 +13,18 @@ from tf_lamb.api import files, frontends
 from tf_lamb.find.data import Examples
 from tf_lamb.find.trials import Trials
 
-# Relative difference that another processor or other threads may make in a loss.
+# The largest relative difference of a loss that another processor or other threads may cause.
 LOSS_TOLERANCE = 1e-3
-# Settings of an optimizer that may differ when a search goes on. A search sets the first and the
-# last of them itself.
+# Settings of an optimizer that may differ when an interrupted search is continued. The search sets
+# the learning rate and the accumulation itself, and a name has no effect on the results.
 IGNORED_SETTINGS = ("learning_rate", "name", "gradient_accumulation_steps")
 
 
 def settings_by_name(optimizer: Any) -> dict[str, Any]:
-    """Returns the settings of an optimizer by "class.setting", without those in `IGNORED_SETTINGS`.
+    """Returns a dict of the settings that must be the same when a search is continued.
 
-    A search that goes on needs an optimizer of the same settings.
+    The keys have the form "class.setting", such as "AdamW.beta_1". Settings in `IGNORED_SETTINGS`
+    are left out.
     """
     class_name = type(optimizer).__name__
     config = optimizer.get_config()
@@ -37,19 +38,20 @@ def settings_by_name(optimizer: Any) -> dict[str, Any]:
 class SearchLog:
     """Holds the results of a search, and the weights that its runs begin with.
 
-    Without a folder they are kept in memory alone. `find_rate` and `find_batch` write files of
-    different names, so that both may share a folder.
+    With a folder, it saves them to files, from which a later process can continue the search.
+    `find_rate` and `find_batch` write files of different names, so that both may share a folder.
 
     Args:
-        directory: The folder, which is made if it is missing; None for none.
-        finder: "find_rate" or "find_batch".
+        directory: The folder, which is made if it is missing. None keeps the results in memory
+            only.
+        finder_name: "find_rate" or "find_batch".
         model: The model of the search.
-        data: The examples to train on and those held out.
+        data: The training examples and the held-out examples.
         settings: The arguments on which the results depend, by name.
 
     Raises:
-        ValueError: if the folder holds a search with other arguments, of another model or on other
-            data, or one that cannot be read.
+        ValueError: if `directory` is not a folder of this machine, or if it holds a search with
+            other arguments, of another model or on other data, or one that cannot be read.
     """
 
     def __init__(
@@ -57,11 +59,12 @@ class SearchLog:
         settings: dict[str, Any],
     ):  # fmt: skip
         self.folder = os.fspath(directory) if directory else ""
-        self._results: dict[str, Any] = {}  # key, as JSON -> result
+        self._results: dict[str, Any] = {}  # the result for each key, a string of JSON
         self._start_loss = math.nan  # the held-out loss before any step
-        # Whether the folder holds a search, and how many results of it were read.
+        # Whether the folder holds a search, and how many of its results were read.
         self._is_saved, self._resumed_count = False, 0
-        # When this process began or continued the search, and the seconds before that.
+        # When this process began or continued the search, and the seconds that earlier processes
+        # spent on it.
         self._start_time, self._seconds_before = clock(), 0.0
         if not self.folder:
             return
@@ -86,25 +89,30 @@ class SearchLog:
 
     @property
     def elapsed_seconds(self) -> float:
-        """The seconds of the search until now, those before an interruption included."""
+        """The seconds that the search has taken, including the time before an interruption."""
         return self._seconds_before + clock() - self._start_time
 
     def print_resumed(self, say: Callable[[str], None]) -> None:
-        """Prints how many results an interrupted search has left in the folder, if any."""
+        """Prints how many results of an interrupted search were read, if there are any.
+
+        Args:
+            say: A function that prints a line.
+        """
         if self._resumed_count:
             say(f"goes on after {self._resumed_count} results in {self._json_path}")
 
     def load_or_save_start_values(self, trials: Trials) -> None:
-        """Sets the weights that runs begin with to those of the saved search.
+        """Makes all runs of a search begin with the same weights, also after an interruption.
 
-        If none is saved, the weights that the model has are saved.
+        If the folder holds a search, the weights that its runs begin with are loaded. Else the
+        weights that the model has are saved.
 
         Args:
-            trials: The `Trials` of the model.
+            trials: The `Trials`, which train the model.
 
         Raises:
-            ValueError: if the loss before any step is 0, not finite, or not that of the saved
-                search, or if the file of weights cannot be read.
+            ValueError: if the held-out loss before any step is 0, not finite, or not that of the
+                saved search, or if the file of weights cannot be read.
         """
         if self._is_saved:
             try:
@@ -132,12 +140,12 @@ class SearchLog:
     ) -> Any:
         """Returns the saved result for a key, or computes and saves it.
 
-        A result has gone through JSON: its tuples are lists.
+        The result is always what JSON makes of it, so that tuples become lists.
 
         Args:
-            key: A list that JSON can hold.
-            compute: Computes the result if none is saved.
-            on_saved: Is called with the result if it was saved. Defaults to None.
+            key: A list that can be written as JSON.
+            compute: A function that computes the result if none is saved.
+            on_saved: A function that is called with the result if it was saved. Defaults to None.
         """
         json_key = json.dumps(key)
         if json_key in self._results:
@@ -150,7 +158,11 @@ class SearchLog:
         return self._results[json_key]
 
     def _read(self):
-        """Reads the saved search; raises if its settings differ, or if it cannot be read."""
+        """Reads the saved search.
+
+        Raises:
+            ValueError: if the saved search has other settings, or if its file cannot be read.
+        """
         try:
             with open(self._json_path) as file:
                 saved = json.load(file)
@@ -190,18 +202,20 @@ class SearchLog:
 
 
 def layer_checksums(model: Any) -> list[list[str]]:
-    """Returns the type of each layer, and a checksum of its settings.
+    """Returns a pair [type, checksum of the settings] for each layer of a model.
 
-    Names of layers do not count.
+    The checksum does not depend on the name of the layer.
     """
     layers = []
-    # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
+    # seam: private API of Keras 3.15.1 and tf_keras 2.20.1, because no public method lists the
+    # layers inside of layers.
     for layer in model._flatten_layers():
         config = {}
-        if len(list(layer._flatten_layers())) == 1:  # else the layers in it describe it
+        # A layer that contains other layers is described by these.
+        if len(list(layer._flatten_layers())) == 1:
             try:
                 config = {**layer.get_config(), "name": ""}
-            except Exception:  # the user's own layer may have no config
+            except Exception:  # a layer class of the user may have no `get_config` that works
                 config = {}
         config_json = json.dumps(config, default=_to_json, sort_keys=True)
         layers.append([type(layer).__name__, f"{zlib.crc32(config_json.encode()):08x}"])
@@ -209,12 +223,12 @@ def layer_checksums(model: Any) -> list[list[str]]:
 
 
 def _to_json(value):
-    """Converts a scalar of NumPy to a number, and an object to the name of its type, for JSON."""
+    """Returns a NumPy scalar as a number, and another object as the name of its type, for JSON."""
     return value.item() if getattr(value, "shape", None) == () else type(value).__name__
 
 
 def _difference_text(setting, saved_value, new_value):
-    """Describes how a search differs from the saved one, as the end of "FILE is of a search ...".
+    """Returns how this search differs from the saved one, as the end of "FILE is of a search ...".
 
     Args:
         setting: The setting that differs.

@@ -1,4 +1,4 @@
-"""Measures the seconds that `fit` takes for an epoch on a user's data, at several micro-batches."""
+"""Measures the seconds of an epoch of `fit` on a user's data, at several micro-batch sizes."""
 
 import dataclasses
 import math
@@ -10,25 +10,26 @@ from time import perf_counter as clock
 from tf_lamb.find.feeds import Feed
 from tf_lamb.find.trials import Trials
 
-# MIN_EPOCH_SECONDS: a timed epoch lasts at least this many seconds, but it is never more than a
-# whole epoch.
-# ROUNDS: the rounds of timing. In a round all micro-batches take turns, so that a slow moment of
-# the machine does not hit one of them alone.
+# MIN_EPOCH_SECONDS: a timed epoch has enough steps to last this many seconds, or all steps of an
+# epoch if these take less time.
+# ROUNDS: the number of rounds of timing. In each round all micro-batches are timed in turn, so that
+# a slow moment of the machine does not affect only one of them.
 MIN_EPOCH_SECONDS, ROUNDS = 0.15, 3
 # While an epoch is shorter than MIN_EPOCH_SECONDS, the next one has at most this many times as many
 # steps.
 MAX_STEPS_GROWTH = 8
-# The most epochs that are timed in one `fit`. MAX_LONG_EPOCHS: of those that last
-# MIN_EPOCH_SECONDS.
-# MAX_SHORT_EPOCHS: of those of the fewest steps.
+# The most epochs that are timed in one `fit`: MAX_LONG_EPOCHS if they last MIN_EPOCH_SECONDS, and
+# MAX_SHORT_EPOCHS if they have the fewest steps.
 MAX_LONG_EPOCHS, MAX_SHORT_EPOCHS = 2, 8
 SIZE_FACTOR = 4  # the factor from one micro-batch to the next
-# A larger micro-batch gains nothing if its seconds grow by this share of its growth in examples.
+# A larger micro-batch saves no time if the factor by which its seconds grow is at least this share
+# of the factor by which its examples grow.
 LINEAR_SHARE = 0.95
-# A size counts as compiled if its seconds of compilation, `SizeEstimate.compile_seconds`, are at
-# least this share of those of the first size.
+# The first epoch at a micro-batch is longer than the next one. This is taken to be compilation if
+# the difference is at least this share of the difference at the first micro-batch.
 MIN_COMPILE_SHARE = 0.3
-MIN_STEPS_SHARE = 0.1  # the steps are taken to need at least this share of the seconds of an epoch
+# The steps of an epoch are taken to need at least this share of its seconds.
+MIN_STEPS_SHARE = 0.1
 OUT_OF_MEMORY = re.compile(
     r"resource.?exhausted|out of memory|\bOOM\b|MemoryError|failed to allocate", re.IGNORECASE
 )
@@ -37,14 +38,14 @@ OnTiming = Callable[[int], None]
 
 @dataclasses.dataclass
 class SizeEstimate:
-    """Holds what is known of a micro-batch before it is timed in turn with the others.
+    """Holds a first estimate of the seconds of a step at a micro-batch size.
 
     Attributes:
-        steps: Steps of an epoch that lasts `MIN_EPOCH_SECONDS`, or of a whole one if that is
+        steps: Steps of an epoch that lasts `MIN_EPOCH_SECONDS`, or of a whole epoch if it is
             shorter.
-        step_seconds: The seconds of that epoch over its steps: those of a step, with its share of
-            the start of the epoch.
-        compile_seconds: Seconds by which the first epoch is longer than another one: compilation.
+        step_seconds: The seconds of that epoch, divided by its steps. They include a share of the
+            seconds in which the epoch starts.
+        compile_seconds: The seconds of compilation, by which the first epoch is longer than others.
         start_seconds: About the seconds of an epoch besides its steps. Defaults to None: unknown,
             because all epochs had the same number of steps.
     """
@@ -55,7 +56,7 @@ class SizeEstimate:
     start_seconds: float | None = None
 
     def net_step_seconds(self, start_seconds: float) -> float:
-        """Returns the seconds of a step.
+        """Returns the seconds of a step, without a share of the start of the epoch.
 
         Args:
             start_seconds: The seconds of an epoch besides its steps.
@@ -70,11 +71,12 @@ class EpochTiming:
     """Holds the seconds that `fit` takes for an epoch: `start_seconds` + steps x `step_seconds`.
 
     Attributes:
-        step_seconds: Seconds of a step, its input included, by micro-batch.
+        step_seconds: A dict from the size of a micro-batch to the seconds of a step, including the
+            time to make its input.
         start_seconds: Seconds of an epoch besides its steps.
         compile_seconds: Seconds of compiling the training step for one micro-batch.
-        step_seconds_without_input: Seconds of a step without the making of its input, by
-            micro-batch. Empty where no input is made.
+        step_seconds_without_input: A dict from the size of a micro-batch to the seconds of a step
+            that does not wait for its input. Empty if the input is rows of arrays.
     """
 
     step_seconds: dict[int, float]
@@ -86,8 +88,8 @@ class EpochTiming:
 def sizes_to_time(base: int, largest: int) -> list[int]:
     """Returns the micro-batches to time: base/4, base, 4 base, and so on up to `largest`.
 
-    Where the next would be too large, one of twice the last may follow: else a batch of that size,
-    which the device could hold, would be planned as two micro-batches.
+    If the next size is above `largest`, twice the last size follows, if this is not. Without it, a
+    batch of that size would be split into two micro-batches, even if the device could hold it.
 
     Args:
         base: Examples of the baseline's batch.
@@ -110,20 +112,21 @@ def sizes_that_fit(
     fewest_steps: int,
     on_timing: OnTiming = lambda timings: None,
 ) -> tuple[dict[int, SizeEstimate], str]:
-    """Finds the micro-batches that are worth timing.
+    """Finds the micro-batch sizes that are worth timing.
 
-    They end before a micro-batch that does not fit in memory, or at one in which an example takes
-    no less time than in a smaller one.
+    Sizes are tried in ascending order. The last one is the largest that fits in memory, or the
+    first in which an example takes no less time than in the size before it.
 
     Args:
-        trials: The trials of the model, whose epochs are timed.
-        feed: The input of `fit`.
-        sizes: Micro-batches to try, in their order.
-        fewest_steps: The fewest steps of an epoch, the `steps_per_execution` of the model.
-        on_timing: Is called with 1 after each size. Defaults to a function that does nothing.
+        trials: The `Trials`, with which epochs of `fit` are timed.
+        feed: Makes the input of `fit`.
+        sizes: Micro-batch sizes to try, in ascending order.
+        fewest_steps: The fewest steps of an epoch, which is the `steps_per_execution` of the model.
+        on_timing: A function that is called with 1 after each size, for a progress bar. Defaults to
+            a function that does nothing.
 
     Returns:
-        A `SizeEstimate` for each micro-batch, and a sentence on why there is no larger one.
+        A dict from each size to its `SizeEstimate`, and a text on why there is no larger size.
     """
     fitting: dict[int, SizeEstimate] = {}
     reason = ""
@@ -154,32 +157,36 @@ def sizes_that_fit(
 
 
 def _try_size(trials, feed, size, fewest_steps, smaller_sizes):
-    """Returns the `SizeEstimate` of a micro-batch, or None if there is no memory for it.
+    """Returns the `SizeEstimate` of a micro-batch, or None if it does not fit in memory.
 
     Args:
-        trials: The trials of the model, whose epochs are timed.
-        feed: The input of `fit`.
+        trials: The `Trials`, with which epochs of `fit` are timed.
+        feed: Makes the input of `fit`.
         size: Examples of the micro-batch.
         fewest_steps: The fewest steps of an epoch.
-        smaller_sizes: Smaller micro-batches that fit. If there are none, the error is raised.
+        smaller_sizes: Smaller micro-batches that fit. If there are none, a lack of memory raises
+            the framework's error.
     """
     try:
         return estimate_size(trials, feed, size, fewest_steps)
     except Exception as error:
         if not smaller_sizes or not OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}"):
             raise
-        trials.start_run()  # the error may have lost some variables
+        trials.start_run()  # restores variables that the error may have left without a value
         return None
 
 
 def estimate_size(trials: Trials, feed: Feed, size: int, fewest_steps: int = 1) -> SizeEstimate:
-    """Finds how many steps make an epoch that lasts at least `MIN_EPOCH_SECONDS`, or a whole one.
+    """Finds how many steps an epoch needs to last at least `MIN_EPOCH_SECONDS`.
+
+    It never takes more steps than a whole epoch has.
 
     Args:
-        trials: The trials of the model, whose epochs are timed.
-        feed: The input of `fit`.
+        trials: The `Trials`, with which epochs of `fit` are timed.
+        feed: Makes the input of `fit`.
         size: Examples of a micro-batch.
-        fewest_steps: The fewest steps; epochs have a multiple of these. Defaults to 1.
+        fewest_steps: The fewest steps of an epoch. Longer epochs have a multiple of it. Defaults to
+            1.
 
     Returns:
         A `SizeEstimate` with the steps and the seconds of a step.
@@ -205,22 +212,22 @@ def time_in_turn(
     trials: Trials, feed: Feed, sizes: dict[int, SizeEstimate], fewest_steps: int = 1,
     on_timing: OnTiming = lambda timings: None,
 ) -> EpochTiming:  # fmt: skip
-    """Times all micro-batches in turn, in `ROUNDS` rounds.
+    """Times all micro-batch sizes in turn, in `ROUNDS` rounds.
 
-    In a round, each micro-batch is timed in epochs that last long enough, in epochs of the fewest
-    steps, and, if a pipeline makes the input, in epochs on one repeated batch, whose steps do not
-    wait for input.
+    In each round, each size is timed in epochs of `MIN_EPOCH_SECONDS`, and in epochs of the fewest
+    steps. If a pipeline makes the input, the size is also timed in epochs on one repeated batch,
+    whose steps do not wait for input.
 
     Args:
-        trials: The trials of the model, whose epochs are timed.
-        feed: The input of `fit`.
-        sizes: Micro-batches, as `sizes_that_fit` found them.
+        trials: The `Trials`, with which epochs of `fit` are timed.
+        feed: Makes the input of `fit`.
+        sizes: A dict from each micro-batch size to its `SizeEstimate`.
         fewest_steps: The fewest steps of an epoch. Defaults to 1.
-        on_timing: Is called with 1 after each size in each round. Defaults to a function that does
-            nothing.
+        on_timing: A function that is called with 1 after each size in each round, for a progress
+            bar. Defaults to a function that does nothing.
 
     Returns:
-        The medians over the rounds.
+        An `EpochTiming` of the medians over the rounds.
     """
     long_epochs: dict[int, list[float]] = {size: [] for size in sizes}
     short_epochs: dict[int, list[float]] = {size: [] for size in sizes}
@@ -261,7 +268,8 @@ def time_in_turn(
         }
 
     all_compile_seconds = [item.compile_seconds for item in sizes.values()]
-    # JAX compiles a step for each size, and TensorFlow only for the first ones.
+    # JAX compiles a step for each size, but TensorFlow only for the first sizes. Sizes for which
+    # nothing was compiled are left out of the median.
     compile_seconds = statistics.median(
         [item for item in all_compile_seconds if item >= MIN_COMPILE_SHARE * all_compile_seconds[0]]
     )
@@ -294,15 +302,16 @@ def _start_seconds(long_epochs, short_epochs, long_steps, short_steps):
 def micro_batch_seconds_in_update(
     trials: Trials, feed: Feed, size: int, on_timing: OnTiming = lambda timings: None
 ) -> float:
-    """Returns the seconds of a micro-batch, as the mean over the k micro-batches of an update.
+    """Returns the mean seconds of a micro-batch, over the micro-batches of an update.
 
-    If a pipeline makes the input, one batch is repeated.
+    If a pipeline makes the input, one batch is repeated, so that no micro-batch waits for input.
 
     Args:
-        trials: The trials of the model, whose updates have k = `trials.calls` micro-batches.
-        feed: The input of `fit`.
+        trials: The `Trials`, with `trials.calls` micro-batches in an update.
+        feed: Makes the input of `fit`.
         size: Examples of a micro-batch.
-        on_timing: Is called with 1 after each round. Defaults to a function that does nothing.
+        on_timing: A function that is called with 1 after each round, for a progress bar. Defaults
+            to a function that does nothing.
     """
     estimate = estimate_size(trials, feed, size, trials.calls)
     timing = time_in_turn(trials, feed, {size: estimate}, trials.calls, on_timing)
@@ -314,18 +323,19 @@ def time_evaluation(
 ) -> tuple[float, float]:
     """Times the evaluation at the end of an epoch of `fit`, and its compilation.
 
-    The seconds are those by which an epoch of the fewest steps is longer with an evaluation. They
-    do not include what `fit` does once for all evaluations, but what it does at the start of each.
+    The seconds of an evaluation are the difference between an epoch of the fewest steps with an
+    evaluation and one without. They include what `fit` does at the start of each evaluation, but
+    not what it does only once for all evaluations.
 
     Args:
-        trials: The trials of the model, whose epochs are timed.
-        feed: The input of `fit`.
-        validation_feed: The input of its evaluation.
+        trials: The `Trials`, with which epochs of `fit` are timed.
+        feed: Makes the training data of `fit`.
+        validation_feed: Makes the validation data of `fit`.
         size: Examples of a batch.
         fewest_steps: The fewest steps of an epoch. Defaults to 1.
 
     Returns:
-        The seconds of an evaluation, and of the compilation.
+        The pair (seconds of an evaluation, seconds of its compilation).
     """
     trials.start_run()
     fit_steps = min(fewest_steps, feed.steps_per_epoch(size))
@@ -354,7 +364,14 @@ def time_evaluation(
 
 
 def time_evaluation_within_run(trials: Trials) -> tuple[float, float]:
-    """Returns the seconds of an evaluation within a run, and of the compilation of a step."""
+    """Times an evaluation in the middle of a short run, and the compilation of a training step.
+
+    Args:
+        trials: The `Trials`, which make the run.
+
+    Returns:
+        The pair (seconds of an evaluation, seconds to compile a training step).
+    """
 
     def seconds_of(call):
         start = clock()

@@ -1,4 +1,4 @@
-"""Makes short runs of a user's model, and restores the model afterwards bit for bit."""
+"""Makes short training runs of a user's model, and then restores the model bit for bit."""
 
 import contextlib
 import itertools
@@ -19,13 +19,14 @@ from tf_lamb.find.data import BLOCK_MULTIPLE, Examples
 
 # Micro-batches from which running averages of batch normalization are estimated.
 BATCH_NORM_BATCHES = 16
-# Attributes that `fit` sets in a model, and that are as before after a search.
-# seam: Keras 3.15.1, the last two. On JAX they hold the values of all variables during a step. If a
-# step is interrupted and they are left, Keras assigns these values to the variables later.
+# Attributes that `fit` sets in a model. A search restores them at its end.
+# seam: the last two are private API of Keras 3.15.1. On JAX they hold the values of all variables
+# during a step. If they stayed after an interrupted step, Keras would later assign their values to
+# the variables.
 FIT_ATTRIBUTES = ("history", "stop_training", "_jax_state", "_jax_state_synced")
-# So large that rounding drops the statistics of a batch that are added to it.
+# A value so large that adding the statistics of a batch to it changes nothing, by rounding.
 HUGE_AVERAGE = 2.0**100
-STEP_METHODS = ("train_step", "test_step")  # methods of a model
+STEP_METHODS = ("train_step", "test_step")  # the methods of a model that a search wraps
 # The end of an error for a loss that training does not change.
 NO_TEST_STEP_HINT = (
     "as where a model has a train_step of its own and no test_step, which evaluate needs for its "
@@ -34,20 +35,19 @@ NO_TEST_STEP_HINT = (
 
 
 class Trials:
-    """Trains a model again and again from the weights that it has now.
+    """Makes many training runs of a model, each from the weights that the model has at first.
 
-    It is a context manager. On leaving it, also by an error, the model's weights, running averages,
-    seeds and metrics are as they were. The model then has the optimizer of `compile` again, which
-    no run has used.
+    It is a context manager. On exit, even after an error, it restores the model's weights, running
+    averages, seeds and metrics. It also puts back the optimizer of `compile`, which no run uses.
 
     Args:
         model: A compiled model.
-        data: The examples to train on and those held out.
+        data: The training examples and the held-out examples.
         batch_size: Examples of an update.
-        micro_batch_size: Examples of a micro-batch. Defaults to None: the batch.
+        micro_batch_size: Examples of a micro-batch. Defaults to None: the batch is not divided.
         seed: Seed of the order of the data. Defaults to 0.
-        batch_norm_batches: Micro-batches, rounded up to whole updates, from which the running
-            averages of batch normalization are estimated. Defaults to 16.
+        batch_norm_batches: The number of micro-batches from which the running averages of batch
+            normalization are estimated. It is rounded up to whole updates. Defaults to 16.
 
     Attributes:
         calls: Calls of `train_on_batch` in an update, one for each micro-batch.
@@ -97,8 +97,9 @@ class Trials:
             for variable, value in zip(snapshot.variables, snapshot.values, strict=True)
         ]
         self._user_values = self._start_values = Snapshot(snapshot.variables, values)
-        self._is_trained = False  # whether a step has gone through the optimizer that is tried
-        # Name -> [optimizer, compiled training step, snapshot of its variables before any step].
+        self._is_trained = False  # whether a step has used the optimizer that is being tried
+        # For each name: [optimizer, compiled training step, values of the optimizer's variables
+        # before any step].
         self._optimizers: dict[str, list] = {}
         self._initial_slots = Snapshot([])
         self._averages = RunningAverages(model)
@@ -120,18 +121,19 @@ class Trials:
         """Trains with another optimizer from now on.
 
         Args:
-            name: The name of the optimizer in this search. A name that was chosen before gets its
-                optimizer back.
-            make_optimizer: Makes the optimizer, whose learning rate is a number.
+            name: A name for the optimizer. If it was used before, the optimizer that was made then
+                is used again.
+            make_optimizer: A function that makes the optimizer, with a number as its learning rate.
         """
         if name not in self._optimizers:
             optimizer = make_optimizer()
             config = optimizer.get_config()
-            if config.get("on_nonfinite") == "raise":  # an error would end the whole search
+            if config.get("on_nonfinite") == "raise":  # its error would end the whole search
                 policy = "skip" if config.get("on_spike") else "propagate"
                 optimizer = type(optimizer).from_config({**config, "on_nonfinite": policy})
             optimizer = with_loss_scale_of(self._compiled_state[0], optimizer)
-            self._start_values.put_back()  # a slot may begin as a copy of the weights
+            # An optimizer's slot variable may be initialized with a copy of the weights.
+            self._start_values.put_back()
             optimizer.build(self.model.trainable_variables)
             self._optimizers[name] = [optimizer, None, Snapshot(variables_of(optimizer))]
         for entry in self._optimizers.values():
@@ -147,9 +149,9 @@ class Trials:
         np.savez(file, *self._start_values.values)
 
     def load_start_values(self, path: str) -> None:
-        """Sets the weights that runs begin with to those of a file.
+        """Makes later runs begin with the weights in a file.
 
-        Leaving the context still restores the model's own.
+        On exit, the context still restores the weights that the model had at first.
 
         Args:
             path: A file that `save_start_values` wrote.
@@ -168,7 +170,7 @@ class Trials:
                 f"{path} holds the weights of another model: pass the model of that search, or "
                 "another directory."
             )
-        # NumPy's files do not know bfloat16: they have it as raw bytes.
+        # A NumPy file has no type bfloat16, and stores these values as raw bytes.
         pairs = zip(start_arrays, self._user_values.values, strict=True)
         values = [
             saved.view(own_value.dtype) if saved.dtype.kind == "V" else saved
@@ -178,20 +180,23 @@ class Trials:
         self._start_values.put_back()
 
     def start_run(self, order: int = 0) -> None:
-        """Begins a run: resets the weights to those that runs begin with, and the optimizer.
+        """Begins a run: resets the weights and the optimizer, and reads the data from the start.
 
         Args:
-            order: Is added to the seed of the order of the data. Defaults to 0.
+            order: A number that is added to the seed of the order of the data. Defaults to 0.
         """
         self._start_values.put_back()
         self._initial_slots.put_back()
         self._batches = self.data.batches(self.batch_size, self.seed + order)
 
     def step(self, rate: float) -> float:
-        """Makes an update at a learning rate.
+        """Makes one update of the weights.
+
+        Args:
+            rate: The learning rate of the update.
 
         Returns:
-            The training loss of its last micro-batch.
+            The training loss of the last micro-batch of the update.
 
         Raises:
             ValueError: if the model's `train_step` trains by another optimizer than that of
@@ -210,7 +215,10 @@ class Trials:
         return loss
 
     def _check_trained(self):
-        """Raises if the weights have moved, but not by the optimizer that is tried."""
+        """Raises ValueError if the weights have changed, but the run's optimizer made no step.
+
+        In that case the model's `train_step` uses another optimizer, whose rate is not searched.
+        """
         if as_int(unwrapped(self.model.optimizer).iterations):
             self._is_trained = True
             return
@@ -227,7 +235,10 @@ class Trials:
             )
 
     def evaluate(self) -> tuple[float, ...]:
-        """Returns the loss on each block of the held-out examples; () if one is not finite."""
+        """Returns the loss on each block of the held-out examples; () if a loss is not finite.
+
+        If the model has batch normalization, its running averages are estimated first.
+        """
         if self._averages and self._initial_slots.variables:
             self._estimate_averages()
         losses = [
@@ -239,7 +250,7 @@ class Trials:
         """Returns the mean held-out loss before any step.
 
         Raises:
-            ValueError: if it is not finite, or 0.
+            ValueError: if a loss is not finite, or if all losses are 0.
         """
         if not (losses := self.evaluate()):
             way_out = self.data.not_finite_message() or "look at the data and the weights first"
@@ -249,16 +260,16 @@ class Trials:
         return math.fsum(losses) / len(losses)
 
     def evaluate_within_run(self) -> tuple[float, ...]:
-        """Returns the losses of `evaluate` during a run, with no effect on the rest of the run."""
+        """Returns the losses of `evaluate` in the middle of a run, without an effect on the run."""
         with self._side_run(1):
             return self.evaluate()
 
     @contextlib.contextmanager
     def _side_run(self, order):
-        """Reads batches in another order within the context, and restores all variables afterwards.
+        """Reads batches in another order within the context, and restores all variables at its end.
 
         Args:
-            order: Is added to the seed of the order of the data.
+            order: A number that is added to the seed of the order of the data.
         """
         snapshots = [
             Snapshot(snapshot.variables) for snapshot in (self._initial_slots, self._user_values)
@@ -274,30 +285,36 @@ class Trials:
 
     @property
     def averaging_updates(self) -> int:
-        """The updates with which `evaluate` estimates the averages of batch normalization."""
+        """The number of updates from which `evaluate` estimates running averages.
+
+        They are the averages of batch normalization. For a model without it the number is 0.
+        """
         return math.ceil(self.batch_norm_batches / self.calls) if self._averages else 0
 
     def time_epochs(self, data: Mapping[str, Any], count: int) -> list[float]:
-        """Trains epochs at a learning rate of 0, and times them.
+        """Trains for several epochs at a learning rate of 0, and times each epoch.
 
-        The progress bar of `fit`, which waits for each step, is drawn to the null device.
+        The progress bar of `fit` is on where it would be by default, because it makes `fit` wait
+        for each step. What it prints is discarded.
 
         Args:
             data: The arguments of `fit` that describe the data, by name.
             count: The number of epochs after the first.
 
         Returns:
-            The seconds of the first epoch, from the call of `fit` on, and of each later one.
+            The seconds of the first epoch, which start at the call of `fit`, and the seconds of
+            each later epoch.
         """
         self.model.optimizer.learning_rate = 0.0
         host, times = frontends.of(self.model).host, [clock()]
 
         def note_end(epoch, logs):
-            _loss_of_logs("fit", logs)  # waits for the device
+            _loss_of_logs("fit", logs)  # reading the loss waits until the device has computed it
             times.append(clock())
 
-        # seam: Keras 3.15.1 on JAX. Where `use_ema` has replaced the weights by their averages at
-        # the end of a `fit`, both are one buffer, which the next `fit` cannot donate twice.
+        # seam: internals of Keras 3.15.1 on JAX. At the end of a `fit` with `use_ema`, the weights
+        # are replaced by their averages, and both share a buffer. The next `fit` would fail,
+        # because it donates the buffers of both. Assigning the weights gives them new buffers.
         Snapshot(self.model.trainable_variables).put_back()
         options = {
             "callbacks": [host.callbacks.LambdaCallback(on_epoch_end=note_end)],
@@ -308,12 +325,18 @@ class Trials:
             contextlib.redirect_stdout(nowhere),
             warnings.catch_warnings(),
         ):
-            warnings.simplefilter("ignore")  # data here may end before the epoch does
+            # Keras warns if the data end before the epoch does, which may happen here.
+            warnings.simplefilter("ignore")
             self.model.fit(**data, epochs=1 + count, **options)
         return [end - begin for begin, end in itertools.pairwise(times)]
 
     def _evaluate_first(self):
-        """Evaluates a block, so that weights and metrics are built; raises if there is no loss."""
+        """Evaluates the model on one block of held-out examples, to build its weights and metrics.
+
+        Raises:
+            ValueError: if the model takes batches of another size only, or if the evaluation gives
+                no loss.
+        """
         self._check_call_size()
         try:
             self._loss_on_batch(self.model.test_on_batch, self.data.blocks[0])
@@ -323,7 +346,7 @@ class Trials:
             raise ValueError(f"The model cannot be evaluated ({error}), {way_out}") from error
 
     def _check_call_size(self):
-        """Raises if the model takes batches of another size only, as a stateful RNN does."""
+        """Raises ValueError if the model takes only batches of another size, as a stateful RNN."""
         shapes = (tensor.shape for tensor in getattr(self.model, "inputs", None) or ())
         fixed = next((shape[0] for shape in shapes if len(shape) and shape[0]), None)
         call_size, block_size = self.batch_size // self.calls, size_of(self.data.blocks[0])
@@ -336,7 +359,8 @@ class Trials:
             )
         if fixed and block_size != fixed:
             count = len(self.data.blocks)
-            # `Examples` makes blocks of such sizes only.
+            # `Examples` makes blocks of these sizes: below BLOCK_MULTIPLE**2, or a multiple of
+            # BLOCK_MULTIPLE.
             can_hold_out = fixed < BLOCK_MULTIPLE**2 or fixed % BLOCK_MULTIPLE == 0
             way_out = f"pass validation_data= of {count * fixed:,} examples"
             rebuild = "make the model without a batch in that shape"
@@ -346,11 +370,11 @@ class Trials:
             )
 
     def _way_out_text(self, default: str = NO_TEST_STEP_HINT) -> str:
-        """Returns the end of the error for an evaluation without a loss: what to do.
+        """Returns the end of an error message about a missing loss: its cause, and what to do.
 
         Args:
-            default: The text if neither a test_step nor targets are missing. Defaults to
-                `NO_TEST_STEP_HINT`.
+            default: The text to return if the model lacks no `test_step` and the data lack no
+                targets. Defaults to `NO_TEST_STEP_HINT`.
         """
         host = frontends.of(self.model).host.__name__
         modules = [
@@ -363,7 +387,10 @@ class Trials:
         return default
 
     def _estimate_averages(self):
-        """Estimates the running averages for the present weights, which do not change."""
+        """Estimates the running averages of batch normalization for the present weights.
+
+        The weights do not change.
+        """
         self._initial_slots.put_back()
         if not self._averages.is_measured:
             with self._side_run(0):
@@ -372,14 +399,16 @@ class Trials:
 
         def update():
             self.step(0.0)
-            trained.put_back()  # a schedule-free optimizer moves weights at a rate of 0, too
+            # A schedule-free optimizer changes the weights even at a learning rate of 0.
+            trained.put_back()
 
         self._averages.estimate(update, self.averaging_updates)
 
     def _variables(self):
-        """Returns all state that training may change, each variable once; [] before the build.
+        """Returns all variables that training may change, each once; [] if the model is not built.
 
-        These are the variables of the model and of its metrics, and those that Keras does not list.
+        These are the variables of the model and of its metrics, and further ones that the model
+        uses and that Keras does not list.
         """
         if not self.model.built:
             return []
@@ -390,8 +419,13 @@ class Trials:
         return list({identity_of(variable): variable for variable in variables}.values())
 
     def _loss_on_batch(self, method, batch):
-        """Returns the loss of one `train_on_batch` or `test_on_batch`."""
-        self.model.reset_metrics()  # else the loss in Keras 3.12 is the mean of all calls
+        """Returns the loss of one batch.
+
+        Args:
+            method: The model's `train_on_batch` or `test_on_batch`.
+            batch: The batch, a tuple of x, y and sample weights, or of the first one or two.
+        """
+        self.model.reset_metrics()  # without it, Keras 3.12 returns the mean loss of all calls
         try:
             logs = frontends.of(self.model).call_on_batch(method, batch)
             return _loss_of_logs(method.__name__, logs)
@@ -407,18 +441,19 @@ class Trials:
 
 
 def _with_fit_data(step: Callable, examples: Examples) -> Callable:
-    """Wraps a model's `train_step` or `test_step`, so that it gets the data as `fit` gives them.
+    """Wraps a model's `train_step` or `test_step`, so that it gets a batch in the form `fit` uses.
 
-    These are x, (x, y) or (x, y, sample_weight).
+    A search passes batches in tuples. `fit` passes x alone, (x, y) or (x, y, sample_weight).
 
     Args:
         step: The method of the model.
-        examples: The reader of the data. Its `is_py_dataset` says whether they are a `PyDataset`.
+        examples: The data of the search. Its `is_py_dataset` says whether the user passed a
+            `PyDataset`.
     """
 
     def adapted_step(*arguments):
         *state, data = arguments
-        if isinstance(data, (list, tuple)):  # on torch `fit` makes lists of tuples
+        if isinstance(data, (list, tuple)):  # on torch `fit` passes a list in place of a tuple
             data = batch_tuple(data)
             in_tuple = examples.is_py_dataset and not isinstance(data[0], dict)
             if len(data) == 1 and not (in_tuple or isinstance(data[0], (list, tuple))):
@@ -429,7 +464,7 @@ def _with_fit_data(step: Callable, examples: Examples) -> Callable:
 
 
 def _loss_of_logs(name, logs):
-    """Returns the loss in the logs of a method; raises if there is none."""
+    """Returns the loss in the logs of a model's method; raises ValueError if there is none."""
     if "loss" not in logs:
         raise ValueError(
             f"{name} of the model gives {', '.join(logs) or 'nothing'}, and no 'loss' to search "
@@ -439,8 +474,9 @@ def _loss_of_logs(name, logs):
 
 
 def batch_norm_layers(model: Any) -> list:
-    """Returns the layers of batch normalization whose running averages training moves."""
-    # seam: Keras 3.15.1, tf_keras 2.20.1. No public walk reaches layers inside of layers.
+    """Returns the layers of batch normalization whose running averages training changes."""
+    # seam: private API of Keras 3.15.1 and tf_keras 2.20.1, because no public method lists the
+    # layers inside of layers.
     layers = model._flatten_layers()
     return [layer for layer in layers if hasattr(layer, "moving_variance") and layer.trainable]
 
@@ -448,14 +484,14 @@ def batch_norm_layers(model: Any) -> list:
 class RunningAverages:
     """Estimates the running averages of batch normalization for the present weights.
 
-    In a short run they would lag behind the weights.
+    Without this estimate, the averages would lag behind the weights at the end of a short run.
 
         a <- s a + (1 - s) x
 
-    This is an update of a running average a by the statistic x of its batch, in which the share s
-    of a is kept. A layer may be called several times in an update, or in groups, so s is measured
-    and not taken from the layer's momentum: from a = 2^100, in which x vanishes by rounding, one
-    update gives 2^100 s. From a = 0, n updates give (1 - s^n) times the mean of x.
+    An update of the model changes a running average a in this way. x is the statistic of the batch,
+    and s is the share of a that stays. The momentum of the layer need not be s, because an update
+    may call a layer several times. So s is measured: from a = 2^100, one update gives 2^100 s,
+    because x is lost by rounding. From a = 0, n updates give (1 - s^n) times a weighted mean of x.
 
     Args:
         model: The model, whose layers of batch normalization are used.
@@ -465,16 +501,18 @@ class RunningAverages:
         layers = batch_norm_layers(model)
         self._means = [layer.moving_mean for layer in layers]
         self._variances = [layer.moving_variance for layer in layers]
-        self._retained_shares: list[float] = []  # the share s that an update keeps, of each layer
+        self._retained_shares: list[float] = []  # the share s of each layer
 
     def __bool__(self) -> bool:
         return bool(self._means)
 
     def measure(self, update: Callable[[], Any]) -> None:
-        """Measures s, the share of an average that an update keeps. It overwrites the averages.
+        """Measures s, the share of a running average that an update of the model keeps.
+
+        It overwrites the running averages.
 
         Args:
-            update: Makes an update of the model.
+            update: A function that makes an update of the model.
         """
         _fill(self._variances, HUGE_AVERAGE)
         update()
@@ -491,7 +529,7 @@ class RunningAverages:
         """Sets the running averages to the means of the batch statistics of several updates.
 
         Args:
-            update: Makes an update of the model.
+            update: A function that makes an update of the model.
             count: The number of updates.
         """
         before = Snapshot([*self._means, *self._variances])
@@ -501,7 +539,8 @@ class RunningAverages:
         for variable, old_value, retained in zip(
             before.variables, before.values, 2 * self._retained_shares, strict=True
         ):
-            # The averages of a layer that is called with training=False do not move.
+            # The averages of a layer that is called with training=False do not change, which
+            # `measure` finds as a share of 1. They get back the values that they had.
             variable.assign(
                 old_value if retained == 1.0 else numpy_of(variable) / (1 - retained**count)
             )

@@ -1,4 +1,8 @@
-"""Trains on adversarial examples for older weights (ConAdv), in Keras 3 and in Model Garden."""
+"""Trains image models on adversarial examples, in Keras 3 and in TensorFlow's Model Garden.
+
+The method is concurrent adversarial learning (ConAdv). It computes adversarial examples with
+weights that are some steps old.
+"""
 
 from typing import TYPE_CHECKING
 

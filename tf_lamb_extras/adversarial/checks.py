@@ -40,17 +40,17 @@ def input_range(value) -> tuple[float, float]:
 
 
 def distance(name: str, value, default: float, width: float) -> float:
-    """Returns `epsilon` or `step_size`, in the units of the images, or its default if it is None.
+    """Checks the argument `epsilon` or `step_size`, and returns it in the units of the images.
 
     Args:
-        name: The name of the argument, for the error.
-        value: The distance, a number in (0, width], or None.
-        default: The distance that None stands for.
+        name: The name of the argument, for the error message.
+        value: The distance between pixels, a number in (0, width], or None.
+        default: The distance to return if `value` is None.
         width: The width of the input range, in the units of the images.
 
     Raises:
         TypeError: If the value is not a number.
-        ValueError: If the value is out of the range.
+        ValueError: If the value is not in (0, width].
     """
     if value is None:
         return default
@@ -102,14 +102,16 @@ def check_image(name: str, x) -> None:
 
 
 def check_unfrozen(copied, trainable) -> None:
-    """Checks that the model still trains the variables of which it keeps copies.
+    """Checks that the trainable variables of a model are the same as when it was constructed.
+
+    The model keeps copies of these variables as they were in earlier steps.
 
     Args:
-        copied: The `id`s of the variables of which it keeps copies, in the order of the copies.
-        trainable: The variables that the model trains.
+        copied: The `id`s of the variables of which the model keeps copies.
+        trainable: The variables that the model trains now, in the same order.
 
     Raises:
-        ValueError: If the two differ, because layers were frozen or unfrozen after construction.
+        ValueError: If they differ, because layers were frozen or unfrozen after construction.
     """
     if copied != tuple(map(id, trainable)):
         paths = [v.path for v in trainable if id(v) not in copied]
@@ -123,16 +125,16 @@ def check_unfrozen(copied, trainable) -> None:
 def check_pixels(lowest: float, highest: float, bounds) -> None:
     """Checks that the pixels of some images lie in the input range, and are not all nearly equal.
 
-    The attack moves every pixel that lies outside to the nearest bound. The check warns if a pixel
-    is outside by more than 1 % of the range's width, or if the pixels span less than 2 % of it.
+    The attack moves every pixel outside of the range to the nearest bound. The check warns if a
+    pixel is outside by more than 1 % of the range's width, or if all pixels lie within 2 % of it.
 
     Args:
-        lowest: The lowest pixel of the images.
-        highest: The highest pixel of the images.
+        lowest: The lowest value of a pixel in the images.
+        highest: The highest value of a pixel in the images.
         bounds: The input range, (lowest, highest), in the same units.
 
     Raises:
-        ValueError: If a pixel is outside by half of the range's width or more, or not a number.
+        ValueError: If a pixel is outside by half of the range's width or more, or is NaN.
     """
     low, high = bounds
     excess = max(low - lowest, highest - high) / (high - low)
@@ -152,7 +154,7 @@ def check_pixels(lowest: float, highest: float, bounds) -> None:
 
 
 def check_labels(y) -> None:
-    """Raises ValueError if there are no labels, without which there is no loss to increase."""
+    """Raises ValueError if there are no labels, because the attack needs a loss to increase."""
     if y is None:
         raise ValueError(
             "ConcurrentAdversarial needs labels, whose loss the attack raises: fit(x, y)."
@@ -160,7 +162,12 @@ def check_labels(y) -> None:
 
 
 def check_normalization(layers) -> None:
-    """Raises ValueError if a layer would mix the statistics of clean and adversarial images."""
+    """Raises ValueError if a layer would mix the statistics of clean and adversarial images.
+
+    Args:
+        layers: The layers of batch normalization. Only exact instances of Keras's class, or of
+            `SplitBatchNormalization`, are accepted.
+    """
     for layer in layers:
         if type(layer) not in (keras.layers.BatchNormalization, SplitBatchNormalization):
             raise ValueError(

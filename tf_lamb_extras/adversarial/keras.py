@@ -1,4 +1,4 @@
-"""Defines the batch normalization with two sets of statistics for Keras 3."""
+"""Defines a batch normalization for Keras 3 with statistics for clean and adversarial images."""
 
 import keras
 from keras import ops
@@ -10,7 +10,12 @@ from tf_lamb_extras.adversarial import normalization
 @keras.saving.register_keras_serializable(package="tf_lamb")
 class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalization):
     def _add_weight_like(self, main, name):
-        """Adds a weight with the value and the settings of another weight, `main`."""
+        """Adds a weight with the value and the settings of an existing one.
+
+        Args:
+            main: The existing weight.
+            name: The name of the new weight.
+        """
         return self.add_weight(
             shape=main.shape,
             name=name,
@@ -23,8 +28,9 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
         )
 
     def _add_late(self):
-        """Adds the auxiliary weights to a layer that is built already."""
-        # seam: Keras 3.15.1. A built layer is locked. `Dense.enable_lora` unlocks it the same way.
+        """Adds the weights for adversarial images to a layer that is built already."""
+        # seam: private API of Keras 3.15.1. Keras locks a built layer against new weights.
+        # `Dense.enable_lora` of Keras unlocks it in the same way.
         self._tracker.unlock()
         with self._open_name_scope():
             self._add_auxiliary()

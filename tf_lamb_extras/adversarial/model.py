@@ -1,4 +1,7 @@
-"""Trains a Keras 3 image model on concurrent adversarial examples, on TensorFlow or JAX."""
+"""Trains a Keras 3 image model on adversarial examples from weights of earlier steps (ConAdv).
+
+It runs on Keras's TensorFlow and JAX backends.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,29 +17,29 @@ from tf_lamb_extras.adversarial.step import AdversarialStep
 
 @keras.saving.register_keras_serializable(package="tf_lamb")
 class ConcurrentAdversarial(AdversarialStep):
-    """Trains an image model on each batch and on adversarial examples of it (ConAdv).
+    """Trains an image model on each batch and on adversarial examples of the batch (ConAdv).
 
         delta_t = argmax over |d| <= epsilon of L(theta_{t-tau}; x_t + d, y_t)
         loss_t  = (1 - alpha) L(theta_t; x_t, y_t) + alpha L(theta_t; x_t + delta_t, y_t)
 
     theta_t are the parameters at step t, x_t and y_t the images and labels of its batch, and L is
     the loss. The argmax is approximated by steps along the sign of the gradient, with the model in
-    training mode. The attack reads parameters that are tau steps old. Therefore it does not wait
-    for the previous update. The parameters of the last tau steps are weights of this model, and are
-    saved with it. `compile`, `fit`, `evaluate` and `predict` work as for any model; metrics use the
-    clean images.
+    training mode. This search for delta_t, the attack, reads parameters that are tau steps old, so
+    that it does not wait for the previous update. The parameters of the last tau steps are weights
+    of this model, and are saved with it. `compile`, `fit`, `evaluate` and `predict` work as for any
+    model. Metrics are computed on the clean images only.
 
     Each `BatchNormalization` of the model becomes a `SplitBatchNormalization`, in place. Clean
     images and evaluation use its main set, adversarial images its auxiliary set.
 
     Args:
         model: A built image model, (batch, height, width, channels) or channels first.
-        epsilon: The largest change of a pixel, in the model's own input units. Defaults to None:
+        epsilon: The largest change of a pixel, in the units of the model's input. Defaults to None:
             9/255 of the input range (the authors' code).
         input_range: The lowest and the highest value of a pixel in the model's input, such as
             (0, 255) or (-1, 1).
-        step_size: Size of one step of the attack, in the same units. Defaults to None: epsilon (the
-            authors' code).
+        step_size: Size of one step of the attack, in the units of the model's input. Defaults to
+            None: epsilon (the authors' code).
         steps: Steps per attack. Defaults to 1 (the authors' code).
         tau: Age of the parameters that the attack reads, in batches. The model keeps tau copies of
             its parameters. With 0 the attack reads the current parameters, and has to wait for
@@ -49,11 +52,11 @@ class ConcurrentAdversarial(AdversarialStep):
         name: Name of the model. Defaults to "concurrent_adversarial".
 
     Raises:
-        ValueError, TypeError: at construction, for an argument out of its range, a model without
-            an image input or weights, or with a batch normalization that cannot be split; from
-            `fit`, for images far outside the input range, if it can read some before training, and
-            if layers were frozen or unfrozen after construction; when a step is traced, for data
-            without labels.
+        ValueError, TypeError: At construction: for an argument out of its range, or for a model
+            without an image input, without weights, or with a batch normalization that cannot be
+            split. In `fit`: for images far outside the input range, unless the data can be read
+            only once, and if layers were frozen or unfrozen after construction. When a step is
+            traced: for data without labels.
 
     Example:
 
@@ -103,7 +106,7 @@ class ConcurrentAdversarial(AdversarialStep):
         self._arguments = arguments
         self.model = split(model)
         self._line = [self._copies(age) for age in range(tau, 0, -1)]
-        # The ids, because Keras would count variables in an attribute as weights a second time.
+        # These are ids, because Keras would count the variables themselves as further weights.
         self._copied = tuple(map(id, self.model.trainable_variables))
         self._steps_done = self.add_weight(
             shape=(), dtype="int32", initializer="zeros", trainable=False, name="steps_done"
@@ -117,9 +120,9 @@ class ConcurrentAdversarial(AdversarialStep):
         self.built = True
 
     def _copies(self, age):
-        """Adds a weight for each parameter, to hold its value of `age` steps ago.
+        """Adds and returns a weight for each parameter, to hold its value of `age` steps ago.
 
-        Before the first step, all of them hold the current values.
+        Before the first step, these weights hold the current values of the parameters.
         """
         return [
             self.add_weight(
@@ -131,11 +134,16 @@ class ConcurrentAdversarial(AdversarialStep):
         ]  # fmt: skip
 
     def load_own_variables(self, store):
-        """Loads the model's own variables, as in Keras.
+        """Loads the variables of this model, apart from those of its layers, as in Keras.
 
-        A file of an earlier version has no random state. The model then keeps its present one.
+        A file that an earlier version of this class saved has no state of the random generator. The
+        state then stays as it is.
+
+        Args:
+            store: The variables in the file, by name.
         """
-        variables = self._trainable_variables + self._non_trainable_variables  # seam: Keras 3.15.1
+        # seam: private API of Keras 3.15.1.
+        variables = self._trainable_variables + self._non_trainable_variables
         if len(store.keys()) == len(variables) - 1:
             store = {**store, str(len(variables) - 1): variables[-1]}
         super().load_own_variables(store)
@@ -167,8 +175,20 @@ class ConcurrentAdversarial(AdversarialStep):
 
 
 def split(model):
-    """Splits a model's batch normalizations for clean and adversarial images; returns the model."""
-    layers = model._flatten_layers()  # seam: Keras 3.15.1, as in `api/batch_norm.py`
+    """Gives the batch normalizations of a model separate statistics for adversarial images.
+
+    The layers are changed in place.
+
+    Args:
+        model: A built Keras 3 model.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: If a layer of batch normalization cannot be split.
+    """
+    layers = model._flatten_layers()  # seam: private API of Keras 3.15.1
     norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
     checks.check_normalization(norms)
     return normalization.split(model, SplitBatchNormalization) if norms else model

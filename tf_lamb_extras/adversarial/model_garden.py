@@ -1,7 +1,8 @@
 """Trains Model Garden's image classification on clean and adversarial images (ConAdv).
 
-Importing this module registers the task and the experiment `lars/resnet_imagenet_conadv`. A command
-imports it with `--gin_params='import tf_lamb_extras.adversarial.model_garden'`.
+Importing this module registers the task and the experiment `lars/resnet_imagenet_conadv` in Model
+Garden. To import it in a training command, pass
+`--gin_params='import tf_lamb_extras.adversarial.model_garden'`.
 """
 
 import dataclasses
@@ -35,10 +36,11 @@ class AdversarialConfig(hyperparams.Config):
         epsilon: The largest change of a pixel, in pixel units from 0 to 255. Defaults to 9.
         step_size: The size of one step of the attack, in pixel units. Defaults to None: epsilon.
         steps: Steps per attack. Defaults to 1.
-        tau: The age of the attack's parameters, in updates. Defaults to 1.
+        tau: The age of the parameters with which the attack computes gradients, in updates.
+            Defaults to 1.
         alpha: The weight of the adversarial loss, in [0, 1]. Defaults to 0.5.
-        clean_start: The fraction of images for which the attack starts at the image. Defaults to
-            0.2.
+        clean_start: The fraction of images for which the attack starts at the image itself, and not
+            at a random point near it. Defaults to 0.2.
     """
 
     epsilon: float = 9.0
@@ -60,7 +62,11 @@ class ConcurrentAdversarialConfig(tasks.ImageClassificationConfig):
     adversarial: AdversarialConfig = dataclasses.field(default_factory=AdversarialConfig)
 
     def check_experiment(self, params) -> None:
-        """Raises UserError if a setting is invalid, or excludes the attack."""
+        """Raises UserError if a setting is invalid, or if the attack does not support it.
+
+        Args:
+            params: The config of the experiment.
+        """
         _check(params)
 
 
@@ -73,7 +79,14 @@ def lars_resnet_imagenet_conadv():
 
 
 def _check(params):
-    """Raises UserError for a setting of the attack out of its range, or one that excludes it."""
+    """Raises an error for a setting of the attack out of its range, or one that it cannot support.
+
+    Args:
+        params: The config of the experiment.
+
+    Raises:
+        UserError: For such a setting.
+    """
     task, attack = params.task, params.task.adversarial
     pixels, share = "(0, 255]", "[0, 1]"
     intervals = {"epsilon": pixels, "step_size": pixels, "alpha": share, "clean_start": share}
@@ -109,16 +122,17 @@ def _check(params):
 class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
     """Trains as `ImageClassificationTask`, but on each batch and its adversarial examples.
 
-    `model.stale.model` is a second model, whose variables hold the parameters of tau steps ago.
-    `model.stale.line` holds the parameters of the steps in between. Both are saved with the model.
+    The attack uses the parameters of tau steps ago. If tau is above 0, `model.stale.model` is a
+    second model that holds them, and `model.stale.line` is a list of the parameters of the later
+    steps, oldest first. Both are saved with the model.
     """
 
     def build_model(self):
-        """Builds the model with split batch normalizations, and the stale parameters."""
+        """Builds the model, with split batch normalizations and the parameters of earlier steps."""
         model = self._build_split()
         if tau := self.task_config.adversarial.tau:
-            # The `Checkpoint` hides the stale model: if that were itself an attribute of the model,
-            # the optimizer would train its variables.
+            # If the stale model were an attribute of the model, the optimizer would train the
+            # variables of the stale model, too. A `Checkpoint` as the attribute hides them.
             model.stale = tf.train.Checkpoint(
                 model=self._build_split(),
                 line=[_copies(model.trainable_variables) for _ in range(tau - 1)],
@@ -127,19 +141,22 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         return model
 
     def _build_split(self):
-        """Builds the base class's model, and splits its batch normalizations."""
+        """Builds the base class's model, with batch normalizations that are split.
+
+        A split one has separate statistics for clean and for adversarial images.
+        """
         return normalization.split(super().build_model(), SplitBatchNormalization)
 
     def initialize(self, model):
         """Initializes the model; see base class.
 
-        Before the first step, all stale parameters equal the current ones.
+        The copies of parameters of earlier steps are set to the initialized parameters.
         """
         super().initialize(model)
         self._begin_line(model)
 
     def _begin_line(self, model):
-        """Sets all stale parameters to the current ones."""
+        """Sets all copies of parameters of earlier steps to the current parameters of the model."""
         for copies in _line(model):
             for copy, variable in zip(copies, model.trainable_variables, strict=True):
                 copy.assign(variable)
@@ -148,11 +165,11 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         """Trains on the batch and its adversarial examples; see base class.
 
         Args:
-            inputs: A pair of images, normalized and of shape (batch, height, width, channels), and
-                labels.
+            inputs: The pair (images, labels). The images are normalized, and have the shape (batch,
+                height, width, channels).
             model: The model of `build_model`.
             optimizer: The optimizer.
-            metrics: The metrics to update, which see the clean images. Defaults to None.
+            metrics: The metrics to update, for the clean images only. Defaults to None.
 
         Returns:
             The logs of the step, as in the base class.
@@ -171,7 +188,7 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
             )
 
     def adversarial(self, model, features, labels, optimizer):
-        """Returns the adversarial images of a batch, as the next step uses them.
+        """Returns the adversarial images of a batch, as the next step would compute them.
 
         With tau above 0, they do not depend on the model's current weights.
 
@@ -204,7 +221,8 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
                     outputs = tf.cast(stale(images, training=True), tf.float32)
                 loss = self.build_losses(labels, outputs)
                 if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
-                    loss = optimizer.get_scaled_loss(loss)  # small gradients would be 0 in float16
+                    # Without the scaled loss, small gradients would be rounded to 0 in float16.
+                    loss = optimizer.get_scaled_loss(loss)
             return tape.gradient(loss, images)
 
         return rules.attack(
@@ -217,8 +235,11 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
     def _seed(self, optimizer):
         """Returns the seed of the attack's random starts in this step, on this replica.
 
-        Apart from settings and the replica, the seed depends only on counters that every checkpoint
-        holds, so that a resumed run repeats no seed.
+        The seed depends on settings, on the number of the replica, and on counters of steps. Every
+        checkpoint contains these counters, so that a resumed run repeats no seed.
+
+        Args:
+            optimizer: The optimizer, which has the counters.
         """
         context = tf.distribute.get_replica_context()  # None outside of `strategy.run`
         replica = context.replica_id_in_sync_group if context else 0
@@ -231,12 +252,14 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
     def build_losses(self, labels, model_outputs, aux_losses=None):
         """Returns the loss of a batch.
 
-        If adversarial images follow the clean ones, it is the weighted sum of the losses of both.
+        If the batch consists of clean images followed by their adversarial images, the loss is the
+        weighted sum of the loss of the clean ones and that of the adversarial ones.
 
         Args:
             labels: The labels of the batch.
             model_outputs: The outputs of the model for the batch.
-            aux_losses: Regularization losses, which both of these losses contain. Defaults to None.
+            aux_losses: Regularization losses, which are added to each of these losses. Defaults to
+                None.
         """
         build = super().build_losses
         if not _DOUBLED:
@@ -260,7 +283,11 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
 
 
 def _copies(variables):
-    """Returns copies of variables that are not trained, and equal on all replicas."""
+    """Returns variables that are not trained, with the values of others.
+
+    Each replica has its own copy. A checkpoint saves the copy of the first replica, because the
+    copies are equal.
+    """
     options = {
         "synchronization": tf.VariableSynchronization.ON_READ,
         "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
@@ -269,6 +296,6 @@ def _copies(variables):
 
 
 def _line(model):
-    """Returns the stale parameters, a list for each of the last tau steps, oldest first."""
+    """Returns the parameters of the last tau steps, as a list for each step, oldest first."""
     stale = getattr(model, "stale", None)
     return [] if stale is None else [stale.model.trainable_variables, *stale.line]

@@ -10,12 +10,12 @@ from tf_lamb.core import batch_norm as normalization
 
 
 class Flag:
-    """Holds a flag that is True inside `with flag.up():`, and otherwise False.
+    """Is True inside of `with flag.up():`, and False otherwise.
 
-    Each thread has its own value, because TensorFlow runs each replica in a thread.
+    Each thread has its own value of the flag, because TensorFlow runs each replica in a thread.
 
     Args:
-        name: A name for the context variable.
+        name: A name for the context variable that stores the flag.
     """
 
     def __init__(self, name: str):
@@ -34,17 +34,19 @@ class Flag:
             self._is_up.reset(token)
 
 
-# While this is True, split layers normalize a whole batch with their auxiliary set.
+# While this is True, every `SplitBatchNormalization` normalizes a whole batch with its auxiliary
+# set of weights and statistics.
 BY_AUXILIARY = Flag("auxiliary_statistics")
 
 
 class SplitBatchNormalization(PartwiseNormalization):
-    """Normalizes each half of a batch with a set of weights and statistics for this half.
+    """Normalizes a batch with two sets of weights and statistics, one for each half of the batch.
 
     In training, the main set normalizes the first half of a batch, for example clean images. The
     auxiliary set normalizes the second half, for example adversarial images. Evaluation uses the
-    main set. Inside `with BY_AUXILIARY.up():` the auxiliary set normalizes the full batch, and no
-    running average changes. A half with non-finite statistics does not change its averages.
+    main set. Inside of `with BY_AUXILIARY.up():` the auxiliary set normalizes the full batch, and
+    no running average changes. If the statistics of a half are not finite, the running averages of
+    its set do not change.
 
     Args:
         kwargs: The arguments of `BatchNormalization`; `synchronized` must be False.
@@ -59,14 +61,14 @@ class SplitBatchNormalization(PartwiseNormalization):
     """
 
     def build(self, input_shape):
-        """Adds the weights of Keras's layer, and then the auxiliary ones."""
+        """Adds the weights of Keras's layer, and then those of the auxiliary set."""
         super().build(input_shape)
         self._add_auxiliary()
 
     def call(self, inputs, training=None, mask=None):
         """Normalizes the inputs.
 
-        Outside of training Keras's own layer does so, unless `BY_AUXILIARY` is True.
+        In evaluation it calls the base class's layer, unless `BY_AUXILIARY` is True.
 
         Args:
             inputs: A batch. In training its first half is clean, its second half adversarial.
@@ -83,9 +85,11 @@ class SplitBatchNormalization(PartwiseNormalization):
         return self._xp.cast(y, self.compute_dtype)
 
     def _normalize(self, x, batch):
-        """Normalizes a batch in training; updates the averages unless `BY_AUXILIARY` is True.
+        """Normalizes a batch in training; updates running averages unless `BY_AUXILIARY` is True.
 
-        `batch` is the number of examples, or None if it is unknown when the step is traced.
+        Args:
+            x: The batch.
+            batch: The number of examples in it, or None if it is unknown when the step is traced.
         """
         auxiliary = self._weights(x, "auxiliary_")
         if BY_AUXILIARY:
@@ -100,18 +104,19 @@ class SplitBatchNormalization(PartwiseNormalization):
         return y
 
     def _add_auxiliary(self):
-        """Adds an auxiliary weight for each weight of the main set."""
+        """Adds the auxiliary set of weights, with a copy of each weight of the main set."""
         for name in WEIGHT_NAMES:
             if (main := getattr(self, name, None)) is not None:
                 setattr(self, f"auxiliary_{name}", self._add_weight_like(main, f"auxiliary_{name}"))
 
 
 def split(model: Any, cls: type) -> Any:
-    """Replaces every `BatchNormalization` of a model with a split one, in place; its weights stay.
+    """Changes every `BatchNormalization` of a model to a `SplitBatchNormalization`, in place.
 
-    The auxiliary weights start as copies of the main ones. They come after the model's other
-    weights, and before the optimizer's slots. Therefore the model must be built, under the scope of
-    its distribution strategy if it has one, and its optimizer must not be built.
+    The weights of the layer stay, and become its main set. The weights of the auxiliary set are new
+    and start as copies. They must be made after the model's other weights, so the model must be
+    built. They must be made before the optimizer's slots, so its optimizer must not be built. If
+    the model has a distribution strategy, call this function under its scope.
 
     Args:
         model: A built Keras model.
@@ -146,7 +151,16 @@ def split(model: Any, cls: type) -> Any:
 def _halves(xp, x, main, auxiliary, **how):
     """Normalizes the first half of x with the main set, and the second half with the auxiliary set.
 
-    Returns the normalized batch, and the new running averages of each set.
+    Args:
+        xp: A namespace of array functions.
+        x: The batch.
+        main: The weights and running averages of the main set.
+        auxiliary: The weights and running averages of the auxiliary set.
+        **how: The settings of the normalization, such as epsilon.
+
+    Returns:
+        The normalized batch, the new running averages of the main set, and those of the auxiliary
+        set.
     """
     half = xp.shape(x)[0] // 2
     first, *main_averages = normalization.train(xp, x[:half], main, **how)

@@ -7,9 +7,9 @@ theta_t are the parameters at step t, x_t and y_t the images and labels of its b
 loss. With tau above 0 the attack does not read theta_t, so that it need not wait for the previous
 update.
 
-The source is Liu et al., arXiv:2106.00221. The released code aims the attack at a random wrong
-class. This attack leads away from the right class, as in the formula. `xp` is a namespace of array
-functions such as `keras.ops`.
+The source is Liu et al., arXiv:2106.00221. The code that the authors released attacks toward a
+random wrong class. The attack in this module leads away from the right class, as in the formula. An
+argument `xp` is a namespace of array functions, such as `keras.ops`.
 """
 
 
@@ -20,7 +20,8 @@ def start(xp, x, noise, is_clean, epsilon):
         xp: A namespace of array functions.
         x: The images.
         noise: Uniform random numbers in [-1, 1), of the shape of x.
-        is_clean: Whether the attack starts at the image itself, of shape (batch, 1, 1, ...).
+        is_clean: For each image, whether the attack starts at the image itself; booleans of shape
+            (batch, 1, 1, ...).
         epsilon: The largest change of a pixel, in the units of the images.
     """
     return xp.where(is_clean, x, x + epsilon * noise)
@@ -29,13 +30,13 @@ def start(xp, x, noise, is_clean, epsilon):
 def attack(xp, gradient, x, begin, *, epsilon, step_size, steps, input_range):
     """Returns adversarial images, by steps along the sign of the gradient.
 
-    Each step is projected to the points within epsilon of the images and within the input range.
-    A pixel whose gradient is 0 does not move.
+    After each step the result is projected to the nearest point that is within epsilon of the
+    images, and within the input range. A pixel whose gradient is 0 does not change.
 
     Args:
         xp: A namespace of array functions.
-        gradient: A function from images to the gradient of the loss with respect to them, at the
-            stale parameters.
+        gradient: A function that takes images and returns the gradient of the loss with respect to
+            them, at the parameters of tau steps ago.
         x: The images.
         begin: The images at which the attack begins.
         epsilon: The largest change of a pixel, in the units of the images.
@@ -66,7 +67,7 @@ def projected(xp, adversarial, x, epsilon, input_range):
 
 
 def weighted(clean, adversarial, alpha):
-    """Returns the loss of a step, (1 - alpha) clean + alpha adversarial.
+    """Returns the loss of a step, (1 - alpha) `clean` + alpha `adversarial`.
 
     Args:
         clean: The loss of the clean images.
@@ -87,9 +88,10 @@ def stale(line, theta):
 
 
 def delayed(line, theta):
-    """Returns `line` for the next step: without its oldest parameters, and with the current ones.
+    """Returns the parameters of the last tau steps, as the next step needs them.
 
-    Before the first step, all parameters in `line` are theta_0.
+    The oldest ones of `line` are dropped, and the current ones are added. Before the first step,
+    `line` consists of copies of theta_0.
 
     Args:
         line: The parameters of the last tau steps, oldest first.

@@ -1,7 +1,7 @@
-"""Takes one step of concurrent adversarial training.
+"""Takes one training step of concurrent adversarial learning (ConAdv).
 
-A step computes the adversarial images, keeps a copy of the current parameters, and trains on the
-clean and the adversarial images.
+A step computes adversarial images, with parameters that are tau steps old. It then copies the
+current parameters, for later steps, and trains on the clean and the adversarial images.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from keras import ops
 from tf_lamb_extras.adversarial import checks, rules
 from tf_lamb_extras.adversarial.normalization import BY_AUXILIARY, Flag
 
-# The arguments of the model's constructor that are passed on to `rules.attack`.
+# The arguments of the constructor of `ConcurrentAdversarial` that are passed on to `rules.attack`.
 _ATTACK = ("epsilon", "step_size", "steps", "input_range")
 # Is True while a batch consists of clean images followed by their adversarial images.
 _DOUBLED = Flag("doubled")
@@ -21,17 +21,17 @@ _DOUBLED = Flag("doubled")
 class AdversarialStep(keras.Model):
     """Defines the training step of `ConcurrentAdversarial`.
 
-    The subclass's constructor sets these attributes, which are read here:
+    The subclass's constructor must set these attributes, because this class reads them:
 
-        _arguments       the constructor's arguments by name, with those of the attack
+        _arguments       the constructor's arguments by name, including those of the attack
         _line            copies of the parameters of the last tau steps, oldest first
-        _copied          the `id`s of the parameters, in the order of the copies
-        _random_state    the state of the random generator that draws the starts of attacks
-        _steps_done      a counter of steps
+        _copied          the `id`s of the parameters, in the order of their copies
+        _random_state    the state of the random generator for the starting points of attacks
+        _steps_done      the number of training steps so far
     """
 
     def fit(self, x=None, *arguments, **options):
-        """Trains as Keras's `fit`, and checks first that images lie in the input range.
+        """Trains as Keras's `fit` does, but first checks that pixels lie in the input range.
 
         Args:
             x: The data, as for Keras's `fit`.
@@ -39,7 +39,7 @@ class AdversarialStep(keras.Model):
             options: Further keyword arguments of Keras's `fit`.
 
         Raises:
-            ValueError: If some images lie far outside the input range.
+            ValueError: If pixels lie far outside the input range.
         """
         if (images := some_images(x)) is not None:
             lowest, highest = float(ops.min(images)), float(ops.max(images))
@@ -47,12 +47,13 @@ class AdversarialStep(keras.Model):
         return super().fit(x, *arguments, **options)
 
     def make_train_function(self, force=False):
-        """Makes the train function, as Keras does; every `fit` calls it before its first step.
+        """Makes the compiled training step, as Keras does; every `fit` calls this method.
 
-        Before the first step it also sets all copies to the current parameters.
+        If the model was not trained yet, it also sets all copies of parameters of earlier steps to
+        the current parameters.
 
         Args:
-            force: Whether to make it again if it exists. Defaults to False.
+            force: Whether to make the training step again if it exists. Defaults to False.
 
         Raises:
             ValueError: If layers were frozen or unfrozen since construction.
@@ -60,7 +61,7 @@ class AdversarialStep(keras.Model):
         if self._line:
             checks.check_unfrozen(self._copied, self.trainable_variables)
         if int(ops.convert_to_numpy(self._steps_done)) == 0:
-            # Weights may have been loaded after the copies were made.
+            # The copies may be out of date, because weights were loaded after construction.
             for copies in self._line:
                 for copy, v in zip(copies, self.trainable_variables, strict=True):
                     copy.assign(ops.copy(v.value))
@@ -74,7 +75,16 @@ class AdversarialStep(keras.Model):
             return super().train_step(self._double(*arguments))
 
     def _stateless_train_step(self, state, data):
-        """Takes a step on the JAX backend; returns the logs and the new state."""
+        """Takes a training step on the JAX backend, without side effects.
+
+        Args:
+            state: A tuple of four lists of values: of the trainable variables, of the non-trainable
+                variables, of the optimizer's variables, and of the metrics' variables.
+            data: The batch.
+
+        Returns:
+            The pair (logs, new state).
+        """
         trainable, _, optimizer, metrics = state
         variables = (
             *self.trainable_variables, *self.non_trainable_variables, *self.optimizer.variables,
@@ -88,7 +98,10 @@ class AdversarialStep(keras.Model):
             return super().train_step((trainable, non_trainable, optimizer, metrics), data)
 
     def _double(self, data):
-        """Returns the batch followed by its adversarial images; copies the current parameters."""
+        """Returns a batch of the images in `data`, followed by their adversarial images.
+
+        It also copies the current parameters, for the attacks of later steps.
+        """
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         checks.check_image("the data", x)
         x = ops.cast(x, keras.config.floatx())
@@ -102,7 +115,10 @@ class AdversarialStep(keras.Model):
         return keras.utils.pack_x_y_sample_weight(images, y, sample_weight)
 
     def _parameters(self):
-        """Returns the parameters of the last tau steps, oldest first, and the current ones."""
+        """Returns the pair (parameters of the last tau steps, current parameters), as tensors.
+
+        The first item is a list with a list of tensors for each step, oldest first.
+        """
         line = [[ops.convert_to_tensor(v) for v in copies] for copies in self._line]
         return line, [ops.convert_to_tensor(v) for v in self.trainable_variables]
 
@@ -110,7 +126,8 @@ class AdversarialStep(keras.Model):
         """Returns the adversarial images that the next step would use for a batch.
 
         With tau above 0, they do not depend on the current weights. The model must be compiled.
-        Each call advances the model's random state, so that the next step has other random starts.
+        Each call advances the state of the random generator, so that the next call or step starts
+        from other random points.
 
         Args:
             x: A batch of images, as `train_on_batch` takes it.
@@ -141,7 +158,7 @@ class AdversarialStep(keras.Model):
                 outputs, _ = self.stateless_call(theta, non_trainable, images, training=True)
             with keras.StatelessScope(values):
                 plain = super(AdversarialStep, self).compute_loss(images, y, outputs, sample_weight)
-                # Small gradients would be 0 in float16.
+                # Without the scaled loss, small gradients would be rounded to 0 in float16.
                 return self.optimizer.scale_loss(plain)
 
         return rules.attack(ops, lambda images: gradient(loss, images), x, begin, **attack)
@@ -149,8 +166,8 @@ class AdversarialStep(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Returns the loss of a batch.
 
-        If adversarial images follow the clean ones, it is the weighted sum of Keras's losses of
-        both.
+        If the batch consists of clean images followed by their adversarial images, the loss is the
+        weighted sum of Keras's loss of the clean ones and that of the adversarial ones.
 
         Args:
             x: The images. Defaults to None.
@@ -188,10 +205,10 @@ class AdversarialStep(keras.Model):
 
 
 class StoredSeeds(keras.random.SeedGenerator):
-    """Generates seeds as Keras's `SeedGenerator`, with a weight of the model as its state.
+    """Generates seeds as Keras's `SeedGenerator` does, but keeps its state in a weight of a model.
 
     Args:
-        state: The weight.
+        state: The weight, two integers as Keras's generator has them.
     """
 
     def __init__(self, state):
@@ -209,7 +226,14 @@ class StoredSeeds(keras.random.SeedGenerator):
 
 
 def some_images(data):
-    """Returns up to 64 images of `fit`'s data; None if it has none, or can be read only once."""
+    """Returns up to 64 images of the data that are passed to `fit`.
+
+    Args:
+        data: The argument `x` of `fit`.
+
+    Returns:
+        The images, or None if the data have no images, or can be read only once.
+    """
     if hasattr(data, "take") and hasattr(data, "element_spec"):  # a tf.data.Dataset
         data = next(iter(data.take(1)), None)
     elif isinstance(data, keras.utils.PyDataset):
@@ -223,11 +247,11 @@ def some_images(data):
 
 
 def each(function, arrays):
-    """Applies a function to each array of a nest; None stays None.
+    """Returns nested arrays to each of which a function was applied; None stays None.
 
     Args:
         function: A function of one array.
-        arrays: A nest of arrays.
+        arrays: Arrays in nested tuples, lists or dicts.
     """
     return keras.tree.map_structure(
         lambda array: None if array is None else function(array), arrays
@@ -235,10 +259,10 @@ def each(function, arrays):
 
 
 def half(arrays, which):
-    """Returns the first or the second half of each array of a nest.
+    """Returns the first or the second half of each of several arrays; None stays None.
 
     Args:
-        arrays: A nest of arrays, each with the batch axis first.
+        arrays: Arrays in nested tuples, lists or dicts. The batch is the first axis of each.
         which: 0 for the first half, 1 for the second.
     """
     return each(lambda array: ops.split(array, 2)[which], arrays)

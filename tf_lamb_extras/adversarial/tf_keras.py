@@ -1,4 +1,4 @@
-"""Defines the batch normalization with two sets of statistics for tf_keras."""
+"""Defines a batch normalization for tf_keras with statistics for clean and adversarial images."""
 
 import tensorflow as tf
 import tf_keras
@@ -12,7 +12,12 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
     call = with_static_training(normalization.SplitBatchNormalization)
 
     def _add_weight_like(self, main, name):
-        """Adds a weight with the value and the settings of another weight, `main`."""
+        """Adds a weight with the value and the settings of an existing one.
+
+        Args:
+            main: The existing weight.
+            name: The name of the new weight.
+        """
         return self.add_weight(
             name=name,
             shape=main.shape,
@@ -27,8 +32,9 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
         )
 
     def _add_late(self):
-        """Adds the auxiliary weights to a layer that is built already."""
-        # Users' patterns are matched against variable names. In this scope the names start with
-        # those of the enclosing layers, as the names of the layer's other weights do.
+        """Adds the weights for adversarial images to a layer that is built already."""
+        # A user excludes variables from weight decay, for example, by patterns of their names. In
+        # this scope the names of the new weights begin with those of the enclosing layers, as the
+        # names of the layer's other weights do.
         with tf.name_scope(self.moving_mean.name.rpartition("/")[0] + "/"):
             self._add_auxiliary()

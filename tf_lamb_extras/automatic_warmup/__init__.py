@@ -1,8 +1,9 @@
-"""Finds the peak of the learning rate while it warms up (AutoWU), with a callback.
+"""Finds the peak learning rate during the warmup (AutoWU), with a callback.
 
-`AutoWarmup` is the callback for the Keras that `tf.keras` is. Those for Keras 3 and for tf_keras
-are also in `tf_lamb_extras.automatic_warmup.keras` and `tf_lamb_extras.automatic_warmup.tf_keras`.
-`tf_lamb_extras.automatic_warmup.model_garden` registers a learning rate for Model Garden.
+`AutoWarmup` is the callback for Keras 3 or for tf_keras, whichever `tf.keras` is. To choose one of
+the two, import it from `tf_lamb_extras.automatic_warmup.keras` or from
+`tf_lamb_extras.automatic_warmup.tf_keras`. The module
+`tf_lamb_extras.automatic_warmup.model_garden` registers the method in TensorFlow's Model Garden.
 """
 
 from typing import TYPE_CHECKING

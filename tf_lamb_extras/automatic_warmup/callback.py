@@ -1,4 +1,4 @@
-"""Defines the callback's base class, the copy of the weights that it keeps, and its plot."""
+"""Defines the base class of the callback `AutoWarmup`, its copy of the weights, and its plot."""
 
 import glob
 import json
@@ -13,12 +13,12 @@ from tf_lamb.core.messages import warn
 from tf_lamb_extras.automatic_warmup import gaussian_process
 from tf_lamb_extras.automatic_warmup.decisions import AutoWUState, Settings
 
-# Rounding error of a difference of two means in float32, as a fraction of the larger one.
+# The rounding error of the difference of two means in float32, as a fraction of the larger mean.
 ROUNDING = 2.0**-22
 
 
 class AutoWarmup(Callback):
-    """Finds the peak of the learning rate while it warms up (AutoWU); a callback.
+    """Finds the peak learning rate during the warmup, as the method AutoWU; a callback.
 
         warmup    the learning rate rises from min to max as min (max/min)^(step/longest), with
                   longest = max_warmup_fraction T
@@ -27,34 +27,36 @@ class AutoWarmup(Callback):
         switch    after `patience` epochs in a row in which more than half of the tests give
                   P > confidence: restore the weights and the optimizer's state from the end of the
                   lowest epoch, and decay from the learning rate at which the loss was lowest, or
-                  from that at the end of the lowest epoch if this is smaller
-        longest   after the longest warmup without a switch, or an epoch without a finite loss:
-                  restore the same, and decay from half of the learning rate at the end of the
-                  lowest epoch
+                  from the rate at the end of the lowest epoch if that is smaller
+        longest   after the longest warmup without a switch, or after an epoch without a finite
+                  loss: restore the same weights and state, and decay from half of the learning rate
+                  at the end of the lowest epoch
         decay     peak (1 + cos(pi s/S))/2 after s of the S steps from the switch to step T
         watch     after `patience` epochs in a row of the decay in which every loss is above
-                  (F + L)/2: restore the same once more, and halve the peak
+                  (F + L)/2: restore the same weights and state again, and halve the peak
 
     min and max are the first two arguments, and T is the number of all steps. The lowest epoch is
-    that of the warmup with the smallest mean loss over the last quarter of its steps. L is this
-    mean, and F the mean loss of the first epoch.
+    the epoch of the warmup with the smallest mean loss over the last quarter of its steps. L is
+    this mean, and F is the mean loss of the first epoch.
 
     If the last epoch of the longest warmup is the lowest, the decay starts there, from its rate.
-    The callback sets the learning rate before every step, and warns of another callback that sets
-    it, too; give the optimizer any number. A wide range from min to max costs little: the rate
-    grows by the same factor at every step.
+    The callback sets the learning rate before every step, so give the optimizer any number as its
+    learning rate. The callback warns if another callback sets the rate, too. A wide range from min
+    to max costs little, because the rate grows by the same factor at every step.
 
     A rate beyond the peak may damage the network for every later rate. Therefore the callback keeps
-    one copy of the weights and the optimizer's state in the memory of the CPU. `iterations` is
-    restored with them. A `StopOnDivergence` beside it waits until the warmup has ended.
+    one copy of the weights and the optimizer's state in the memory of the CPU, and restores both.
+    The state includes the optimizer's count of steps, `iterations`. If the callback
+    `StopOnDivergence` is used as well, it waits until the warmup has ended.
 
-    The losses come from Keras's mean over the examples of the epoch so far. Keras does not say how
-    many these are, so the callback assumes that all batches of an epoch are equally large. If the
-    last of n batches has only r times the examples of the others, whose mean loss is m, then
-    m + (loss - m) n r/(n - 1 + r) is recorded instead of its loss. This is nearer to m. Leave out
-    such a batch if an epoch has few steps.
+    Keras reports the mean loss over the examples of the epoch so far, from which the callback
+    computes the loss of each step. Keras does not report the number of examples, so the callback
+    assumes that all batches of an epoch are equally large. Assume that the last of n batches has
+    only r times the examples of the others, whose mean loss is m. Then the callback records
+    m + (loss - m) n r/(n - 1 + r), which is nearer to m than the loss of that batch. Drop a smaller
+    last batch if an epoch has few steps.
 
-    Needs scikit-learn. `plot()` draws the loss, the Gaussian process, and the rate.
+    The callback needs scikit-learn. `plot()` draws the loss, the Gaussian process, and the rate.
 
     Args:
         min_learning_rate: Learning rate at the start of the warmup. Defaults to 1e-5 (the authors'
@@ -62,33 +64,35 @@ class AutoWarmup(Callback):
         max_learning_rate: Learning rate at the end of the longest warmup. Defaults to 1.0 (also the
             authors' value).
         max_warmup_fraction: Longest warmup, as a fraction of all steps. Defaults to 0.5.
-        decay: "cosine", the default, or "constant_then_cosine": hold the peak, and fall over the
-            last `cooldown_fraction` of all steps.
-        cooldown_fraction: See decay. Defaults to 0.2.
+        decay: "cosine", the default, or "constant_then_cosine": the rate stays at the peak, and
+            falls over the last `cooldown_fraction` of all steps.
+        cooldown_fraction: The fraction of all steps in which "constant_then_cosine" decays.
+            Defaults to 0.2.
         confidence: Threshold of P. Defaults to 0.95.
         patience: Number of epochs in a row before a switch, and before the peak is halved. Defaults
             to 3.
         tests: Tests per epoch, on different sets of at most 500 losses. Defaults to 5.
         total_steps: T, all steps of the training. Defaults to None: epochs times steps per epoch of
             `fit`.
-        state_file: A JSON file, written at the end of every epoch. A `fit` that starts at a later
-            epoch resumes from it, and from the weights in the same folder. Defaults to None: such a
-            `fit` is refused, unless this object has seen the earlier epochs. Place this callback
-            before `BackupAndRestore` in the list.
+        state_file: The path of a JSON file, which is written at the end of every epoch. A `fit`
+            that starts at a later epoch than 0 resumes from it, and from a file of weights beside
+            it. Place this callback before `BackupAndRestore` in the list of callbacks. Defaults to
+            None: a `fit` that starts at a later epoch raises ValueError, unless this object was
+            used in the earlier epochs.
         verbose: Whether to print the decisions. Defaults to True.
 
     Attributes:
-        warmup: The losses and decisions so far, an `AutoWUState`. It has `points`, pairs
-            (step, loss) of the warmup; `verdicts`, for each epoch of the warmup the step at its end
-            and whether most tests gave P > confidence; `begin` and `peak`, the step and the
-            learning rate at which the decay begins; and `found`, which is False until a switch.
-            None before training begins.
+        warmup: The losses and decisions so far, an `AutoWUState`. None before training begins. It
+            has `points`, pairs (step, loss) of the warmup. Its `verdicts` has a pair for each epoch
+            of the warmup: the step at its end, and whether most tests gave P > confidence. `begin`
+            and `peak` are the step and the learning rate at which the decay begins. `found` is
+            False until a switch.
 
     Raises:
-        ValueError: For an impossible range, fraction or decay; when training begins, if the number
-            of steps is unknown, the optimizer has a schedule, or the state is missing or belongs to
-            another training.
-        FloatingPointError: At the end of a first epoch without a finite loss.
+        ValueError: At construction, for a range, fraction or decay that is not allowed. When
+            training begins, if the number of steps is unknown, if the optimizer has a learning rate
+            schedule, or if the state of earlier epochs is missing or belongs to another training.
+        FloatingPointError: At the end of the first epoch, if none of its losses is finite.
         ModuleNotFoundError: At construction, if scikit-learn is not installed.
 
     Example:
@@ -111,7 +115,8 @@ class AutoWarmup(Callback):
     warmup: Any = None
     sets_learning_rate = True
     _state_file: Any
-    # Keras 3 need not wait for the losses, as the callback reads them only when an epoch ends.
+    # Tells Keras 3 that it need not wait for the loss of each step. The callback reads the losses
+    # only when an epoch ends.
     async_safe = True
 
     def __init__(
@@ -131,11 +136,12 @@ class AutoWarmup(Callback):
         gaussian_process.check_installed()
         self._total_steps, self._state_file, self._verbose = total_steps, state_file, verbose
         self._kept = Kept(state_file)
-        # Checks the arguments now, with any number of steps if theirs is known only in `fit`.
+        # Raises for invalid arguments at construction. If the number of steps will be known only in
+        # `fit`, any large number stands for it.
         Settings(total_steps or 10**9, **self._told)
 
     def on_train_begin(self, logs=None):
-        """Computes the number of steps.
+        """Computes the number of steps of the training.
 
         Raises:
             ValueError: If the number of steps in an epoch is unknown.
@@ -153,7 +159,7 @@ class AutoWarmup(Callback):
         self._set: float | None = None
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts the warmup, or resumes after the earlier epochs.
+        """Starts the warmup in the first epoch, or resumes if `fit` begins at a later epoch.
 
         Args:
             epoch: The number of the epoch, from 0.
@@ -175,14 +181,14 @@ class AutoWarmup(Callback):
         (MODELS_WITH_RISING_RATE.add if is_rising else MODELS_WITH_RISING_RATE.discard)(self.model)
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Sets the learning rate.
+        """Sets the learning rate of the next step.
 
         Args:
             batch: The number of the batch in its epoch, from 0.
             logs: Ignored. Defaults to None.
 
         Raises:
-            ValueError: If the optimizer has a schedule.
+            ValueError: If the optimizer has a learning rate schedule.
         """
         if batch == 0:
             self._warn_of_others()
@@ -209,27 +215,29 @@ class AutoWarmup(Callback):
             )
 
     def on_train_batch_end(self, batch, logs=None):
-        """Keeps the mean loss of the epoch so far.
+        """Stores the mean loss of the epoch so far, which `on_epoch_end` reads.
 
         Args:
             batch: The number of the batch in its epoch, from 0.
             logs: Keras's logs, with "loss". Defaults to None.
         """
-        # Keras 3 may call this from several threads, in any order.
+        # Keras 3 may call this method from several threads, in any order. So the number of steps is
+        # computed from `batch`, and not counted.
         steps_done = min(
             (batch // self._batches_per_call + 1) * self._batches_per_call, self._steps
         )
         self._means.append((steps_done, logs["loss"]))
 
     def on_epoch_end(self, epoch, logs=None):
-        """Decides on the rest of the schedule, and saves the decision.
+        """Decides whether the warmup ends or the peak is halved, and saves the state to the file.
 
         Args:
             epoch: The number of the epoch, from 0.
             logs: Keras's logs, to which "learning_rate" is added. Defaults to None.
 
         Raises:
-            FloatingPointError: If the first epoch has no finite loss.
+            FloatingPointError: If the first epoch has no finite loss, so that there are no weights
+                to restore.
         """
         for step, loss in _of_steps(self._means):
             self.warmup.record(self._first + step, loss)
@@ -250,7 +258,10 @@ class AutoWarmup(Callback):
             print(f"\n{self.warmup}{note}")
 
     def on_train_end(self, logs=None):
-        """Warns if the loss has not recovered when training ends."""
+        """Warns if the losses of the last `patience` epochs were too high when training ends.
+
+        The limit is half way from the lowest loss of the warmup to the loss of its first epoch.
+        """
         MODELS_WITH_RISING_RATE.discard(self.model)
         if self.warmup and self.warmup.is_lost():
             warn(
@@ -261,9 +272,10 @@ class AutoWarmup(Callback):
             )
 
     def _go_back(self, lowest):
-        """Restores the weights and the optimizer of step `lowest`.
+        """Restores the weights and the optimizer's state from the copy of step `lowest`.
 
-        Returns a sentence that says so; or, if no copy is available, warns and returns "".
+        Returns:
+            A sentence to print about it. If there is no copy, the method warns and returns "".
         """
         if (arrays := self._kept.at(lowest, self._copies())) is None:
             warn(
@@ -274,7 +286,7 @@ class AutoWarmup(Callback):
             )
             return ""
         for variable, array in zip(self._trained(), arrays, strict=True):
-            variable.assign(array.copy())  # the kept array may be needed again
+            variable.assign(array.copy())  # a later call may need the stored array again
         self._set = None
         return f" The weights and the optimizer are those of step {lowest:,} again."
 
@@ -304,7 +316,11 @@ class AutoWarmup(Callback):
     def _state_before(self, epoch):
         """Returns the state of the epochs before this one, from this object or from the state file.
 
-        Raises ValueError if there is no state, or if its training had another number of steps.
+        The state is the dict that `AutoWUState.state` returns, and the number of "steps" so far.
+
+        Raises:
+            ValueError: If there is no state, or if it is of a training with another number of
+                steps.
         """
         path = self._state_file
         if self.warmup is not None:
@@ -334,17 +350,18 @@ class AutoWarmup(Callback):
 
 
 def _of_steps(means):
-    """Yields pairs (step, loss), computed from the running mean of the losses of an epoch.
+    """Yields pairs (step, loss), computed from the running means of the loss in an epoch.
 
-    The mean is over examples. A loss is that of its step if all batches are equally large. If Keras
-    reports the mean only after several steps, one pair has their mean loss and their mean step.
+    The running mean is over examples, so the losses are exact only if all batches are equally
+    large. If Keras reports the mean only after several steps, there is one pair for these steps,
+    with their mean loss and mean step.
 
-    The mean is a float32. After a loss of 1e8, a loss of 2 is lost in its rounding. A loss that is
-    smaller than the rounding error is replaced with the latter, so that a value which is mere
-    rounding is not taken for the lowest loss.
+    The running mean is a float32. After a loss of 1e8, a loss of 2 is below its rounding error. A
+    computed loss that is smaller than the rounding error is replaced with the rounding error, so
+    that it is not taken for the lowest loss.
 
     Args:
-        means: Pairs of the number of steps so far in the epoch and their mean loss, in any order.
+        means: Pairs (number of steps so far in the epoch, their mean loss), in any order.
     """
     counted, total = 0, 0.0
     for count, mean in sorted(means, key=lambda item: item[0]):
@@ -356,14 +373,14 @@ def _of_steps(means):
 
 
 class Kept:
-    """Holds the variables of a model and its optimizer as they were at one step, as arrays.
+    """Stores a copy of the variables of a model and its optimizer from one step, as NumPy arrays.
 
-    The arrays of another step take the place of the earlier ones.
+    There is one copy at a time: that of a later step replaces it.
 
     Args:
-        state_file: The callback's state file. A file beside it, `STATE_FILE.STEP.weights`, also
-            holds the arrays, for a run that resumes. Defaults to None: only this process holds
-            them.
+        state_file: The callback's state file. The arrays are also written to a file beside it,
+            `STATE_FILE.STEP.weights`, for a run that resumes. Defaults to None: the arrays are only
+            in memory.
     """
 
     def __init__(self, state_file=None):
@@ -371,7 +388,7 @@ class Kept:
         self._step, self._arrays = -1, []
 
     def keep(self, step: int, arrays: list) -> None:
-        """Keeps the arrays of a step.
+        """Stores the arrays of a step.
 
         Args:
             step: The number of steps after which the arrays were copied.
@@ -385,7 +402,7 @@ class Kept:
                 file.write(array.tobytes())
 
     def drop(self, but: int = -1) -> None:
-        """Drops all arrays and files, except those of step `but`."""
+        """Deletes all arrays and files, except those of step `but`; by default all of them."""
         if self._step != but:
             self._step, self._arrays = -1, []
         for path in glob.glob(f"{glob.escape(str(self._file))}.*.weights") if self._file else ():
@@ -393,11 +410,12 @@ class Kept:
                 os.remove(path)
 
     def at(self, step: int, templates: list) -> list | None:
-        """Returns the arrays of a step, or None if they are not kept.
+        """Returns the arrays of a step, or None if they are not stored.
 
         Args:
             step: The step.
-            templates: Arrays of the same shapes and dtypes. A file is read into them.
+            templates: Arrays of the same shapes and dtypes. If the arrays are read from a file,
+                they overwrite these.
         """
         if self._step == step:
             return self._arrays
@@ -414,15 +432,23 @@ class Kept:
 
 
 def _read(file, template):
-    """Reads an array from an open file into `template`, which has its shape; returns the array."""
-    # `reshape` copies a NumPy scalar, so the copy has to be returned.
+    """Reads an array from an open file, and returns it.
+
+    Args:
+        file: The file, which was opened in binary mode.
+        template: An array of the same shape and dtype, which is overwritten.
+    """
+    # `reshape` copies a NumPy scalar. In that case `template` is not overwritten, and only the
+    # returned array has the value.
     flat = template.reshape(-1)
     flat.view("uint8").data[:] = file.read(template.nbytes)
     return flat.reshape(template.shape)
 
 
 def draw(state, axes=None):
-    """Draws the loss, Gaussian process and switch of a warmup, and below them its learning rate.
+    """Draws a warmup: above, the losses and the Gaussian process; below, the learning rate.
+
+    A vertical line marks the step at which the decay begins.
 
     Args:
         state: An `AutoWUState`.

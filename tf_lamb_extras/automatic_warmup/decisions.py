@@ -1,8 +1,8 @@
-"""Decides when the learning rate stops rising, and from where it decays (AutoWU).
+"""Decides when the learning rate stops rising, and from which rate it decays (AutoWU).
 
-`Settings` computes the learning rate of a step, before and after the switch from rise to decay.
-`AutoWUState` is the state machine. It records losses, and decides at the end of an epoch, by the
-tests of `gaussian_process.py`.
+`Settings` computes the learning rate of a step, before and after the switch from warmup to decay.
+`AutoWUState` records the losses. At the end of an epoch it decides whether to switch, by the tests
+in `gaussian_process.py`.
 """
 
 import bisect
@@ -17,7 +17,7 @@ from tf_lamb_extras.automatic_warmup import gaussian_process
 
 DECAYS = ("cosine", "constant_then_cosine")
 
-# The functions of an array namespace that `Settings.value` uses, for Python's own numbers.
+# An array namespace for plain Python numbers. It has the functions that `Settings.value` uses.
 FLOATS = types.SimpleNamespace(
     cos=math.cos, maximum=max, minimum=min, where=lambda condition, x, y: x if condition else y
 )
@@ -25,20 +25,21 @@ FLOATS = types.SimpleNamespace(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Holds the arguments of AutoWU; the defaults are its authors'.
+    """Holds the arguments of AutoWU. The defaults are those of the authors of the method.
 
     Attributes:
         total_steps: T, the steps of the whole training.
         min_learning_rate: The learning rate at which the warmup begins. Defaults to 1e-5.
         max_learning_rate: The learning rate at the end of the longest warmup. Defaults to 1.0.
         max_warmup_fraction: The longest warmup, as a fraction of T. Defaults to 0.5.
-        decay: "cosine", the default, decays to 0 from the switch to T. "constant_then_cosine"
-            decays over the last `cooldown_fraction` of T.
-        cooldown_fraction: See decay. Defaults to 0.2.
-        confidence: The threshold of the probability that the loss was lower before. Defaults to
-            0.95.
-        patience: The number of epochs in a row in which most tests are above `confidence` before
-            the learning rate decays. Defaults to 3.
+        decay: With "cosine", the default, the rate decays to 0 from the end of the warmup to T.
+            With "constant_then_cosine" it decays over the last `cooldown_fraction` of T.
+        cooldown_fraction: The fraction of T in which "constant_then_cosine" decays. Defaults to
+            0.2.
+        confidence: A test passes if the probability that the loss was lower before than it is now
+            is above this threshold. Defaults to 0.95.
+        patience: The decay begins after this number of epochs in a row in which most tests pass.
+            Defaults to 3.
         tests: Tests per epoch, each on another sample of the losses. Defaults to 5.
 
     Raises:
@@ -92,12 +93,19 @@ class Settings:
         return (1 - self.cooldown_fraction) * self.total_steps
 
     def warmup(self, step):
-        """Returns the learning rate of the warmup at a step, min (max/min)^(step/longest)."""
+        """Returns the learning rate of the warmup at a step: min (max/min)^(step/longest).
+
+        min and max are `min_learning_rate` and `max_learning_rate`.
+        """
         ratio = self.max_learning_rate / self.min_learning_rate
         return self.min_learning_rate * ratio ** (step / self.longest)
 
     def unfound(self) -> tuple[float, float]:
-        """Returns (begin, peak) of the decay if no minimum is found, as `value` takes them."""
+        """Returns the pair (begin, peak) of the decay after the longest warmup.
+
+        It applies if the tests do not find a minimum of the loss. `begin` is a step, and `peak` the
+        learning rate at that step.
+        """
         begin = float(self.longest)
         if self.decay == "constant_then_cosine":
             begin = min(begin, self.cooldown)
@@ -107,10 +115,10 @@ class Settings:
         """Returns the learning rate after a number of steps.
 
             warmup(step)                                           step < begin
-            peak (1 + cos(pi min(s/S, 1)))/2                       after
+            peak (1 + cos(pi min(s/S, 1)))/2                       step >= begin
 
-        with s = max(step - d, 0) and S = T - d, where d is begin, or with "constant_then_cosine"
-        the later of begin and `cooldown`, and T is `total_steps`.
+        with s = max(step - d, 0) and S = T - d. T is `total_steps`. d is begin, but with
+        "constant_then_cosine" it is the later of begin and `cooldown`.
 
         Args:
             xp: A namespace of array functions, such as `FLOATS`.
@@ -123,12 +131,14 @@ class Settings:
             decay_begin = xp.maximum(begin, 0.0 * begin + self.cooldown)
         fraction = xp.maximum(step - decay_begin, 0.0 * step) / (self.total_steps - decay_begin)
         fall = 0.5 * (1.0 + xp.cos(math.pi * xp.minimum(fraction, 1.0 + 0.0 * fraction)))
-        # Both branches of `where` are computed: late steps could overflow the warmup's formula.
+        # `where` computes both branches. The step is limited, because the exponential growth of the
+        # warmup could overflow at late steps.
         rise = self.warmup(xp.minimum(step, 0.0 * step + self.longest))
         return xp.where(step < begin, rise, peak * fall)
 
 
-# (steps of the losses, scaled to [0, 1]; losses; number of tests) -> the outcome of each test.
+# A function that makes the tests at the end of an epoch. Its arguments are the steps of the losses,
+# scaled to [0, 1], the losses, and the number of tests. It returns the outcome of each test.
 Judge = Callable[[Sequence[float], Sequence[float], int], Sequence[Any]]
 
 
@@ -136,45 +146,48 @@ class AutoWUState:
     """Decides, from the losses, when the warmup ends, and from which learning rate to decay.
 
     The learning rate rises until the switch, and decays afterwards. At the end of each epoch of the
-    warmup, the steps of all losses so far are scaled to [0, 1], and several tests look at these
+    warmup, the steps of all losses so far are scaled to [0, 1], and several tests are made on these
     losses (`gaussian_process.py`). A test gives P, the probability that the loss was lower before
     than it is now, and x, the point in [0, 1] at which the loss was lowest.
 
         passed      an epoch in which more than half of the tests have P > confidence
         switch      after `patience` such epochs in a row: decay from the mean over the tests of
                     min (now/min)^x, or from the learning rate at the end of the lowest epoch if
-                    this is smaller
+                    that is smaller
 
     Here min and now are the first and the present learning rate of the warmup. The lowest epoch is
-    that with the smallest mean loss over the last quarter of its steps.
+    the epoch of the warmup with the smallest mean loss over the last quarter of its steps.
 
-    The switch also comes at the end of the longest warmup, and after an epoch without a finite
+    There is also a switch at the end of the longest warmup, and after an epoch without a finite
     loss. The decay then begins with half of the learning rate at the end of the lowest epoch. If
-    the last epoch of the longest warmup is the lowest, there is no switch: the decay begins with
-    the last rate.
+    the last epoch of the longest warmup is the lowest, there is no switch, and the decay begins
+    with the last rate of the warmup.
 
         watch       after `patience` epochs in a row of the decay in which each loss is above
-                    (F + L)/2, half of the gain is lost: halve the peak of the decay
+                    (F + L)/2: halve the peak of the decay
 
-    F is the mean loss of the first epoch, and L that of the last quarter of the lowest epoch. At a
-    switch, and when the peak is halved, the caller should restore the weights of the lowest epoch.
+    F is the mean loss of the first epoch, and L that of the last quarter of the lowest epoch. A
+    loss above (F + L)/2 means that half of what the warmup has gained is lost. At a switch, and
+    when the peak is halved, the caller should restore the weights of the lowest epoch.
 
-    In the authors' code the longest warmup always ends without a switch, and nothing watches the
-    decay.
+    The authors' code differs in two points: the longest warmup always ends without a switch, and
+    the peak is never halved.
 
     Attributes:
-        points: (step, loss) of every finite loss of the warmup; steps count from 0.
-        verdicts: (step at its end, whether it passed) of every epoch of the warmup.
+        points: Pairs (step, loss), one for every finite loss of the warmup; steps count from 0.
+        verdicts: Pairs (step at its end, whether it passed), one for every epoch of the warmup.
         begin: The step at which the decay begins.
         peak: The learning rate at which the decay begins.
-        found: Whether the decay begins with a switch, not at the last rate of the longest warmup.
-        watched: (step at its end, whether each loss was above (F + L)/2) of every epoch of the
-            decay.
-        cuts: (step, new peak) of every time that the peak was halved.
+        found: Whether there was a switch. False if the decay begins at the last rate of the longest
+            warmup, and before the decay.
+        watched: Pairs (step at its end, whether each loss was above (F + L)/2), one for every epoch
+            of the decay.
+        cuts: Pairs (step, new peak), one for every time that the peak was halved.
 
     Args:
         settings: The arguments of AutoWU.
-        judge: The tests, a function as `Judge` describes it. Defaults to `gaussian_process.tests`.
+        judge: A function that makes the tests. Its arguments are the steps of the losses, scaled to
+            [0, 1], the losses, and the number of tests. Defaults to `gaussian_process.tests`.
     """
 
     def __init__(self, settings: Settings, judge: Judge = gaussian_process.tests):
@@ -192,7 +205,7 @@ class AutoWUState:
         return self.settings.value(FLOATS, float(step), self.begin, self.peak_at(step))
 
     def peak_at(self, step: float = math.inf) -> float:
-        """Returns the peak of the decay at a step, as lowered by the halvings up to that step."""
+        """Returns the peak of the decay, after it was halved as often as it was up to a step."""
         cuts = (peak for cut_step, peak in reversed(self.cuts) if cut_step <= step)
         return next(cuts, self.peak)
 
@@ -201,10 +214,11 @@ class AutoWUState:
         return step < self.begin
 
     def record(self, step: float, loss: float) -> None:
-        """Records the loss of a step; a loss of the warmup that is not finite is left out.
+        """Records the loss of a step, but not a loss of the warmup that is not finite.
 
         Args:
-            step: The step, from 0. It may lie between two steps, for the mean loss of several.
+            step: The step, from 0. If `loss` is the mean loss of several steps, it is their mean,
+                which may be a fraction.
             loss: The loss of the step.
         """
         if not self.is_rising(step):
@@ -217,7 +231,8 @@ class AutoWUState:
 
         Args:
             step: The number of steps so far.
-            is_kept: Whether the caller has the weights of the lowest epoch. Defaults to True.
+            is_kept: Whether the caller has a copy of the weights of the lowest epoch. Defaults to
+                True.
 
         Returns:
             Whether the caller should restore the weights of step `lowest`.
@@ -260,10 +275,11 @@ class AutoWUState:
     def _watch(self, step):
         """Ends an epoch of the decay; returns whether it halves the peak."""
         losses, self._losses = self._losses, []
-        # The epoch had no step of the decay, or no epoch of the warmup has set the limit.
+        # The limit `halfway` can be compared only if the epoch had a step of the decay, and if an
+        # epoch of the warmup has ended before.
         if not losses or not self.verdicts:
             return False
-        # A loss that is not a number counts as above the limit.
+        # NaN is not <= anything, so that a loss of NaN counts as above the limit.
         self.watched.append((step, not any(loss <= self.halfway for loss in losses)))
         since = self.cuts[-1][0] if self.cuts else 0
         if not self.is_lost(since):
@@ -272,9 +288,10 @@ class AutoWUState:
         return True
 
     def is_lost(self, since: int = 0) -> bool:
-        """Returns whether each loss of the decay's last `patience` epochs was above `halfway`.
+        """Returns whether all losses of the last `patience` epochs of the decay were too high.
 
-        Only epochs that end after step `since` count.
+        A loss is too high if it is above `halfway`. Only epochs that end after step `since` count.
+        The result is False if these are fewer than `patience`.
         """
         return self._lately([lost for epoch_end, lost in self.watched if epoch_end > since])
 
@@ -285,18 +302,28 @@ class AutoWUState:
 
     @property
     def halfway(self) -> float:
-        """The loss (F + L)/2, once an epoch of the warmup has ended; see the class."""
+        """The loss (F + L)/2, the limit for losses of the decay.
+
+        F is the mean loss of the first epoch, and L that of the last quarter of the lowest epoch of
+        the warmup. An epoch of the warmup must have ended.
+        """
         first_epoch = [loss for step, loss in self.points if step < self.verdicts[0][0]]
         return (sum(first_epoch) / len(first_epoch) + min(self._tails().values())) / 2
 
     @property
     def lowest(self) -> int:
-        """The step at the end of the lowest epoch of the warmup; -1 if no epoch has ended."""
+        """The step at the end of the lowest epoch of the warmup; -1 if no epoch has ended.
+
+        The lowest epoch has the smallest mean loss over the last quarter of its steps.
+        """
         tails = self._tails()
         return min(tails, key=tails.__getitem__, default=-1)
 
     def _tails(self):
-        """Returns the mean loss of the last quarter of each epoch, by the step at its end."""
+        """Returns a dict from the last step of each warmup epoch to the mean loss of its end.
+
+        The mean is over the losses of the last quarter of the epoch.
+        """
         ends = [step for step, _ in self.verdicts]
         return {end: self._tail(begin, end) for begin, end in zip([0, *ends], ends, strict=False)}
 
@@ -305,10 +332,11 @@ class AutoWUState:
         begin_index, end_index = (bisect.bisect_left(self.points, (step,)) for step in (begin, end))
         losses = [loss for _, loss in self.points[begin_index:end_index]]
         losses = losses[-max(len(losses) // 4, 1) :]
-        return sum(losses) / len(losses)  # every epoch with a verdict has a loss
+        # The list is not empty, because every epoch in `verdicts` has a finite loss.
+        return sum(losses) / len(losses)
 
     def state(self) -> dict:
-        """Returns all observations and decisions, as a dict for JSON."""
+        """Returns the losses and decisions so far, as a dict that can be written as JSON."""
         switch = [self.begin, self.peak] if self.found else None
         return {
             "total_steps": self.settings.total_steps, "points": self.points,
@@ -317,10 +345,10 @@ class AutoWUState:
         }  # fmt: skip
 
     def restore(self, state: dict, step: int) -> None:
-        """Restores the losses and decisions up to a step, as far as the dict has them.
+        """Restores the losses and decisions up to a step.
 
         Args:
-            state: A result of `state`.
+            state: A dict that `state()` returned. What it has of later steps is ignored.
             step: The number of steps.
         """
         self.points = [(recorded, loss) for recorded, loss in state["points"] if recorded < step]
@@ -330,7 +358,7 @@ class AutoWUState:
         switch = state["switch"]
         self.found = switch is not None and switch[0] <= step
         self.begin, self.peak = switch if self.found else self.settings.unfound()
-        # A state of an earlier version has neither of these keys.
+        # A state that an earlier version saved has neither "watched" nor "cuts".
         self.watched = [
             (recorded, lost) for recorded, lost in state.get("watched", ()) if recorded <= step
         ]
@@ -349,7 +377,7 @@ class AutoWUState:
         if self.found:
             if self._lately([passed for _, passed in self.verdicts]):
                 reason = "the loss has passed its minimum"
-            elif self.verdicts[-1][0] < self.begin:  # the epoch that ended there has no verdict
+            elif self.verdicts[-1][0] < self.begin:  # the last epoch had no finite loss
                 reason = "no loss of an epoch was finite"
             else:
                 reason = "the warmup has come to its end, and the loss is above its lowest"

@@ -1,4 +1,4 @@
-"""Tests whether the loss has passed its minimum (AutoWU), by scikit-learn's Gaussian process.
+"""Tests whether the training loss has passed its minimum, by a Gaussian process of scikit-learn.
 
     prior    y(x) = f(x) + e;  f has the mean of the losses and the covariance
              s exp(-(x - x')^2 / (2 l^2)), l = 0.2;  e is noise
@@ -10,9 +10,9 @@ standard normal distribution. P is the probability that the loss was lower befor
 The scale s and the variance of e maximize the marginal likelihood of at most 100 losses. The
 posterior uses at most 500.
 
-The sources are Kim et al., arXiv:2107.05855, and the authors' code. Two things differ from their
-code. Here L-BFGS finds the maximum, while theirs takes 100 steps of Adam towards it. And here the
-mean of f is not fitted.
+The method is AutoWU of Kim et al., arXiv:2107.05855. Two things differ from the authors' code. Here
+L-BFGS finds the maximum of the marginal likelihood, while their code takes 100 steps of Adam
+towards it. And here the mean of f is not fitted.
 """
 
 from typing import NamedTuple
@@ -20,17 +20,18 @@ from typing import NamedTuple
 from tf_lamb.core import messages
 
 LENGTH_SCALE = 0.2  # l, as a fraction of the steps so far
-# The most losses for the fit of the prior, the most for the posterior, and the points of its grid.
+# _FITTED: the most losses to which the prior is fitted. _SEEN: the most losses from which the
+# posterior is computed. _GRID: the number of points at which the posterior is computed.
 _FITTED, _SEEN, _GRID = 100, 500, 500
-_JITTER = 1e-4  # added to the variance of m_n - m_i, in the unit of the loss squared
+_JITTER = 1e-4  # added to the variance of f_n - f_i, in the unit of the loss squared
 
 
 class MinimumTest(NamedTuple):
     """Holds the outcome of one test.
 
     Attributes:
-        probability: P, the probability that the loss was lower before.
-        lowest: The point in [0, 1] at which the mean of the posterior is lowest.
+        probability: P, the probability that the loss was lower before than it is now.
+        lowest: The point in [0, 1], a scaled step, at which the mean of the posterior is lowest.
     """
 
     probability: float
@@ -38,7 +39,7 @@ class MinimumTest(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """Holds the fitted parameters of the prior.
+    """Holds the fitted parameters of the prior of the loss, y(x) = f(x) + e.
 
     Attributes:
         scale: s, the variance of f, in the unit of the loss squared.
@@ -50,12 +51,12 @@ class Prior(NamedTuple):
 
 
 def check_installed() -> None:
-    """Raises ModuleNotFoundError, with what to install, if a package for the tests is missing."""
+    """Raises ModuleNotFoundError, which says what to install, if a required package is missing."""
     messages.require_installed("AutoWarmup", "sklearn", "threadpoolctl", extra="autowarmup")
 
 
 def tests(x, y, count: int) -> list[MinimumTest]:
-    """Returns the outcomes of several tests; equal losses give equal outcomes.
+    """Makes several tests and returns their outcomes. The same losses give the same outcomes.
 
     Args:
         x: The steps of the losses, scaled to [0, 1].
@@ -66,7 +67,8 @@ def tests(x, y, count: int) -> list[MinimumTest]:
     from threadpoolctl import threadpool_limits
 
     x, y = np.asarray(x), np.asarray(y)
-    # Matrices are small: on a machine that trains, several threads would wait for each other.
+    # One thread is enough for these small matrices. On a machine that is busy with training,
+    # several threads would wait for each other.
     with threadpool_limits(1):
         prior = fitted(*_sample(x, y, _FITTED, 0))
         samples = (_sample(x, y, _SEEN, i + 1) for i in range(count))
@@ -74,7 +76,9 @@ def tests(x, y, count: int) -> list[MinimumTest]:
 
 
 def curve(x, y):
-    """Returns a grid over [0, 1], and mean and standard deviation of f on it, for a plot.
+    """Returns a grid over [0, 1], the mean of f on it, and its standard deviation, for a plot.
+
+    f is the loss without noise, as the Gaussian process estimates it.
 
     Args:
         x: The steps of the losses, scaled to [0, 1].
@@ -88,7 +92,9 @@ def curve(x, y):
 
 
 def test(grid, mean, covariance) -> MinimumTest:
-    """Tests whether the loss has passed its minimum, by a posterior on a grid.
+    """Tests whether the loss has passed its minimum, from the posterior of f on a grid.
+
+    f is the loss without noise, as the Gaussian process estimates it.
 
     Args:
         grid: The points of the grid, in ascending order.
@@ -105,7 +111,9 @@ def test(grid, mean, covariance) -> MinimumTest:
 
 
 def posterior(prior: Prior, x, y, points: int = _GRID) -> tuple:
-    """Returns the grid over [0, 1], and the mean and the covariance of f on it.
+    """Returns a grid over [0, 1], and the posterior mean and covariance of f on it.
+
+    f is the loss without noise.
 
     Args:
         prior: The parameters of the prior.
@@ -125,7 +133,7 @@ def posterior(prior: Prior, x, y, points: int = _GRID) -> tuple:
 
 
 def fitted(x, y) -> Prior:
-    """Returns the prior under which the losses are most probable.
+    """Returns the parameters of the prior that maximize the marginal likelihood of the losses.
 
     Args:
         x: The steps of the losses, scaled to [0, 1].
@@ -139,7 +147,7 @@ def fitted(x, y) -> Prior:
     kernel = ConstantKernel(1.0, (1e-6, 1e6)) * RBF(LENGTH_SCALE, "fixed")
     kernel += WhiteKernel(1e-3, (1e-4, 1e6))
     with warnings.catch_warnings():
-        # scikit-learn warns if the fitted noise is at one of its bounds. That is no fault: the
+        # scikit-learn warns if the fitted noise is at one of its bounds. That is no error here: the
         # authors' code has such a bound, too.
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted_kernel = _process(kernel, alpha=0.0).fit(x[:, None], y - y.mean()).kernel_
@@ -156,7 +164,7 @@ def _process(kernel, **arguments):
 def _sample(x, y, max_points: int, seed: int) -> tuple:
     """Returns x and y, or a random sample of `max_points` of their points if they have more.
 
-    The sample keeps the order of the points. It depends only on the seed and their number.
+    The sample keeps the order of the points. It depends only on the seed and the number of points.
     """
     import numpy as np
 

@@ -1,18 +1,19 @@
-"""Registers AutoWarmup for Model Garden: a learning rate, and an action that tells it to decay.
+"""Registers AutoWU in TensorFlow's Model Garden, as a learning rate that finds its own peak.
 
     learning_rate:
       type: tf_lamb_auto_warmup
       tf_lamb_auto_warmup: {total_steps: 30000, decide_every: 312}
 
-Importing this module registers the learning rate. A command imports it with
+Importing this module registers the learning rate. To import it in a training command, pass
 `--gin_params='import tf_lamb_extras.automatic_warmup.model_garden'`. `decide_every` is the number
-of steps from one decision to the next, usually those of an epoch. It is rounded up to whole loops
-(`trainer.steps_per_loop`). `patience` counts decisions.
+of steps from one decision to the next, usually the steps of an epoch. It is rounded up to whole
+loops, each of `trainer.steps_per_loop` steps. `patience` counts decisions in place of epochs.
 
-The learning rate is computed within the step. After each loop of steps, the action reads their mean
-loss, which is the same on all replicas and workers. Every `decide_every` steps it tests whether the
-loss has passed its minimum. It writes its state to `auto_warmup.json` beside the checkpoints, where
-a resumed run finds it. At the end of training it draws the state as `auto_warmup.png`.
+The training step computes the learning rate. After each loop of steps, the trainer calls an action.
+This action reads the mean loss of the loop, which is the same on all replicas and workers. Every
+`decide_every` steps it tests whether the loss has passed its minimum, and if so begins the decay.
+It writes its state to `auto_warmup.json` beside the checkpoints, where a resumed run finds it. At
+the end of training it draws the losses and the rate as `auto_warmup.png`.
 """
 
 import dataclasses
@@ -40,10 +41,12 @@ _CONFIG = "trainer.optimizer_config"
 
 
 class Schedule(schedules.Steered):
-    """Computes the learning rate; between two loops the action sets the begin of its decay.
+    """Computes the learning rate of AutoWU from two variables, the begin and the peak of its decay.
+
+    The action of the trainer sets the variables between two loops of steps.
 
     Args:
-        decide_every: The number of steps from one decision to the next.
+        decide_every: The number of steps from one decision of the action to the next.
         settings: The arguments of `decisions.Settings`.
     """
 
@@ -67,9 +70,13 @@ class Schedule(schedules.Steered):
     def check(cls, params) -> None:
         """Checks the learning rate of an experiment; see base class.
 
+        Args:
+            params: The config of the experiment.
+
         Raises:
-            UserError: If the experiment has a warmup or AdaScale besides, a setting is out of its
-                range, a package is missing, or the learning rate would be 0 before training ends.
+            UserError: If the experiment also has another warmup or AdaScale, if a setting is out of
+                its range, if a package is missing, or if the learning rate would be 0 before
+                training ends.
         """
         config, steps = params.trainer.optimizer_config, params.trainer.train_steps
         if config.warmup.get():
@@ -96,7 +103,7 @@ class Schedule(schedules.Steered):
             )
 
     def action(self, optimizer, model_dir, writes=True):
-        """Returns the action that decides on this learning rate; see base class.
+        """Returns the action, called after each loop, that sets this learning rate's decay.
 
         Args:
             optimizer: The trainer's optimizer.
@@ -107,10 +114,11 @@ class Schedule(schedules.Steered):
 
 
 class AutoWarmup:
-    """Records the loss after each loop of the trainer, and decides every `decide_every` steps.
+    """Records the loss after each loop of the trainer, and decides when the learning rate decays.
 
-    It is an action of the trainer. One process writes the state, and all processes read it. Unlike
-    the callback, the action neither restores weights nor watches the decay.
+    It is an action, which the trainer calls after each loop of steps. It decides every
+    `decide_every` steps. One process writes the state to a file, which all processes read. Unlike
+    the callback `AutoWarmup`, the action neither restores weights nor halves the peak.
 
     Args:
         optimizer: The trainer's optimizer, whose learning rate is a `Schedule`.
@@ -130,7 +138,7 @@ class AutoWarmup:
         self._step, self._due = 0, self._schedule.decide_every
 
     def resume(self):
-        """Resumes at the optimizer's step, once its checkpoint is restored.
+        """Resumes at the optimizer's step. The trainer calls it after it has restored a checkpoint.
 
         Raises:
             UserError: If the state of an earlier run cannot be read.
@@ -141,7 +149,10 @@ class AutoWarmup:
         self._aim()
 
     def _aim(self):
-        """Sets the step and the peak of the schedule's decay, and the step of the next decision."""
+        """Sets the begin and the peak of the learning rate's decay, and the next step to decide at.
+
+        All three follow from the recorded losses and decisions.
+        """
         last_decision = self.warmup.verdicts[-1][0] if self.warmup.verdicts else 0
         self._due = last_decision + self._schedule.decide_every
         begin, peak = self._schedule.switch
@@ -149,7 +160,7 @@ class AutoWarmup:
         peak.assign(self.warmup.peak)
 
     def _restore(self):
-        """Restores the saved state; raises `UserError` if this fails."""
+        """Restores the state from its file; raises `UserError` if the file cannot be read."""
         try:
             with tf.io.gfile.GFile(self._path) as file:
                 self.warmup.restore(json.load(file), self._step)
@@ -169,7 +180,8 @@ class AutoWarmup:
             FloatingPointError: If no loss since the last decision is finite.
         """
         previous_step, self._step = self._step, step_of(self._optimizer)
-        # Model Garden's recovery restored a checkpoint, perhaps the one from before this loop.
+        # If the step has not grown, Model Garden's recovery has restored an earlier checkpoint.
+        # Losses and decisions that were recorded after its step are then dropped.
         if self._step <= previous_step:
             self.warmup.restore(self.warmup.state(), self._step)
             return self._aim()
@@ -192,7 +204,7 @@ class AutoWarmup:
             checkpoints.write_json(self._path, self.warmup.state())
 
     def advice(self) -> str:
-        """Draws the warmup as `auto_warmup.png`, and returns a sentence on the decision."""
+        """Draws the warmup to the file `auto_warmup.png`, and returns a sentence on its end."""
         if self._writes and self.warmup.points:
             loss_axes, _ = draw(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:

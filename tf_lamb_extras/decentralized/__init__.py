@@ -1,4 +1,4 @@
-"""Trains with Keras 3 on JAX, on devices that average weights with their neighbours only."""
+"""Trains with Keras 3 on JAX, on devices each of which averages weights with few other devices."""
 
 from typing import TYPE_CHECKING
 

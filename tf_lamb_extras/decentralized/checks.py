@@ -9,7 +9,8 @@ from tf_lamb.core import checks
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.decentralized import rules
 
-# Argument of Keras's SGD that no method supports -> a hint for the error.
+# The arguments of Keras's SGD that decentralized training does not support, each with a hint that
+# is added to the error message.
 _FOREIGN = {
     "nesterov": "", "clipnorm": "", "clipvalue": "", "global_clipnorm": "", "use_ema": "",
     "gradient_accumulation_steps": "", "loss_scale_factor": "",
@@ -27,11 +28,14 @@ def check_backend():
 
 
 def devices_of(devices):
-    """Returns the devices as a tuple, and all devices for None; warns if there is only one.
+    """Returns the devices to train on as a tuple, and warns if there is only one.
+
+    Args:
+        devices: The devices that the user passed; None stands for all devices of JAX.
 
     Raises:
-        ValueError: If JAX runs several processes, Keras has a distribution, there is no device, or
-            one is listed twice.
+        ValueError: If JAX runs several processes, if Keras has a distribution, or if there is no
+            device or a device is listed twice.
     """
     import jax
 
@@ -61,11 +65,13 @@ def devices_of(devices):
 
 
 def own_optimizer(model, method):
-    """Returns a copy of the model's SGD, for its learning rate and momentum.
+    """Returns a copy of the SGD with which the user compiled a model.
+
+    Decentralized training takes its learning rate and its momentum.
 
     Args:
         model: A compiled model.
-        method: The method of `Decentralized`.
+        method: The name of the method of decentralized training, such as "decentlam".
 
     Raises:
         ValueError: If the model is not compiled or overrides `train_step`, or if its optimizer is
@@ -99,15 +105,17 @@ def own_optimizer(model, method):
 
 
 def compiled_optimizer(workers, optimizer, loss):
-    """Returns the optimizer that a call of `compile` sets: that of the first call.
+    """Returns the optimizer that a `Decentralized` model has after a call of its `compile`.
+
+    The first call sets it, and later calls cannot change it.
 
     Args:
         workers: The `Decentralized` model.
-        optimizer: The optimizer of this call, or None.
-        loss: The loss of this call, or None.
+        optimizer: The optimizer that this call of `compile` was given, or None.
+        loss: The loss that this call of `compile` was given, or None.
 
     Raises:
-        ValueError: If a later call has a loss, or another optimizer.
+        ValueError: If this call is not the first one, and was given a loss or another optimizer.
     """
     present = getattr(workers, "optimizer", None)
     if present is None or (optimizer in (None, present) and loss is None):
@@ -120,10 +128,14 @@ def compiled_optimizer(workers, optimizer, loss):
 
 
 def _check_rate(optimizer, method):
-    """Raises ValueError for a momentum or learning rate that the method does not allow.
+    """Raises ValueError for a momentum or a learning rate that the method does not allow.
 
-    "dsgd" has to have no momentum, and the other methods some. A learning rate that is no schedule
-    has to be in its range; "decentlam" does not allow 0.
+    The momentum must be 0 for "dsgd", and above 0 for the other methods. A learning rate that is
+    not a schedule must not be negative, and must not be 0 for "decentlam".
+
+    Args:
+        optimizer: The SGD of Keras that has the momentum and the learning rate.
+        method: The name of the method of decentralized training.
     """
     if (optimizer.momentum > 0) == (method == "dsgd"):
         raise ValueError(
@@ -142,15 +154,16 @@ def _check_rate(optimizer, method):
 
 
 def check_convergence(method, matrices, momentum):
-    """Checks that the differences between the workers shrink to zero, apart from gradients.
+    """Checks that the workers' weights would become equal if all gradients were 0.
 
     Args:
-        method: The method of `Decentralized`.
-        matrices: The mixing matrices, which take turns.
-        momentum: The momentum, in [0, 1). It matters to "decentlam" alone.
+        method: The name of the method of decentralized training.
+        matrices: The mixing matrices, of which each step uses the next one in turn.
+        momentum: The momentum, in [0, 1). Only "decentlam" needs it.
 
     Raises:
-        ValueError: If the differences grow or stay, or if it is not known whether they do.
+        ValueError: If the differences between the workers grow or stay, or if it is not known
+            whether they do.
     """
     if method != "decentlam":
         if not rules.averages(matrices):
@@ -184,7 +197,8 @@ def check_batch(size, workers):
         workers: The number of workers.
 
     Raises:
-        ValueError: If the batch does not divide; the error has the nearest sizes that do.
+        ValueError: If the number of workers does not divide the batch evenly. The message names the
+            nearest sizes that it divides.
     """
     share, remainder = divmod(size, workers)
     if remainder:

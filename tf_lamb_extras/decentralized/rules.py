@@ -1,18 +1,19 @@
 """Defines the update rules of decentralized training, its topologies, and their convergence.
 
-Each worker averages with its neighbours instead of with everyone. A rule reads the other workers
-only through `mix`. For an array x of which every worker j has its own x_j, `mix` gives worker i the
-weighted mean sum_j w_ij x_j. Nothing else communicates.
+Each worker averages its weights with those of its neighbours, and not with those of all workers. A
+rule reads the arrays of other workers only through the function `mix`. If every worker j has an
+array x_j, `mix` returns the weighted mean sum_j w_ij x_j to worker i.
 
-The velocity includes the learning rate, as that of `keras.optimizers.SGD` does: it is the papers' m
-times lr. At a constant rate both forms are the same. After a change of the rate, this form is the
-papers' with m multiplied by the old rate over the new one. DecentLaM's velocity contains
-differences between the workers, and these stay as they were. If `mix` is the mean of all workers,
-the mean of their weights moves as with SGD, for every schedule.
+The velocity includes the learning rate, as that of `keras.optimizers.SGD` does: it is the momentum
+buffer m of the papers, multiplied by lr. At a constant rate both forms give the same weights. A
+change of the rate leaves the velocity as it is, which in the papers' form would multiply m by the
+old rate over the new one. If `mix` is the mean of all workers, the mean of their weights moves as
+with SGD, for every schedule of the rate.
 
 Every mixing matrix W = (w_ij) here is doubly stochastic. Its rows sum to 1, so that mixing does not
-change equal workers. Its columns sum to 1, so that mixing does not change the mean of all workers.
-The topologies, with the weights w_ij of worker i and the workers j that have them:
+change workers that are equal. Its columns sum to 1, so that mixing does not change the mean of all
+workers. In this list of the topologies, each line has a weight w_ij, and the workers j that have
+this weight in the mean of worker i:
 
     ring                    1/3: itself and both neighbours
     one_sided_ring          1/2: itself and the next worker
@@ -29,11 +30,11 @@ DecentLaM's momentum b also acts on the differences between workers. Without gra
 
 for the weights x and velocities v of all workers. For each eigenvector of W this is a
 multiplication by a 2 x 2 matrix (`_radius`). If the eigenvalue is real, as for every symmetric W,
-differences shrink for every b < 1. If it is complex, or if matrices take turns, they may grow: at
-b = 0.9 they grow for `one_sided_ring` from three workers on, and for `exponential` and
-`one_peer_exponential` from four on. With the other methods differences shrink for every W with
-which mixing alone makes workers equal (`averages`). Two workers who only swap their weights never
-become equal.
+the differences shrink for every b < 1. They may grow if the eigenvalue is complex, or if steps use
+several matrices in turn. At b = 0.9 they grow for `one_sided_ring` with three workers or more, and
+for `exponential` and `one_peer_exponential` with four or more. With the other update rules, the
+differences shrink for every W for which mixing alone makes the workers equal in the long run
+(`averages`). An example of a W for which it does not is two workers that only swap their weights.
 """
 
 import cmath
@@ -55,12 +56,13 @@ def dsgd(xp, g, w, *, lr, decay=0.0, mix):
         w: The weight of this worker, of the shape of g.
         lr: The learning rate, a scalar.
         decay: The weight decay, a Python float. Defaults to 0.
-        mix: A function from an array to the weighted mean of it over the neighbourhood.
+        mix: A function that takes an array of this worker, and returns the weighted mean of it and
+            the neighbours' arrays.
 
     Returns:
         The new w, in a tuple.
 
-    Source: Yuan et al., arXiv:2104.11981; adapt-then-combine.
+    Source: Yuan et al., arXiv:2104.11981; the form that they call adapt-then-combine.
     """
     return (mix(w - lr * decayed(g, decay, w)),)
 
@@ -69,8 +71,8 @@ def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix, order="adapt_then_co
     """Takes one step of decentralized momentum SGD.
 
         v <- b v + lr (g + decay w)
-        w <- mix(w - v)                 adapt, then combine (ATC)
-        w <- mix(w) - v                 adapt with combine (AWC): `mix` need not wait for g
+        w <- mix(w - v)                 adapt-then-combine
+        w <- mix(w) - v                 adapt-with-combine: `mix` need not wait for g
 
     Args:
         xp: A namespace of array functions.
@@ -80,13 +82,14 @@ def dmsgd(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix, order="adapt_then_co
         lr: The learning rate, a scalar.
         decay: The weight decay, a Python float. Defaults to 0.
         momentum: b. Defaults to 0.9.
-        mix: A function from an array to the weighted mean of it over the neighbourhood.
+        mix: A function that takes an array of this worker, and returns the weighted mean of it and
+            the neighbours' arrays.
         order: "adapt_then_combine", the default, or "adapt_with_combine".
 
     Returns:
         The new w and v.
 
-    Source: Yuan et al., arXiv:2104.11981; the names of the orders are BlueFog's.
+    Source: Yuan et al., arXiv:2104.11981; the names of the orders are those of the library BlueFog.
     """
     v = momentum * v + lr * decayed(g, decay, w)
     w = mix(w - v) if order == "adapt_then_combine" else mix(w) - v
@@ -100,8 +103,9 @@ def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
         v <- b v + s
         w <- w - v
 
-    Its fixed point is that of DSGD for every b, while `dmsgd` has the fixed point of DSGD at
-    lr/(1 - b). If lr is 0, neither w nor v changes.
+    For every b, its fixed point is the same as that of decentralized SGD (DSGD) at the learning
+    rate lr. The fixed point of `dmsgd` is that of DSGD at lr/(1 - b). If lr is 0, neither w nor v
+    changes.
 
     Args:
         xp: A namespace of array functions.
@@ -111,32 +115,33 @@ def decentlam(xp, g, w, v, *, lr, decay=0.0, momentum=0.9, mix):
         lr: The learning rate, a scalar.
         decay: The weight decay, a Python float. Defaults to 0.
         momentum: b. Defaults to 0.9.
-        mix: A function from an array to the weighted mean of it over the neighbourhood.
+        mix: A function that takes an array of this worker, and returns the weighted mean of it and
+            the neighbours' arrays.
 
     Returns:
         The new w and v.
 
-    Source: Yuan et al., arXiv:2104.11981. It uses s/lr as the gradient, which is undefined at
-    lr = 0.
+    Source: Yuan et al., arXiv:2104.11981. In place of s the paper has s/lr, as the gradient of
+    momentum SGD, which is undefined at lr = 0.
     """
     s = w - mix(w - lr * decayed(g, decay, w))
     new_v = momentum * v + s
     return xp.where(lr > 0, w - new_v, w), xp.where(lr > 0, new_v, v)
 
 
-# A mixing matrix by rows: row i has the weights with which worker i averages.
+# A mixing matrix, as a tuple of rows. Row i has the weights by which worker i averages the workers.
 Matrix = tuple[tuple[float, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """Holds one exchange of arrays between workers, a term of their weighted mean.
+    """Holds one exchange of arrays between workers, which computes a term of their weighted means.
 
-    Worker i adds weights[i] times the array that it receives.
+    Worker i multiplies the array that it receives by weights[i], and adds it to its mean.
 
     Attributes:
         pairs: The pairs (sender, receiver), as `jax.lax.ppermute` takes them.
-        weights: The weight of each receiver; 0 for one that receives nothing.
+        weights: The weight for each worker's received array; 0 for a worker that receives none.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -145,11 +150,11 @@ class Term:
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """Holds the mixing matrix of one step as exchanges between workers.
+    """Holds the mixing matrix of one step as exchanges of arrays between workers.
 
     Attributes:
-        own: The weight of each worker's own array.
-        terms: The exchanges, one for each distance between sender and receiver.
+        own: For each worker, the weight of its own array in its mean.
+        terms: The exchanges, one for each difference between the numbers of sender and receiver.
     """
 
     own: tuple[float, ...]
@@ -157,7 +162,11 @@ class Mixing:
 
     @classmethod
     def of(cls, matrix: Matrix) -> "Mixing":
-        """Converts a mixing matrix, with an exchange for each cyclic diagonal that is not 0."""
+        """Returns the exchanges for a mixing matrix.
+
+        Each cyclic diagonal of the matrix, apart from the main one and those that are 0, becomes
+        one exchange.
+        """
         n = len(matrix)
         terms = []
         for distance in range(1, n):
@@ -169,24 +178,25 @@ class Mixing:
 
     @property
     def is_mean(self) -> bool:
-        """Whether mixing gives the mean of all workers, for which an all-reduce is used instead."""
+        """Whether mixing gives the mean of all workers, so that an all-reduce can compute it."""
         n = len(self.own)
         weights = [*self.own, *(w for term in self.terms for w in term.weights)]
         return len(self.terms) == n - 1 and all(math.isclose(w, 1 / n) for w in weights)
 
 
 def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
-    """Returns the mixing matrices that take turns, step after step.
+    """Returns the mixing matrices of a topology, of which each step uses the next one in turn.
 
-    There is one, unless the topology is "one_peer_exponential".
+    There is one matrix, unless the topology is "one_peer_exponential".
 
     Args:
         topology: The name of a topology, or a doubly stochastic matrix as a sequence of rows.
         workers: The number of workers.
 
     Raises:
-        ValueError: If the name is unknown, or the matrix has another size, is not doubly
-            stochastic, has a negative weight, or does not connect all workers.
+        ValueError: If the name is unknown. Also if the matrix does not have a row and a column for
+            each worker, is not doubly stochastic, has a negative weight, or does not connect all
+            workers.
     """
     if isinstance(topology, str):
         if topology not in TOPOLOGIES:
@@ -197,7 +207,7 @@ def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
 
 
 def _given(topology, workers):
-    """Checks the user's matrix, and returns it as a `Matrix`; raises ValueError for a bad one."""
+    """Checks the user's matrix, and returns it as a tuple of rows; raises ValueError if invalid."""
     try:
         matrix = tuple(tuple(float(weight) for weight in row) for row in topology)
     except (TypeError, ValueError) as error:
@@ -222,7 +232,10 @@ def _given(topology, workers):
 
 
 def _check_weights(matrix):
-    """Raises ValueError if a weight is negative, or worker 0 does not reach every worker."""
+    """Raises ValueError if a weight is negative, or if a worker never depends on worker 0.
+
+    A worker may depend on worker 0 through other workers.
+    """
     for i, row in enumerate(matrix):
         if min(row) < 0:
             raise ValueError(
@@ -243,11 +256,11 @@ def _check_weights(matrix):
 
 
 def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:
-    """Returns a matrix by which each worker averages, with equal weights, with some others.
+    """Returns a mixing matrix by which each worker averages itself and others with equal weights.
 
     Args:
         workers: The number of workers.
-        offsets: The numbers of these others minus that of the worker, modulo `workers`.
+        offsets: Worker i averages with the workers i + offset, modulo `workers`, for each offset.
     """
     hops = {0, *(offset % workers for offset in offsets)}
     return tuple(
@@ -257,7 +270,7 @@ def _uniform(workers: int, offsets: Sequence[int]) -> Matrix:
 
 
 def _powers(base: int, below: int) -> list[int]:
-    """Returns [1, base, base^2, ...] up to the last power below `below`; never less than [1]."""
+    """Returns the powers [1, base, base^2, ...] that are below `below`, and always the 1."""
     powers = [1]
     while powers[-1] * base < below:
         powers.append(powers[-1] * base)
@@ -265,9 +278,10 @@ def _powers(base: int, below: int) -> list[int]:
 
 
 def _grid(workers: int) -> Matrix:
-    """Returns the Metropolis weights of the most square grid of all workers.
+    """Returns the mixing matrix of the workers on a grid that is as square as possible.
 
-    w_ij = 1/(1 + the larger number of neighbours of i and j) for neighbours; w_ii is the remainder.
+    Its weights are Metropolis weights. If i and j are neighbours with n_i and n_j neighbours,
+    w_ij = 1/(1 + max(n_i, n_j)). w_ii is chosen so that each row sums to 1.
     """
     columns = next(c for c in range(math.isqrt(workers), 0, -1) if workers % c == 0)
     position = [divmod(i, columns) for i in range(workers)]
@@ -284,7 +298,8 @@ def _grid(workers: int) -> Matrix:
     return tuple(map(tuple, matrix))
 
 
-# For each name, a function from the number of workers to the matrices that take turns.
+# For each name of a topology, a function from the number of workers to the mixing matrices. If
+# there are several, each step uses the next one in turn.
 TOPOLOGIES: dict[str, Callable[[int], tuple[Matrix, ...]]] = {
     "ring": lambda n: (_uniform(n, [1, -1]),),
     "one_sided_ring": lambda n: (_uniform(n, [1]),),
@@ -305,55 +320,66 @@ _MOMENTA = [i / 100 for i in range(99, 0, -1)]
 def averages(matrices: Sequence[Matrix]) -> bool:
     """Returns whether mixing alone makes all workers equal, in the long run.
 
-    It does if, after enough turns of all matrices, the weights of each worker depend on those of
-    every other. If (n - 1)^2 + 1 turns of n workers do not suffice, no number of turns does.
+    It does if, after some number of turns of all matrices, the weights of each worker depend on
+    those of every other worker. If they do not after (n - 1)^2 + 1 turns, where n is the number of
+    workers, they never do.
 
     Args:
-        matrices: The mixing matrices, which take turns.
+        matrices: The mixing matrices. One turn uses each of them once.
     """
     import numpy as np
 
-    has_heard = np.eye(workers := len(matrices[0]), dtype=bool)  # [i, j]: worker i of worker j
+    # has_heard[i, j]: whether the weights of worker i depend on those of worker j
+    has_heard = np.eye(workers := len(matrices[0]), dtype=bool)
     for matrix in matrices:
         has_heard = (np.array(matrix) > 0) @ has_heard
     for _ in range(2 * workers.bit_length()):
-        has_heard = has_heard @ has_heard  # after twice as many turns
+        has_heard = has_heard @ has_heard  # the dependence after twice as many turns
     return bool(has_heard.all())
 
 
 def growth(matrices: Sequence[Matrix], momentum: float) -> float | None:
-    """Returns the factor per step by which differences grow with DecentLaM, in the long run.
+    """Returns the factor by which DecentLaM makes differences between workers grow, in a step.
+
+    It is the factor in the long run and without gradients.
 
     Args:
-        matrices: The mixing matrices, which take turns.
+        matrices: The mixing matrices, of which each step uses the next one in turn.
         momentum: The momentum of DecentLaM, in [0, 1).
 
     Returns:
-        A number, below 1 if the differences vanish. None for matrices that are neither all
-        circulant, nor a single symmetric one.
+        The factor; below 1 if the differences vanish. None if it is unknown: it is known only if
+        all matrices are circulant, or if there is a single matrix and it is symmetric.
     """
     modes = _modes(matrices)
     return None if modes is None else _growth(modes, momentum)
 
 
 def largest_momentum(matrices: Sequence[Matrix]) -> float:
-    """Returns the largest multiple of 0.01 that, as momentum of DecentLaM, lets differences shrink.
+    """Returns the largest momentum with which DecentLaM makes differences between workers shrink.
 
-    Returns 0 if there is none, or if `growth` is None for these matrices.
+    Only multiples of 0.01 from 0.01 to 0.99 are tried. The result is 0 if none of them does, or if
+    `growth` returns None for these matrices.
+
+    Args:
+        matrices: The mixing matrices, of which each step uses the next one in turn.
     """
     modes = _modes(matrices)
     return 0.0 if modes is None else next((b for b in _MOMENTA if _growth(modes, b) < 1), 0.0)
 
 
 def _modes(matrices):
-    """Returns the modes in which workers differ, as eigenvalues of the mixing matrices.
+    """Returns the eigenvalues of the mixing matrices for each mode in which workers differ.
 
-    A mode is an eigenvector that all matrices have in common, other than that of equal workers.
-    Circulant matrices commute, so they have all eigenvectors in common.
+    A mode is an eigenvector that all matrices have in common. The eigenvector of equal workers is
+    left out. Circulant matrices commute, so they have all eigenvectors in common.
+
+    Args:
+        matrices: The mixing matrices.
 
     Returns:
-        For each mode, its eigenvalue of every matrix; None for matrices that are neither all
-        circulant, nor a single symmetric one.
+        A list with a tuple for each mode, which has the eigenvalue of every matrix. None unless all
+        matrices are circulant, or there is a single matrix and it is symmetric.
     """
     if all(map(_is_circulant, matrices)):
         workers = len(matrices[0])
@@ -361,7 +387,7 @@ def _modes(matrices):
     if len(matrices) == 1 and _is_symmetric(matrices[0]):
         import numpy as np
 
-        # The eigenvalues ascend; the last is 1, that of equal workers.
+        # The eigenvalues are in ascending order. The last one, 1, is that of equal workers.
         return [(value,) for value in np.linalg.eigvalsh(matrices[0])[:-1].tolist()]
     return None
 
@@ -373,16 +399,22 @@ def _eigenvalue(matrix, k):
 
 
 def _growth(modes, b):
-    """Returns the largest growth factor per step of all modes, at momentum b; see `_radius`."""
+    """Returns the largest factor by which the differences of a mode grow per step.
+
+    Args:
+        modes: For each mode, its eigenvalue of every mixing matrix.
+        b: The momentum.
+    """
     return max((_radius(mode, b) for mode in modes), default=0.0)
 
 
 def _radius(eigenvalues, b):
     """Returns the factor by which the differences of one mode grow per step, at momentum b.
 
-    In a step with mixing eigenvalue w, a mode's weights and velocity are multiplied by the 2 x 2
-    matrix ((w, -b), (1 - w, b)). The factor is the geometric mean over one turn of the matrices:
-    the spectral radius of their product, to the power of 1/their number.
+    A mode is an eigenvector of the mixing matrices. If its eigenvalue is w, a step multiplies the
+    mode's weights and velocity by the 2 x 2 matrix ((w, -b), (1 - w, b)). If steps use n mixing
+    matrices in turn, the factor is the spectral radius of the product of the n 2 x 2 matrices, to
+    the power of 1/n.
 
     Args:
         eigenvalues: The mode's eigenvalue of each mixing matrix.
@@ -397,7 +429,7 @@ def _radius(eigenvalues, b):
 
 
 def _is_circulant(matrix):
-    """Returns whether every row is the one before it, shifted by one."""
+    """Returns whether every row is the row before it, shifted cyclically by one, up to rounding."""
     return _is(matrix, lambda i, j: matrix[0][(j - i) % len(matrix)])
 
 
@@ -407,7 +439,7 @@ def _is_symmetric(matrix):
 
 
 def _is(matrix, expected):
-    """Returns whether every weight equals `expected(i, j)`, up to rounding."""
+    """Returns whether each weight w_ij equals `expected(i, j)`, up to rounding."""
     return all(
         math.isclose(weight, expected(i, j), abs_tol=1e-9)
         for i, row in enumerate(matrix) for j, weight in enumerate(row)

@@ -1,10 +1,10 @@
 """Trains a Keras model on JAX with many workers, each with its own weights, by Keras's `fit`.
 
-Seams into Keras 3 (3.15.1), all in this file:
-    `Trainer._symbolic_build`, `_make_function`, `_update_metrics_variables`: of the JAX backend, as
-        its own `fit`, `make_train_function` and `train_step` call them.
-    `EpochIterator.data_adapter`: knows the sizes of the batches before the first is drawn.
-    `SGD.momentums`: the velocities.
+This file uses private API of Keras 3.15.1:
+    `Trainer._symbolic_build`, `_make_function`, `_update_metrics_variables`: methods of the JAX
+        trainer. They are called as its own `fit`, `make_train_function` and `train_step` do.
+    `EpochIterator.data_adapter`: it has the sizes of the batches before the first batch is read.
+    `SGD.momentums`: the velocities of the weights.
 """
 
 import functools
@@ -21,7 +21,7 @@ from tf_lamb.core.messages import warn
 from tf_lamb_extras.decentralized import checks, rules
 from tf_lamb_extras.decentralized.workers import Consensus, Workers
 
-# Method -> its update rule.
+# The update rule of each method of `Decentralized`.
 _RULES: dict[str, Callable] = {
     "decentlam": rules.decentlam,
     "dmsgd": rules.dmsgd,
@@ -31,30 +31,31 @@ _RULES: dict[str, Callable] = {
 
 
 class Decentralized(keras.Model):
-    """Trains a compiled model on many devices that average with their neighbours only.
+    """Trains a compiled model on many devices, each of which averages with its neighbours only.
 
-        x_i <- sum_j w_ij (x_j - lr g_j)        "dsgd"; the others add momentum
+        x_i <- sum_j w_ij (x_j - lr g_j)        "dsgd"; the other methods add momentum
 
     Each device i is a worker with its own weights x_i and its own part of every batch: the first of
-    n workers takes the first n-th. g_j is the gradient of worker j on its part, lr the learning
-    rate, and w_ij the weight with which worker i averages the weights of worker j, 0 unless j is i
-    or a neighbour. Instead of an all-reduce of the gradients, a step has one exchange with
-    each neighbour. `fit`, callbacks, metrics and the progress bar are Keras's own. The logs of each
-    epoch contain `consensus_distance`: the mean over workers of |x_i - mean x|^2. Evaluation,
-    prediction and saving use the mean of all weights. Each worker has its own statistics of batch
-    normalization; they are averaged, too.
+    n workers takes the first n-th. g_j is the gradient of worker j on its part, and lr the learning
+    rate. w_ij is the weight with which worker i averages the weights of worker j. It is 0 unless j
+    is i or a neighbour of i. Instead of an all-reduce of the gradients, a step has one exchange
+    with each neighbour. `fit`, callbacks, metrics and the progress bar are Keras's own. The logs of
+    each epoch contain `consensus_distance`: the mean over workers of |x_i - mean x|^2. Evaluation,
+    prediction and saving use the mean of all workers' weights. Each worker has its own statistics
+    of batch normalization, which are averaged in the same way.
 
-    `save_weights`, `load_weights` and the callback `tf_lamb.keras.BackupAndRestore` keep every
-    worker's weights and velocity. A resumed training equals an uninterrupted one.
+    `save_weights`, `load_weights` and the callback `tf_lamb.keras.BackupAndRestore` save and load
+    every worker's weights and velocity. A resumed training equals an uninterrupted one.
 
     Args:
         model: A `keras.Model` on the JAX backend, compiled with a `keras.optimizers.SGD`. That SGD
             provides the learning rate (or schedule) and the momentum. At the first `fit` all
-            workers start with the model's weights; after `fit` and after `average()` the model has
-            their mean.
+            workers start with the model's weights. After `fit` and after `average()` the model has
+            the mean of the workers' weights.
         method: "decentlam", which converges to the limit of "dsgd" at any momentum; "dmsgd",
-            momentum SGD that adapts, then combines; "dmsgd_awc", which combines while it adapts; or
-            "dsgd", without momentum. Defaults to "decentlam".
+            momentum SGD that averages the updated weights; "dmsgd_awc", momentum SGD that averages
+            the weights before it adds the update; or "dsgd", without momentum. Defaults to
+            "decentlam".
         topology: The neighbours of each worker: "ring", "one_sided_ring", "exponential",
             "symmetric_exponential", "one_peer_exponential", "grid", "full", or a doubly stochastic
             matrix with a row for each device. "decentlam" needs a symmetric matrix, unless the
@@ -68,10 +69,11 @@ class Decentralized(keras.Model):
         name: Name of the model. Defaults to "decentralized_" and the name of `model`.
 
     Raises:
-        ValueError: For another backend, a model that is not compiled with a plain SGD, a method
-            that is incompatible with the momentum, rate or topology, an unknown topology, or one
-            for another number of devices. From `fit`, for a batch that the number of workers does
-            not divide: before the first step, or at that batch if only the data shows it.
+        ValueError: For a backend other than JAX, a model that is not compiled with a plain SGD, a
+            method that is incompatible with the momentum, rate or topology, an unknown topology, or
+            a matrix for another number of devices. From `fit`, for a batch that the number of
+            workers does not divide. `fit` raises before the first step if the batch sizes are known
+            then, else at that batch.
 
     Example:
 
@@ -113,17 +115,20 @@ class Decentralized(keras.Model):
             plan.plan_for, weight_decay=decay, exclude_from_weight_decay=undecayed,
             exclude_from_layer_adaptation=[""],
         )  # fmt: skip
-        # `Workers` hides the model: as an attribute, its weights would count as this model's own.
+        # If the model were an attribute of this model, Keras would count its weights as weights of
+        # this model. In an attribute of `Workers` they do not count.
         self._workers = Workers(model, rule, matrices, devices)
         steps = model.steps_per_execution
         self.compile(optimizer, steps_per_execution=steps, auto_scale_loss=False)
 
     def compile(self, optimizer=None, loss=None, **options):
-        """Compiles as `keras.Model.compile`, with the first call's optimizer and the model's loss.
+        """Compiles as `keras.Model.compile` does, but keeps the optimizer and the loss.
+
+        The optimizer is a copy of the wrapped model's. The loss is that of the wrapped model.
 
         Args:
-            optimizer: None, the default, or the optimizer of the first call, which stays.
-            loss: Must be None, the default: the loss of the wrapped model stays.
+            optimizer: None, the default, or this model's present optimizer.
+            loss: Must be None, the default.
             options: Further arguments of `keras.Model.compile`.
 
         Raises:
@@ -137,7 +142,10 @@ class Decentralized(keras.Model):
         return self._workers.model.metrics
 
     def average(self) -> Any:
-        """Sets the model's variables to the mean of the workers', and returns the model."""
+        """Sets the wrapped model's variables to the mean over the workers; returns that model.
+
+        A variable of integers is set to the value of the first worker.
+        """
         model = self._workers.model
         if self.built:
             self.jax_state_sync()
@@ -148,15 +156,18 @@ class Decentralized(keras.Model):
         return model
 
     def consensus_distance(self) -> float:
-        """Returns the mean over workers of |x_i - mean x|^2, with all trained weights in x_i."""
+        """Returns the mean over workers of |x_i - mean x|^2, where x_i is all weights of worker i.
+
+        Only trainable weights count.
+        """
         self.jax_state_sync()
         return float(self._workers.consensus_distance([v.value for v in self._trained]))
 
     def describe(self, print_fn: Callable[[str], Any] = print) -> None:
-        """Prints the weight decay of each variable.
+        """Prints a table with the weight decay of each variable.
 
         Args:
-            print_fn: A function that prints a table. Defaults to `print`.
+            print_fn: A function that prints text. Defaults to `print`.
 
         Raises:
             ValueError: For a model that has no variables yet.
@@ -168,7 +179,7 @@ class Decentralized(keras.Model):
         print_fn(self._made_plan().table())
 
     def _made_plan(self):
-        """Returns the plan, which has the weight decay of each variable by its path."""
+        """Returns the `Plan` of `tf_lamb`, which has the weight decay of each trained variable."""
         trained = self._workers.model.trainable_variables
         paths, shapes = [v.path for v in trained], [v.shape for v in trained]
         return self._plan_for(paths, shapes, excluded_by_identity=[False] * len(paths))
@@ -226,14 +237,17 @@ class Decentralized(keras.Model):
     def lower(
         self, x: Any, y: Any = None, sample_weight: Any = None, *, devices: Any = None
     ) -> Any:
-        """Lowers the step of `fit` for a batch, to a `jax.stages.Lowered`; runs nothing.
+        """Lowers the training step for a batch, to compile it later; no step is run.
 
         Args:
             x: The inputs of a whole batch: arrays, or other objects with a shape and a dtype.
-            y: The targets of the batch, likewise. Defaults to None.
-            sample_weight: The weights of the examples, likewise. Defaults to None.
-            devices: The devices to compile for, one per worker. Defaults to None: those on which
-                this model trains.
+            y: The targets of the batch, in the same form. Defaults to None.
+            sample_weight: The weights of the examples, in the same form. Defaults to None.
+            devices: The devices to compile for, one per worker. Defaults to None: the devices on
+                which this model trains.
+
+        Returns:
+            A `jax.stages.Lowered`.
 
         Raises:
             ValueError: If there are more or fewer devices than workers.
@@ -251,10 +265,10 @@ class Decentralized(keras.Model):
         return self._jitted(workers).lower(state, data)
 
     def make_train_function(self, force=False):
-        """Compiles the step, with the batch and the workers' arrays split over the devices.
+        """Makes the jitted training step, with the batch and the weights split over the devices.
 
         Args:
-            force: Whether to compile it again if it exists. Defaults to False.
+            force: Whether to make it again if it exists. Defaults to False.
         """
         if self.train_function is None or force:
             step = self._jitted(self._workers)
@@ -263,7 +277,8 @@ class Decentralized(keras.Model):
                 for array in keras.tree.flatten(data):
                     if array is not None:
                         checks.check_batch(array.shape[0], self._workers.count)
-                # An evaluation or a reset leaves the metrics on one device.
+                # After an evaluation or a reset, the metrics are on one device. `shared` puts them
+                # on all devices again.
                 *worker_state, metrics = state
                 return self._workers.waited(
                     step((*worker_state, self._workers.shared(metrics)), data)
@@ -272,11 +287,21 @@ class Decentralized(keras.Model):
             self.train_function = self._make_function(checked_step)
 
     def _jitted(self, workers):
-        """Returns the jitted step of these workers."""
+        """Returns the jitted training step of a `Workers`."""
         return workers.jitted(functools.partial(self._train_step, workers), self.optimizer)
 
     def _train_step(self, workers, state, data):
-        """Takes one step of all workers; JAX traces it. Returns the logs and the new state."""
+        """Takes one training step of all workers, as a function that JAX can trace.
+
+        Args:
+            workers: The `Workers`.
+            state: A tuple of the values of weights, non-trainable variables, optimizer variables
+                and metrics.
+            data: The batch.
+
+        Returns:
+            The pair (logs, new state).
+        """
         weights, non_trainable, optimizer_variables, metrics = state
         optimizer = self.optimizer
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -299,7 +324,12 @@ class Decentralized(keras.Model):
         return logs, (weights, non_trainable, optimizer_variables, metrics)
 
     def _symbolic_build(self, iterator=None, data_batch=None):
-        """Checks the batch sizes, and builds the model, the plan and all workers' variables."""
+        """Checks the batch sizes, and builds the wrapped model and the variables of all workers.
+
+        Args:
+            iterator: Keras's iterator over the epoch, if `fit` calls this method. Defaults to None.
+            data_batch: The shapes of a batch, if there is no iterator. Defaults to None.
+        """
         adapter = getattr(iterator, "data_adapter", None)
         if adapter is not None and adapter.batch_size:  # a generator has none
             last_size = adapter.partial_batch_size if iterator.steps_per_epoch is None else None

@@ -1,10 +1,11 @@
-"""Defines the workers, one per device: the sharding of their arrays, and the step they take.
+"""Defines the workers of decentralized training, one per device, and the training step they take.
 
-An array of all workers stacks the arrays of each. Its first axis is that of the workers, and is
-sharded over the devices. A worker's program sees its own part of the array, and what `ppermute`
-brings from the neighbours.
+The arrays of all workers are stacked to one array. Its first axis is the axis of workers, and is
+sharded over the devices. The program of a worker reads its own part of the array, and what
+`ppermute` brings from its neighbours.
 
-Seam into Keras 3 (3.15.1): `Variable._layout`, the sharding of every value that it is assigned.
+This file uses private API of Keras 3.15.1: `Variable._layout`, which is the sharding of every value
+that is assigned to the variable.
 """
 
 import functools
@@ -19,12 +20,12 @@ AXIS = "workers"  # the name of the axis of workers in the mesh
 
 
 class Workers:
-    """Makes the arrays and programs of all workers.
+    """Makes the arrays and the training step of all workers.
 
     Args:
-        model: The model, of whose variables each worker has a copy.
+        model: The model. Each worker has a copy of its variables.
         rule: The update rule of a variable, a function of `rules.py`.
-        matrices: The mixing matrices, which take turns.
+        matrices: The mixing matrices, of which each step uses the next one in turn.
         devices: The devices, one per worker.
     """
 
@@ -35,17 +36,18 @@ class Workers:
         self._rule, self._matrices = rule, matrices
         self._mixings = [Mixing.of(matrix) for matrix in matrices]
         self._mesh = jax.sharding.Mesh(devices, (AXIS,))
-        # Batches and arrays of all workers are split; everything else is replicated.
+        # Batches and stacked arrays of all workers are split over the devices. Everything else is
+        # replicated.
         self._split = jax.NamedSharding(self._mesh, jax.P(AXIS))
         self._replicated = jax.NamedSharding(self._mesh, jax.P())
 
     def copies(self):
-        """Makes the variables of all workers, one for each variable of the model.
+        """Makes a variable for each variable of the model, with stacked copies for all workers.
 
-        All workers begin with the model's values, except in states of random generators.
+        All workers begin with the model's values. Only the states of random generators differ.
 
         Returns:
-            A list for the trained variables, and one for the others.
+            The pair (list for the trainable variables, list for the non-trainable ones).
         """
         model = self.model
         seeds = replicas.seed_state_ids(model)
@@ -53,10 +55,14 @@ class Workers:
         return trained, [self._copies(v, id(v) in seeds) for v in model.non_trainable_variables]
 
     def _copies(self, variable, is_seed):
-        """Makes a variable that holds a copy of one of the model's variables for each worker.
+        """Makes a variable with a copy of one of the model's variables for each worker.
 
-        The copies are split over the devices. They are equal, unless they are the state of a random
-        generator (`is_seed`): then each worker gets a seed of its own.
+        The copies are split over the devices.
+
+        Args:
+            variable: The variable of the model.
+            is_seed: Whether it is the state of a random generator. If so, each worker gets another
+                seed. Else the copies are equal.
         """
         import jax
 
@@ -78,21 +84,23 @@ class Workers:
 
     @functools.cached_property
     def means(self):
-        """A function from a list of arrays of all workers to their means, as NumPy arrays.
+        """A function that takes a list of stacked arrays and returns their means over the workers.
 
-        For an array of integers, it gives the first worker's part instead.
+        The means are NumPy arrays. For an array of integers, it returns the first worker's part
+        instead.
         """
         import jax
 
         means = jax.jit(lambda arrays: [_mean(array) for array in arrays])
-        # Keras moves NumPy arrays to the one device on which it evaluates the model.
+        # The results are NumPy arrays, because Keras can move these to the one device on which it
+        # evaluates the model.
         return lambda arrays: jax.device_get(means(arrays))
 
     @functools.cached_property
     def consensus_distance(self):
-        """A function from a list of arrays of all workers to mean_i |x_i - mean x|^2.
+        """A function that takes a list of stacked arrays and returns mean_i |x_i - mean x|^2.
 
-        x_i are the parts of worker i in all arrays together.
+        x_i is the vector of all parts of worker i in these arrays.
         """
         import jax
 
@@ -116,10 +124,14 @@ class Workers:
         return jax.device_put(values, self._replicated)
 
     def waited(self, results):
-        """Returns the results of a program, on CPUs after waiting for them.
+        """Returns the results of a jitted step; on CPUs it waits until they are computed.
 
-        On CPUs, two running programs may take each other's threads. Devices that wait for one
-        another in these threads would then wait forever.
+        On CPUs, all devices share a pool of threads. If the next step began before this one ended,
+        the devices of a step that wait for one another might not all get a thread, and would wait
+        forever.
+
+        Args:
+            results: What the jitted step returned.
         """
         import jax
 
@@ -136,10 +148,10 @@ class Workers:
         return Workers(self.model, self._rule, self._matrices, tuple(devices))
 
     def jitted(self, step, optimizer):
-        """Returns a step of `fit`, jitted for these devices, with its state donated.
+        """Returns a training step, jitted for these devices, with its state donated.
 
         Args:
-            step: A function (state, data) -> (logs, state).
+            step: A function that takes (state, data) and returns (logs, new state).
             optimizer: The optimizer, whose variables are part of the state.
         """
         import jax
@@ -158,9 +170,9 @@ class Workers:
             decays: The weight decay of each trained weight.
             rate: The learning rate, a scalar.
             turn: The number of the step, which chooses the mixing matrix.
-            state: A tuple of weights, other variables, slots and metric variables. The slots are a
-                tuple for each weight. All but the metric variables have the axis of workers in
-                front.
+            state: A tuple of weights, non-trainable variables, slots and metric variables. The
+                slots are a tuple of optimizer arrays for each weight. In all but the metric
+                variables, the first axis is that of the workers.
             data: The batch: inputs, targets and sample weights.
 
         Returns:
@@ -169,7 +181,7 @@ class Workers:
         import jax
 
         def worker(rate, turn, state, data):
-            """Takes the step of one worker, with its parts of the state and of the data."""
+            """Takes the step of one worker, from its part of the state and of the data."""
             *worker_state, metrics = state
             weights, non_trainable, slots = jax.tree.map(lambda x: x[0], worker_state)
             (_, (loss, predictions, non_trainable, metrics)), gradients = (
@@ -190,8 +202,8 @@ class Workers:
 
         split, replicated = jax.P(AXIS), jax.P()
         parts = (split, split, split, replicated)
-        # With `check_vma`, JAX refuses a layer with a loop (an RNN, say) if the loop's carry begins
-        # with one value for all workers, and then differs between them.
+        # `check_vma` is False, because with it JAX refuses a layer with a loop, such as an RNN, if
+        # the loop's carry begins with the same value for all workers and later differs.
         return jax.shard_map(
             worker, mesh=self._mesh, in_specs=(replicated, replicated, parts, split),
             out_specs=(replicated, split, parts), check_vma=False,
@@ -199,7 +211,7 @@ class Workers:
 
 
 def _mean(array):
-    """Returns the mean over workers; of an array of integers, the first worker's part."""
+    """Returns the mean of a stacked array over workers; for integers, the first worker's part."""
     return ops.mean(array, axis=0) if keras.backend.is_float_dtype(array.dtype) else array[0]
 
 
@@ -228,7 +240,12 @@ def _update(model, rule, decays, mix, rate, gradients, weights, slots):
 
 
 def _mix(mixing, x):
-    """Returns sum_j w_ij x_j for this worker i."""
+    """Returns sum_j w_ij x_j for the worker i that runs this program.
+
+    Args:
+        mixing: The `Mixing`, which has the weights w_ij.
+        x: The array x_i of this worker.
+    """
     import jax
 
     if mixing.is_mean:
@@ -240,7 +257,12 @@ def _mix(mixing, x):
 
 
 def _own(weights, x):
-    """Returns this worker's mixing weight: a Python number if it is the same for all workers."""
+    """Returns the mixing weight of the worker that runs this program.
+
+    Args:
+        weights: The weight of each worker. If all are equal, a Python number is returned.
+        x: An array, whose dtype the result has otherwise.
+    """
     import jax
 
     if len(set(weights)) == 1:
@@ -249,10 +271,12 @@ def _own(weights, x):
 
 
 class Consensus(keras.callbacks.Callback):
-    """Adds the consensus distance to the logs of each epoch."""
+    """Adds the consensus distance, the mean over workers of |x_i - mean x|^2, to epoch logs."""
 
     def on_epoch_end(self, epoch, logs=None):
-        """Measures the distance once per epoch, as the mean of all weights takes an all-reduce.
+        """Adds the consensus distance to the logs.
+
+        It is measured only once per epoch, because the mean of all weights takes an all-reduce.
 
         Args:
             epoch: The number of the epoch, from 0.

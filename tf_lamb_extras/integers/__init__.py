@@ -1,7 +1,8 @@
-"""Computes batch normalization and its activation in integer arithmetic, in both Kerases.
+"""Computes batch normalization and the activation after it in integer arithmetic.
 
-`QuantizedReLU` is the layer for the Keras that `tf.keras` is. Those for Keras 3 and for tf_keras
-are also in `tf_lamb_extras.integers.keras` and `tf_lamb_extras.integers.tf_keras`.
+`fixed_point` converts a trained model of Keras 3 or tf_keras. `QuantizedReLU` is the activation
+layer for Keras 3 or for tf_keras, whichever `tf.keras` is. To choose one of the two, import it from
+`tf_lamb_extras.integers.keras` or from `tf_lamb_extras.integers.tf_keras`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,8 @@
-"""Finds the integers that a model's batch normalizations read, with their step and range.
+"""Finds the range of the integers that each batch normalization of a quantized model reads.
 
-It follows the graph of layers in functional and `Sequential` models, of Keras 3 and tf_keras.
+The layer before a batch normalization sums integer inputs times integer weights. Its sums, the
+accumulators, are integers times a step. This module follows the graph of layers in functional and
+`Sequential` models, of Keras 3 and tf_keras, to find the step and the range of the integers.
 """
 
 import dataclasses
@@ -11,7 +13,7 @@ from tf_lamb.core.checks import number
 from tf_lamb_extras.integers import arithmetic
 from tf_lamb_extras.integers.activation import QuantizedReLU
 
-# Layers whose output at inference consists of values of their input, and zeros.
+# Layers whose output at inference has no values but those of the input, and zeros.
 _PASS = (
     "Cropping1D", "Cropping2D", "Cropping3D", "Dropout", "Flatten", "GlobalMaxPooling1D",
     "GlobalMaxPooling2D", "GlobalMaxPooling3D", "MaxPooling1D", "MaxPooling2D", "MaxPooling3D",
@@ -20,20 +22,20 @@ _PASS = (
 )  # fmt: skip
 # Layers that sum products of inputs and weights.
 _SUM = ("Conv1D", "Conv2D", "Conv3D", "Dense", "DepthwiseConv2D")
-_MOST = 2**15  # the integers of a kernel, without their signs, must be below it
+_MOST = 2**15  # the absolute values of a kernel's integers must be below this number
 
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """Holds the input of one batch normalization: step x + bias, with the range of the integers x.
+    """Describes the input of one batch normalization, which is step x + bias for integers x.
 
     Attributes:
         step: The factor of x.
         low: The lowest x of each channel.
         high: The highest x of each channel.
         bias: The bias of each channel.
-        kernel_step: The power of two of which the kernel's weights are multiples; None if the user
-            gave the step and the range of x.
+        kernel_step: The largest power of two of which all weights of the kernel are multiples. None
+            if the user passed the step and the range of x.
     """
 
     step: float
@@ -45,12 +47,12 @@ class Accumulator:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Holds one call of a layer in a model, with its tensors by their `id`.
+    """Holds one call of a layer in the graph of a model.
 
     Attributes:
         layer: The layer.
-        inputs: The input tensors.
-        outputs: The output tensors.
+        inputs: The `id`s of the input tensors.
+        outputs: The `id`s of the output tensors.
         rank: The number of axes of the first output.
     """
 
@@ -61,16 +63,17 @@ class Call:
 
 
 def calls_of(model, function: str) -> list[Call]:
-    """Returns the calls of a model's layers, each after those that it depends on.
+    """Returns the calls of a model's layers. A call comes after the calls whose outputs it reads.
 
     Args:
         model: A functional or `Sequential` model.
-        function: The name of the public function, for the error.
+        function: The name of the public function that the user called, for the error message.
 
     Raises:
         ValueError: If the model has no graph of its layers.
     """
-    # seam: Keras 3.15.1, whose Sequential holds a functional model; tf_keras 2.20.1.
+    # seam: private API of Keras 3.15.1 and tf_keras 2.20.1. In Keras 3 a `Sequential` model
+    # contains a functional model, which has the graph.
     graph = getattr(model, "_functional", None) or model
     nodes = getattr(graph, "_nodes_by_depth", None)
     if not nodes:
@@ -89,7 +92,7 @@ def calls_of(model, function: str) -> list[Call]:
 
 
 class Accumulators:
-    """Finds the inputs (accumulators) of batch normalizations, from the calls of a model's layers.
+    """Finds the accumulators of a model: the integers that its batch normalizations read.
 
     Args:
         layers: The module `layers` of the model's Keras.
@@ -106,15 +109,15 @@ class Accumulators:
         self._makers = {tensor: call for call in calls for tensor in call.outputs}
 
     def of(self, call: Call, axis: int) -> Accumulator:
-        """Returns the accumulator of a batch normalization.
+        """Returns the `Accumulator` of a batch normalization.
 
         Args:
             call: The call of the batch normalization.
             axis: The axis that it normalizes; -1 for the last.
 
         Raises:
-            ValueError: If the layer before it does not sum whole numbers, or its features are on
-                another axis.
+            ValueError: If the layer before the batch normalization does not sum integers, or if the
+                features of that layer are on another axis.
         """
         name, maker = call.layer.name, self._makers[call.inputs[0]]
         layer = maker.layer
@@ -132,7 +135,8 @@ class Accumulators:
         kernel = (layer.kernel if kernel is None else kernel).numpy().astype("float64")
         step, multiples = _on_grid(kernel, layer.name)
         channels = call.layer.moving_mean.shape[0]
-        multiples = multiples.reshape(-1, channels)  # a depthwise kernel's channels are two axes
+        # The last axis of a kernel is its output channels. In a depthwise kernel the last two are.
+        multiples = multiples.reshape(-1, channels)
         positive, negative = (
             [int(total) for total in part.sum(0).tolist()]
             for part in (multiples * (multiples > 0), multiples * (multiples < 0))
@@ -152,7 +156,7 @@ class Accumulators:
         )
 
     def bias(self, call: Call, channels: int) -> tuple[float, ...]:
-        """Returns the bias of the layer before a batch normalization, 0 if it has none.
+        """Returns the bias of the layer before a batch normalization; zeros if it has none.
 
         Args:
             call: The call of the batch normalization.
@@ -163,13 +167,18 @@ class Accumulators:
         return tuple(layer.bias.numpy().tolist()) if has_bias else (0.0,) * channels
 
     def _grid(self, tensor, name) -> tuple[float, int, int]:
-        """Describes a tensor whose values are integers (levels) times a scale.
+        """Returns the scale and the range of a tensor whose values are integers times a scale.
 
-        Raises ValueError if they are not, or not known to be.
+        Args:
+            tensor: The `id` of the tensor.
+            name: The name of the batch normalization, for the error.
 
         Returns:
-            The scale, and the least and the greatest level. The range contains 0, as padding adds
-            zeros.
+            The scale, the least integer and the greatest integer. The range is extended to contain
+            0, because padding adds zeros.
+
+        Raises:
+            ValueError: If the values are not known to be integers times a scale.
         """
         maker = self._makers[tensor]
         layer = maker.layer
@@ -189,7 +198,7 @@ class Accumulators:
 
 
 def _unknown(name, why):
-    """Returns the error for an accumulator that is not known to be whole numbers."""
+    """Returns the error for a batch normalization whose input is not known to be integers."""
     return ValueError(
         f"{name} is not given whole numbers that can be known, because {why}. Say what it is given "
         f"by accumulators={{{name!r}: (step, lowest, highest)}}."
@@ -197,7 +206,18 @@ def _unknown(name, why):
 
 
 def _on_grid(kernel, name):
-    """Returns the largest power of two of which all weights are multiples, and the multiples."""
+    """Writes the weights of a kernel as integers times a power of two.
+
+    Args:
+        kernel: The weights, a NumPy array.
+        name: The name of the layer, for the error.
+
+    Returns:
+        The largest power of two of which all weights are multiples, and the integers, as an array.
+
+    Raises:
+        ValueError: If a weight is not finite, or if the integers would have more than 16 bits.
+    """
     largest = float(abs(kernel).max())
     if not math.isfinite(largest):
         raise ValueError(
@@ -208,7 +228,7 @@ def _on_grid(kernel, name):
         if not ((kernel / step) % 1).any():
             return step, kernel / step
         step /= 2
-    # Multiples of this step would be whole numbers of eight bits.
+    # The error message proposes this step, because the weights would be integers of eight bits.
     coarser_step = 2.0 ** (math.frexp(largest)[1] - 7)
     raise ValueError(
         f"{name}: the kernel is on no grid: its weights are not whole numbers of 16 bits times a "
@@ -217,11 +237,11 @@ def _on_grid(kernel, name):
 
 
 def given(name, value, bias) -> Accumulator:
-    """Returns the accumulator that the user describes.
+    """Returns the `Accumulator` of a batch normalization from the step and range of the user.
 
     Args:
         name: The name of the batch normalization.
-        value: The user's (step, lowest, highest).
+        value: The user's (step, lowest, highest): the factor of the integers, and their range.
         bias: The bias of each channel.
 
     Raises:

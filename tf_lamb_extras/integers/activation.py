@@ -1,4 +1,4 @@
-"""Defines the n-bit activation for both Kerases."""
+"""Defines an activation with n-bit output, as a base class of layers for Keras 3 and tf_keras."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,19 +6,22 @@ from tf_lamb_extras.integers import arithmetic
 
 
 class QuantizedReLU:
-    """Rounds down to one of 2^n levels; trains like a ReLU with an upper limit.
+    """Rounds down to one of 2^n levels; has the gradient of a ReLU with an upper limit.
 
         y = scale clip(floor(x / scale), 0, 2^bits - 1)
-        dy/dx = 1 for 0 <= x <= 2^bits scale, and 0 elsewhere        (straight through the floor)
+        dy/dx = 1 for 0 <= x <= 2^bits scale, and 0 elsewhere
+
+    The gradient is a straight-through estimate: it ignores the rounding.
 
     If the layer before is a `BatchNormalization` whose inputs are integers times a step,
     `fixed_point` converts both layers to integer arithmetic.
 
     Args:
         bits: n, an integer from 1 to 16.
-        scale: Distance between two levels, a power of two, because multiplying by that rounds no
-            float. Defaults to None: 4 / 2^bits, an upper limit at four standard deviations.
-        kwargs: `name`, `dtype` and `trainable`, as every layer has.
+        scale: Distance between two levels, a power of two, because multiplying a float by a power
+            of two causes no rounding. Defaults to None: 4 / 2^bits. The upper limit is then 4,
+            which is four standard deviations of a normalized input.
+        kwargs: The arguments `name`, `dtype` and `trainable` of every layer.
 
     Input and output have the same shape.
 
@@ -51,15 +54,15 @@ class QuantizedReLU:
         self.supports_masking = True
 
     def call(self, inputs):
-        """Rounds the inputs down to multiples of `scale` within the range.
+        """Rounds the inputs down to multiples of `scale`, from 0 to (2^bits - 1) `scale`.
 
         The gradient ignores the rounding.
         """
         xp, top = self._xp, 2**self.bits
         clipped = xp.clip(inputs, 0.0, top * self.scale)
         levels = self.scale * xp.clip(xp.floor(clipped / self.scale), 0.0, top - 1.0)
-        # The sum is exactly `levels`, by Sterbenz's lemma: above level 0, `clipped` is between
-        # the level and twice the level.
+        # The difference is exact in floats, by Sterbenz's lemma, because above level 0 `clipped` is
+        # between the level and twice the level. So the sum is exactly `levels`.
         return clipped + xp.stop_gradient(levels - clipped)
 
     def compute_output_shape(self, input_shape):
@@ -67,5 +70,5 @@ class QuantizedReLU:
         return input_shape
 
     def get_config(self):
-        """Returns Keras's config of a layer, and the constructor's arguments."""
+        """Returns the config of the layer, with the constructor's arguments."""
         return {**super().get_config(), "bits": self.bits, "scale": self.scale}  # type: ignore[misc]

@@ -1,15 +1,16 @@
 """Computes batch normalization and the n-bit activation after it, in integer arithmetic.
 
-At inference the two compute `y = clip(floor(k x + b), 0, 2^n - 1)` from a whole number x, the
-accumulator. `integers` finds integers A, B and d that give the same y at every x of a range:
+At inference the two layers compute `y = clip(floor(k x + b), 0, 2^n - 1)` from an integer x, the
+accumulator. The function `integers` finds integers A, B and d that give the same y at every x of a
+range:
 
     T_j = the first x with k x + b >= j                    j = 1 ... 2^n - 1, for k > 0
     A T_j + B >= j 2^d   and   A (T_j - 1) + B <= j 2^d - 1    at every T_j inside the range
     y = clip((A x + B) >> d, 0, 2^n - 1)
 
-The claim that such integers exist, with one scale 2^-d for A and B, is that of Lin et al.,
-arXiv:2008.13128. The construction is ours, and exact by design: once the thresholds T_j are found,
-it computes with integers only.
+Lin et al., arXiv:2008.13128, claim that such integers exist, with the same scale 2^-d for A and B.
+The construction in this module is not theirs. It is exact, because it computes with integers only,
+once the thresholds T_j are found.
 """
 
 import bisect
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from tf_lamb.core.checks import to_float
 
 _INT32 = 2**31  # the smallest integer above the range of int32
-_MOST_BITS = 16  # of an activation: 65,535 thresholds per channel
+_MOST_BITS = 16  # the most bits of an activation, which then has 65,535 thresholds per channel
 
 
 class Integers(NamedTuple):
@@ -60,10 +61,10 @@ def folded(gamma, beta, mean, variance, *, epsilon, step=1.0, scale=1.0, name="c
 
     Args:
         gamma: The scale of the batch normalization.
-        beta: Its offset.
-        mean: Its moving mean.
-        variance: Its moving variance.
-        epsilon: Its epsilon.
+        beta: The offset of the batch normalization.
+        mean: The moving mean of the batch normalization.
+        variance: The moving variance of the batch normalization.
+        epsilon: The number that the batch normalization adds to the variance.
         step: The size of one unit of the accumulator. Defaults to 1.
         scale: The size of one level of the activation. Defaults to 1.
         name: The name of the channel in errors.
@@ -86,9 +87,10 @@ def folded(gamma, beta, mean, variance, *, epsilon, step=1.0, scale=1.0, name="c
 def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
     """Returns the integers A, B and d of a channel, with the least shift d for which they exist.
 
-    A is near k 2^d, and B is the least that goes with A. They give the same y as `floor(k * x + b)`
-    computed in the arithmetic of k and b. Floats are rounded, but for k >= 0 the rounded line never
-    falls, so that bisection finds the thresholds. `Fraction`s are exact.
+    At every x from `low` to `high`, the clipped (A x + B) >> d equals the clipped floor(k x + b). A
+    is near k 2^d, and B is the least offset that is possible with A. If k and b are floats,
+    k x + b is rounded. For k >= 0 the rounded values still never fall as x grows, so that bisection
+    finds the thresholds. If k and b are `Fraction`s, k x + b is exact.
 
     Args:
         k: The slope, a float or a `Fraction`.
@@ -100,10 +102,11 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
 
     Raises:
         TypeError: If bits, low or high is not a whole number.
-        ValueError: If the range is not one of int32, if k or b is not finite, or if int32 would
-            overflow, |A| max|x| + |B| >= 2^31. Also if, in floats, k x + b should be a whole number
-            at several x, and is rounded up at one and down at the next, so that no line has the
-            same y: -0.02 x + 53.4 from 900 to 2,100.
+        ValueError: If the range is empty or exceeds int32, if k or b is not finite, or if int32
+            would overflow, because |A| max|x| + |B| >= 2^31. Also if rounding of floats makes a
+            solution impossible: k x + b would be an integer at several x without rounding, and is
+            rounded up at one of them and down at the next. An example is -0.02 x + 53.4 from 900 to
+            2,100.
     """
     bits, (low, high) = check_bits(bits), check_range(low, high, name)
     if not (math.isfinite(k) and math.isfinite(b)):
@@ -127,7 +130,7 @@ def integers(k, b, bits: int, low: int, high: int, name="channel") -> Integers:
 
 
 def _least_shift(k, b, bits, low, high) -> Integers | None:
-    """Returns the integers (A, B, d) of a line k x + b with the least shift d, or None.
+    """Returns the integers (A, B, d) of a line k x + b with the least shift d; None if none exist.
 
     Args:
         k: The slope.
@@ -138,15 +141,16 @@ def _least_shift(k, b, bits, low, high) -> Integers | None:
     """
     if k >= 0:
         return _rising(k, b, bits, low, high)
-    mirrored = _rising(-k, b, bits, -high, -low)  # -k and -x give the same line
+    # (-k)(-x) equals k x, so a falling line is solved as a rising one over the mirrored range.
+    mirrored = _rising(-k, b, bits, -high, -low)
     return mirrored and mirrored._replace(a=-mirrored.a)
 
 
 def _changing_range(k, b, bits, low, high) -> tuple[int, int]:
-    """Returns the range of x in which the output changes.
+    """Returns the range of x in which the output of the activation changes.
 
-    It goes from the last x of the first level to the first x of the last level. The arguments are
-    those of `_least_shift`.
+    The range begins at the last x with the first level, and ends at the first x with the last
+    level. The arguments are those of `_least_shift`.
     """
     if k < 0:
         begin, end = _changing_range(-k, b, bits, -high, -low)
@@ -156,19 +160,20 @@ def _changing_range(k, b, bits, low, high) -> tuple[int, int]:
 
 
 def _thresholds(k, b, bits, low, high):
-    """Finds where the output of a rising line reaches each level.
+    """Finds the thresholds of a rising line: the x at which it reaches each level.
 
-    The arguments are those of `_least_shift`.
+    A level is an integer output of the activation, from 0 to 2^bits - 1. The arguments are those of
+    `_least_shift`, with k >= 0.
 
     Returns:
-        The level at the least x; the level at the greatest x; and a dict, from each level after the
-        first to the least x at which the line reaches it.
+        A triple: the level at the least x, the level at the greatest x, and a dict from each level
+        above the first one to the least x at which the line reaches it.
     """
 
     def line(x):
         return k * x + b
 
-    # The line may be far outside the levels.
+    # The value is clipped, because the line may be far below 0 or above the last level.
     first_level, last_level = (math.floor(min(max(line(x), 0), 2**bits - 1)) for x in (low, high))
     xs = range(low, high + 1)
     levels = range(first_level + 1, last_level + 1)
@@ -181,36 +186,38 @@ def _rising(k, b, bits, low, high) -> Integers | None:
     first_level, last_level, thresholds = _thresholds(k, b, bits, low, high)
     if first_level == last_level:
         return Integers(0, first_level, 0)
-    # Pairs (x, level): at x the line has to be at least at a level of `reached`, and below a level
-    # of `missed`. At the ends of the range, clipping ensures the levels 0 and `top`, and no others.
+    # Pairs (x, level). For a pair of `reached`, the line must be at or above the level at x. For a
+    # pair of `missed`, it must be below the level at x. At an end of the range, a pair is needed
+    # unless the output there is 0 or `top`, which clipping ensures.
     reached = [(low, first_level)] * (first_level > 0) + [(x, j) for j, x in thresholds.items()]
     missed = [(x - 1, j) for j, x in thresholds.items()] + [(high, last_level + 1)] * (
         last_level < top
     )
-    slope = min(k, 2**bits)  # steeper than through all levels in one step never helps
+    # A line of slope 2^bits passes all levels between one x and the next. No steeper one is needed.
+    slope = min(k, 2**bits)
 
     def fit(d):
         return _fit(slope, d, reached, missed)
 
-    # If A and B satisfy the conditions for a shift d, 2 A and 2 B do so for d + 1. Therefore
+    # If A and B meet the conditions for a shift d, then 2 A and 2 B meet them for d + 1. Therefore
     # bisection finds the least shift.
     d = bisect.bisect_left(range(32), True, key=lambda d: fit(d) is not None)
     return fit(d) if d < 32 else None
 
 
 def _fit(slope, d, reached, missed) -> Integers | None:
-    """Returns A near slope 2^d, and the least B, that meet all conditions; None if no A does.
+    """Returns integers A near slope 2^d and the least B that meet all conditions; None if none do.
 
     The conditions are A x + B >= j 2^d at every (x, j) in `reached`, and A x + B < j 2^d at every
-    (x, j) in `missed`. A pair of a reached and a missed point sets a bound on A. Each iteration
-    takes the bound of the pair that A fails by most. The loop ends when some B meets all
-    conditions, or no A is left between the bounds.
+    (x, j) in `missed`. Each point of `reached`, together with a point of `missed`, sets a bound on
+    A. Each iteration moves A to the bound that it violates most. The loop ends when some B meets
+    all conditions, or when no A is left between the bounds.
 
     Args:
         slope: The slope of the line.
         d: The shift.
-        reached: Pairs (x, level): at x the line has to be at least at the level.
-        missed: Pairs (x, level): at x the line has to be below the level.
+        reached: Pairs (x, level j). At x the line must be at or above the level.
+        missed: Pairs (x, level j). At x the line must be below the level.
     """
     scale = 2**d
     least_a, greatest_a = -math.inf, math.inf
@@ -220,7 +227,7 @@ def _fit(slope, d, reached, missed) -> Integers | None:
         from_above, z, j = min((j * scale - 1 - a * x, x, j) for x, j in missed)
         if from_below <= from_above:
             return Integers(a, from_below, d)
-        # These two points need a (z - x) <= (j - i) 2^d - 1, which fails.
+        # The conditions at these two points require a (z - x) <= (j - i) 2^d - 1, which a violates.
         run, rise = z - x, (j - i) * scale - 1
         if run > 0:
             greatest_a = rise // run
@@ -233,7 +240,9 @@ def _fit(slope, d, reached, missed) -> Integers | None:
 
 
 def width(channel: Integers, low: int, high: int) -> int:
-    """Returns the bits, sign included, of |A| max|x| + |B|, which no intermediate result exceeds.
+    """Returns the number of bits, sign included, that computing A x + B needs at most.
+
+    It is the number of bits of |A| max|x| + |B|, a bound of all intermediate results.
 
     Args:
         channel: The integers of the channel.
@@ -249,9 +258,9 @@ def evaluate(xp, x, a, b, shift, bits: int):
     Args:
         xp: A namespace of array functions.
         x: The accumulators, an int32 array.
-        a: A of the channels, an int32 array that broadcasts to x.
-        b: B of the channels, likewise.
-        shift: d of the channels, likewise.
+        a: The factor of each channel, an int32 array that broadcasts to x.
+        b: The offset of each channel, an int32 array that broadcasts to x.
+        shift: The bits to shift by in each channel, an int32 array that broadcasts to x.
         bits: The bits of the activation.
     """
     return xp.clip(xp.right_shift(a * x + b, shift), 0, 2**bits - 1)
@@ -281,7 +290,8 @@ def check_scale(name: str, scale) -> float:
         scale: The scale.
 
     Raises:
-        ValueError: If the scale is not a power of two, which multiplies floats without rounding.
+        ValueError: If the scale is not a power of two. Multiplying a float by a power of two causes
+            no rounding.
     """
     try:
         number = to_float(scale)
@@ -323,17 +333,17 @@ def check_range(low, high, name: str) -> tuple[int, int]:
 
 
 def check_inside(name: str, low: Sequence[int], high: Sequence[int], least, greatest) -> None:
-    """Checks that the accumulators of each channel are in its range.
+    """Checks that the accumulators of each channel are in the range of the channel.
 
     Args:
         name: The name of the layer, for the error.
-        low: The lowest accumulator of each channel's range.
-        high: The highest accumulator of each channel's range.
-        least: The least accumulator of each channel.
-        greatest: The greatest accumulator of each channel.
+        low: The lowest accumulator that is allowed in each channel.
+        high: The highest accumulator that is allowed in each channel.
+        least: The least accumulator that occurs in each channel.
+        greatest: The greatest accumulator that occurs in each channel.
 
     Raises:
-        ValueError: If an accumulator is out of its range.
+        ValueError: If an accumulator is out of the range of its channel.
     """
     for channel, (bottom, top, x, z) in enumerate(zip(low, high, least, greatest, strict=True)):
         if x < bottom or z > top:

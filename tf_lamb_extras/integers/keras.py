@@ -1,4 +1,4 @@
-"""Defines the n-bit activation for Keras 3."""
+"""Defines the activation `QuantizedReLU`, which has n-bit output, for Keras 3."""
 
 import keras
 from keras import ops

@@ -1,4 +1,4 @@
-"""Converts a model's batch normalizations to integers, and reports on them."""
+"""Converts a model's batch normalizations to integer arithmetic, and prints a table of them."""
 
 import dataclasses
 import sys
@@ -10,26 +10,27 @@ from tf_lamb_extras.integers import accumulators as walk
 from tf_lamb_extras.integers import arithmetic
 from tf_lamb_extras.integers.activation import QuantizedReLU
 
-# The columns of the report.
+# The columns of the table that a `FixedPoint` prints.
 _COLUMNS = ("batch norm", "activation", "channels", "n", "d", "A", "B", "bits", "that needs most")
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedPointLayer:
-    """Holds one batch normalization with its activation, in integers.
+    """Holds one batch normalization with its activation, in integer arithmetic.
 
         y = clip((a x + b) >> shift, 0, 2^bits - 1)
 
-    Tuples have one element per channel. x is the sum of integer activations (inputs divided by
-    their scale) times integer weights (kernel divided by `kernel_step`). b contains the bias.
+    Tuples have one element per channel. x is the sum of the layer before, without its bias: integer
+    inputs (inputs divided by their scale) times integer weights (kernel divided by `kernel_step`).
+    b includes the bias of that layer.
 
     Attributes:
         name: The name of the batch normalization.
         activation: The name of the activation.
         bits: The bits of the activation.
         axis: The axis of the channels.
-        kernel_step: The power of two of which the kernel's weights are multiples; None if the user
-            gave the step and the range of x.
+        kernel_step: The largest power of two of which all weights of the kernel are multiples. None
+            if the user passed the step and the range of x.
         low: The lowest x of each channel.
         high: The highest x of each channel.
         a: The factor of x.
@@ -49,16 +50,16 @@ class FixedPointLayer:
     shift: tuple[int, ...]
 
     def widths(self) -> tuple[int, ...]:
-        """Returns the bits of `a x + b` in each channel, sign included; 32 at most."""
+        """Returns the number of bits that `a x + b` needs in each channel, sign included."""
         channels = map(arithmetic.Integers, self.a, self.b, self.shift)
         return tuple(map(arithmetic.width, channels, self.low, self.high))
 
     def in_numpy(self, x):
-        """Computes y in int32 from an array of integers.
+        """Returns y, an int32 array, for an array x of integers.
 
         Raises:
             TypeError: If x is not an array of integers.
-            ValueError: If an integer is out of its channel's range.
+            ValueError: If an integer is out of the range of its channel.
         """
         import numpy as np
 
@@ -76,28 +77,30 @@ class FixedPointLayer:
         return arithmetic.evaluate(np, x.astype(np.int32), a, b, shift, self.bits)
 
     def in_tensorflow(self, x):
-        """Computes y from a tensor, also in a `tf.function`; XLA drops the check of the range.
+        """Returns y, an int32 tensor, for a tensor x of integers; may be called in a `tf.function`.
+
+        Code that XLA compiles does not check the range of x.
 
         Raises:
             TypeError: If x is not a tensor of integers.
-            tf.errors.InvalidArgumentError: If an integer is out of its channel's range.
+            tf.errors.InvalidArgumentError: If an integer is out of the range of its channel.
         """
         from tf_lamb_extras.integers.tensorflow import evaluate
 
         return evaluate(self, x)
 
     def along(self, rank: int) -> list[int]:
-        """Returns the shape that broadcasts the channels over an array of this rank."""
+        """Returns the shape in which an array of the channels broadcasts to arrays of this rank."""
         return [-1 if i == self.axis % rank else 1 for i in range(rank)]
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedPoint:
-    """Holds the batch normalizations of a model in integers, and why others stay as they are.
+    """Holds the batch normalizations of a model that were converted to integer arithmetic.
 
     Attributes:
-        layers: The batch normalizations in integers, by name.
-        left: For each other batch normalization, by name, why it stays as it is.
+        layers: A dict from the name of a batch normalization to its `FixedPointLayer`.
+        left: A dict from the name of each batch normalization that was not converted to the reason.
     """
 
     layers: dict[str, FixedPointLayer]
@@ -125,46 +128,46 @@ def fixed_point(
     *,
     accumulators: Mapping[str, tuple[float, int, int]] | None = None,
 ) -> FixedPoint:
-    """Converts batch normalizations with n-bit activations to integers, with equal outputs.
+    """Converts batch normalizations with n-bit activations to integer arithmetic, exactly.
 
-    For a channel's integer accumulator x, a `BatchNormalization` and the `QuantizedReLU` after
-    it compute at inference
+    A `BatchNormalization` and the `QuantizedReLU` after it compute the left side at inference, from
+    the integers x of a channel. The conversion finds integers A, B and d for the right side:
 
         clip(floor(k x + b), 0, 2^n - 1)    =    clip((A x + B) >> d, 0, 2^n - 1)
 
-    with integers A, B and d, at every x of the channel's range. k and b combine the parameters
-    of the batch normalization; n is the activation's number of bits. d is the smallest possible.
-    The left side is in float64; the model's own float32 could differ where k x + b is within
-    its rounding of an integer.
+    Both sides are equal at every x of the channel's range. k and b combine the parameters of the
+    batch normalization; n is the activation's number of bits. d is the smallest possible. The left
+    side is computed in float64. The model's own float32 could differ, where k x + b is so near to
+    an integer that float32 rounds it to the other side.
 
     x is an integer if the layer before (`Dense`, `Conv1D` to `Conv3D`, `DepthwiseConv2D`) sums
-    integer inputs times integer weights. The inputs are levels of a `QuantizedReLU` or the
-    model's own inputs; max pooling, padding and reshaping may be between. The weights are
-    multiples of a power of two. The range of x is the widest that the weights allow. B contains
-    the layer's bias. The model does not change.
+    integer inputs times integer weights. The inputs must come from a `QuantizedReLU` or from the
+    model's own inputs. Max pooling, padding and reshaping may be in between. The weights must be
+    multiples of a power of two. The range of x is the widest that the weights allow. B includes the
+    bias of the layer before. The model does not change.
 
     Args:
         model: A trained functional or `Sequential` model.
         input_range: The lowest and the highest input of the model, both integers. Defaults to
             None, which is enough if no layer before a batch normalization sums the model's input.
-        accumulators: The inputs of batch normalizations that the function cannot find, or finds
-            with too wide a range: a dict from the name to (step, lowest, highest). The input is
-            step x with x in that range, plus the bias of the layer before. Defaults to None: the
-            function finds all inputs.
+        accumulators: A dict from the name of a batch normalization to (step, lowest, highest), for
+            those whose input the function cannot find, or for which it finds too wide a range. The
+            input is step x, with x from lowest to highest, plus the bias of the layer before.
+            Defaults to None: the function finds all inputs.
 
     Returns:
-        An object with `layers`, a dict from names to integers (`a`, `b` and `shift`, ranges
-        `low` and `high`, and the evaluators `in_numpy(x)` and `in_tensorflow(x)`, which return
-        y in int32), and with `left`, the batch normalizations without a `QuantizedReLU`. It
-        prints as a table: per layer the largest d, the bits (sign included) of A, of B and of
-        A x + B, and the channel with the most bits.
+        A `FixedPoint`. Its `layers` is a dict from names to the integers `a`, `b` and `shift`, the
+        ranges `low` and `high`, and the methods `in_numpy(x)` and `in_tensorflow(x)`, which return
+        the output in int32. Its `left` has the batch normalizations without a `QuantizedReLU`. It
+        prints as a table, with a row for each layer: the largest d, the bits (sign included) of A,
+        of B and of A x + B, and the channel with the most bits.
 
     Raises:
-        ValueError, TypeError: For a model without such a pair or without a known order of
-            layers, a layer that is not built or not finite, a kernel that is not integers times
-            a power of two, a range that is invalid, unknown or of more than 31 bits, and an
-            overflow of int32. The evaluators raise for an input that is not an integer or out
-            of range.
+        ValueError, TypeError: For a model without a `QuantizedReLU` after a batch normalization, or
+            without a known order of layers. For a layer that is not built or not finite, a kernel
+            that is not integers times a power of two, a range that is invalid, unknown or of more
+            than 31 bits, and an overflow of int32. `in_numpy` and `in_tensorflow` raise for an
+            input that is not an integer or out of range.
 
     Example:
 
@@ -182,8 +185,8 @@ def fixed_point(
 
     References:
         - Lin et al., Optimal Quantization for Batch Normalization in Neural Network
-          Deployments and Beyond, https://arxiv.org/abs/2008.13128. The claim is theirs; the
-          construction is ours.
+          Deployments and Beyond, https://arxiv.org/abs/2008.13128. They claim that A, B and d
+          exist. The way in which this function finds them is not theirs.
     """
     if input_range is not None:
         input_range = _check_input_range(input_range)
@@ -208,7 +211,11 @@ def fixed_point(
 
 
 def _layers_of_its_keras(model):
-    """Returns the module `layers` of a model's Keras; raises TypeError for anything but a model."""
+    """Returns `keras.layers` or `tf_keras.layers`, depending on the class of a model.
+
+    Raises:
+        TypeError: If the argument is no model of Keras 3 or tf_keras.
+    """
     for base in type(model).__mro__:
         if (root := base.__module__.partition(".")[0]) in ("keras", "tf_keras"):
             return sys.modules[root].layers
@@ -216,7 +223,7 @@ def _layers_of_its_keras(model):
 
 
 def _check_input_range(value):
-    """Returns the input range as two ints; raises TypeError or ValueError for a bad one."""
+    """Returns the input range as two ints; raises TypeError or ValueError if it is invalid."""
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise TypeError(f"input_range must be two whole numbers such as (0, 255), not {value!r}.")
     low, high = value
@@ -224,8 +231,17 @@ def _check_input_range(value):
 
 
 def _norms(model, kind):
-    """Returns the batch normalizations of a model; raises ValueError for one without statistics."""
-    # seam: Keras 3.15.1, tf_keras 2.20.1, as in `api/batch_norm.py`.
+    """Returns the layers of batch normalization in a model, also those inside of other layers.
+
+    Args:
+        model: The model.
+        kind: The class `BatchNormalization` of the model's Keras.
+
+    Raises:
+        ValueError: If a layer is not built, so that it has no moving statistics.
+    """
+    # seam: private API of Keras 3.15.1 and tf_keras 2.20.1, because no public method lists the
+    # layers inside of layers.
     norms = {id(layer): layer for layer in model._flatten_layers() if isinstance(layer, kind)}
     for norm in norms.values():
         if getattr(norm, "moving_mean", None) is None:
@@ -237,11 +253,16 @@ def _norms(model, kind):
 
 
 def _pairs(model, norms, calls):
-    """Finds the batch normalizations whose output one `QuantizedReLU`, and nothing else, reads.
+    """Finds the batch normalizations whose output is read by one `QuantizedReLU` and nothing else.
+
+    Args:
+        model: The model.
+        norms: The layers of batch normalization in the model.
+        calls: The calls of all layers.
 
     Returns:
-        Name -> (call, activation) of these batch normalizations, and name -> the reason for which
-        each other one stays as it is.
+        A dict from the name of each such batch normalization to the pair (its call, the
+        `QuantizedReLU`), and a dict from the name of each other one to why it is not converted.
     """
     outputs = {id(tensor) for tensor in model.outputs}
     pairs, reasons = {}, {}
@@ -266,7 +287,16 @@ def _pairs(model, norms, calls):
 
 
 def _check_names(accumulators, pairs):
-    """Returns the user's accumulators as a dict, empty for None; raises an error for a bad one."""
+    """Returns the argument `accumulators` of `fixed_point`, or an empty dict if it is None.
+
+    Args:
+        accumulators: The argument.
+        pairs: A dict whose keys are the names of the batch normalizations to convert.
+
+    Raises:
+        TypeError: If it is not a dict.
+        ValueError: If it has a name that is not in `pairs`.
+    """
     if accumulators is None:
         return {}
     if not isinstance(accumulators, dict):
@@ -284,14 +314,14 @@ def _check_names(accumulators, pairs):
 
 
 def _fixed(call, activation, finder, accumulator_range):
-    """Converts one batch normalization with its activation to integers.
+    """Converts one batch normalization and its activation to a `FixedPointLayer`.
 
     Args:
         call: The call of the batch normalization.
         activation: The activation that follows.
         finder: The `Accumulators` of the model.
-        accumulator_range: The user's step and range of the accumulators. None has `finder` find
-            them from the layer before.
+        accumulator_range: The user's (step, lowest, highest) of the integers that the batch
+            normalization reads. If it is None, `finder` computes them from the layer before.
     """
     norm = call.layer
     channels = norm.moving_mean.shape[0]

@@ -1,4 +1,4 @@
-"""Computes batch normalization in integers on TensorFlow's tensors."""
+"""Computes batch normalization and its activation in integer arithmetic, on TensorFlow tensors."""
 
 import tensorflow as tf
 
@@ -7,15 +7,15 @@ from tf_lamb_extras.integers import arithmetic
 
 
 def evaluate(layer, x):
-    """Returns y, an int32 tensor, for the accumulators x of a `FixedPointLayer`.
+    """Returns the output of a batch normalization and its activation, as an int32 tensor.
 
     Args:
-        layer: The `FixedPointLayer`.
-        x: A tensor of integers, int32 or smaller.
+        layer: The `FixedPointLayer`, which has the integers of the two layers.
+        x: The input of the batch normalization, a tensor of integers, int32 or smaller.
 
     Raises:
         TypeError: If x is not a tensor of integers.
-        tf.errors.InvalidArgumentError: If an accumulator is out of its range.
+        tf.errors.InvalidArgumentError: If an integer is out of the range of its channel.
     """
     x = tf.convert_to_tensor(x)
     if not x.dtype.is_integer:

@@ -1,4 +1,4 @@
-"""Defines the n-bit activation for tf_keras."""
+"""Defines the activation `QuantizedReLU`, which has n-bit output, for tf_keras."""
 
 import tf_keras
 

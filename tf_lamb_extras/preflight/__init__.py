@@ -1,7 +1,8 @@
-"""Reports memory and minimum time of a training step on a TPU, without a TPU, by its compiler.
+"""Reports the memory and the minimum time of a training step on a TPU, without a TPU.
 
-`preflight` reports on a model of Keras 3 on JAX. `tf_lamb_extras.preflight.model_garden` is a
-command that reports on an experiment.
+The TPU's compiler, which also runs on a CPU, compiles the step. `preflight` reports on a model of
+Keras 3 on JAX. `tf_lamb_extras.preflight.model_garden` is a command that reports on an experiment
+of TensorFlow's Model Garden.
 """
 
 from typing import TYPE_CHECKING

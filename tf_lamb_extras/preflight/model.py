@@ -1,4 +1,4 @@
-"""Checks, without a TPU, the memory and minimum time of a Keras model's train step on one.
+"""Checks the memory and the minimum time of a Keras model's training step on a TPU, without a TPU.
 
 The TPU's own compiler, libtpu, compiles the step on a CPU.
 """
@@ -36,57 +36,60 @@ def preflight(
     cache_dir: str | os.PathLike | None = None,
     print_fn: Callable[[str], Any] | None = None,
 ) -> Report:
-    """Checks memory and time of a model's train step with the TPU's compiler; needs no TPU.
+    """Checks memory and time of a model's training step with the TPU's compiler; needs no TPU.
 
-    libtpu compiles the sharded step of `fit` on Keras's JAX backend for the full slice. It runs on
-    a CPU: `pip install ".[preflight]"`. The report shows whether the step fits, the parts of its
-    memory, the collectives of the compiled program, and the minimum time of the step. The model's
-    weights, its compile state and the optimizer do not change. An unbuilt model is built, as in its
-    first step.
+    The compiler, libtpu, compiles the sharded step of `fit` on Keras's JAX backend for the full TPU
+    slice. It runs on a CPU, and is installed by `pip install ".[preflight]"`. The report shows
+    whether the step fits in memory, the parts of its memory, the collectives of the compiled
+    program, and the minimum time of the step. The model's weights, its compile state and the
+    optimizer do not change. A model that is not built yet is built, as in its first step.
 
     Args:
         model: A `keras.Model`, functional, `Sequential` or a subclass, on the JAX backend.
         optimizer: An optimizer, as for `compile`. The function makes a copy from its config.
         loss: A loss, as for `compile`.
         input_shapes: The shapes of one full batch, over all replicas, in the structure of the
-            model's input: `(4096, 128)`, or a list or dict of shapes. A leaf may be a pair
-            `((4096, 128), "int32")`, a `keras.KerasTensor` or a `jax.ShapeDtypeStruct`; otherwise
-            the dtype is that of the model's inputs, or Keras's default. With `batch_size` you can
-            pass `model.input_shape`.
+            model's input: `(4096, 128)`, or a list or dict of shapes. To set a dtype, pass a pair
+            `((4096, 128), "int32")`, a `keras.KerasTensor` or a `jax.ShapeDtypeStruct` in place of
+            a shape. Otherwise the dtype is that of the model's inputs, or Keras's default. With
+            `batch_size` you can pass `model.input_shape`.
         topology: The TPU slice: "v3:32x32", "v4:4x4x4", "v5e:4x8", ...
-        target_shapes: The shapes of the loss's targets, in the same form. Defaults to the targets
-            of Keras's own losses for the model's predictions; needed for other losses.
+        target_shapes: The shapes of the loss's targets, in the form of `input_shapes`. Defaults to
+            the targets that a loss of Keras takes for the model's predictions. It must be passed
+            for other losses.
         batch_size: Examples of the full batch, if a first axis is None. Defaults to None.
-        distribution: A `keras.distribution.DataParallel` or `ModelParallel`. Its mesh has a device
-            for each replica of the topology, with any names (`[f"tpu:{i}" for i in range(8)]`). It
-            decides the layout of the variables, also of existing ones. Defaults to data parallelism
-            over all replicas.
-        steps: Updates of the full schedule, for its minimum time. Defaults to None.
+        distribution: A `keras.distribution.DataParallel` or `ModelParallel`. Its mesh must have a
+            device for each replica of the topology, with any names, such as
+            `[f"tpu:{i}" for i in range(8)]`. It decides the layout of the variables, also of
+            existing ones. Defaults to data parallelism over all replicas.
+        steps: Updates of the full training schedule, for which the report then has a minimum time.
+            Defaults to None.
         largest_batch: Whether to search for the largest batch that fits; this takes at most three
             more compilations. Defaults to True.
-        cache_dir: A folder for the compiler's answers, about 1 kB each. The same step is then not
-            compiled again, so that a second call continues an interrupted search. Defaults to
-            None: nothing is kept.
+        cache_dir: A folder in which the compiler's results are saved, about 1 kB each. The same
+            step is then not compiled again, so that a second call continues an interrupted search.
+            Defaults to None: nothing is saved.
         print_fn: A function such as `print`, called with a line after each compilation. The line
             has the name of the program, its memory, and the seconds of the compilation. Defaults
             to None: nothing is printed.
 
     Returns:
-        A report: print it, or see `as_dict()`. Sizes are bytes of one replica. `memory.rest`
+        A `Report`: print it, or see `as_dict()`. Sizes are bytes of one replica. `memory.rest`
         includes the padding of memory tiles. XLA counts the operations of a loop, such as an
         LSTM's, only once; the minimum time is then too low. With `gradient_accumulation_steps`, the
-        shapes are those of one micro-batch, and `work` covers a full update; of a batch that grows,
-        the largest update. `work.reduced` is the bytes of one all-reduce over all chips with the
-        same minimum time as the program's all-reduces, reduce-scatters and all-gathers together.
-        Under `ModelParallel`, several replicas may share the examples of a part of the batch;
-        `examples_a_replica` is then the examples of a part.
+        shapes are those of one micro-batch, and `work` is that of a full update. If the batch grows
+        during training, it is that of the largest update. `work.reduced` is the bytes of one
+        all-reduce over all chips that would take the same minimum time as the program's
+        all-reduces, reduce-scatters and all-gathers together. Under `ModelParallel`, several
+        replicas may share the examples of a part of the batch; `examples_a_replica` is then the
+        examples of a part.
 
     Raises:
         ModuleNotFoundError: If libtpu is not installed.
-        ValueError: For all errors that are detectable before a compilation: another backend, an
-            unknown topology, a mesh of another size, shapes that are incomplete or that the model
-            does not take, a batch that does not divide, or an optimizer that is built for another
-            model.
+        ValueError: For all errors that can be detected before a compilation: a backend other than
+            JAX, an unknown topology, a mesh that does not have a device for each replica, shapes
+            that are incomplete or that the model does not take, a batch that does not divide evenly
+            among the replicas, or an optimizer that is built for another model.
 
     Example:
 
@@ -99,7 +102,7 @@ def preflight(
     >>> report.fits
     True
     """
-    # The quick checks come first, then those that load the compiler, then those that use the model.
+    # Quick checks come first, then checks that load the compiler, then checks that use the model.
     slice_ = roofline.topology(topology)
     if keras.backend.backend() != "jax":
         raise ValueError(
@@ -135,12 +138,12 @@ class _Compiled:
     """Compiles a model's programs, and reports each compilation with `print_fn`.
 
     Args:
-        programs: The model's `step_programs.Steps`.
+        programs: The `step_programs.Steps` of the model, which lower its programs.
         inputs: The inputs of a batch, as `keras.KerasTensor`s.
-        targets: The targets, likewise; or None.
+        targets: The targets of the batch, as `keras.KerasTensor`s; or None.
         topology: The topology to compile for.
         parts: The number of parts that a batch is split into.
-        cache: The `Cache` of the compiler's answers.
+        cache: The `Cache` of the compiler's results.
         print_fn: A function that prints a line, or None.
 
     Attributes:
@@ -155,7 +158,7 @@ class _Compiled:
         self.weights, self.slots = programs.weights, programs.slots
 
     def step(self, share):
-        """Compiles a step with `share` examples per part of the batch."""
+        """Returns the compiled step for a batch with `share` examples in each part."""
         batch = share * self._parts
         inputs = shapes.resized(self._inputs, batch)
         targets = None if self._targets is None else shapes.resized(self._targets, batch)
@@ -163,18 +166,19 @@ class _Compiled:
         return self._compile(f"{batch:,} examples", make)
 
     def update(self):
-        """Compiles the optimizer's update alone."""
+        """Returns the compiled update of the optimizer, without the rest of the step."""
         return self._compile("the update alone", self._programs.update)
 
     def _compile(self, name, make):
-        """Returns a compiled program: from the cache if it has the answer, else by compiling.
+        """Returns a compiled program, from the cache or by compiling it.
 
         Args:
             name: The name of the program, in the cache and in the printed line.
-            make: A function that returns the lowered program, which is then compiled.
+            make: A function that returns the lowered program. It is called if the cache needs the
+                program.
 
         Raises:
-            Refused: If the compiler does not take the program.
+            Refused: If the compiler rejects the program.
         """
         start, outcome = time.perf_counter(), "refused"
         try:
@@ -189,10 +193,18 @@ class _Compiled:
                 self._print_fn(f"compiled {name}: {outcome}, {time.perf_counter() - start:.0f} s")
 
     def network(self, program):
-        """Returns the bytes to all-reduce, those of the update alone, and the collectives by kind.
+        """Returns what a compiled step sends over the network.
 
-        The only branches of a step's program are around the update, which runs when accumulation
-        ends, or if the gradients are finite. So the collectives inside branches are the update's.
+        The only branches of a step's program are around the optimizer's update, which runs only
+        when accumulation ends, or only if the gradients are finite. So the collectives inside of
+        branches belong to the update.
+
+        Args:
+            program: The compiled step.
+
+        Returns:
+            A triple: the bytes to all-reduce in the step, the bytes to all-reduce in its update,
+            and the collectives of the program by kind.
         """
         unconditional, update = (
             _reduced(self._topology, program, branch) for branch in (False, True)
@@ -201,10 +213,11 @@ class _Compiled:
 
 
 def _reduced(topology, program, in_branches):
-    """Returns the bytes of one all-reduce over all chips that takes as long as the collectives.
+    """Returns the bytes of one all-reduce over all chips that would take as long as a program's.
 
-    An all-reduce over c chips sends 2 (c - 1)/c times its bytes through the links of a chip. The
-    replicas on one chip send nothing.
+    A program has several collectives, over groups of chips. An all-reduce over c chips sends
+    2 (c - 1)/c times its bytes through the links of a chip. Replicas on the same chip send nothing
+    to each other.
 
     Args:
         topology: The TPU slice.
@@ -220,7 +233,7 @@ def _reduced(topology, program, in_branches):
 
 
 def _parts(distribution, topology):
-    """Returns the number of parts that a batch is split into."""
+    """Returns the number of parts that a batch is split into, one per replica by default."""
     if distribution is None:
         return topology.replicas
     mesh = distribution.device_mesh
@@ -228,7 +241,11 @@ def _parts(distribution, topology):
 
 
 def _check_mesh(distribution, topology):
-    """Raises ValueError for a distribution of another kind, or a mesh of another size."""
+    """Raises ValueError for a distribution that is not supported.
+
+    It must be a `DataParallel` or `ModelParallel` whose mesh has a device for each replica, or
+    None.
+    """
     if distribution is None:
         return
     supported = (keras.distribution.DataParallel, keras.distribution.ModelParallel)
@@ -246,7 +263,13 @@ def _check_mesh(distribution, topology):
 
 
 def _check_split(batch, parts, topology):
-    """Raises ValueError, with the nearest batches, if the batch does not divide into the parts."""
+    """Raises ValueError if the batch does not divide evenly into parts; it names the nearest sizes.
+
+    Args:
+        batch: Examples of the batch.
+        parts: The number of parts.
+        topology: The TPU slice, for the error.
+    """
     share, remainder = divmod(batch, parts)
     if remainder:
         nearest = [f"{n * parts:,}" for n in (share, share + 1) if n]

@@ -1,19 +1,20 @@
-"""Checks memory and time of an experiment with the TPU's own compiler; needs no TPU.
+"""Checks memory and time of a Model Garden experiment with the TPU's compiler; needs no TPU.
 
     python -m tf_lamb_extras.preflight.model_garden --experiment=lamb/bert_pretraining \\
         --config_file=bert_large_64k_32k_stage1_tpu.yaml --topology=v3:32x32
 
-The command builds model, task, optimizer and schedule as training would. It compiles one replica's
-step with libtpu, which runs on a CPU: `pip install ".[preflight]"`. It prints whether the step
-fits, and the minimum time of a step and of the full schedule; or the compiler's error. The largest
-batch that fits takes at most three more compilations; `--largest_batch=false` skips it. Nothing is
-trained. The command writes the report to the file `--report`. It keeps the compiler's answers in
-the folder `--cache_dir`, about 1 kB each, and does not compile the same step again.
+The command builds model, task, optimizer and schedule as training would. It compiles the training
+step of one replica with libtpu, the TPU's compiler, which runs on a CPU and is installed by
+`pip install ".[preflight]"`. It prints whether the step fits in memory, and the minimum time of a
+step and of the full schedule; or the compiler's error. To find the largest batch that fits, it
+compiles at most three more steps; `--largest_batch=false` skips this. Nothing is trained. With
+`--report`, the command also writes the report to that file. With `--cache_dir`, it saves the
+compiler's results in that folder, about 1 kB each, and does not compile the same step again.
 
-If there is no TPU on which to time steps, pass the minimum seconds of a step at two batches as
-`--step_seconds` to `tf_lamb.model_garden.find`.
+If there is no TPU on which to time steps, you can pass the minimum seconds of a step at two batches
+as `--step_seconds` to the command `tf_lamb.model_garden.find`.
 
-The exit status is 0 if the step fits, and 1 if it does not or the run is impossible.
+The exit status is 0 if the step fits, and 1 if it does not fit or if an error occurs.
 """
 
 import functools
@@ -37,7 +38,11 @@ _in_one_line = functools.partial(one_line, "model_garden", package=_PACKAGE)
 
 
 def _check_new_file(path: str | None) -> None:
-    """Raises UserError if the report exists already, or its folder does not."""
+    """Raises UserError if the file for the report exists, or if its folder does not exist.
+
+    Args:
+        path: The path of the file, or None if no report is to be written.
+    """
     if path and os.path.exists(path):
         raise UserError(f"--report={path} exists: name another file, or delete it")
     if path and not os.path.isdir(folder := os.path.dirname(path) or "."):
@@ -45,7 +50,7 @@ def _check_new_file(path: str | None) -> None:
 
 
 def define_flags() -> None:
-    """Defines the flags of `train` that describe an experiment, and those of this command."""
+    """Defines the flags of the command, which include those of `train` that name an experiment."""
     train.define_flags()
     flags.DEFINE_string(
         "topology", None, "The slice that it would run on: v3:32x32, v4:4x4x4, v5e:4x8, ..."
@@ -60,21 +65,22 @@ def define_flags() -> None:
 def ask(
     params, topology: roofline.Topology, name: str, *, largest_batch=True, cache_dir=None, say=print
 ) -> Report:
-    """Returns the report on an experiment.
+    """Compiles the training step of an experiment, and returns the report on it.
 
     Args:
         params: The experiment's config, as training reads it.
         topology: The TPU slice.
         name: The name of the experiment in the report.
         largest_batch: Whether to search for the largest batch that fits. Defaults to True.
-        cache_dir: A folder for the compiler's answers. Defaults to None: they are not kept.
+        cache_dir: A folder in which the compiler's results are saved. Defaults to None: they are
+            not saved.
         say: A function with the arguments of `print`. It is called before a long task, with
             `end=""`, and again with the outcome. Defaults to `print`.
 
     Raises:
         UserError: If the experiment cannot run on the topology, or its parts cannot be built.
     """
-    # Checks that need no framework come first, then those that need no model.
+    # Checks that need no model come first, because building a model takes long.
     from tf_lamb.model_garden.checks.experiment import check_optimizer, check_runtime
     from tf_lamb.model_garden.common import batches
 
@@ -102,7 +108,7 @@ class _Compiled:
     Args:
         params: The experiment's config.
         device: A device to compile for.
-        cache: The `Cache` of the compiler's answers.
+        cache: The `Cache` of the compiler's results.
         say: A function with the arguments of `print`.
 
     Attributes:
@@ -118,29 +124,34 @@ class _Compiled:
         self.weights, self.slots = self._built.weights, self._built.slots
 
     def step(self, examples):
-        """Compiles a step of one replica with this many examples."""
+        """Returns the compiled training step of one replica with this many examples."""
         return self._compile(f"{examples:,} examples", lambda: self._built.step(examples))
 
     def update(self):
-        """Compiles the optimizer's update alone."""
+        """Returns the compiled update of the optimizer, without the rest of the step."""
         return self._compile("the update alone", self._built.update)
 
     def network(self, _):
-        """Returns the bytes to all-reduce, those of the update alone, and None for the collectives.
+        """Returns what a step sends over the network.
 
-        The update sums all gradients. A replica that is compiled alone has no collectives.
+        Returns:
+            A triple: the bytes to all-reduce in a step, the bytes to all-reduce in its update, and
+            None in place of the collectives. The first two are the bytes of all gradients, because
+            the update sums these over the replicas. The collectives are not known, because the
+            step of a single replica is compiled, which has none.
         """
         return self._built.gradients, self._built.gradients, None
 
     def _compile(self, name, make):
-        """Returns a compiled program: from the cache if it has the answer, else by compiling.
+        """Returns a compiled program, from the cache or by compiling it.
 
         Args:
             name: The name of the program, in the cache and in the printed line.
-            make: A function that returns the lowered program, which is then compiled.
+            make: A function that returns the lowered program. It is called if the cache needs the
+                program.
 
         Raises:
-            Refused: If the compiler does not take the program.
+            Refused: If the compiler rejects the program.
         """
         return self._took(
             f"compiling {name}",
@@ -151,12 +162,13 @@ class _Compiled:
         )
 
     def _took(self, doing, do, result=lambda _: "done"):
-        """Calls a function; prints what it does, how it ended, and in how many seconds.
+        """Calls a function and returns its result; prints what it does and how long it took.
 
         Args:
             doing: What the function does, as text.
-            do: The function, without arguments. Its result is returned.
-            result: A function from that result to the text of the outcome. Defaults to "done".
+            do: The function, without arguments.
+            result: A function that takes the result and returns the outcome to print. Defaults to
+                a function that returns "done".
         """
         start, outcome = time.perf_counter(), "failed"
         self._say(f"{doing} ... ", end="")
@@ -174,7 +186,9 @@ class _Compiled:
 
 
 def run(progress_stream=None) -> bool:
-    """Compiles what the flags describe, prints the report, and writes it to `--report`, if given.
+    """Compiles the step of the experiment that the flags describe, and prints the report.
+
+    With the flag `--report`, it also writes the report to that file.
 
     Args:
         progress_stream: The stream for progress. Defaults to None: `sys.stderr`.
@@ -203,7 +217,7 @@ def run(progress_stream=None) -> bool:
 
 
 def _run(_):
-    """Runs the command, and exits with status 0 if the step fits."""
+    """Runs the command, and exits with status 0 if the step fits, else with 1."""
     with Console() as console:
         fits = run(console.stream)
     sys.exit(0 if fits else 1)
@@ -212,7 +226,8 @@ def _run(_):
 def main() -> None:
     """Defines the flags, and runs the command."""
     begin("model_garden", _PACKAGE)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # so that the report stands out
+    # Only errors of TensorFlow are printed, so that the report is not lost between log lines.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     define_flags()
     flags.mark_flags_as_required(["experiment", "topology"])
     app.run(_run)

@@ -10,13 +10,13 @@ def inputs(shapes, model, batch_size=None):
     """Returns the model's inputs, as `keras.KerasTensor`s in the structure of the shapes.
 
     Args:
-        shapes: The argument `input_shapes`: a shape, or a list or dict of shapes.
+        shapes: The argument `input_shapes` of `preflight`: a shape, or a list or dict of shapes.
         model: The model. If it knows its inputs, their dtypes are used where the shapes have none.
         batch_size: The examples of the batch, for shapes whose first axis is None. Defaults to
             None.
 
     Raises:
-        ValueError: If something else is in place of a shape, or a shape is incomplete.
+        ValueError: If something that is no shape is in place of a shape, or a shape is incomplete.
     """
     leaves = _read(shapes, "input_shapes")
     flat = keras.tree.flatten(leaves)
@@ -26,15 +26,17 @@ def inputs(shapes, model, batch_size=None):
 
 
 def targets(shapes, batch_size=None):
-    """Returns the targets of the loss, as `keras.KerasTensor`s, floats by default.
+    """Returns the targets of the loss, as `keras.KerasTensor`s.
+
+    A target whose dtype is not given has Keras's default dtype of floats.
 
     Args:
-        shapes: The argument `target_shapes`, in the form of `input_shapes`.
+        shapes: The argument `target_shapes` of `preflight`: a shape, or a list or dict of shapes.
         batch_size: The examples of the batch, for shapes whose first axis is None. Defaults to
             None.
 
     Raises:
-        ValueError: If something else is in place of a shape, or a shape is incomplete.
+        ValueError: If something that is no shape is in place of a shape, or a shape is incomplete.
     """
     leaves = _read(shapes, "target_shapes")
     dtypes = [leaf.dtype or keras.config.floatx() for leaf in keras.tree.flatten(leaves)]
@@ -46,10 +48,11 @@ def targets_of(loss, predictions):
 
     Args:
         loss: A loss, as for `compile`; None gives no targets.
-        predictions: The model's predictions, by shape.
+        predictions: The model's predictions, as objects with a shape and a dtype.
 
     Raises:
-        ValueError: If the targets are not known, because the loss is not one of Keras's.
+        ValueError: If the targets are not known, because the loss is not one of Keras's or does not
+            take these predictions.
     """
     if loss is None:
         return None
@@ -62,11 +65,17 @@ def targets_of(loss, predictions):
 
 
 def _target_of(loss, prediction):
-    """Returns the target that one of Keras's losses takes for a prediction.
+    """Returns the target that a loss of Keras takes for a prediction, as a `keras.KerasTensor`.
 
-    It is the first of two that the loss accepts: floats in the shape of the prediction, and class
-    indices, which are integers in this shape without its last axis. Raises ValueError if the loss
-    accepts neither or is not one of Keras's.
+    Two targets are tried, and the first that the loss accepts is returned: floats in the shape of
+    the prediction, and then class indices, which are integers in this shape without its last axis.
+
+    Args:
+        loss: The loss, as for `compile`.
+        prediction: An object with the shape and the dtype of the prediction.
+
+    Raises:
+        ValueError: If the loss accepts neither, or is not one of Keras's.
     """
     import jax
 
@@ -84,7 +93,7 @@ def _target_of(loss, prediction):
 
 
 def batch_of(specs) -> int:
-    """Returns the length that all first axes have; raises ValueError if the lengths differ."""
+    """Returns the batch size, the length of all first axes; raises ValueError if they differ."""
     lengths = {spec.shape[0] for spec in keras.tree.flatten(specs)}
     if len(lengths) != 1:
         raise ValueError(
@@ -106,7 +115,10 @@ def resized(specs, batch_size):
 
 
 class _Leaf:
-    """Holds a shape, and its dtype if known; `keras.tree` would flatten a tuple instead."""
+    """Holds a shape, and its dtype if it is known.
+
+    It is a class of its own because `keras.tree` would flatten a tuple of lengths.
+    """
 
     def __init__(self, shape, dtype=None):
         self.shape = tuple(shape)
@@ -114,9 +126,14 @@ class _Leaf:
 
 
 def _read(value, name):
-    """Returns the user's structure with a `_Leaf` for each shape.
+    """Returns the user's shapes in the same structure, with a `_Leaf` in place of each shape.
 
-    Raises ValueError for anything that is neither a shape nor a list or dict of shapes.
+    Args:
+        value: The user's argument, or a part of it.
+        name: The name of the argument, for the error.
+
+    Raises:
+        ValueError: For anything that is neither a shape nor a list or dict of shapes.
     """
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return _Leaf(value.shape, value.dtype)
@@ -135,28 +152,36 @@ def _read(value, name):
 
 
 def _is_shape(value):
-    """Returns whether a value is a list or tuple of lengths."""
+    """Returns whether a value is a list or tuple of integers, or of None for unknown lengths."""
     return isinstance(value, (list, tuple)) and all(
         length is None or isinstance(length, numbers.Integral) for length in value
     )
 
 
 def _known_dtypes(model, read, count):
-    """Returns a dtype for each of `count` inputs: the model's, by name or order, or the default."""
+    """Returns a dtype for each input: that of the model's input of this name, or in this place.
+
+    If the model does not know its inputs, all are of Keras's default dtype of floats.
+
+    Args:
+        model: The model.
+        read: The user's shapes, a structure of `_Leaf`s.
+        count: The number of shapes.
+    """
     try:
         model_inputs = model.inputs
     except AttributeError:  # a Sequential or a subclass that does not know its inputs
         model_inputs = []
     by_name = {tensor.name: tensor.dtype for tensor in model_inputs or ()}
     if isinstance(read, dict) and by_name.keys() >= read.keys():
-        return [by_name[name] for name in sorted(read)]  # as Keras flattens a dict
+        return [by_name[name] for name in sorted(read)]  # Keras flattens a dict in this order
     if model_inputs and len(model_inputs) == count:
         return [tensor.dtype for tensor in model_inputs]
     return [keras.config.floatx()] * count
 
 
 def _filled(read, dtypes, batch_size, name):
-    """Returns the structure with a `keras.KerasTensor` of known lengths for each leaf.
+    """Returns the shapes in the same structure, as `keras.KerasTensor`s without unknown lengths.
 
     Args:
         read: A structure of `_Leaf`s.
@@ -165,7 +190,8 @@ def _filled(read, dtypes, batch_size, name):
         name: The name of the user's argument, for errors.
 
     Raises:
-        ValueError: If a length is unknown, or not that of the batch.
+        ValueError: If a shape has no axis, if a length is unknown or below 1, or if the first
+            length of a shape differs from `batch_size`.
     """
 
     def fill(leaf, dtype):

@@ -1,14 +1,14 @@
-"""Lowers a model's train step to programs that a TPU compiler takes, without running it.
+"""Lowers a Keras model's training step to programs that a TPU compiler takes, without running it.
 
-It is the step that `fit` jits: `train_step` with its state donated, sharded as `keras.distribution`
-says. It is lowered for a twin of the model. The twin shares layers and variables with the model,
-and has a compile state of its own, with a copy of the optimizer whose slots have shapes and no
-values.
+The step is the same as the one that `fit` jits: `train_step` with its state donated, sharded as a
+`keras.distribution` says. To leave the user's model as it is, a shallow copy of it, called its
+twin, is lowered. The twin shares layers and variables with the model. It has its own compile state,
+with a copy of the optimizer whose variables have shapes but no values.
 
-Seams into Keras 3 (3.15.1), all in this file:
-    `Trainer._symbolic_build`, `_compile_loss`, `_compile_metrics`: as its trainer uses them.
+This file uses private API of Keras 3.15.1:
+    `Trainer._symbolic_build`, `_compile_loss`, `_compile_metrics`: used as Keras's trainer does.
     `Variable._layout`, `Distribution._device_mesh`, `ModelParallel._layout_map`: set on copies.
-    `Optimizer._trainable_variables`: which ones it was built for.
+    `Optimizer._trainable_variables`: the variables for which the optimizer was built.
 """
 
 import copy
@@ -21,11 +21,12 @@ from tf_lamb.keras import replicas, sharding
 
 
 def on_devices(distribution, devices):
-    """Returns a copy of a distribution over other devices; for None, data parallelism over all.
+    """Returns a copy of a distribution that is over other devices.
 
     Args:
-        distribution: A `keras.distribution.DataParallel` or `ModelParallel`, or None.
-        devices: The devices.
+        distribution: A `keras.distribution.DataParallel` or `ModelParallel`. None stands for data
+            parallelism over all devices.
+        devices: The other devices.
     """
     if distribution is None:
         return DataParallel(device_mesh=DeviceMesh((len(devices),), ["batch"], list(devices)))
@@ -67,7 +68,9 @@ def copy_of(optimizer, model):
 
 
 def predictions(model, inputs):
-    """Returns shapes and dtypes of the predictions for the inputs; builds an unbuilt model.
+    """Returns the shapes and dtypes of a model's predictions, as `jax.ShapeDtypeStruct`s.
+
+    If the model is not built yet, it is built.
 
     Args:
         model: The model.
@@ -80,7 +83,9 @@ def predictions(model, inputs):
 
     caller = _twin(model) if model.built else model
     try:
-        with keras.StatelessScope():  # new variables get their values when the scope ends
+        # In this scope `eval_shape` does not trace the initial values of new variables. The
+        # variables get their values when the scope ends.
+        with keras.StatelessScope():
             return jax.eval_shape(caller, keras.tree.map_structure(_struct, inputs))
     except Exception as error:
         shapes = keras.tree.map_structure(lambda spec: f"{spec.dtype}{list(spec.shape)}", inputs)
@@ -89,7 +94,7 @@ def predictions(model, inputs):
 
 
 def _twin(model):
-    """Returns a shallow copy of a model; setting its attributes does not change the model."""
+    """Returns a shallow copy of a model. Setting an attribute of it does not change the model."""
     twin = object.__new__(type(model))
     vars(twin).update(vars(model))
     return twin
@@ -100,10 +105,10 @@ class Steps:
 
     Args:
         model: The model, built.
-        optimizer: The optimizer, unbuilt, which nothing else uses.
+        optimizer: An optimizer that is not built, and that nothing else uses.
         loss: A loss, as for `compile`.
         inputs: The inputs of a batch of any size, as `keras.KerasTensor`s.
-        targets: The targets of the batch, likewise; or None.
+        targets: The targets of the batch, as `keras.KerasTensor`s; or None.
         distribution: The distribution over the devices to compile for.
 
     Attributes:
@@ -118,7 +123,8 @@ class Steps:
         self._twin = _twin(model)
         self._twin._compile_loss = self._twin._compile_metrics = None
         self._twin.compile(optimizer=optimizer, loss=loss)
-        optimizer = self._twin.optimizer  # Keras wraps it under mixed_float16
+        # With the policy mixed_float16, Keras has wrapped the optimizer in a `LossScaleOptimizer`.
+        optimizer = self._twin.optimizer
         trained = [self._laid_out(v) for v in self._twin.trainable_variables]
         with distribution.scope():
             if replicas.is_per_replica(model):
@@ -134,11 +140,11 @@ class Steps:
         self.weights, self.slots = _bytes(trainable + non_trainable), _bytes(slots)
 
     def step(self, inputs, targets):
-        """Lowers the whole step on a batch.
+        """Returns the lowered training step for a batch, a `jax.stages.Lowered`.
 
         Args:
             inputs: The inputs, as `keras.KerasTensor`s.
-            targets: The targets, likewise; or None.
+            targets: The targets, as `keras.KerasTensor`s; or None.
         """
         batch = (inputs,) if targets is None else (inputs, targets)
         data = keras.tree.map_structure(self._sharded_data, batch)
@@ -146,9 +152,10 @@ class Steps:
         return self._lower(self._twin.train_step, (None, shardings), (0,), self._state, data)
 
     def update(self):
-        """Lowers the optimizer's update alone, for gradients that are sharded as their weights.
+        """Returns the lowered update of the optimizer, without the rest of the step.
 
-        After `per_replica(model)`, the gradients of each replica are on that replica instead.
+        Its gradients are sharded as their weights are. If the function `per_replica` of `tf_lamb`
+        was applied to the model, each replica has its own gradients instead.
         """
         weights, _, slots, _ = self._state
         gradients = (
@@ -158,11 +165,15 @@ class Steps:
         def update(weights, slots, gradients):
             return self._twin.optimizer.stateless_apply(slots, gradients, weights)
 
-        # The donated arguments have the order of the results, so that results reuse their memory.
+        # The donated arguments are in the order of the results, because each result then reuses the
+        # memory of the corresponding argument.
         return self._lower(update, _shardings((weights, slots)), (0, 1), weights, slots, gradients)
 
     def _per_replica_gradients(self):
-        """Returns the shapes and shardings of per-replica gradients."""
+        """Returns the shape and sharding of each weight's gradients, if each replica has its own.
+
+        The first axis of such an array is that of the replicas.
+        """
 
         def per_replica(variable):
             layout = sharding.per_replica_layout(variable)
@@ -176,7 +187,7 @@ class Steps:
             return list(map(per_replica, self._twin.trainable_variables))
 
     def _lower(self, function, results, donated, *arguments):
-        """Lowers a function.
+        """Returns a lowered function, a `jax.stages.Lowered`.
 
         Args:
             function: The function.
@@ -186,9 +197,10 @@ class Steps:
         """
         import jax
 
-        # `keep_unused`, because variables that the step does not use take memory all the same.
+        # `keep_unused` is True, because variables that the step does not use take memory, too.
         jitted = jax.jit(function, donate_argnums=donated, out_shardings=results, keep_unused=True)
-        with self._distribution.scope():  # layers take the layouts of their outputs from it
+        # The layers read the layouts of their outputs from the distribution of this scope.
+        with self._distribution.scope():
             return jitted.lower(*arguments)
 
     def _laid_out(self, variable):
@@ -206,19 +218,28 @@ class Steps:
         return twin
 
     def _abstract(self, variable):
-        """Returns the shape, dtype and sharding of a variable."""
+        """Returns the shape, dtype and sharding of a variable, as a `jax.ShapeDtypeStruct`."""
         layout = getattr(variable, "_layout", None)
         if layout is None or layout.device_mesh is not self._distribution.device_mesh:
             layout = self._laid_out(variable)._layout
         return _struct(variable, layout.backend_layout)
 
     def _sharded_data(self, spec):
-        """Returns the shape, dtype and sharding of an array of the batch."""
+        """Returns a `jax.ShapeDtypeStruct` with the sharding of an array of the batch.
+
+        Args:
+            spec: An object with the shape and the dtype of the array.
+        """
         return _struct(spec, self._distribution.get_data_layout(spec.shape).backend_layout)
 
 
 def _struct(spec, sharding=None):
-    """Returns a `jax.ShapeDtypeStruct` with the shape and dtype of a spec."""
+    """Returns a `jax.ShapeDtypeStruct`.
+
+    Args:
+        spec: An object with the shape and the dtype.
+        sharding: The sharding. Defaults to None.
+    """
     import jax
 
     return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
@@ -232,6 +253,10 @@ def _shardings(structs):
 
 
 def _bytes(structs):
-    """Returns the bytes that the arrays take on one device."""
+    """Returns the bytes that arrays take on one device.
+
+    Args:
+        structs: The arrays, as `jax.ShapeDtypeStruct`s with a sharding.
+    """
     shards = ((struct.sharding.shard_shape(struct.shape), struct.dtype) for struct in structs)
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)

@@ -1,8 +1,9 @@
-"""Lowers an experiment's training step to programs that a TPU compiler takes; does not run it.
+"""Lowers the training step of a Model Garden experiment to programs that a TPU compiler takes.
 
-Seams into TensorFlow (2.20): `experimental_get_compiler_ir` of a compiled `tf.function`, which
-takes tensors as arguments and captures variables; and Model Garden (2.20): the legacy optimizers'
-`_create_all_weights`.
+The step is not run. This file uses two functions that are not public API:
+`experimental_get_compiler_ir` of a compiled `tf.function` in TensorFlow 2.20, which takes tensors
+as arguments and captures variables, and `_create_all_weights` of the legacy optimizers in Model
+Garden 2.20.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from tf_lamb.tensorflow import namespace
 
 
 class Steps:
-    """Lowers the steps of one experiment, with its own model, task, optimizer and schedule.
+    """Builds the model, task, optimizer and schedule of an experiment, and lowers its steps.
 
     Args:
         params: The experiment's config.
@@ -37,7 +38,7 @@ class Steps:
             self._build(params)
 
     def _build(self, params):
-        """Builds task, model, optimizer and metrics; raises UserError for what cannot be built."""
+        """Builds task, model, optimizer and metrics; raises UserError if one cannot be built."""
         with tempfile.TemporaryDirectory() as folder, _building("the model"):
             self._task = task_factory.get_task(params.task, logging_dir=folder)
             self._model = self._task.build_model()
@@ -53,11 +54,12 @@ class Steps:
         self.weights, self.gradients = _bytes(self._model.variables), _bytes(weights)
 
     def step(self, examples: int, stage: str = "hlo_serialized") -> bytes:
-        """Returns a replica's step as a serialized HLO program.
+        """Returns the training step of one replica as a serialized HLO program.
 
         Args:
-            examples: The examples of the batch.
-            stage: The stage and form of the program; see `hlo`. Defaults to "hlo_serialized".
+            examples: The examples of the replica's batch.
+            stage: The stage and form of the program, as `experimental_get_compiler_ir` names it.
+                Defaults to "hlo_serialized", which is the input of XLA.
         """
 
         @tf.function(jit_compile=True)
@@ -80,7 +82,13 @@ class Steps:
         return hlo(update, [tf.zeros(w.shape, w.dtype) for w in weights])
 
     def _batch(self, examples):
-        """Returns the specs of a replica's batch from the task's pipeline; reads an empty file."""
+        """Returns the shapes and dtypes of a replica's batch, as `tf.TensorSpec`s.
+
+        They are those of the task's input pipeline, which reads an empty file here.
+
+        Args:
+            examples: The examples of the batch.
+        """
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "empty.tfrecord")
             tf.io.TFRecordWriter(path).close()
@@ -92,7 +100,7 @@ class Steps:
 
 
 def _zeros(spec):
-    """Returns zeros of this spec; raises UserError if a length is unknown."""
+    """Returns zeros with the shape and dtype of a spec; raises UserError if a length is unknown."""
     if not spec.shape.is_fully_defined():
         raise UserError(
             f"the step cannot be compiled: a feature of the data has the shape {spec.shape}, and a "
@@ -102,13 +110,13 @@ def _zeros(spec):
 
 
 def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
-    """Returns the XLA program of a `tf.function` as traced for a TPU, in one of XLA's stages.
+    """Returns the XLA program of a `tf.function`, as it is traced for a TPU.
 
     Args:
         function: A `tf.function` with `jit_compile=True`.
         arguments: The function's arguments, tensors.
         stage: The stage and form of the program, as `experimental_get_compiler_ir` names it.
-            Defaults to "hlo_serialized", XLA's input.
+            Defaults to "hlo_serialized", which is the input of XLA.
 
     Raises:
         UserError: If XLA cannot compile the function for a TPU.
@@ -121,7 +129,10 @@ def hlo(function, *arguments, stage="hlo_serialized") -> bytes:
 
 
 def _reason(message):
-    """Returns the operations that XLA has no program for, with their layers, or the first line."""
+    """Returns the operations that XLA does not support, and their layers, from an error message.
+
+    If the message names none, its first line is returned.
+    """
     operations = re.findall(r"(\w+) \(No registered.*?\{\{node ([^}]*)\}\}", message, re.DOTALL)
     if operations:
         return ", ".join(sorted({f"{operation} of {layer}" for operation, layer in operations}))
@@ -129,7 +140,7 @@ def _reason(message):
 
 
 def _bytes(variables):
-    """Returns the bytes of the variables."""
+    """Returns the bytes that variables take together."""
     return sum(v.shape.num_elements() * v.dtype.size for v in variables)
 
 
@@ -146,5 +157,9 @@ def _precision(dtype):
 
 
 def _building(part):
-    """Turns errors in the `with` statement into UserErrors on the part that cannot be built."""
+    """Returns a context manager that turns every error into a UserError.
+
+    Args:
+        part: The part of the experiment that is built in the context, such as "the model".
+    """
     return named(f"{part} of this experiment cannot be built", Exception)

@@ -1,8 +1,8 @@
-"""Writes which batches are the best, and the table behind it, as text."""
+"""Writes the result of a batch size search as text: the best batches, the reasons and a table."""
 
 from tf_lamb.core.messages import table
 
-NEAR_FACTOR = 1.1  # a batch is near the best if it takes at most this many times the hours
+NEAR_FACTOR = 1.1  # a batch is near the best one if it takes at most this many times its hours
 
 
 def answer_text(answer) -> str:
@@ -40,7 +40,7 @@ def _fastest_line(answer):
 
 
 def _measurement_lines(answer):
-    """Yields lines on the measurements that the table rests on."""
+    """Yields lines on the measurements from which the table is computed."""
     curve, step_time = answer.curve, answer.machine.step_time
     low, high = curve.interval
     yield (
@@ -81,7 +81,7 @@ def _measurement_lines(answer):
 
 
 def _table_lines(answer):
-    """Returns the rows as text, with numbers to the right."""
+    """Returns the lines of the table: its header, and a line for each row of the answer."""
     has_price = answer.machine.price is not None
     header = [
         "batch", "= micro x accum x devices", "steps", "examples", "vs base", "a step", "time",
@@ -100,7 +100,7 @@ def _table_lines(answer):
 
 
 def _row_labels(answer, row):
-    """Yields what a row is, such as "baseline" or "fastest", for the last column of the table."""
+    """Yields the labels of a row, such as "baseline" or "fastest", for the table's last column."""
     if row.batch == answer.baseline:
         yield "baseline"
     labelled_rows = {"fastest": answer.fastest, "cheapest": answer.cheapest}
@@ -109,7 +109,7 @@ def _row_labels(answer, row):
 
 
 def _advice_lines(answer):
-    """Yields lines on which batch to take."""
+    """Yields lines that help to choose a batch, such as why the fastest batch is not larger."""
     for batch, reason in answer.left_out:
         yield f"left out {batch:,}: {reason}"
     yield f"why not larger: {answer.why_not_larger}"
@@ -127,7 +127,7 @@ def _advice_lines(answer):
 
 
 def duration_text(seconds):
-    """Formats seconds in ms, s, min or h."""
+    """Returns a number of seconds as text, in ms, s, min or h."""
     for unit, size, limit in (("ms", 1e-3, 1), ("s", 1, 120), ("min", 60, 7200)):
         if seconds < limit:
             return f"{_number_text(seconds / size)} {unit}"
@@ -135,5 +135,5 @@ def duration_text(seconds):
 
 
 def _number_text(number):
-    """Formats a number with three significant digits below 100, else with all of its digits."""
+    """Formats a number below 100 with three significant digits, and a larger one as an integer."""
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"

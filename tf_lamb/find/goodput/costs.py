@@ -1,4 +1,7 @@
-"""Computes the time and the cost of training at each batch, and which batches are the best."""
+"""Computes the time and the cost of training at each batch size, and which sizes are the best.
+
+"Batch" is short for batch size in this module.
+"""
 
 import dataclasses
 import functools
@@ -10,27 +13,33 @@ from tf_lamb.core import checks
 from tf_lamb.find.goodput.answer_text import answer_text
 from tf_lamb.find.goodput.steps import StepCurve
 
-NOISE_ERROR_FACTOR = 2.0  # for the regret: the noise scale may be wrong by this factor either way
-TIE_FACTOR = 1.001  # within this many times the least hours, or device-hours, batches are level
+# `Answer.regret` assumes that the true noise scale is this many times larger or smaller.
+NOISE_ERROR_FACTOR = 2.0
+# Batches tie if their hours, or device-hours, are at most this many times the least.
+TIE_FACTOR = 1.001
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """Holds the parts of the seconds of a step, and how well they are known.
+    """Holds a model of the seconds of a training step, which was fitted to measurements.
 
-        C(b) = micro_batch_seconds + example_seconds b  a micro-batch of b examples
-        T    = k C(b) + update_seconds + network        k micro-batches; network of several devices
+        C(b) = micro_batch_seconds + example_seconds b
 
-    Between two sizes that were timed, C is interpolated linearly, because its slope changes where a
-    cache or a device is full. Source: Qiao et al., Pollux, arXiv:2008.12260, with a network that
-    does not overlap the computation.
+        T    = k C(b) + update_seconds + network
+
+    C(b) is the seconds of a micro-batch of b examples, and T those of a step of k micro-batches.
+    `network` is the seconds that the network of several devices adds to a step. Between two sizes
+    that were timed, C is interpolated linearly instead, because its slope changes where a cache or
+    a device is full. Source: Qiao et al., Pollux, arXiv:2008.12260. Unlike in that paper, the
+    network does not overlap the computation.
 
     Attributes:
         micro_batch_seconds: Seconds of a micro-batch that do not depend on its size.
         example_seconds: Seconds of one more example in a micro-batch.
-        update_seconds: Seconds of the update. Defaults to 0.0.
-        residual: The largest relative residual of the fit. Defaults to 0.0.
-        measurements: Pairs (micro-batch, its seconds) that were measured, in order. Defaults to ().
+        update_seconds: Seconds of the update of the weights. Defaults to 0.0.
+        residual: The largest relative residual of the fit of C. Defaults to 0.0.
+        measurements: Pairs (examples of a micro-batch, its measured seconds), in ascending order.
+            Defaults to ().
     """
 
     micro_batch_seconds: float
@@ -42,8 +51,11 @@ class StepTime:
     def call_seconds(self, size: float) -> float:
         """Returns C, the seconds of a micro-batch.
 
-        It lies on the line between the two nearest timed sizes, and beyond the largest of them it
+        C is interpolated linearly between the nearest timed sizes. Beyond the largest timed size it
         grows by `example_seconds` for each further example.
+
+        Args:
+            size: Examples of the micro-batch.
         """
         points = ((0.0, self.micro_batch_seconds), *self.measurements)
         for (smaller, smaller_seconds), (larger, larger_seconds) in itertools.pairwise(points):
@@ -55,7 +67,7 @@ class StepTime:
         return largest_seconds + self.example_seconds * (size - largest)
 
     def step_seconds(self, size: float, accumulation: int = 1) -> float:
-        """Returns T, the seconds of a step, without the network.
+        """Returns T, the seconds of a step, without those that a network adds.
 
         Args:
             size: Examples of a micro-batch.
@@ -69,13 +81,16 @@ def fit_time(
 ) -> StepTime:
     """Fits C, the seconds of a micro-batch, to measured steps by relative least squares.
 
-    It minimizes the sum of (C(b)/(t - update_seconds) - 1)^2, where a step of size b takes t
-    seconds. Neither term of C is negative.
+    The fit minimizes the sum of (C(b)/(t - update_seconds) - 1)^2, where a step on one micro-batch
+    of b examples takes t seconds. Both coefficients of C are kept from being negative.
 
     Args:
-        micro_batches: b, the sizes that were timed.
+        micro_batches: b, the sizes that were timed, in examples.
         seconds: t, the seconds of a step at each size.
         update_seconds: The seconds of the update that each step contains. Defaults to 0.0.
+
+    Returns:
+        A `StepTime` with the coefficients of C, and the least measured seconds at each size.
 
     Raises:
         ValueError: for fewer than two different sizes, or for an update that is no shorter than a
@@ -132,7 +147,7 @@ def calls_per_epoch(examples: int, call_size: int, drop_remainder: bool = False)
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """Holds the seconds that `fit` takes besides its steps.
+    """Holds the seconds that `fit` takes besides its training steps.
 
     Attributes:
         examples: Examples of an epoch.
@@ -174,8 +189,8 @@ class Epoch:
     def compile_seconds(self, call_size: int) -> float:
         """Returns the seconds of all compilation in a `fit`.
 
-        They are those of the training step, of the training step once more if the last call of an
-        epoch is smaller, and of the evaluation.
+        The training step is compiled, and once more if the last call of an epoch is smaller than
+        the others. The evaluation is compiled, too.
 
         Args:
             call_size: Examples of a call of the training step, on all devices.
@@ -188,12 +203,12 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Holds the hardware that trains, and the seconds that it takes.
+    """Holds what is known of the hardware that trains: its memory, its speed and its price.
 
     Attributes:
         step_time: The seconds of a step.
-        max_micro_batch: The largest micro-batch that fits a device; larger batches accumulate
-            gradients.
+        max_micro_batch: The largest micro-batch that fits in the memory of a device. Larger batches
+            accumulate gradients.
         device_counts: The numbers of devices to compare. Defaults to (1,).
         price: The price of a device for an hour. Defaults to None: not known.
         network_seconds: The seconds that the network adds to a step, by the number of devices.
@@ -211,13 +226,14 @@ class Machine:
     def step_seconds(self, batch: int, devices: int, max_micro_batch: int | None = None) -> float:
         """Returns the seconds of a step, plus its share of what an epoch takes besides its steps.
 
-        The share is k p/c, where p is the seconds of an epoch besides its steps, c the number of
-        its calls of the training step, and k the micro-batches of a step: a call for each.
+        The share is k p/c. Here p is the seconds of an epoch besides its steps, and c is the number
+        of calls of the training step in an epoch. A step makes k calls, one for each micro-batch.
 
         Args:
             batch: Examples of a step.
             devices: The number of devices.
-            max_micro_batch: The largest micro-batch of a device. Defaults to None: the machine's.
+            max_micro_batch: The largest micro-batch of a device. Defaults to None: the attribute of
+                this name.
         """
         micro_size, accumulation = split_batch(
             batch, devices, max_micro_batch or self.max_micro_batch
@@ -243,7 +259,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Holds what training takes at one batch.
+    """Holds the steps, hours and cost of training to the target loss at one batch size.
 
     Attributes:
         batch: Examples of an update.
@@ -252,10 +268,12 @@ class Row:
         devices: The number of devices.
         steps: Updates to the target.
         examples: Examples to the target.
-        examples_ratio: Those examples over those of the baseline.
-        step_seconds: Seconds of a step, with its share of what an epoch takes besides its steps.
+        examples_ratio: `examples`, divided by the examples that the baseline takes to the target.
+        step_seconds: Seconds of a step, plus its share of the seconds that an epoch takes besides
+            its steps, such as those of its start.
         hours: Hours to the target, compilation included.
-        hours_interval: The least and the most hours, by the likely curves of the steps.
+        hours_interval: The least and the most likely hours, because the steps to the target are
+            known only within an interval.
         device_hours: Hours times devices.
         cost: The price of the device-hours; None without a price.
     """
@@ -276,10 +294,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Holds a row for each batch, and which rows are the best. `str()` shows it as a table.
+    """Holds a `Row` for each batch, and which rows are the best. `str()` shows it as a table.
 
     Attributes:
-        curve: The steps to the target at each batch.
+        curve: The steps to the target loss at each batch.
         machine: The hardware that trains.
         baseline: The batch of the tuned baseline.
         rows: A row for each batch and number of devices.
@@ -288,11 +306,12 @@ class Answer:
         deadline_hours: The deadline in hours, or None.
         by_deadline: The row of the largest batch that ends by the deadline, or None.
         why_not_larger: Why no larger batch is the fastest.
-        regret: Noise scale -> the share of time that `fastest` would lose if this were the true
-            one.
-        optimum: The result of the function `optimal_batch`; None on several devices, if the steps
-            have no bend, and if examples take no time.
-        left_out: Pairs (batch, reason) of the user's batches that have no row. Defaults to ().
+        regret: A dict from a noise scale to the share of time by which `fastest` would be slower
+            than the best row, if that noise scale were the true one.
+        optimum: The batch that `optimal_batch` returns. None if several devices are compared, if
+            the noise scale is 0 or infinite, or if one more example takes no time.
+        left_out: Pairs (batch, reason), one for each batch of the user that has no row. Defaults to
+            ().
     """
 
     curve: StepCurve
@@ -313,16 +332,17 @@ class Answer:
 
 
 def split_batch(batch: int, devices: int, max_micro_batch: int) -> tuple[int, int]:
-    """Splits a batch into micro-batches of one size, as few as fit.
+    """Splits a batch into the smallest possible number of micro-batches of one size.
 
     Args:
         batch: Examples of an update.
-        devices: The number of devices that share it.
+        devices: The number of devices that share the batch.
         max_micro_batch: The largest micro-batch of a device.
 
     Returns:
-        The examples of a micro-batch on one device, and the number of micro-batches. If the batch
-        does not divide evenly, they make up the next larger batch that does.
+        The pair (examples of a micro-batch on one device, number of micro-batches). Both are
+        rounded up, so that all micro-batches on all devices together may have a few more examples
+        than `batch`.
     """
     device_batch = batch / devices
     accumulation = math.ceil(device_batch / max_micro_batch)
@@ -330,11 +350,12 @@ def split_batch(batch: int, devices: int, max_micro_batch: int) -> tuple[int, in
 
 
 def optimal_batch(step_time: StepTime, noise: float) -> float:
-    """Returns the batch that is fastest on one device with unlimited memory.
+    """Returns the batch B* that is fastest on one device with unlimited memory.
 
         B* = sqrt(a Bn/b),  a = micro_batch_seconds + update_seconds, b = example_seconds
 
-    It minimizes (a + b B)(1 + Bn/B); at B* that is (sqrt(a) + sqrt(b Bn))^2.
+    B* minimizes the time to the target, which is proportional to (a + b B)(1 + Bn/B). At B* this
+    product is (sqrt(a) + sqrt(b Bn))^2.
 
     Args:
         step_time: The seconds of a step.
@@ -345,12 +366,14 @@ def optimal_batch(step_time: StepTime, noise: float) -> float:
 
 
 def regret(rows: Iterable[Row], chosen: Row, noise: float) -> float:
-    """Returns the share of time that a row loses to the best one, if a noise scale is the true one.
+    """Returns the share by which a row takes longer to the target than the fastest row.
+
+    A share of 0.1 means that it takes 10% longer.
 
     Args:
         rows: The rows to compare with.
         chosen: The row that was taken.
-        noise: The noise scale.
+        noise: The noise scale that is assumed to be the true one.
     """
 
     def relative_time(row):
@@ -364,25 +387,29 @@ def plan(
     batches: Iterable[int] | None = None, max_batch: int | None = None,
     deadline_hours: float | None = None,
 ) -> Answer:  # fmt: skip
-    """Computes what training takes at each batch from the baseline's on, and which are the best.
+    """Computes the hours and the cost of training at several batches, and which are the best.
 
         hours = S(B) T(B)/3600,  device-hours = devices x hours
 
-    S(B) is the steps to the target at batch B, and T(B) the seconds of a step. The hours of
+    S(B) is the steps to the target loss at batch B, and T(B) the seconds of a step. The hours of
     compilation are added.
 
     Args:
         curve: The steps to the target at each batch.
         machine: The hardware that trains.
         baseline: The batch of the tuned baseline.
-        examples: Examples to train on, which no batch exceeds.
-        batches: Batches to compare. Defaults to None: powers of two times the baseline, and the
-            largest that fits.
+        examples: The number of training examples, which is the largest batch that is possible.
+        batches: Batches to compare. Defaults to None: the baseline times powers of two, and the
+            largest batch that fits without accumulation on each number of devices.
         max_batch: The largest batch that is wanted. Defaults to None: no limit.
-        deadline_hours: The most hours of a run for `by_deadline`. Defaults to None.
+        deadline_hours: The most hours that the run `by_deadline` may take. Defaults to None: no
+            deadline.
+
+    Returns:
+        An `Answer` with a row for each batch and number of devices.
 
     Raises:
-        ValueError: if no batch can be planned, or for a number that is out of range.
+        ValueError: if none of the batches is possible, or for a number that is out of range.
 
     Example:
         >>> from tf_lamb.find.goodput.steps import curve_from_noise
@@ -419,14 +446,15 @@ def plan(
         row for row in rows if deadline_hours is not None and row.hours <= deadline_hours
     ]
     has_bend = 0 < curve.noise < math.inf
-    low, high = curve.interval  # may be wider than NOISE_ERROR_FACTOR where the runs scatter
+    # If the measured runs scatter, the interval may be wider than NOISE_ERROR_FACTOR either way.
+    low, high = curve.interval
     error_scales = curve.noise / NOISE_ERROR_FACTOR, curve.noise * NOISE_ERROR_FACTOR
     scales = [min(low, error_scales[0]), max(high, error_scales[1])] if has_bend else [low]
     has_optimum = (
         machine.device_counts == (1,) and has_bend and machine.step_time.example_seconds > 0
     )
     step_time = machine.step_time
-    if machine.epoch:  # the seconds of an epoch are shared out among its examples
+    if machine.epoch:  # add to each example its share of an epoch's seconds besides its steps
         overhead_per_example = (
             machine.epoch.overhead_seconds(machine.max_micro_batch) / machine.epoch.examples
         )
@@ -452,7 +480,10 @@ def plan(
 
 
 def _check_arguments(machine, baseline, examples, max_batch, deadline_hours):
-    """Raises for an argument that is no number, or out of range."""
+    """Raises TypeError or ValueError for an argument of `plan` that is no number or out of range.
+
+    It also raises ValueError if `machine` names no number of devices.
+    """
     if not machine.device_counts:
         raise ValueError("devices must name a number of devices at least, such as (1, 8).")
     checks.integer("examples", examples, maximum=math.inf)
@@ -468,11 +499,11 @@ def _check_arguments(machine, baseline, examples, max_batch, deadline_hours):
 
 
 def _why_impossible(batch, curve, examples, max_batch):
-    """Explains why a batch is not possible; "" if it is.
+    """Returns why a batch is not possible, as a part of a sentence; "" if it is possible.
 
     Args:
         batch: Examples of an update.
-        curve: The `StepCurve`, which ends at a largest batch.
+        curve: The `StepCurve`, which has a largest batch.
         examples: Examples to train on.
         max_batch: The largest batch that is wanted, or None.
     """
@@ -486,13 +517,13 @@ def _why_impossible(batch, curve, examples, max_batch):
 
 
 def _batches_to_compare(batches, baseline, machine, why_impossible):
-    """Returns the batches to compare, and why there are none beyond them.
+    """Returns the batches to compare, and a text on why no larger ones are compared.
 
     Args:
-        batches: The user's batches; None for powers of two times the baseline.
+        batches: The user's batches; None for the baseline times powers of two.
         baseline: The batch of the tuned baseline.
         machine: The hardware that trains.
-        why_impossible: Batch -> why it is not possible, or "".
+        why_impossible: A function that takes a batch and returns why it is not possible, or "".
     """
     if batches is None:
         powers_of_two = (baseline * 2**k for k in itertools.count())
@@ -508,13 +539,13 @@ def _batches_to_compare(batches, baseline, machine, why_impossible):
 
 
 def _make_row(curve, machine, baseline_examples, batch, devices):
-    """Returns the row of a batch that divides evenly.
+    """Returns the `Row` of a batch.
 
     Args:
         curve: The steps to the target at each batch.
         machine: The hardware that trains.
         baseline_examples: Examples with which the baseline reaches the target.
-        batch: Examples of an update.
+        batch: Examples of an update, a number that divides evenly among devices and micro-batches.
         devices: The number of devices.
     """
     micro_size, accumulation = split_batch(batch, devices, machine.max_micro_batch)
@@ -543,24 +574,27 @@ def _make_row(curve, machine, baseline_examples, batch, devices):
 
 
 def _smallest_best_row(rows, measure):
-    """Returns the first row, that of the smallest batch, whose measure is within 0.1% of the least.
+    """Returns the row of the smallest batch whose measure is within 0.1% of the least one.
 
     Args:
-        rows: Rows in the order of their batches.
-        measure: Row -> the number to compare.
+        rows: Rows, sorted by batch in ascending order.
+        measure: A function that takes a row and returns the number to compare, such as its hours.
     """
     threshold = TIE_FACTOR * min(map(measure, rows))
     return next(row for row in rows if measure(row) <= threshold)
 
 
 def _why_not_larger(machine, rows, fastest, limit_reason):
-    """Explains why no larger batch is faster: a limit, the largest micro-batch, or the time itself.
+    """Returns a text on why no larger batch is faster than the fastest.
+
+    The reason is one of three: no larger batch was compared, the next larger one would be faster
+    without accumulation but does not fit a device, or the next larger one takes longer.
 
     Args:
         machine: The hardware that trains.
-        rows: All rows, in the order of their batches.
+        rows: All rows, sorted by batch in ascending order.
         fastest: The fastest of them.
-        limit_reason: Why there are no batches beyond these.
+        limit_reason: Why no batches beyond those of `rows` are compared.
     """
     rows_of_devices = (row for row in rows if row.devices == fastest.devices)
     larger_row = next((row for row in rows_of_devices if row.batch > fastest.batch), None)

@@ -1,9 +1,9 @@
-"""Extrapolates the noise scale of short runs to a long run, as a power of the examples.
+"""Extrapolates the gradient noise scale of short runs to a long run, by a power law.
 
     Bn(D) = c D^a
 
-Bn is the noise scale, and D the number of examples with which the baseline reaches the loss to
-which the steps are counted.
+Bn is the noise scale, for runs to a certain target loss. D is the number of examples with which the
+baseline, the run that the user has tuned, reaches this loss.
 """
 
 import dataclasses
@@ -13,26 +13,27 @@ from typing import NamedTuple
 
 from tf_lamb.find.goodput.steps import Z_90, StepCurve
 
-# The exponent a that is expected before anything is measured, and its standard deviation. The
-# registered prediction of docs/updates_left.md is 0.4 to 0.6 for the critical batch, which is
-# proportional to the noise scale; the result of that study is to replace it. The deviation is wider
-# than the prediction, because the study has no result yet: within two deviations are a = 0, a noise
-# scale that does not grow, and a = 1, one number of updates that is enough at every length.
+# The prior of the exponent a: its mean and its standard deviation. The study in
+# docs/updates_left.md predicts 0.4 to 0.6 for the critical batch, which is proportional to the
+# noise scale. When the study has a result, it will replace this prior. Until then the prior is
+# wider than the prediction. Two deviations on either side include a = 0, where the noise scale does
+# not grow, and a = 1, where the same number of updates is enough for a run of any length.
 EXPECTED_EXPONENT, EXPONENT_DEVIATION = 0.5, 0.25
 
 
 class PowerLaw(NamedTuple):
-    """Holds the noise scale as a power of the examples D of a run, and how well it is known.
+    """Holds the noise scale Bn as a power of the examples D of a run, as it was fitted to readings.
 
         log Bn(D) = intercept + exponent (log D - center)
 
     Attributes:
-        center: The mean of log D over the readings of the noise scale.
+        center: The weighted mean of log D over the readings of the noise scale.
         intercept: log Bn at the center.
-        exponent: a, from the readings and from the expected 0.5.
-        exponent_deviation: The standard deviation of the exponent.
+        exponent: a, computed from the readings and from its prior, 0.5.
+        exponent_deviation: The standard deviation of `exponent`.
         measured_exponent: The exponent from the readings alone; None if all readings are at one D.
-        measured_deviation: The standard deviation of `measured_exponent`; infinite if that is None.
+        measured_deviation: The standard deviation of `measured_exponent`; infinite if
+            `measured_exponent` is None.
     """
 
     center: float
@@ -43,7 +44,7 @@ class PowerLaw(NamedTuple):
     measured_deviation: float
 
     def noise_at(self, examples: float) -> float:
-        """Returns the noise scale of a run of so many examples."""
+        """Returns the noise scale of a run of this many examples."""
         return math.exp(self.intercept + self.exponent * (math.log(examples) - self.center))
 
     def spread(self, examples: float) -> float:
@@ -56,16 +57,19 @@ class PowerLaw(NamedTuple):
 
 
 def fit_power_law(readings: Iterable[tuple[float, float, float]]) -> PowerLaw:
-    """Fits a power to readings of the noise scale, weighted by one over their variance.
+    """Fits a power law to readings of the noise scale, by weighted least squares.
 
-    The slope m of least squares has the variance v = 1/sum(w (log D - center)^2), where w = 1/sd^2
-    and sd is the standard deviation of a reading's log Bn. The exponent is the mean of m and of the
-    expected 0.5, each weighted by one over its variance:
+    The weight of a reading is w = 1/sd^2, where sd is the standard deviation of its log Bn. The
+    slope m of the least squares has the variance v = 1/sum(w (log D - center)^2). The exponent is
+    the mean of m and of the prior 0.5, each weighted by one over its variance:
 
         exponent = (m/v + 0.5/0.25^2) / (1/v + 1/0.25^2)
 
     Args:
-        readings: Triples (D, Bn, sd), one at least.
+        readings: Triples (D, Bn, sd), one at least: examples, noise scale, standard deviation.
+
+    Returns:
+        The `PowerLaw`.
 
     Example:
         >>> law = fit_power_law([(1e4, 100, 0.3), (4e4, 300, 0.3)])
@@ -81,7 +85,9 @@ def fit_power_law(readings: Iterable[tuple[float, float, float]]) -> PowerLaw:
     )
     measured_exponent, measured_deviation = None, math.inf
     information = weighted_covariance = 0.0
-    if len({x for x, *_ in points}) > 1:  # at one D, rounding may make the mean differ from it
+    # A test of `information > 0` would fail if all readings are at one D: by rounding, their mean
+    # may differ from it.
+    if len({x for x, *_ in points}) > 1:
         information = sum(weight * (x - center) ** 2 for x, _, weight in points)
         weighted_covariance = sum(weight * (x - center) * y for x, y, weight in points)
         measured_exponent, measured_deviation = weighted_covariance / information, information**-0.5
@@ -96,15 +102,15 @@ def extrapolate(
     batch: int, whole_examples: float, late_reading: tuple[float, StepCurve],
     early_reading: tuple[float, StepCurve] | None = None,
 ) -> StepCurve:  # fmt: skip
-    """Extrapolates the curve of short runs to the whole run.
+    """Extrapolates the steps to a loss, which short runs measured, to the whole run.
 
-    The noise scale follows the power law that `fit_power_law` fits to the readings at two losses.
-    Both readings come from the same runs, so together they are taken to be no better known than the
-    later one alone. In the 90 % interval of the result, the squares of two deviations add up: that
-    of the later noise scale and that of the exponent.
+    The noise scale follows the power law that `fit_power_law` fits to its readings at two losses.
+    Both readings come from the same runs, so their errors are not independent: together they are
+    taken to be as uncertain as the later reading alone. The 90 % interval of the result combines
+    the deviations of the later noise scale and of the exponent, by the sum of their squares.
 
     Args:
-        batch: The batch of the baseline, at which the curve keeps its steps.
+        batch: The batch of the baseline. At this batch the curve has the same steps as before.
         whole_examples: D, the examples of the whole run.
         late_reading: The examples with which the baseline reaches the target of the short runs, and
             the curve of the steps to that target.
@@ -112,7 +118,8 @@ def extrapolate(
             known.
 
     Returns:
-        The curve of the whole run.
+        The curve with the noise scale of the whole run. Its steps at `batch` are still those of the
+        short runs.
     """
     short_examples, curve = late_reading
     readings = [
@@ -123,7 +130,7 @@ def extrapolate(
     if _log_noise_deviation(curve) < math.inf:
         law = fit_power_law(readings)
         growth = law.noise_at(whole_examples) / curve.noise
-    else:  # without a later reading, an earlier one gives no slope
+    else:  # the later noise scale is unknown, so that no slope can be measured
         law = fit_power_law([(short_examples, 1.0, 1.0)])
         growth = law.noise_at(whole_examples)
     low, high = curve.interval
@@ -150,7 +157,10 @@ def extrapolate(
 
 
 def _log_noise_deviation(curve: StepCurve) -> float:
-    """Returns the standard deviation of log Bn; infinite where the interval has an open end."""
+    """Returns the standard deviation of log Bn, from the 90 % interval of Bn.
+
+    The result is infinite if Bn, or an end of the interval, is 0 or infinite.
+    """
     low, high = curve.interval
     if not (low > 0 and high < math.inf and 0 < curve.noise < math.inf):
         return math.inf

@@ -1,10 +1,12 @@
-"""Fits the steps to a target at each batch: the hyperbola of McCandlish et al., arXiv:1812.06162.
+"""Fits the number of steps to a target loss as a function of the batch size.
 
     S(B) = S_min (1 + Bn/B) = S_min + E_min/B        E(B) = B S(B) = E_min + S_min B
 
-S(B) is the number of steps, and E(B) that of examples, to a target loss at batch B; S_min and E_min
-are the least of them at any batch. The noise scale Bn = E_min/S_min is the batch that takes twice
-the minimum steps and twice the minimum examples, with rates tuned at every batch.
+The function is the hyperbola of McCandlish et al., arXiv:1812.06162. S(B) is the number of steps to
+the target loss at batch size B, and E(B) is the number of examples. S_min is the fewest steps at
+any batch size, and E_min the fewest examples. Learning rates are taken to be tuned at every batch
+size. The noise scale Bn = E_min/S_min is the batch size that takes twice the minimum steps and
+twice the minimum examples.
 """
 
 import collections
@@ -17,26 +19,31 @@ from tf_lamb.core import checks
 
 RANGE_FACTOR = 8  # a curve ends at this many times the largest batch of its runs
 RELIABLE_RATIO = 16  # the least ratio of the largest to the smallest batch for a reliable Bn
-# SEED_DEVIATION: the standard deviation of the logarithm of one run's steps, in the logs of
-# benchmarks/study/steps_to_target.py. PRIOR_RUNS: it weighs as much as this many of the user's
-# runs.
+# SEED_DEVIATION: the standard deviation of the logarithm of a run's steps over its seeds, as
+# measured in the logs of benchmarks/study/steps_to_target.py. PRIOR_RUNS: in an estimate of that
+# deviation, SEED_DEVIATION weighs as much as this many of the user's runs.
 SEED_DEVIATION, PRIOR_RUNS = 0.17, 4
-Z_90 = 1.645  # standard deviations on either side that hold 90 %
-GRID_FACTOR = 1.02  # factor between the noise scales that a fit tries; its 100th root near the best
-READING_FACTOR = 2.0  # a reading of the noise scale is right within this factor
-# A batch keeps a result with at most this share of additional examples; docs/updates_left.md.
+# 90 % of a normal distribution is within this many standard deviations of its mean.
+Z_90 = 1.645
+# A fit tries noise scales on a grid with this factor between neighbors. Near the best one it then
+# tries a finer grid, whose factor is the 100th root of this one.
+GRID_FACTOR = 1.02
+# A noise scale that one run measured is taken to be right within this factor.
+READING_FACTOR = 2.0
+# A larger batch counts as keeping a result if it needs at most this share of additional examples to
+# the same loss; see docs/updates_left.md.
 EXTRA_EXAMPLES = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class StepCurve:
-    """Holds the curve S(B) of the steps to a target, how well it is known, and where it ends.
+    """Holds the steps to a target loss as a function S(B) of the batch, with its uncertainty.
 
     Attributes:
-        least_steps: S_min; 0 if the runs show no bend, so that steps fall in proportion to the
-            batch.
-        least_examples: E_min; 0 where a larger batch saves no steps.
-        likely_constants: Pairs (S_min, E_min) of the curves that are likely, within 90 %.
+        least_steps: S_min; 0 if steps fall in inverse proportion to the batch, up to the largest
+            batch that was run.
+        least_examples: E_min; 0 if a larger batch saves no steps.
+        likely_constants: Pairs (S_min, E_min) of the curves that are within the 90 % interval.
         largest_batch: The largest batch for which the curve gives steps.
         source: What the curve comes from, as a part of a sentence.
         notes: Sentences on what makes the curve uncertain. Defaults to ().
@@ -51,7 +58,7 @@ class StepCurve:
 
     @property
     def noise(self) -> float:
-        """The noise scale Bn, infinite where no bend was seen."""
+        """The noise scale Bn = E_min/S_min; infinite if S_min is 0."""
         return _noise_scale(self.least_steps, self.least_examples)
 
     @property
@@ -70,7 +77,7 @@ class StepCurve:
         return min(steps), max(steps)
 
     def rescaled_to(self, batch: float, steps: float) -> "StepCurve":
-        """Scales the curve to a run of another length; the noise scale stays the same.
+        """Returns the curve scaled to a run of another length; the noise scale stays the same.
 
         Args:
             batch: A batch of the other run.
@@ -84,14 +91,16 @@ class StepCurve:
         )  # fmt: skip
 
     def with_grown_noise(self, batch: float, growth: float, spread: float) -> "StepCurve":
-        """Returns the curve with another noise scale, and with the same steps at a batch.
+        """Returns the curve with another noise scale, and with the same steps at one batch.
+
+        The interval of the new noise scale is wider than the old one: on a logarithmic scale, the
+        distance d of each end from the noise scale becomes sqrt(d^2 + spread^2).
 
         Args:
-            batch: The batch whose steps stay.
-            growth: The new noise scale over the old one.
-            spread: The logarithm of the factor by which `growth` may be wrong either way, within
-                90 %. Its square is added to the square of the logarithm of the ratio of an end of
-                the old interval to the old noise scale.
+            batch: The batch at which the steps stay the same.
+            growth: The new noise scale, divided by the old one.
+            spread: The logarithm of the factor by which `growth` may be too large or too small,
+                within 90 %.
         """
         likely = []
         for constants in self.likely_constants:
@@ -125,17 +134,19 @@ class StepCurve:
     def largest_keeping_batch(
         self, batch: float, extra_share: float = EXTRA_EXAMPLES
     ) -> tuple[float, float, float]:
-        """Returns the largest batch that takes few more examples to the target than another one.
+        """Returns the largest batch B that needs few more examples to the target than `batch`.
 
             E(B) <= (1 + x) E(batch):  B = batch + x (batch + Bn),  x = extra_share
 
         Args:
-            batch: The other batch.
-            extra_share: The share of additional examples that B may take. Defaults to 0.05, by
-                which the registered study tells that a batch keeps a result (docs/updates_left.md).
+            batch: The batch to compare with.
+            extra_share: The share of additional examples that B may take. Defaults to 0.05. With
+                that share a batch counts as keeping the result of another one in the study of
+                docs/updates_left.md.
 
         Returns:
-            B for the noise scale, and for the lower and the upper end of its interval.
+            Three values of B: for the noise scale Bn, for the lower end of its interval, and for
+            the upper end.
 
         Example:
             >>> curve = curve_from_noise(1000, batch=32, steps=4800)
@@ -157,16 +168,16 @@ class StepCurve:
 
 
 def noise_of_two_runs(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """Returns the noise scale of two runs, (B1, S1) and (B2, S2) with B1 < B2.
+    """Returns the noise scale from two runs to one loss, in S1 steps at batch B1 and S2 at B2 > B1.
 
         Bn = (rho - 1)/(1/B1 - rho/B2),  rho = S1/S2
 
-    It is 0 where the larger batch saves no steps, and infinite where the steps fall at least in
-    proportion to the batch.
+    The result is 0 if the larger batch saves no steps. It is infinite if the steps fall by at least
+    the factor by which the batch grows.
 
     Args:
-        first: The pair (batch, steps) of the smaller batch.
-        second: The pair of the larger batch.
+        first: The pair (B1, S1).
+        second: The pair (B2, S2).
 
     Example:
         >>> round(noise_of_two_runs((16, 4825), (2048, 102)))
@@ -182,23 +193,26 @@ def noise_of_two_runs(first: tuple[float, float], second: tuple[float, float]) -
 def curve_from_runs(
     runs: Iterable[tuple[float, float]], given_up_batches: Iterable[float] = ()
 ) -> StepCurve:
-    """Fits the hyperbola through runs at two batches or more.
+    """Fits the hyperbola S(B) to runs at two batches or more.
 
-    Through two batches it is exact: it goes through the geometric mean of the steps at each.
-    Through more batches it is fitted by least squares of the logarithms of the steps. A curve is
-    likely if its sum of squares exceeds the least one by (1.645 sd)^2 at most. Here sd is the
-    standard deviation of the logarithm of one run's steps: it is estimated from the scatter of
-    these runs, and from a prior of 0.17 that weighs as much as four runs.
+    With two batches the fit is exact: the hyperbola goes through the geometric mean of the steps at
+    each batch. With more batches it is fitted by least squares of the logarithms of the steps. A
+    curve is within the 90 % interval if its sum of squares exceeds the least one by (1.645 sd)^2 at
+    most. Here sd is the standard deviation of the logarithm of one run's steps. It is estimated
+    from the scatter of these runs, and from a prior of 0.17 that weighs as much as four runs.
 
     Args:
         runs: Pairs (batch, steps to the target).
-        given_up_batches: The batch of each further run that was given up before the target. Of the
-            steps of such a run only a lower bound is known. So at the smallest batch it leaves the
-            noise scale without an upper end, and at a larger one without a lower end. Defaults to
-            ().
+        given_up_batches: The batches of further runs, a batch for each run that was stopped before
+            it reached the target. Only a lower bound of the steps of these runs is known. So such a
+            run at the smallest batch leaves the interval of the noise scale without an upper end,
+            and one at a larger batch leaves it without a lower end. Defaults to ().
+
+    Returns:
+        The fitted `StepCurve`.
 
     Raises:
-        TypeError: for anything else than pairs.
+        TypeError: if `runs` are not pairs.
         ValueError: for runs at one batch only, or for a number that is out of range.
     """
     try:
@@ -245,7 +259,9 @@ def curve_from_runs(
     for candidate in (noise, *grid):
         sum_of_squares, candidate_minimum = _fit_minimum(candidate, runs)
         slack = (least_squares + Z_90**2 * variance - sum_of_squares) / len(runs)
-        if slack >= 0:  # its minimum may change as far as the slack allows
+        # The minimum, S_min or E_min, of this noise scale may change until the sum of squares
+        # reaches its limit.
+        if slack >= 0:
             likely += [
                 _constants(candidate, candidate_minimum * math.exp(sign * math.sqrt(slack)))
                 for sign in (-1, 1)
@@ -282,14 +298,14 @@ def curve_from_runs(
 
 
 def curve_from_noise(noise: float, batch: float, steps: float) -> StepCurve:
-    """Returns the hyperbola through one run, with the noise scale that was read last in that run.
+    """Returns the hyperbola S(B) through one run, with the noise scale that this run measured.
 
-    A curve is likely if its Bn is within a factor of two, and its steps at the run's batch are no
-    farther from the run's than another seed may take them: in the logs of
-    benchmarks/study/steps_to_target.py 32 of 33 batches are within the likely curves.
+    The noise scale is taken to be right within a factor of two, and the steps of the run within the
+    90 % interval over seeds. In the logs of benchmarks/study/steps_to_target.py, the steps at 32 of
+    33 batches are within the interval that follows.
 
     Args:
-        noise: The noise scale Bn, in examples.
+        noise: The noise scale Bn, in examples: the last one that was measured in the run.
         batch: The batch of the run.
         steps: The steps of the run to the target.
 
@@ -315,7 +331,7 @@ def _noise_scale(least_steps, least_examples):
 
 
 def _constants(noise: float, minimum: float) -> tuple[float, float]:
-    """Returns S_min and E_min of the curve with a noise scale.
+    """Returns the pair (S_min, E_min) of the curve, from one of the two and the noise scale.
 
     Args:
         noise: The noise scale Bn.
@@ -325,16 +341,26 @@ def _constants(noise: float, minimum: float) -> tuple[float, float]:
 
 
 def _constants_through(noise: float, batch: float, steps: float) -> tuple[float, float]:
-    """Returns S_min and E_min of the curve with a noise scale and the steps at a batch."""
+    """Returns the pair (S_min, E_min) of the curve that takes the given steps at a batch.
+
+    Args:
+        noise: The noise scale Bn of the curve.
+        batch: The batch.
+        steps: The steps to the target at that batch.
+    """
     return _constants(noise, steps * batch if noise == math.inf else steps / (1 + noise / batch))
 
 
 def _fit_minimum(noise, runs):
-    """Fits the curve with one noise scale to runs.
+    """Fits the curve S(B) with a given noise scale to runs.
+
+    Args:
+        noise: The noise scale Bn.
+        runs: Pairs (batch, steps to the target).
 
     Returns:
-        The sum of the squared residuals of the logarithms of the steps, and S_min, or E_min if the
-        noise scale is infinite.
+        The sum of the squared residuals of the logarithms of the steps, and the fitted S_min. If
+        the noise scale is infinite, S_min is 0 and the second value is E_min instead.
     """
     if noise == math.inf:
         logs = [math.log(s * b) for b, s in runs]

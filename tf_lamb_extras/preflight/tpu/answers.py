@@ -1,4 +1,4 @@
-"""Compiles a replica's step at several batches, and collects the results in a report."""
+"""Compiles a replica's training step at several batch sizes, and writes the results to a report."""
 
 import contextlib
 import dataclasses
@@ -12,13 +12,13 @@ from tf_lamb_extras.preflight.tpu.report import Memory, Report, Work
 
 
 class Largest(NamedTuple):
-    """Holds what is known of the largest batch that fits.
+    """Holds the result of a search for the largest batch that fits in memory.
 
     Attributes:
-        fits: The most examples that compiled and fit; 0 if none did.
-        too_large: The fewest examples that do not fit; None if everything that was tried fits.
-        predicted: The most examples that should fit, by a line through the bytes that these two
-            need; or None.
+        fits: The most examples that compiled and fit; 0 if no batch did.
+        too_large: The fewest examples that do not fit; None if every batch that was tried fits.
+        predicted: The most examples that should fit, by linear interpolation between the bytes that
+            `fits` and `too_large` examples need. None if `too_large` is None.
     """
 
     fits: int
@@ -32,22 +32,24 @@ def largest(
     bytes_by_batch: Mapping[int, float],
     tries: int = 3,
 ) -> Largest:
-    """Searches for the largest batch that fits.
+    """Searches for the largest batch that fits in memory.
 
-    Memory is affine in the batch once activations dominate. So the next batch to try is the one at
-    which the line through the known sizes meets the available memory. After that, the search tries
-    one example more. Near the limit, a compiler may recompute what it cannot keep. So if one
-    example more fits, too, the search tries a batch 1.5 times as large.
+    The bytes that a batch needs grow linearly with its examples once activations dominate. So the
+    next batch to try is the one at which the line through the known sizes meets the available
+    memory. After that, the search tries one example more. Near the limit, the compiler may save
+    memory by computing some activations twice. So if one example more fits, too, the search tries a
+    batch that is 1.5 times as large.
 
-    If nothing fits yet, the next batch is an equal part of the requested batch: the largest one
-    that should fit. It can be a micro-batch, even if a larger batch is not found.
+    As long as no batch fits, the next batch to try divides the requested batch evenly, so that it
+    can be its micro-batch. It is the largest such batch that should fit.
 
     Args:
         needs: A function from a number of examples to the bytes that they need, infinite if the
-            compiler refuses them. It is called once for each batch.
+            compiler rejects them. It is called once for each batch.
         available: The available bytes.
-        bytes_by_batch: Examples -> the bytes that they need, for the requested batch and for 0.
-        tries: The number of batches to try. Defaults to 3.
+        bytes_by_batch: A dict from a number of examples to the bytes that they need. It has the
+            requested batch, and 0 examples.
+        tries: The most batches to try. Defaults to 3.
     """
     if bytes_by_batch[0] > available:
         return Largest(0, 1, 0)
@@ -57,7 +59,8 @@ def largest(
         fits, fails = _bracket(bytes_by_batch, available)
         if fails - fits <= 1:
             break
-        # The compiler rounds a size that is too large, so stay below the limit when near it.
+        # The compiler reports a size that is too large as a rounded number. If such a size is near
+        # the limit, the next guess is for a slightly lower limit.
         near = fails in bytes_by_batch and bytes_by_batch[fails] < 1.01 * available
         guess = _meeting(bytes_by_batch, available * (0.999 if near else 1), fits, fails)
         if not fits:
@@ -74,10 +77,12 @@ def largest(
 
 
 def _bracket(bytes_by_batch, available):
-    """Returns the most examples that fit, and the fewest that do not, infinite if all fit.
+    """Returns the most examples that fit in memory, and the fewest that do not.
+
+    The second number is infinite if all of them fit.
 
     Args:
-        bytes_by_batch: Examples -> the bytes that they need.
+        bytes_by_batch: A dict from a number of examples to the bytes that they need.
         available: The available bytes.
     """
     fits = max((n for n in bytes_by_batch if bytes_by_batch[n] <= available), default=0)
@@ -87,21 +92,21 @@ def _bracket(bytes_by_batch, available):
 
 
 def _meeting(bytes_by_batch, available, fits, fails):
-    """Returns the most examples that fit by a line through the known sizes.
+    """Returns the number of examples at which a line through the known sizes meets the limit.
 
-    The line runs between the most examples that fit and the fewest that do not. If everything fits,
-    it runs through the two largest batches, or from no examples to the largest if that line does
-    not rise.
+    The number is rounded down. The line goes through the most examples that fit and the fewest that
+    do not. If all sizes fit, it goes through the largest size and the next one, smaller by at least
+    two examples, that needs fewer bytes.
 
     Args:
-        bytes_by_batch: Examples -> the bytes that they need.
-        available: The available bytes.
+        bytes_by_batch: A dict from a number of examples to the bytes that they need.
+        available: The available bytes, which are the limit.
         fits: The most examples that fit.
-        fails: The fewest that do not, or infinity.
+        fails: The fewest examples that do not fit, or infinity.
     """
     start, end, limit = fits, fails, fails - 1
     if math.isinf(fails):
-        end, limit = fits, 1000 * fits  # no line is trusted farther than that
+        end, limit = fits, 1000 * fits  # a line is not extrapolated farther than this
         start = max(
             (
                 n
@@ -116,17 +121,19 @@ def _meeting(bytes_by_batch, available, fits, fails):
 
 
 def ask_compiler(report: Report, steps: Any, *, largest_batch: bool) -> Report:
-    """Compiles the step, and returns the report with the results.
+    """Compiles the training step, and returns a report that has the results.
 
-    One compilation shows whether the step fits, and its minimum time. A second one, of the update
-    alone, shows the update's share of this. At most three more find the largest batch.
+    One compilation shows whether the step fits in memory, and its minimum time. A second one, of
+    the optimizer's update without the rest of the step, shows the update's share of that time. At
+    most three more compilations find the largest batch.
 
     Args:
-        report: The report before that: with the topology, the batch and its micro-batches.
-        steps: An object that compiles. `step(examples)`, for the examples of a part of the batch,
-            and `update()` return a `Program` or raise `Refused`. `weights` and `slots` are bytes.
-            `network(program)` returns the bytes to all-reduce, those of the update alone, and the
-            collectives, or None if these are unknown.
+        report: A report that has only the topology, the batch and its number of micro-batches.
+        steps: An object that compiles. Its methods `step(examples)`, for the examples of one part
+            of the batch, and `update()` return a `Program` or raise `Refused`. Its attributes
+            `weights` and `slots` are the bytes of the model's and the optimizer's variables. Its
+            method `network(program)` returns the bytes to all-reduce in a step, the bytes to
+            all-reduce in its update, and the collectives, or None if they are unknown.
         largest_batch: Whether to search for the largest batch.
     """
     available = report.topology.chip.memory
@@ -140,10 +147,11 @@ def ask_compiler(report: Report, steps: Any, *, largest_batch: bool) -> Report:
     else:
         memory, (*reduced, collectives) = memory_of(program), steps.network(program)
         work = Work(program.flops, program.bytes_moved, None, None, *reduced)
-        # The update is part of the step, which compiles, but alone it may be refused.
+        # The compiler may reject the update without the rest of the step, although the whole step
+        # compiles. The report then lacks the share of the update.
         with contextlib.suppress(Refused):
             update = steps.update()
-            # Alone, the update may read from memory what the step keeps on the chip.
+            # Compiled alone, the update may read data from memory that is on the chip in a step.
             moved = min(update.bytes_moved, work.bytes_moved)
             work = work.times(report.micro_batches, update.flops, moved)
         report = dataclasses.replace(
@@ -154,7 +162,8 @@ def ask_compiler(report: Report, steps: Any, *, largest_batch: bool) -> Report:
 
     def needs(examples):
         try:
-            # A program that compiles fits, even if the available memory is rounded down.
+            # A program that compiles fits, even if it needs more than `available`, which is a
+            # rounded number.
             return min(memory_of(steps.step(examples)).needed, available)
         except TooLarge as error:
             return error.needed
@@ -162,7 +171,7 @@ def ask_compiler(report: Report, steps: Any, *, largest_batch: bool) -> Report:
             return math.inf
 
     needed = report.needed or 0.0
-    alone = steps.weights + steps.slots  # without examples
+    alone = steps.weights + steps.slots  # the bytes for 0 examples
     if report.fits:
         needed, alone = min(needed, available), min(alone, available)
     result = largest(needs, available, {0: alone, report.share: needed})

@@ -1,9 +1,9 @@
-"""Keeps the compiler's answers in small files, so that no step is compiled twice.
+"""Saves the compiler's results in small files, so that no step is compiled twice.
 
-A file holds sizes and counts as JSON, about 1 kB, and no program. Its name is a hash of the
-program, of the topology, of the compiler and its flags, and of this package's own code. So a kept
-answer is the one that a new compilation would give. No file is ever deleted; users may delete the
-folder at any time.
+A file has sizes and counts as JSON, about 1 kB, but not the compiled program. Its name is a hash of
+the program, of the topology, of the compiler and its flags, and of the code of this package. So a
+saved result is the same as a new compilation would give. No file is ever deleted; users may delete
+the folder at any time.
 """
 
 import dataclasses
@@ -19,21 +19,23 @@ from typing import Any
 from tf_lamb.core.messages import warn
 from tf_lamb_extras.preflight.tpu import compiler, programs
 
-# Environment variables that change the compiler's answer without changing the program.
+# Environment variables that change the compiler's result without changing the program.
 _FLAGS = ("LIBTPU_INIT_ARGS", "TPU_LIBRARY_PATH", "XLA_FLAGS")
 
 
 class Cache:
-    """Keeps the compiler's answers for the programs of one model in a folder.
+    """Saves the compiler's results for the programs of one model in a folder.
 
     The text of the first program identifies the model. The other programs are the same model's step
-    at other batches, and its update. They are identified by the first program and by their names:
-    if the folder has the answer for one of them, it is not even lowered.
+    at other batches, and its update. A hash of the first program's text and of their own name
+    identifies them. So if the folder has the result of such a program, it is not even lowered.
 
     Args:
-        cache_dir: The folder, which need not exist yet. None or an empty name keeps nothing.
+        cache_dir: The folder, which need not exist yet. With None or an empty name, nothing is
+            saved.
         place: The topology or kind of device for which the programs are compiled.
-        text: A function from a program to text, which is the same in every process.
+        text: A function from a lowered program to its text, which must be the same in every
+            process.
     """
 
     def __init__(self, cache_dir: str | os.PathLike | None, place: str, text: Callable[[Any], str]):
@@ -49,15 +51,15 @@ class Cache:
         make: Callable[[], Any],
         compile_: Callable[[Any], compiler.Program],
     ) -> compiler.Program:
-        """Returns the compiler's figures of a program, from the folder or by compiling it.
+        """Returns the memory and the operations of a program, from the folder or by compiling it.
 
         Args:
             name: The name of the program, different for each program of the model.
             make: A function that returns the program, lowered but not compiled.
-            compile_: A function that compiles it.
+            compile_: A function that takes what `make` returned, and compiles it.
 
         Raises:
-            Refused: If the compiler refuses the program, or refused it before.
+            Refused: If the compiler rejects the program, or if it was saved as too large.
         """
         if self._folder is None:
             return compile_(make())
@@ -74,7 +76,12 @@ class Cache:
         return _program(answer)
 
     def _read(self, key, file):
-        """Returns the answer in a file, or None if the file is missing or damaged."""
+        """Returns the saved result in a file, or None if the file is missing or damaged.
+
+        Args:
+            key: The key of the program, from which the checksum in the file was computed.
+            file: The path of the file.
+        """
         try:
             content = json.loads(file.read_bytes())
             return content["answer"] if content["check"] == _check(key, content["answer"]) else None
@@ -82,9 +89,9 @@ class Cache:
             return None
 
     def _write(self, key, file, answer):
-        """Writes a file atomically: another process sees all of it or nothing.
+        """Writes a file atomically, so that another process reads all of it or nothing.
 
-        If this fails, it warns, and keeps nothing from then on.
+        If the file cannot be written, the method warns, and nothing is saved from then on.
         """
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -101,10 +108,14 @@ class Cache:
 
 
 def _answer(compile_):
-    """Compiles a program, and returns what to keep: its figures, or the bytes if it is too large.
+    """Compiles a program, and returns a dict to save.
 
-    Other refusals are raised and not kept, as their cause may be this machine, such as a lack of
-    memory.
+    It has the memory and the operations of the program. If the program is too large, it has the
+    bytes that are needed and available instead. Other errors are raised and not saved, because
+    their cause may be this machine, such as a lack of memory.
+
+    Args:
+        compile_: A function that compiles the program.
     """
     try:
         return {"program": dataclasses.asdict(dataclasses.replace(compile_(), text=""))}
@@ -113,7 +124,7 @@ def _answer(compile_):
 
 
 def _program(answer):
-    """Returns the program of a kept answer; raises `TooLarge` if it was too large."""
+    """Returns the `Program` of a saved result; raises `TooLarge` if the program was too large."""
     if "too_large" in answer:
         raise compiler.TooLarge(*answer["too_large"])
     exchanges = tuple(programs.Exchange(*fields) for fields in answer["program"]["exchanges"])
@@ -121,7 +132,7 @@ def _program(answer):
 
 
 def _check(key, answer):
-    """Returns a checksum of an answer under a key."""
+    """Returns a checksum of a saved result and its key."""
     return _hash(key, json.dumps(answer))
 
 
@@ -132,7 +143,10 @@ def _hash(*texts):
 
 @functools.cache
 def _sources():
-    """Returns a hash of our own code, which makes the programs and reads the compiler's answers."""
+    """Returns a hash of all source files of `tf_lamb` and its extras.
+
+    A change of this code may change the programs, or what is read from the compiler's output.
+    """
     root, digest = pathlib.Path(__file__).parents[3], hashlib.sha256()
     for path in sorted([*root.glob("tf_lamb/**/*.py"), *root.glob("tf_lamb_extras/**/*.py")]):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())

@@ -1,11 +1,11 @@
-"""Compiles programs with libtpu, through JAX's compile-only topologies.
+"""Compiles programs with libtpu, the TPU's compiler, for TPUs that this machine does not have.
 
-The result is the memory and the operations that a program needs. TensorFlow's HLO has to be adapted
-first.
+The result is the memory and the operations that a program needs. HLO programs of TensorFlow are
+converted first (see `module_of`).
 
-Seams into jax and jaxlib (0.10.2): `jax.experimental.topologies`, `client.compile` of a
-compile-only device, the wording of two errors; `hlo_to_stablehlo` and two faults of its output (see
-`module_of`), and `HloPrintOptions`.
+This file uses API of jax and jaxlib 0.10.2 that is private or may change:
+`jax.experimental.topologies`, `client.compile` of a compile-only device, the wording of two errors,
+`hlo_to_stablehlo`, and `HloPrintOptions`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from tf_lamb_extras.preflight.tpu import programs
 from tf_lamb_extras.preflight.tpu.roofline import Topology
 
 _COPY = "mhlo.copy"  # an operation that a TPU does not know
-# The names of computations, and all words, in the text of an HLO program.
+# Regular expressions for the text of an HLO program: the names of its computations, and any word.
 _COMPUTATION = re.compile(r"^(?:ENTRY |HloModule )?([\w.\-]+)(?: \{$|, )", re.MULTILINE)
 _WORD = re.compile(r"[\w.\-]+")
 
@@ -31,10 +31,13 @@ _WORD = re.compile(r"[\w.\-]+")
 def module_of(hlo: bytes):
     """Converts a serialized HLO program to an MLIR module, and yields it.
 
-    Two faults in the output of XLA's converter are repaired. It keeps operations `mhlo.copy`, which
-    a TPU's compiler does not know; they are removed, as they do nothing. And it writes the pairs of
-    results and arguments that share memory into an attribute of the module, while the compiler
-    reads them from the arguments.
+    Two faults in the output of XLA's converter are corrected. First, the output has operations
+    `mhlo.copy`, which the TPU's compiler does not know. They are removed, because they change no
+    value. Second, the pairs of results and arguments that share memory are in an attribute of the
+    module. They are moved to attributes of the arguments, from which the compiler reads them.
+
+    Args:
+        hlo: The serialized HLO program.
     """
     from jax.interpreters import mlir
     from jaxlib import _jax
@@ -48,10 +51,10 @@ def module_of(hlo: bytes):
 
 
 def text_of(hlo: bytes) -> str:
-    """Returns a serialized HLO program as text that is the same for each build of one program.
+    """Returns a serialized HLO program as text, which is the same each time it is built.
 
-    It leaves out source lines, and renumbers instructions and computations, because TensorFlow puts
-    running counters into their names.
+    The text has no source lines. Instructions and computations are renumbered, because TensorFlow
+    puts counters of the process into their names.
     """
     from jaxlib import _hlo, xla_client
 
@@ -62,7 +65,12 @@ def text_of(hlo: bytes) -> str:
 
 
 def _alias(ir, module):
-    """Moves the pairs of results and arguments that share memory to the arguments of `main`."""
+    """Moves the pairs of results and arguments that share memory to attributes of the arguments.
+
+    Args:
+        ir: The module `jaxlib.mlir.ir`.
+        module: The MLIR module. The arguments are those of its function `main`.
+    """
     attributes = module.operation.attributes
     (main,) = (
         function
@@ -100,25 +108,26 @@ def _drop_copies(ir, module):
         op.erase()
 
 
-# Without these variables libtpu would look for this machine's TPU and lock it, though it only
-# compiles.
+# Environment variables that keep libtpu from looking for a TPU in this machine and from locking it.
+# Compiling needs no TPU.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }  # fmt: skip
-# Both cores of a v4 run one program with this option. Those of a v5p do so without one.
+# With this option, the two cores of a v4 run one program together. The cores of a v5p do so without
+# an option.
 _OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 
 
 class Refused(ValueError):
-    """Means that the compiler does not take a program for this kind of TPU, with the reason."""
+    """Is raised if the compiler rejects a program for this kind of TPU; its text is the reason."""
 
 
 class TooLarge(Refused):
-    """Means that the program needs more memory than a replica has.
+    """Is raised if a program needs more memory than a replica has.
 
     Args:
-        needed: The bytes that it needs.
+        needed: The bytes that the program needs.
         available: The bytes that a replica has.
     """
 
@@ -129,16 +138,17 @@ class TooLarge(Refused):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Holds the compiler's figures of a program, for one replica.
+    """Holds the memory, the operations and the collectives of a compiled program, for one replica.
 
     Attributes:
         arguments: The bytes of the arguments.
         outputs: The bytes of the outputs.
         aliased: The bytes of those outputs that share the memory of an argument.
         temporaries: The bytes of temporary buffers.
-        flops: The number of operations.
-        bytes_moved: The bytes read from HBM and written to it, without those that stay on the chip.
-        exchanges: The collectives, those that are alike in one `Exchange`.
+        flops: The number of arithmetic operations.
+        bytes_moved: The bytes read from HBM and written to it. Data that stay on the chip are not
+            counted.
+        exchanges: The collectives. An `Exchange` stands for all collectives of one kind and group.
         text: The compiled program, in XLA's own notation. Defaults to "".
     """
 
@@ -158,12 +168,12 @@ class Program:
 
     @property
     def collectives(self) -> dict[str, tuple[int, int]]:
-        """The number of collectives and the bytes of their whole arrays, by kind."""
+        """A dict from each kind of collective to their number and the bytes of whole arrays."""
         return programs.collectives(self.exchanges)
 
 
 def require() -> None:
-    """Raises ModuleNotFoundError if the compiler is not installed; loads nothing."""
+    """Raises ModuleNotFoundError if libtpu or JAX is not installed; does not import them."""
     messages.require_installed(
         "the TPU's compiler, of Linux on x86-64,", "jax", "libtpu", extra="preflight"
     )
@@ -176,9 +186,12 @@ def versions() -> str:
 
 @functools.cache
 def devices(topology: Topology) -> tuple:
-    """Returns the devices of a topology, one per replica, for compiling and not for running.
+    """Returns the devices of a topology, one per replica, for which programs can be compiled.
 
-    Sets environment variables of the process, such as JAX_PLATFORMS=cpu, that are not set yet.
+    Programs cannot be run on them.
+
+    The function sets environment variables of the process, such as JAX_PLATFORMS=cpu, unless they
+    are set already.
 
     Raises:
         ModuleNotFoundError: If libtpu is not installed.
@@ -187,37 +200,42 @@ def devices(topology: Topology) -> tuple:
     require()
     for name, value in _NO_TPU.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX would look for a TPU, too
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # keeps JAX, too, from looking for a TPU
     from jax.experimental import topologies
 
     options = _OPTIONS.get(topology.chip.name, {})
     try:
         descriptions = topologies.get_topology_desc(str(topology), "tpu", **options).devices
     except Exception as error:
-        # The compiler's own sentence, such as "not divisible by chips_per_host_bounds 2x2x1".
+        # The first line is the reason, such as "not divisible by chips_per_host_bounds 2x2x1".
         reason = str(error).splitlines()[0]
         raise ValueError(f"topology '{topology}' is none for libtpu: {reason}") from error
     return tuple(descriptions)
 
 
 def compile_lowered(lowered: Any) -> Program:
-    """Compiles the result of `jax.jit(...).lower(...)` for the devices of a topology."""
+    """Compiles the result of `jax.jit(...).lower(...)`, which is for devices of a topology.
+
+    Raises:
+        Refused: If the compiler rejects the program.
+    """
     with _refusals(), warnings.catch_warnings():
-        # JAX (0.10.2) caches programs for a topology, too, but cannot read them again.
+        # JAX 0.10.2 saves the compiled program in its persistent cache, if there is one, but warns
+        # when it reads it, because a program for TPUs cannot be loaded here.
         warnings.filterwarnings("ignore", "Error reading persistent compilation cache")
         compiled = lowered.compile()
     return _program(compiled.memory_analysis(), compiled.cost_analysis(), compiled.as_text())
 
 
 def compile_hlo(hlo: bytes, device: Any) -> Program:
-    """Compiles a serialized HLO module of TensorFlow for one device.
+    """Compiles a serialized HLO program of TensorFlow for one device.
 
     Args:
-        hlo: The module.
-        device: The device: of a topology, or the CPU.
+        hlo: The program.
+        device: A device of a topology, or the CPU.
 
     Raises:
-        Refused: If the compiler does not take the program.
+        Refused: If the compiler rejects the program.
     """
     from jaxlib import xla_client
 
@@ -225,7 +243,8 @@ def compile_hlo(hlo: bytes, device: Any) -> Program:
         options = xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         client, device_list = device.client, xla_client.DeviceList((device,))
-        # A CPU can run the program; the tests compare the figures with XLA's own account of it.
+        # The tests compile for a CPU, which can also load the program, to compare the results with
+        # XLA's own analysis.
         compile_ = client.compile_and_load if device.platform == "cpu" else client.compile
         compiled = compile_(module, device_list, options)
     text = compiled.hlo_modules()[0].to_string()
@@ -233,7 +252,13 @@ def compile_hlo(hlo: bytes, device: Any) -> Program:
 
 
 def _program(memory, cost, text):
-    """Returns a `Program` from XLA's analyses of memory and cost, and the compiled text."""
+    """Returns a `Program`.
+
+    Args:
+        memory: XLA's analysis of the program's memory.
+        cost: XLA's analysis of its cost, a dict or a list with one dict.
+        text: The compiled program in XLA's text format.
+    """
     cost, parsed = cost[0] if isinstance(cost, list) else cost, programs.Text(text)
     return Program(
         arguments=memory.argument_size_in_bytes, outputs=memory.output_size_in_bytes,
@@ -243,9 +268,10 @@ def _program(memory, cost, text):
     )  # fmt: skip
 
 
-# A size with its unit, in the compiler's errors.
+# A size with its unit in an error message of the compiler, such as 15.48G.
 _SIZE = r"([\d.]+)([KMGTP]?)"
-# The first error comes before the program is laid out in memory, the second one after.
+# The two messages of the compiler for a program that is too large. The compiler raises the first
+# before it lays out the program in memory, and the second after.
 _TOO_LARGE = re.compile(
     rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"
     rf"|Used {_SIZE} of {_SIZE} hbm. Exceeded hbm capacity by {_SIZE}"
@@ -255,7 +281,10 @@ _OPERATION = re.compile(r'%?([\w.-]+) = \S+ ([\w-]+)\(.*?op_name="([^"]*)"', re.
 
 @contextlib.contextmanager
 def _refusals():
-    """Turns the compiler's errors into `TooLarge`, or `Refused` with the layer if it is known."""
+    """Turns an error of the compiler into `TooLarge` or `Refused`, in the context.
+
+    The message of `Refused` names the operation and its layer, if the error does.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -263,7 +292,7 @@ def _refusals():
         if match := _TOO_LARGE.search(message):
             sizes = [part for part in match.groups() if part is not None]
             needed, available, *excess = map(_bytes, sizes[::2], sizes[1::2])
-            # Both sizes are rounded, and may be equal.
+            # Both sizes are rounded and may be equal. `needed` must be above `available`.
             raise TooLarge(max(needed, available + (sum(excess) or 1)), available) from error
         if match := _OPERATION.search(message):
             _, operation, layer = match.groups()
@@ -272,5 +301,5 @@ def _refusals():
 
 
 def _bytes(number: str, unit: str) -> float:
-    """Returns the bytes of a size such as 1.5 with the unit G."""
+    """Returns the bytes of a size, such as 1.5 with the unit G, where units are powers of 1,024."""
     return float(number) * 1024.0 ** " KMGTP".index(unit or " ")

@@ -1,4 +1,4 @@
-"""Reads compiled programs of XLA: the bytes that they move, and their collectives."""
+"""Reads the text of compiled XLA programs: the bytes that they move, and their collectives."""
 
 import collections
 import math
@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# Parts of XLA's notation: an array's dtype, lengths and layout; the bits in a dtype's name; the
-# head of a computation; whether an instruction is its computation's root, the instruction's name,
-# result, operation and all that follows; names, calls, branches and trips.
+# Regular expressions for parts of XLA's text format. Their groups are:
+# _ARRAY: the dtype, lengths and layout of an array. _BITS: the bits in the name of a dtype.
+# _COMPUTATION: ENTRY if it is the entry, and the name, in the first line of a computation.
+# _INSTRUCTION: ROOT if it is its computation's result, then name, result shape, operation and rest.
+# _NAME: the name of an operand. _CALLED and _BRANCHES: the computations that an instruction calls.
+# _TRIPS: how often a loop runs.
 _ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^}]*)\})?")
 _BITS = re.compile(r"[a-z]+(\d+)")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -17,14 +20,15 @@ _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"(?:true|false)_computation=%?([\w.\-]+)|branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'known_trip_count"?:\{"?n"?:"?(\d+)')
-# Operations that move nothing. Nor do those that end in -done, as their start moved the bytes.
+# Operations that move no bytes. An operation whose name ends in -done does not either, because its
+# bytes are counted for the matching -start.
 _FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier",
     "partition-id", "replica-id",
 }  # fmt: skip
-# Operations that read only as many bytes as their result has.
+# Operations that read only as many bytes of their operand as their result has.
 _PARTIAL = {"slice", "dynamic-slice", "gather"}
-# The bytes that a collective sends, as a fraction of those of an all-reduce.
+# The bytes that a collective sends, as a fraction of what an all-reduce of the same array sends.
 _SHARES = {"all-reduce": 1.0, "reduce-scatter": 0.5, "all-gather": 0.5}
 _COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
@@ -32,14 +36,15 @@ _COLLECTIVES = (
 
 
 class Exchange(NamedTuple):
-    """Holds the collectives of a program that are alike.
+    """Stands for all collectives of a program that have the same kind, group and `in_branch`.
 
     Attributes:
         kind: The kind, such as all-reduce.
         group: The number of replicas that take part; None for all of them.
-        in_branch: Whether the collectives run only in a branch.
-        count: The number of collectives. One in a loop counts as often as it is known to run.
-        size: The bytes of their whole arrays, together.
+        in_branch: Whether the collectives are inside of a branch of a conditional.
+        count: The number of collectives. A collective in a loop counts once for each time that the
+            loop is known to run.
+        size: The bytes of the whole arrays of all these collectives together.
     """
 
     kind: str
@@ -50,7 +55,7 @@ class Exchange(NamedTuple):
 
 
 def collectives(exchanges: Iterable[Exchange]) -> dict[str, tuple[int, int]]:
-    """Returns the number of collectives and the bytes of their whole arrays, by kind."""
+    """Returns a dict from each kind of collective to their number and the bytes of whole arrays."""
     totals: dict[str, tuple[int, int]] = {}
     for exchange in exchanges:
         count, size = totals.get(exchange.kind, (0, 0))
@@ -59,7 +64,7 @@ def collectives(exchanges: Iterable[Exchange]) -> dict[str, tuple[int, int]]:
 
 
 def reduced(exchanges: Iterable[Exchange], everyone: int, *, in_branches: bool) -> dict[int, float]:
-    """Returns the bytes to all-reduce, by the number of replicas that take part.
+    """Returns the bytes to all-reduce, as a dict whose keys are the numbers of replicas in a group.
 
     A reduce-scatter or an all-gather counts as half of an all-reduce of the whole array.
 
@@ -77,10 +82,10 @@ def reduced(exchanges: Iterable[Exchange], everyone: int, *, in_branches: bool) 
 
 
 class Text:
-    """Reads a compiled program from XLA's own notation.
+    """Reads a compiled program from XLA's text format.
 
     Args:
-        text: The program.
+        text: The text of the program.
     """
 
     def __init__(self, text: str):
@@ -104,9 +109,9 @@ class Text:
         """Returns the bytes that a computation's instructions read from HBM and write to it.
 
         An instruction reads its operands and writes its results. Data in another memory, which the
-        layout marks by S(1), costs nothing. An instruction that takes or replaces a slice moves no
-        more than the slice. The dearest of several branches counts. A loop counts as often as it is
-        known to run.
+        layout marks by S(1), are not counted. For an instruction that takes or replaces a slice,
+        only the slice is counted. Of several branches, the one that moves the most bytes is
+        counted. The body of a loop is counted once for each time that it is known to run.
 
         Args:
             computation: The name of the computation. Defaults to None: the program's entry.
@@ -115,7 +120,12 @@ class Text:
         return sum(self._moved(instructions, name) for name in instructions)
 
     def _moved(self, instructions, name):
-        """Returns the bytes that one instruction reads from HBM and writes to it."""
+        """Returns the bytes that one instruction reads from HBM and writes to it.
+
+        Args:
+            instructions: The instructions of its computation, by name.
+            name: The name of the instruction.
+        """
         result, operation, operands, attributes, _ = instructions[name]
         if operation in _FREE or operation.endswith("-done"):
             return 0
@@ -147,13 +157,13 @@ class Text:
     def _fused(self, computation, result, shapes):
         """Returns the bytes that a fusion reads from HBM and writes to it.
 
-        Of an operand from which it only takes slices, it reads these alone. If it only replaces a
-        slice of an operand, and the outcome is one of its results, it writes that slice alone.
+        If the fusion only takes slices of an operand, only the slices are counted as read. If a
+        result is an operand in which a slice was replaced, only the slice is counted as written.
 
         Args:
             computation: The name of the fusion's computation.
-            result: The shape of its result.
-            shapes: The shapes of its operands.
+            result: The shape of the fusion's result.
+            shapes: The shapes of the fusion's operands.
         """
         inner, root = self._computations[computation], self._roots[computation]
         arrays = _arrays(result)
@@ -170,24 +180,26 @@ class Text:
         return moved
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Returns the collectives of the program; those that are alike are one entry.
+        """Returns the collectives of the program. An `Exchange` stands for all that are alike.
 
-        As in `bytes_moved`, a loop counts as often as it is known to run; unlike there, every
-        branch counts.
+        A collective in a loop is counted once for each time that the loop is known to run. The
+        collectives of all branches are counted, although only one branch runs.
         """
         totals: dict[tuple, tuple] = {}
         branches, runs = self._in_branches(), self._runs()
         for kind, size, attributes, computation in self._exchanges():
             key = kind, _group(attributes), computation in branches
             count, total = totals.get(key, (0, 0))
-            times = runs.get(computation, 1)  # it is part of the program, whatever calls it
+            # A computation that no known instruction calls still belongs to the program: count it
+            # once.
+            times = runs.get(computation, 1)
             totals[key] = count + times, total + times * size
         return tuple(Exchange(*key, *sums) for key, sums in totals.items())
 
     def _exchanges(self):
-        """Yields the kind, bytes, attributes and computation of each collective."""
+        """Yields a tuple for each collective: kind, bytes, text of the attributes, computation."""
         for computation, instructions in self._computations.items():
-            # libtpu names the fusion of a reduce-scatter so.
+            # libtpu writes a reduce-scatter as a fusion with this name, which has an all-reduce.
             scattered = computation.startswith("all-reduce-scatter")
             for result, operation, operands, attributes, _ in instructions.values():
                 kind = operation.removesuffix("-start")
@@ -197,28 +209,32 @@ class Text:
                     )
                     total = sum(_size(shape, anywhere=True) for shape in shapes)
                     size = _size(result, anywhere=True)
-                    if operation == "all-gather-start":  # its results are the parts and the whole
+                    # The result of an all-gather-start contains its operands, too.
+                    if operation == "all-gather-start":
                         size -= total
-                    elif operation == "collective-permute-start":  # what it sends, too, and flags
+                    # The result of a collective-permute-start has further arrays, so the operands
+                    # are counted.
+                    elif operation == "collective-permute-start":
                         size = total
                     kind = "reduce-scatter" if scattered else kind
                     yield kind, total if kind == "reduce-scatter" else size, attributes, computation
 
     def _runs(self) -> collections.Counter[str]:
-        """Returns how often each computation runs, as far as the turns of loops are known."""
+        """Returns how often each computation runs; a loop of unknown length counts as one run."""
         runs: collections.Counter[str] = collections.Counter()
         pending = [(self._entry, 1)]
         while pending:
             name, times = pending.pop()
             runs[name] += times
             for _, operation, _, attributes, _ in self._computations.get(name, {}).values():
-                if not operation.endswith(("-update", "-done")):  # the start has run the calls
+                # An asynchronous call is counted for its -start, not again for -update and -done.
+                if not operation.endswith(("-update", "-done")):
                     called = [*_called(_CALLED, attributes), *_called(_BRANCHES, attributes)]
                     pending += [(each, times * _trips(attributes)) for each in called]
         return runs
 
     def _in_branches(self) -> set[str]:
-        """Returns the computations that run only in a branch."""
+        """Returns the names of the branches of conditionals, and of all computations they call."""
         reached, pending = set(), list(self._all_called(_BRANCHES, self._computations))
         while pending:
             name = pending.pop()
@@ -230,14 +246,24 @@ class Text:
         return reached
 
     def _all_called(self, pattern, computations):
-        """Yields the names of the computations that these computations call, by this pattern."""
+        """Yields the names of the computations that some computations call.
+
+        Args:
+            pattern: `_CALLED` for calls, or `_BRANCHES` for branches.
+            computations: The names of the computations that call.
+        """
         for computation in computations:
             for instruction in self._computations.get(computation, {}).values():
                 yield from _called(pattern, instruction[3])
 
 
 def _called(pattern, attributes: str) -> list[str]:
-    """Returns the names of the computations that an instruction calls, by this pattern."""
+    """Returns the names of the computations that an instruction calls.
+
+    Args:
+        pattern: `_CALLED` for calls, or `_BRANCHES` for branches.
+        attributes: The text of the instruction after its operands.
+    """
     labels = []
     for names in pattern.findall(attributes):
         joined = names if isinstance(names, str) else ",".join(names)
@@ -246,19 +272,27 @@ def _called(pattern, attributes: str) -> list[str]:
 
 
 def _trips(attributes: str) -> int:
-    """Returns how often an instruction is known to run what it calls: once, unless it is a loop."""
+    """Returns how often an instruction runs the computations that it calls.
+
+    The result is 1, unless the instruction is a loop for which XLA knows the number of runs.
+    """
     trips = _TRIPS.search(attributes)
     return int(trips[1]) if trips else 1
 
 
-# XLA writes groups of replicas as lists, as their shape, or as axes of a mesh.
+# XLA writes the groups of replicas in a collective in one of three ways: as lists of the replicas,
+# as the number and size of the groups, or as axes of a mesh.
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _SHAPED = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
 _MESHED = re.compile(r"replica_groups=(mesh\[[^\]]*\].*?) \{([^}]*)\}")
 
 
 def _group(attributes: str) -> int | None:
-    """Returns the number of replicas in a collective, or None for all."""
+    """Returns the number of replicas in a group of a collective; None if the group is all of them.
+
+    Args:
+        attributes: The text of the collective's instruction after its operands.
+    """
     if listed := _LISTED.search(attributes):
         return len(listed[1].split(","))
     if shaped := _SHAPED.search(attributes):
@@ -270,12 +304,12 @@ def _group(attributes: str) -> int | None:
 
 
 def _plain(line: str) -> str:
-    """Returns the line without comments."""
+    """Returns a line of a program without its comments."""
     return re.sub(r"/\*.*?\*/", "", line)
 
 
 def _closing(text: str) -> int:
-    """Returns the position of the parenthesis that closes one opened before the text."""
+    """Returns the position of the parenthesis that closes the one opened just before the text."""
     depth = 1
     for i, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -285,15 +319,20 @@ def _closing(text: str) -> int:
 
 
 def _arrays(shape: str) -> list[str]:
-    """Returns the text of each array of a shape."""
+    """Returns the text of each array in a shape, such as "f32[8,4]{1,0}"."""
     return [match[0] for match in _ARRAY.finditer(shape)]
 
 
 def _size(shape: str, anywhere=False) -> int:
-    """Returns the bytes of a shape's arrays in HBM, or in any memory.
+    """Returns the bytes of the arrays of a shape.
 
-    The name of every dtype of numbers has its bits, and pred is stored as a byte. Tokens and opaque
-    values hold nothing.
+    The bits of a number are read from the name of its dtype. A boolean, pred, takes a byte. Tokens
+    and opaque values take none.
+
+    Args:
+        shape: The shape in XLA's text format.
+        anywhere: Whether arrays in all memories count, and not only those in HBM. Defaults to
+            False.
     """
     total = 0
     for dtype, lengths, layout in _ARRAY.findall(shape):
@@ -305,14 +344,24 @@ def _size(shape: str, anywhere=False) -> int:
 
 
 def _part(part: str, whole: str) -> int:
-    """Returns the bytes of a part of an array in HBM; 0 if the array is in another memory."""
+    """Returns the bytes of a part of an array if the array is in HBM, else 0.
+
+    Args:
+        part: The shape of the part.
+        whole: The shape of the array, whose layout names its memory.
+    """
     return 0 if "S(" in whole else _size(part, anywhere=True)
 
 
 def _is_replacement(inner, label):
-    """Returns whether a result of a fusion is an operand of it with another slice.
+    """Returns whether a result of a fusion is one of its operands, with only a slice replaced.
 
-    Another instruction that reads this result would need all of it.
+    The result is False if another instruction of the fusion reads the result, because that needs
+    all of its bytes.
+
+    Args:
+        inner: The instructions of the fusion, by name.
+        label: The name of the instruction that computes the result.
     """
     _, operation, operands, _, _ = inner[label]
     uses = sum(user[2].count(label) for user in inner.values())
@@ -321,12 +370,15 @@ def _is_replacement(inner, label):
 
 
 def _read(inner, parameter, replacing, whole):
-    """Returns the bytes of an operand that a fusion reads: fewer if it only needs slices.
+    """Returns the bytes that a fusion reads of an operand.
+
+    They are the bytes of slices if the fusion only takes slices of the operand, and 0 if it only
+    replaces a slice of it.
 
     Args:
-        inner: The instructions of the fusion.
-        parameter: The operand's name in the fusion.
-        replacing: The names of the instructions whose outcome is the operand with another slice.
+        inner: The instructions of the fusion, by name.
+        parameter: The name of the operand in the fusion.
+        replacing: The names of the instructions that only replace a slice of an operand.
         whole: The bytes of the whole operand.
     """
     users = {label: user for label, user in inner.items() if parameter in user[2]}

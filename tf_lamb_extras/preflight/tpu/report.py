@@ -1,6 +1,6 @@
-"""Reports on a run before it starts: whether it fits, and its minimum cost.
+"""Reports on a training run before it starts: whether a step fits in memory, and its minimum time.
 
-The report prints as a table that a person reads in ten seconds.
+A `Report` prints as a table.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from tf_lamb_extras.preflight.tpu.roofline import Bounds, Topology, bounds, gib
 
 
 def table(report) -> str:
-    """Returns the report as text; the first row of each section starts with its name."""
+    """Returns a report as text, in sections. The first row of a section starts with its name."""
     topology = report.topology
     lines = [
         f"{report.subject} on {topology}: {topology.chips:,} chips, {topology.replicas:,} replicas"
@@ -32,12 +32,15 @@ def table(report) -> str:
 
 
 def _part(report):
-    """Returns "replica", or "part" if several replicas share a part of the batch."""
+    """Returns the word for a part of the batch: "replica" if each replica has its own part.
+
+    Otherwise, if several replicas share a part, it is "part".
+    """
     return "replica" if report.split == report.topology.replicas else "part"
 
 
 def _memory(report):
-    """Yields the rows on memory."""
+    """Yields the rows of the table on memory."""
     if report.refused:
         yield f"the compiler refuses this step: {report.refused}"
         return
@@ -56,7 +59,7 @@ def _memory(report):
 
 
 def _largest(report):
-    """Yields the rows on the largest batch."""
+    """Yields the rows of the table on the largest batch that fits."""
     part, fits, fails = _part(report), report.largest, report.too_large
     prediction = f"; {report.predicted:,} should" if report.predicted else ""
     description = f"examples a {part} fit: {fits * report.split:,} in all"
@@ -80,7 +83,7 @@ def _largest(report):
 
 
 def _step(report):
-    """Yields the rows on the step's minimum time."""
+    """Yields the rows of the table on the minimum time of a step, and on its collectives."""
     if report.work is None:
         return
     work, least = report.work, report.bounds
@@ -101,7 +104,7 @@ def _step(report):
 
 
 def _schedule(report):
-    """Yields the row on the whole schedule."""
+    """Yields the row of the table on the whole training schedule."""
     if report.steps is None:
         return
     examples = f"{report.steps:,} steps, {report.steps * report.batch_size:,} examples"
@@ -113,25 +116,26 @@ def _schedule(report):
 
 
 def _seconds(seconds):
-    """Returns seconds as text, in seconds or milliseconds."""
+    """Returns a number of seconds as text, in milliseconds if it is below 1."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _hours(hours):
-    """Returns hours as text, in hours or minutes."""
+    """Returns a number of hours as text, in minutes if it is below 1."""
     return f"{60 * hours:.3g} minutes" if hours < 1 else f"{hours:.3g} hours"
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Holds the memory of one replica, in bytes.
+    """Holds the memory that a step needs on one replica, in bytes.
 
     Attributes:
-        weights: The model's variables.
-        slots: All of the optimizer's variables.
-        rest: The batch and the metrics.
-        temporaries: Data that lives within a step, such as activations and gradients.
-        available: The memory that a replica may use.
+        weights: The bytes of the model's variables.
+        slots: The bytes of all variables of the optimizer.
+        rest: The other bytes, mostly of the batch and of the metrics.
+        temporaries: The bytes of data that exist only within a step, such as activations and
+            gradients.
+        available: The bytes that a replica may use.
     """
 
     weights: float
@@ -142,10 +146,10 @@ class Memory:
 
     @classmethod
     def of(cls, program, weights: float, slots: float, available: float) -> "Memory":
-        """Returns the memory of a compiled step.
+        """Returns the `Memory` of a compiled step.
 
-        A compiled program may lack arguments for variables that it does not use, but `weights` and
-        `slots` count these variables, too.
+        `weights` and `slots` must include variables that the step does not use, because these take
+        memory, even if the compiled program has no arguments for them.
 
         Args:
             program: The compiled `Program`.
@@ -158,24 +162,24 @@ class Memory:
 
     @property
     def needed(self) -> float:
-        """The bytes that the step needs, all parts together."""
+        """The bytes that the step needs in all."""
         return self.weights + self.slots + self.rest + self.temporaries
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Holds the work of one replica in one step: the gradients, and the optimizer's update.
+    """Holds the work of one replica in one step, for the gradients and for the optimizer's update.
 
-    If the compiler refuses the update alone, `update_flops` and `update_bytes` are None, and the
-    work is that of one micro-batch and the update.
+    If the compiler rejects the update without the rest of the step, `update_flops` and
+    `update_bytes` are None, and the work is that of one micro-batch and the update.
 
     Attributes:
-        flops: Operations.
-        bytes_moved: Bytes read from HBM and written to it.
-        update_flops: The update's operations, or None.
-        update_bytes: The update's bytes moved, or None.
-        reduced: Bytes to all-reduce.
-        update_reduced: The update's bytes to all-reduce. Defaults to 0.
+        flops: The number of arithmetic operations.
+        bytes_moved: The bytes read from HBM and written to it.
+        update_flops: The operations of the update, or None.
+        update_bytes: The bytes that the update moves, or None.
+        reduced: The bytes to all-reduce.
+        update_reduced: The bytes to all-reduce for the update. Defaults to 0.
     """
 
     flops: float
@@ -186,12 +190,14 @@ class Work:
     update_reduced: float = 0.0
 
     def times(self, micro_batches: int, update_flops: float, update_bytes: float) -> "Work":
-        """Returns the work of several micro-batches and one update, from that of one and an update.
+        """Returns the work of a step with several micro-batches and one update.
+
+        It is computed from the work of one micro-batch and the update, which this object has.
 
         Args:
             micro_batches: The number of micro-batches.
-            update_flops: The update's operations.
-            update_bytes: The update's bytes moved.
+            update_flops: The operations of the update.
+            update_bytes: The bytes that the update moves.
         """
         extra = micro_batches - 1
         return Work(
@@ -206,27 +212,32 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Holds the figures of a run before it starts. `print` shows a table, `as_dict` is for JSON.
+    """Holds the memory and the minimum time of a training run before it starts.
+
+    `print` shows it as a table. `as_dict` returns a dict that can be written as JSON.
 
     Attributes:
         subject: The name of the model or experiment.
         topology: The TPU slice.
         batch_size: The examples of an update.
         micro_batches: The number of micro-batches of an update. Defaults to 1.
-        parts: The number of parts that a batch is split into. None, the default, is one per
-            replica. If the model is sharded, too, several replicas share the examples of a part.
-        memory: The memory of a replica; None if the compiler tells only what is `needed`.
-        needed: The bytes that a replica needs, or None.
+        parts: The number of parts that a batch is split into. None, the default, stands for one
+            part per replica. If the model is sharded as well, several replicas share the examples
+            of a part.
+        memory: The memory of a replica. None if the step does not compile.
+        needed: The bytes that a replica needs, or None if they are unknown.
         work: The work of a step; None if the step does not compile.
-        largest: The most examples of a part that compiled and fit; 0 if none did. None, the default
-            of this and the next two, if nobody searched; see `answers.Largest`.
-        too_large: The fewest examples of a part that do not fit; None if all that was tried fits.
-        predicted: The most examples of a part that should fit by the line between those two.
-        steps: The updates of the whole schedule, or None.
-        refused: Why the compiler does not take the step for this kind of TPU, or None.
-        collectives: The number of collectives of the compiled program and their bytes, by kind;
-            None if a replica was compiled alone.
-        compiler: The versions of the compiler.
+        largest: The most examples of a part that compiled and fit; 0 if no batch did. It and the
+            next two default to None, for a report without a search for the largest batch.
+        too_large: The fewest examples of a part that do not fit; None if every batch that was tried
+            fits.
+        predicted: The most examples of a part that should fit, by linear interpolation between the
+            bytes of `largest` and `too_large` examples.
+        steps: The updates of the whole training schedule, or None.
+        refused: Why the compiler rejects the step for this kind of TPU, or None.
+        collectives: A dict from each kind of collective in the compiled program to their number and
+            bytes. None if the program is that of a single replica, which has no collectives.
+        compiler: The versions of the compiler and of JAX.
     """
 
     subject: str
@@ -257,19 +268,22 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        """Whether this step compiles for this topology."""
+        """Whether the step compiles for this topology, which means that it fits in memory."""
         return self.work is not None
 
     @property
     def is_of_one_micro_batch(self) -> bool:
-        """Whether the work is of one of several micro-batches, as the update's work is unknown."""
+        """Whether `work` counts only one of several micro-batches, and the update.
+
+        That is so if the work of the update is unknown.
+        """
         if self.work is None or self.micro_batches == 1:
             return False
         return self.work.update_flops is None
 
     @property
     def bounds(self) -> Bounds | None:
-        """The minimum seconds of a step, or None if it does not compile."""
+        """The minimum seconds of a step for each resource, or None if the step does not compile."""
         if self.work is None:
             return None
         return bounds(self.topology, self.work.flops, self.work.bytes_moved, self.work.reduced)
@@ -289,7 +303,7 @@ class Report:
         return self.steps * self.bounds.step / 3600
 
     def as_dict(self) -> dict:
-        """Returns the figures as plain numbers and text: bytes, operations, seconds, hours."""
+        """Returns the report as a dict of plain numbers and text, in bytes, seconds and hours."""
         topology, hours, least = self.topology, self.hours, self.bounds
         return {
             "subject": self.subject, "topology": str(topology), "chips": topology.chips,

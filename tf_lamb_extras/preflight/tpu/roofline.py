@@ -1,13 +1,13 @@
-"""Computes the minimum time of a step from the peak rates of a TPU.
+"""Computes the minimum time of a training step from the peak rates of a TPU (a roofline model).
 
     compute = operations / peak operations per second
     memory  = bytes moved / bandwidth of the memory (HBM)
     network = 2 (n - 1)/n x bytes to all-reduce / bandwidth of a chip's links,   for n chips
 
-Each is a lower bound on the time, and the minimum time is the largest of them. How much longer a
-real step takes is not estimated. The network's bound assumes that every link of a chip is in use.
-It holds for any all-reduce in which the chips, and not the network, do the sums (Patarasuk and
-Yuan, 2009).
+Each of the three is a lower bound on the time, and the minimum time is the largest of them. How
+much longer a real step takes is not estimated. The bound of the network assumes that all links of a
+chip send at their peak rate. It holds for any all-reduce in which the chips, and not the network,
+compute the sums (Patarasuk and Yuan, 2009).
 """
 
 import dataclasses
@@ -23,18 +23,20 @@ def gib(size: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Holds the figures of a generation of TPU: the memory per program, all else per chip.
+    """Holds the memory and the peak rates of a generation of TPU.
+
+    The rates are those of a chip. The memory is that of a program.
 
     Attributes:
-        name: The name in topologies.
-        replicas: The programs that run on one chip, each with a part of it. A v4 or v5p runs one on
-            both of its cores.
+        name: The name of the generation, as it stands in the names of topologies.
+        replicas: The number of programs that run on one chip at once. It is 1 for a v4 or v5p,
+            although the chip has two cores.
         memory: The bytes of HBM that a program may use, as libtpu 0.0.42.1 reports them.
         flops: Operations per second in bfloat16; no other dtype of training is faster.
         bandwidth: Bytes per second between HBM and chip.
-        links: Bytes per second that a chip sends to others.
-        dimensions: The number of sizes in a topology of this generation.
-        source: Where the figures are published.
+        links: Bytes per second that a chip sends to other chips, over all of its links.
+        dimensions: The number of sizes in the name of a topology of this generation.
+        source: Where these numbers are published.
     """
 
     name: str
@@ -48,7 +50,7 @@ class Chip:
 
 
 _PAGES = "cloud.google.com/tpu/docs"
-# The generations by name.
+# A `Chip` for each generation of TPU, by its name.
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -68,10 +70,10 @@ CHIPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Holds a slice of a pod: a generation, and the arrangement of its chips.
+    """Describes a TPU slice: the generation of its chips, and their arrangement.
 
     Attributes:
-        chip: The generation.
+        chip: The generation of TPU.
         shape: The number of chips along each axis.
     """
 
@@ -88,7 +90,7 @@ class Topology:
 
     @property
     def replicas(self) -> int:
-        """The number of programs that run at once: the chips, or the cores of a v3."""
+        """The number of programs that run at once: one per chip, or one per core of a v3."""
         return self.chips * self.chip.replicas
 
 
@@ -96,7 +98,7 @@ def topology(name: str) -> Topology:
     """Returns the topology for a name such as v3:32x32 or v4:4x4x4.
 
     Raises:
-        ValueError: If the name is not that of a topology; the error lists the generations.
+        ValueError: If the name is not that of a topology. The message lists the generations.
     """
     hint = f"Known are {', '.join(_example(chip) for chip in CHIPS.values())}, and other sizes"
     generation, colon, sizes = str(name).partition(":")
@@ -124,7 +126,7 @@ def _example(chip: Chip) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Holds the minimum seconds of a step, by the resource that takes them.
+    """Holds the minimum seconds of a step for each of three resources.
 
     Attributes:
         compute: Seconds for the operations.
@@ -138,17 +140,17 @@ class Bounds:
 
     @property
     def step(self) -> float:
-        """The largest of the three, as all of them may overlap."""
+        """The minimum seconds of the step: the largest bound, because all three may overlap."""
         return max(self.compute, self.memory, self.network)
 
     @property
     def binding(self) -> str:
-        """The name of the resource with the largest bound."""
+        """The resource with the largest bound: "compute", "memory" or "network"."""
         return max(("compute", "memory", "network"), key=lambda name: getattr(self, name))
 
 
 def bounds(topology: Topology, flops: float, bytes_moved: float, reduced: float) -> Bounds:
-    """Returns the bounds of a step.
+    """Returns the minimum seconds of a step for each resource.
 
     Args:
         topology: The TPU slice.
