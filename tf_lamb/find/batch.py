@@ -40,7 +40,8 @@ SHORT_RUN_SHARE = 0.1
 # number of micro-batches, rounded up to whole updates. The runs at the large batch estimate them
 # from one update.
 BATCH_NORM_BATCHES = 4
-TIMED_CALLS = 4  # micro-batches of an update, when accumulation of gradients is timed
+# The number of micro-batches of an update, when the accumulation of gradients is timed.
+TIMED_CALLS = 4
 
 EPOCH_FIELD_BY_LOG_KEY = {
     "start": "start_seconds",
@@ -233,8 +234,8 @@ class _Search:
 
     Args:
         model: The model.
-        split: The examples to train on and those held out.
-        optimizer: The model's optimizer, without a loss scale around it.
+        split: The training examples and the held-out examples.
+        optimizer: The model's optimizer. If a `LossScaleOptimizer` wraps it, the inner one.
         log: The `SearchLog`, which saves the measurements.
         base_batch: Examples of the baseline's batch.
         large_batch: Examples of the large batch.

@@ -66,7 +66,7 @@ def copy_optimizer(optimizer: Any, calls: int, rate: Any = 1.0) -> Any:
     Args:
         optimizer: The optimizer to copy.
         calls: The number of micro-batches of an update. If it is above 1 and the optimizer can
-            accumulate gradients, the copy accumulates those of this many micro-batches.
+            accumulate gradients, the copy accumulates the gradients of `calls` micro-batches.
         rate: The learning rate of the copy, a number or a schedule. Defaults to 1.0.
     """
     config = {**optimizer.get_config(), "learning_rate": rate}
@@ -102,8 +102,8 @@ def check_optimizer(optimizer: Any) -> None:
 
     Raises:
         TypeError: for anything that is no optimizer.
-        ValueError: for an optimizer without a settable learning rate, such as AdaScale, and for a
-            legacy optimizer.
+        ValueError: for an optimizer whose learning rate cannot be set, such as AdaScale, and for a
+            legacy optimizer of Keras.
     """
     if isinstance(optimizer, type) or not hasattr(optimizer, "get_config"):
         raise TypeError(

@@ -12,7 +12,7 @@ from tf_lamb.api.data import Arrays, checksum, first_not_finite, make_reader, ma
 from tf_lamb.core import checks
 from tf_lamb.find.feeds import Feed, make_feed
 
-MAX_HELD_OUT = 8192  # examples
+MAX_HELD_OUT = 8192  # the most examples that are held out
 # The held-out examples are cut into this number of blocks. When two runs are compared, the scatter
 # of the loss differences over the blocks gives the error of the comparison.
 BLOCK_COUNT = 16

@@ -48,11 +48,11 @@ class Feed:
         self.data, self.source, self.examples = data, source, examples
 
     def steps_per_epoch(self, size: int) -> int:
-        """Returns the steps of an epoch at a batch of this many examples."""
+        """Returns the number of steps of an epoch, if a batch has `size` examples."""
         return calls_per_epoch(self.examples, size, self.drop_remainder)
 
     def fit_arguments(self, size: int, steps: int) -> dict[str, Any]:
-        """Returns the arguments of a `fit` on the data.
+        """Returns the arguments, by name, with which `fit` trains on the user's data.
 
         Args:
             size: Examples of a batch.

@@ -114,7 +114,7 @@ class FoundRate:
         calls: Micro-batches of an update.
         data: The source code of arguments that pass the user's data.
         trials: Every short run.
-        cost: The examples that the search trained on, over those of the real run.
+        cost: The examples that the search trained on, divided by those of the real run.
         candidates: The optimizers that were tried.
         wrapped: A function that takes an optimizer and returns it, wrapped in a
             `LossScaleOptimizer` if the optimizer of `compile` is.
@@ -169,7 +169,7 @@ class FoundRate:
         """The peak rate of the real run.
 
         Raises:
-            ValueError: if the search could not decide.
+            ValueError: if the search could not decide on a rate.
         """
         if self.rate is None:
             low, high = self.interval

@@ -34,7 +34,7 @@ class FoundBatch:
         timed: A sentence on which micro-batches were timed.
         baseline_epochs: The epochs of the baseline's run.
         examples: Examples of an epoch.
-        cost: The examples that the short runs trained on, over those of the baseline's run.
+        cost: The examples that the short runs trained on, divided by those of the baseline's run.
         optimizer: The model's optimizer, which the baseline was tuned with.
         learning_rate: The peak rate of the baseline.
         normalizes: Whether the model has batch normalization. If so, `find_rate` makes further

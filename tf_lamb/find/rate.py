@@ -401,7 +401,7 @@ def _make_found_rate(
             rung, its trials on the second rung).
         averaging_updates: Updates that each short run made in addition, to estimate the running
             averages of batch normalization.
-        split: The examples to train on and those held out.
+        split: The training examples and the held-out examples.
         train_steps: Steps of the real run.
         **run_settings: Further attributes of the `FoundRate`.
 

@@ -19,13 +19,14 @@ BEST_RATE_RUNS = 3  # the number of runs at the best rate, each with another ord
 # The most runs in other orders of the data than the first. Such a run may show that another rate is
 # the best, and BEST_RATE_RUNS runs are then made at that rate.
 MAX_FURTHER_RUNS = 4
-# A run at the large batch is given up after this many times the examples that the base batch took.
+# A run at the large batch is given up after this many times the examples with which the base batch
+# reaches the target.
 MAX_EXAMPLES_FACTOR = 3
 # A run at the best rate, in another order of the data, is given up after this many times the mean
 # steps of the earlier runs at that rate.
 MAX_STEPS_FACTOR = 2
-# The examples of the linear warmup, as a share of those of the first run. They are the same at both
-# batches.
+# The examples of the linear warmup, as a share of the examples of the first run. Runs at the large
+# batch have a warmup of as many examples.
 WARMUP_SHARE = 0.05
 EVALUATION_SPACING = 1.15  # the step of an evaluation, divided by the step of the one before it
 # The mean of the last losses of this many evaluations is compared with the target. This mean lags
@@ -172,9 +173,9 @@ def steps_to_early_loss(history: Losses, target: float) -> float:
 
 
 def has_learned(history: Losses) -> bool:
-    """Returns whether the last loss is below the first one by more than the error of a comparison.
+    """Returns whether the last loss is clearly below the first one.
 
-    `search.is_level` defines the error.
+    Losses that are level by `search.is_level`, which means equal within their error, do not count.
 
     Args:
         history: The losses on the blocks of held-out examples, by step.

@@ -22,10 +22,10 @@ MAX_FIRST_RUNS, MAX_SECOND_RUNS = 5, 4
 # The factor between rates on the first rung, and the least such factor on the second.
 COARSE_FACTOR, FINE_FACTOR = 4.0, 2.0
 LEVEL_ERRORS = 2.0  # two losses are level if they differ by at most this many standard errors
-# A loss is clearly worse than the best one if it is above it by more than this many times the
-# largest difference of level losses.
+# A loss is clearly worse than the best one if the difference of the two is more than this many
+# times the largest difference of level losses.
 CLEARLY_WORSE_FACTOR = 3.0
-# A loss is also level with the best one if it is above it by at most this share of the best loss.
+# Two losses are also level if they differ by at most this share of the better one.
 LEVEL_TOLERANCE = 0.005
 MIN_RUNG_STEPS = 8  # the fewest steps of a run on the first rung
 MIN_RUN_STEPS = MIN_RUNG_STEPS * RUNG_FACTOR  # the fewest steps of a real run that can be searched
@@ -39,7 +39,7 @@ COOLDOWN_SHARE = 0.2
 # of it, from the lower end (0) to the upper end (1) in log rate. The fraction is above 1/2 because
 # short runs prefer lower rates than long ones.
 MIDDLE_FRACTION = 2 / 3
-FINALIST_COUNT = 2  # optimizers on the second rung
+FINALIST_COUNT = 2  # the most optimizers that are tried on the second rung
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _plateau_end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
 def is_start_kept(start_trial: Trial, best_trial: Trial) -> bool:
     """Returns whether the second rung begins at the same rate as the first rung did.
 
-    It does unless that rate was clearly worse on the first rung than the best rate.
+    The result is True unless that rate was clearly worse on the first rung than the best rate.
 
     Args:
         start_trial: The trial at the rate with which the first rung began.

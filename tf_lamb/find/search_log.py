@@ -167,7 +167,7 @@ class SearchLog:
             with open(self._json_path) as file:
                 saved = json.load(file)
             all_saved_settings, self._start_loss = saved["what"], float(saved["loss"])
-            self._seconds_before = float(saved.get("took", 0.0))  # older files lack it
+            self._seconds_before = float(saved.get("took", 0.0))  # not in files of older versions
             self._results = {json.dumps(key): result for key, result in saved["made"]}
             saved_settings = {name: all_saved_settings.get(name) for name in self._settings}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -182,7 +182,12 @@ class SearchLog:
         self._is_saved, self._resumed_count = True, len(self._results)
 
     def _unreadable_error(self, path, error):
-        """Returns the error for a file that cannot be read."""
+        """Returns a ValueError which says that a file cannot be read, and what to do.
+
+        Args:
+            path: The path of the file.
+            error: The error that was raised when it was read.
+        """
         return ValueError(
             f"{path} cannot be read ({type(error).__name__}: {error}): delete {self.folder} to "
             "begin anew, or pass another directory."

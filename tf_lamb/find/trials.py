@@ -27,7 +27,7 @@ FIT_ATTRIBUTES = ("history", "stop_training", "_jax_state", "_jax_state_synced")
 # A value so large that adding the statistics of a batch to it changes nothing, by rounding.
 HUGE_AVERAGE = 2.0**100
 STEP_METHODS = ("train_step", "test_step")  # the methods of a model that a search wraps
-# The end of an error for a loss that training does not change.
+# The end of the error messages about a held-out loss that training does not change.
 NO_TEST_STEP_HINT = (
     "as where a model has a train_step of its own and no test_step, which evaluate needs for its "
     "loss: give the model a test_step that returns it."
@@ -522,7 +522,7 @@ class RunningAverages:
 
     @property
     def is_measured(self) -> bool:
-        """Whether `measure` was called."""
+        """Whether `measure` was called, so that the shares s are known."""
         return bool(self._retained_shares)
 
     def estimate(self, update: Callable[[], Any], count: int) -> None:

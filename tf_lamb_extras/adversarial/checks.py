@@ -10,7 +10,7 @@ from tf_lamb_extras.adversarial.keras import SplitBatchNormalization
 
 
 def check_backend() -> None:
-    """Raises ValueError unless Keras runs on TensorFlow or JAX, whose train steps are supported."""
+    """Raises ValueError unless Keras runs on TensorFlow or JAX, the two supported backends."""
     if (name := keras.backend.backend()) not in ("tensorflow", "jax"):
         raise ValueError(
             f"ConcurrentAdversarial trains on TensorFlow and JAX, not on {name}. "

@@ -19,7 +19,8 @@ class SplitBatchNormalization(normalization.SplitBatchNormalization, Normalizati
         return self.add_weight(
             shape=main.shape,
             name=name,
-            # The value is copied because JAX refuses to donate one buffer twice.
+            # Without the copy, both weights could share a buffer. A training step would donate it
+            # twice, which JAX refuses.
             initializer=lambda shape, dtype=None: ops.copy(ops.cast(main, dtype)),
             regularizer=main.regularizer,
             constraint=main.constraint,

@@ -158,7 +158,7 @@ class ConcurrentAdversarial(AdversarialStep):
         return self.model(inputs, training=training)
 
     def get_config(self):
-        """Returns the constructor's arguments, with the serialized model."""
+        """Returns the constructor's arguments by name, with the model in serialized form."""
         model = keras.saving.serialize_keras_object(self.model)
         return {"model": model, **self._arguments, "name": self.name}
 

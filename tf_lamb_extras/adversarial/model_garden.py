@@ -269,7 +269,7 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         return rules.weighted(clean, adversarial, self.task_config.adversarial.alpha)
 
     def process_metrics(self, metrics, labels, model_outputs, **kwargs):
-        """Updates the metrics, without the adversarial images of a batch.
+        """Updates the metrics from the clean images of a batch only.
 
         Args:
             metrics: The metrics to update.

@@ -68,7 +68,10 @@ class AdversarialStep(keras.Model):
         return super().make_train_function(force)
 
     def train_step(self, *arguments):
-        """Trains on a batch and its adversarial images; takes the arguments of Keras's method."""
+        """Trains on a batch and its adversarial images.
+
+        The arguments and the result are those of Keras's `train_step`.
+        """
         if keras.backend.backend() == "jax":
             return self._stateless_train_step(*arguments)
         with _DOUBLED.up():
@@ -98,7 +101,7 @@ class AdversarialStep(keras.Model):
             return super().train_step((trainable, non_trainable, optimizer, metrics), data)
 
     def _double(self, data):
-        """Returns a batch of the images in `data`, followed by their adversarial images.
+        """Returns a batch of twice the size: the images in `data`, then their adversarial images.
 
         It also copies the current parameters, for the attacks of later steps.
         """
@@ -188,7 +191,7 @@ class AdversarialStep(keras.Model):
         return rules.weighted(clean, adversarial, self._arguments["alpha"])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Updates the metrics as Keras does, without the adversarial images of a batch.
+        """Updates the metrics as Keras does, but from the clean images of a batch only.
 
         Args:
             x: The images.
@@ -247,7 +250,9 @@ def some_images(data):
 
 
 def each(function, arrays):
-    """Returns nested arrays to each of which a function was applied; None stays None.
+    """Applies a function to each array of a nested structure, and returns the new structure.
+
+    None stays None.
 
     Args:
         function: A function of one array.

@@ -18,7 +18,7 @@ ROUNDING = 2.0**-22
 
 
 class AutoWarmup(Callback):
-    """Finds the peak learning rate during the warmup, as the method AutoWU; a callback.
+    """Finds the peak learning rate during the warmup (AutoWU); a callback for `fit`.
 
         warmup    the learning rate rises from min to max as min (max/min)^(step/longest), with
                   longest = max_warmup_fraction T
@@ -206,7 +206,7 @@ class AutoWarmup(Callback):
         if self._set is None or self._knows_others:
             return
         rate = float(value_of(self.model.optimizer.learning_rate))
-        if not math.isclose(rate, self._set, rel_tol=1e-5):  # the optimizer rounds to float32
+        if not math.isclose(rate, self._set, rel_tol=1e-5):  # optimizers store it in float32
             self._knows_others = True
             warn(
                 f"AutoWarmup sets the learning rate before every step. It has set {self._set:.3g}, "
@@ -427,7 +427,7 @@ class Kept:
             return [_read(file, template) for template in templates]
 
     def _path(self, step):
-        """Returns the path of the file for the arrays of a step."""
+        """Returns the path of the file that has the arrays of a step."""
         return f"{self._file}.{step}.weights"
 
 

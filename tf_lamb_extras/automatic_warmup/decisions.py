@@ -84,7 +84,7 @@ class Settings:
 
     @property
     def longest(self) -> int:
-        """The number of steps in which the warmup would raise the rate to its maximum."""
+        """The most steps of the warmup, at whose end the rate would be `max_learning_rate`."""
         return int(self.max_warmup_fraction * self.total_steps)
 
     @property
@@ -198,7 +198,7 @@ class AutoWUState:
         self.found = False
         self.watched: list[tuple[int, bool]] = []
         self.cuts: list[tuple[int, float]] = []
-        self._losses: list[float] = []  # the losses of this epoch of the decay
+        self._losses: list[float] = []  # the losses of the present epoch, if in the decay
 
     def rate(self, step: float) -> float:
         """Returns the learning rate after a number of steps."""
@@ -273,7 +273,11 @@ class AutoWUState:
         return True
 
     def _watch(self, step):
-        """Ends an epoch of the decay; returns whether it halves the peak."""
+        """Ends an epoch of the decay, and halves the peak if losses were too high for too long.
+
+        Returns:
+            Whether the peak was halved.
+        """
         losses, self._losses = self._losses, []
         # The limit `halfway` can be compared only if the epoch had a step of the decay, and if an
         # epoch of the warmup has ended before.
@@ -296,7 +300,7 @@ class AutoWUState:
         return self._lately([lost for epoch_end, lost in self.watched if epoch_end > since])
 
     def _lately(self, flags):
-        """Returns whether there are at least `patience` flags, and the last `patience` are true."""
+        """Returns whether the last `patience` flags are all true; False if there are fewer."""
         recent = flags[-self.settings.patience :]
         return len(recent) == self.settings.patience and all(recent)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tf_lamb.core import messages
 
-LENGTH_SCALE = 0.2  # l, as a fraction of the steps so far
+LENGTH_SCALE = 0.2  # the length scale l of the covariance, as a fraction of the steps so far
 # _FITTED: the most losses to which the prior is fitted. _SEEN: the most losses from which the
 # posterior is computed. _GRID: the number of points at which the posterior is computed.
 _FITTED, _SEEN, _GRID = 100, 500, 500

@@ -171,7 +171,7 @@ class AutoWarmup:
             ) from error
 
     def __call__(self, output):
-        """Records the mean loss of a loop, and makes a decision if one is due.
+        """Records the mean loss of a loop, and every `decide_every` steps decides on the decay.
 
         Args:
             output: The trainer's output, a dict with "training_loss".
@@ -204,7 +204,7 @@ class AutoWarmup:
             checkpoints.write_json(self._path, self.warmup.state())
 
     def advice(self) -> str:
-        """Draws the warmup to the file `auto_warmup.png`, and returns a sentence on its end."""
+        """Draws the warmup to the file `auto_warmup.png`; returns a sentence on how it ended."""
         if self._writes and self.warmup.points:
             loss_axes, _ = draw(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:

@@ -34,7 +34,7 @@ the differences shrink for every b < 1. They may grow if the eigenvalue is compl
 several matrices in turn. At b = 0.9 they grow for `one_sided_ring` with three workers or more, and
 for `exponential` and `one_peer_exponential` with four or more. With the other update rules, the
 differences shrink for every W for which mixing alone makes the workers equal in the long run
-(`averages`). An example of a W for which it does not is two workers that only swap their weights.
+(`averages`). If two workers only swap their weights, for example, they never become equal.
 """
 
 import cmath

@@ -109,7 +109,7 @@ class Decentralized(keras.Model):
         if method != "dsgd":
             rule = functools.partial(rule, momentum=optimizer.momentum)
         super().__init__(name=name or f"decentralized_{model.name}")
-        self.train_function: Any  # of Keras: None before the first `fit`
+        self.train_function: Any  # an attribute of Keras, which is None before the first `fit`
         self.built: bool
         self._plan_for = functools.partial(
             plan.plan_for, weight_decay=decay, exclude_from_weight_decay=undecayed,
@@ -205,7 +205,7 @@ class Decentralized(keras.Model):
         return history
 
     def evaluate(self, *arguments, _use_cached_eval_dataset=False, **options):
-        """Evaluates the averaged model, as `keras.Model.evaluate`.
+        """Evaluates the model with the mean of the workers' weights, as `keras.Model.evaluate`.
 
         Args:
             arguments: Positional arguments of `keras.Model.evaluate`.
@@ -215,7 +215,7 @@ class Decentralized(keras.Model):
         return self.average().evaluate(*arguments, **options)
 
     def predict(self, *arguments, **options):
-        """Predicts with the averaged model, as `keras.Model.predict`.
+        """Predicts with the mean of the workers' weights, as `keras.Model.predict`.
 
         Args:
             arguments: Positional arguments of `keras.Model.predict`.
@@ -224,7 +224,7 @@ class Decentralized(keras.Model):
         return self.average().predict(*arguments, **options)
 
     def save(self, *arguments, **options):
-        """Saves the averaged model, as `keras.Model.save`.
+        """Saves the model with the mean of the workers' weights, as `keras.Model.save`.
 
         `save_weights` saves every worker's own weights.
 
@@ -331,7 +331,7 @@ class Decentralized(keras.Model):
             data_batch: The shapes of a batch, if there is no iterator. Defaults to None.
         """
         adapter = getattr(iterator, "data_adapter", None)
-        if adapter is not None and adapter.batch_size:  # a generator has none
+        if adapter is not None and adapter.batch_size:  # the adapter of a generator has no size
             last_size = adapter.partial_batch_size if iterator.steps_per_epoch is None else None
             for size in (adapter.batch_size, last_size or 0):
                 checks.check_batch(size, self._workers.count)
@@ -342,6 +342,6 @@ class Decentralized(keras.Model):
             if message := self._plan.unmatched_warning():
                 warn(message)
             self._trained, self._others = self._workers.copies()
-            self.optimizer.build(self._trained)  # velocities have the sharding of the weights
+            self.optimizer.build(self._trained)  # gives the velocities the weights' sharding
             self._workers.share(v for v in self.optimizer.variables if v._layout is None)
             self.built = True

@@ -112,7 +112,7 @@ class Workers:
         return distance
 
     def share(self, variables):
-        """Replicates variables on all devices, and every value that is assigned to them later."""
+        """Replicates variables on all devices, also the values that are assigned to them later."""
         for variable in variables:
             variable._layout = self._replicated
             variable.assign(variable.value)
@@ -139,7 +139,11 @@ class Workers:
         return jax.block_until_ready(results) if on_cpu else results
 
     def on(self, devices):
-        """Returns the same workers on other devices; raises ValueError if their number differs."""
+        """Returns a `Workers` that is the same but for its devices.
+
+        Raises:
+            ValueError: If the number of devices is not the number of workers.
+        """
         if len(devices) != self.count:
             raise ValueError(
                 f"there are {self.count} workers, and {len(devices)} devices to compile for: give "
@@ -216,7 +220,21 @@ def _mean(array):
 
 
 def _update(model, rule, decays, mix, rate, gradients, weights, slots):
-    """Applies the rule to each weight of one worker; returns the new weights and slots."""
+    """Applies the update rule to each weight of one worker.
+
+    Args:
+        model: The model, whose variables have the constraints of the weights.
+        rule: The update rule, a function of `rules.py`.
+        decays: The weight decay of each weight.
+        mix: A function that returns the weighted mean of this worker's array and its neighbours'.
+        rate: The learning rate.
+        gradients: The gradient of each weight.
+        weights: The weights.
+        slots: A tuple of the optimizer's arrays, such as the velocity, for each weight.
+
+    Returns:
+        The new weights and the new slots.
+    """
     new_weights, new_slots = [], []
     for variable, decay, g, w, weight_slots in zip(
         model.trainable_variables, decays, gradients, weights, slots, strict=True

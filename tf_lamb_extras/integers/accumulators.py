@@ -206,7 +206,7 @@ def _unknown(name, why):
 
 
 def _on_grid(kernel, name):
-    """Writes the weights of a kernel as integers times a power of two.
+    """Finds the integers and the power of two whose products are the weights of a kernel.
 
     Args:
         kernel: The weights, a NumPy array.

@@ -43,7 +43,7 @@ class QuantizedReLU:
           Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through)
     """
 
-    if TYPE_CHECKING:  # the subclasses for Keras 3 and for tf_keras set it
+    if TYPE_CHECKING:  # the subclasses for Keras 3 and for tf_keras set `_xp`, an array namespace
         _xp: Any
 
     def __init__(self, bits: int, scale: float | None = None, **kwargs: Any):

@@ -30,9 +30,9 @@ class Integers(NamedTuple):
     """Holds the integers of one channel: y = clip((a x + b) >> shift, 0, 2^bits - 1).
 
     Attributes:
-        a: A, the factor of the accumulator.
+        a: A, the factor of the accumulator x.
         b: B, the offset.
-        shift: d, the number of bits that the sum is shifted to the right.
+        shift: d, the number of bits by which a x + b is shifted to the right.
     """
 
     a: int
@@ -181,7 +181,10 @@ def _thresholds(k, b, bits, low, high):
 
 
 def _rising(k, b, bits, low, high) -> Integers | None:
-    """Returns the integers as `_least_shift` does, for a slope k >= 0."""
+    """Returns the integers (A, B, d) of a rising line with the least shift d; None if none exist.
+
+    The arguments are those of `_least_shift`, with k >= 0.
+    """
     top = 2**bits - 1
     first_level, last_level, thresholds = _thresholds(k, b, bits, low, high)
     if first_level == last_level:
@@ -267,11 +270,11 @@ def evaluate(xp, x, a, b, shift, bits: int):
 
 
 def check_bits(bits) -> int:
-    """Returns the bits of an activation as an int.
+    """Checks the number of bits of an activation, and returns it as an int.
 
     Raises:
         TypeError: If the argument is not a whole number.
-        ValueError: If it is not between 1 and 16.
+        ValueError: If the number is not between 1 and 16.
     """
     try:
         number = 0 if isinstance(bits, bool) else operator.index(bits)
@@ -305,7 +308,7 @@ def check_scale(name: str, scale) -> float:
 
 
 def check_range(low, high, name: str) -> tuple[int, int]:
-    """Returns the ends of a range as two ints.
+    """Checks the ends of a range of integers, and returns them as two ints.
 
     Args:
         low: The lowest value.

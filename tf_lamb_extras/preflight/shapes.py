@@ -104,7 +104,7 @@ def batch_of(specs) -> int:
 
 
 def resized(specs, batch_size):
-    """Returns the same structure with another batch size.
+    """Returns the same shapes with another batch size, in the same structure.
 
     Args:
         specs: A structure of `keras.KerasTensor`s.
@@ -159,9 +159,10 @@ def _is_shape(value):
 
 
 def _known_dtypes(model, read, count):
-    """Returns a dtype for each input: that of the model's input of this name, or in this place.
+    """Returns a dtype for each of the user's shapes.
 
-    If the model does not know its inputs, all are of Keras's default dtype of floats.
+    It is the dtype of the model's input with the same name, or else with the same position. If the
+    model does not know its inputs, it is Keras's default dtype of floats.
 
     Args:
         model: The model.

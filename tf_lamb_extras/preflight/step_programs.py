@@ -41,7 +41,7 @@ def on_devices(distribution, devices):
 
 
 def copy_of(optimizer, model):
-    """Returns an unbuilt optimizer with the same arguments.
+    """Returns a new optimizer, which is not built, with the arguments of another one.
 
     Args:
         optimizer: An optimizer, as for `compile`.
@@ -204,7 +204,11 @@ class Steps:
             return jitted.lower(*arguments)
 
     def _laid_out(self, variable):
-        """Returns a copy of a variable, with its layout under this distribution."""
+        """Returns a copy of a variable, with its layout under this distribution.
+
+        Raises:
+            ValueError: If the layout does not split the variable evenly.
+        """
         twin = copy.copy(variable)
         twin._layout = None
         twin._layout = layout = self._distribution.get_variable_layout(twin)
@@ -246,7 +250,7 @@ def _struct(spec, sharding=None):
 
 
 def _shardings(structs):
-    """Returns the sharding of each `jax.ShapeDtypeStruct`."""
+    """Returns the sharding of each `jax.ShapeDtypeStruct`, in the same structure."""
     import jax
 
     return jax.tree.map(lambda struct: struct.sharding, structs)

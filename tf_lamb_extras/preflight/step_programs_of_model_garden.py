@@ -72,7 +72,7 @@ class Steps:
         return hlo(step, inputs, stage=stage)
 
     def update(self) -> bytes:
-        """Returns the optimizer's update alone, as a serialized HLO program."""
+        """Returns the update of the optimizer, apart from the step, as a serialized HLO program."""
         weights = self._model.trainable_variables
 
         @tf.function(jit_compile=True)
@@ -146,7 +146,11 @@ def _bytes(variables):
 
 @contextlib.contextmanager
 def _precision(dtype):
-    """Sets Model Garden's precision policy inside the `with` statement."""
+    """Sets Model Garden's precision policy in the context, and restores the former one at its end.
+
+    Args:
+        dtype: The name of the policy; None or "" leaves the policy as it is.
+    """
     policy = tf_keras.mixed_precision.global_policy()
     try:
         if dtype:

@@ -6,7 +6,7 @@ NEAR_FACTOR = 1.1  # a batch is near the best one if it takes at most this many 
 
 
 def answer_text(answer) -> str:
-    """Returns the lines of an `Answer`, which its `str()` shows."""
+    """Returns an `Answer` as text of several lines."""
     return "\n".join(
         (
             _fastest_line(answer),
@@ -18,7 +18,7 @@ def answer_text(answer) -> str:
 
 
 def _fastest_line(answer):
-    """Returns the line on the fastest batch."""
+    """Returns the line of text that names the fastest batch, its time and its examples."""
     best = answer.fastest
     near_batches = [
         row.batch

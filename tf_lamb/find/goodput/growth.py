@@ -85,8 +85,8 @@ def fit_power_law(readings: Iterable[tuple[float, float, float]]) -> PowerLaw:
     )
     measured_exponent, measured_deviation = None, math.inf
     information = weighted_covariance = 0.0
-    # A test of `information > 0` would fail if all readings are at one D: by rounding, their mean
-    # may differ from it.
+    # If all readings are at one D, no slope can be measured. `information` may then still be above
+    # 0, because of rounding in the mean, so the values of D are compared.
     if len({x for x, *_ in points}) > 1:
         information = sum(weight * (x - center) ** 2 for x, _, weight in points)
         weighted_covariance = sum(weight * (x - center) * y for x, y, weight in points)

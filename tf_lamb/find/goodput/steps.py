@@ -17,8 +17,10 @@ from collections.abc import Iterable
 
 from tf_lamb.core import checks
 
-RANGE_FACTOR = 8  # a curve ends at this many times the largest batch of its runs
-RELIABLE_RATIO = 16  # the least ratio of the largest to the smallest batch for a reliable Bn
+RANGE_FACTOR = 8  # a curve gives steps up to this many times the largest batch of its runs
+# A fitted noise scale is reliable if the largest batch of the runs is at least this many times the
+# smallest.
+RELIABLE_RATIO = 16
 # SEED_DEVIATION: the standard deviation of the logarithm of a run's steps over its seeds, as
 # measured in the logs of benchmarks/study/steps_to_target.py. PRIOR_RUNS: in an estimate of that
 # deviation, SEED_DEVIATION weighs as much as this many of the user's runs.
@@ -63,16 +65,24 @@ class StepCurve:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The least and the largest likely noise scale."""
+        """The lower and the upper end of the 90 % interval of the noise scale Bn."""
         scales = [_noise_scale(*constants) for constants in self.likely_constants]
         return min(scales), max(scales)
 
     def steps_at(self, batch: float) -> float:
-        """Returns S, the steps at a batch; raises ValueError for one beyond `largest_batch`."""
+        """Returns S, the steps to the target at a batch.
+
+        Raises:
+            ValueError: for a batch above `largest_batch`.
+        """
         return self._steps_at(batch, self.least_steps, self.least_examples)
 
     def steps_interval(self, batch: float) -> tuple[float, float]:
-        """Returns the fewest and the most steps that are likely at a batch."""
+        """Returns the lower and the upper end of the 90 % interval of the steps at a batch.
+
+        Raises:
+            ValueError: for a batch above `largest_batch`.
+        """
         steps = [self._steps_at(batch, *constants) for constants in self.likely_constants]
         return min(steps), max(steps)
 
@@ -302,7 +312,7 @@ def curve_from_noise(noise: float, batch: float, steps: float) -> StepCurve:
 
     The noise scale is taken to be right within a factor of two, and the steps of the run within the
     90 % interval over seeds. In the logs of benchmarks/study/steps_to_target.py, the steps at 32 of
-    33 batches are within the interval that follows.
+    33 batches are within the interval of the resulting curve.
 
     Args:
         noise: The noise scale Bn, in examples: the last one that was measured in the run.

@@ -40,8 +40,8 @@ def largest(
     memory by computing some activations twice. So if one example more fits, too, the search tries a
     batch that is 1.5 times as large.
 
-    As long as no batch fits, the next batch to try divides the requested batch evenly, so that it
-    can be its micro-batch. It is the largest such batch that should fit.
+    As long as no batch fits, the search tries batches that divide the requested batch evenly, so
+    that they can be its micro-batches. Of these it tries the largest that should fit.
 
     Args:
         needs: A function from a number of examples to the bytes that they need, infinite if the

@@ -21,7 +21,7 @@ from tf_lamb.core import messages
 from tf_lamb_extras.preflight.tpu import programs
 from tf_lamb_extras.preflight.tpu.roofline import Topology
 
-_COPY = "mhlo.copy"  # an operation that a TPU does not know
+_COPY = "mhlo.copy"  # an operation that the TPU's compiler does not know
 # Regular expressions for the text of an HLO program: the names of its computations, and any word.
 _COMPUTATION = re.compile(r"^(?:ENTRY |HloModule )?([\w.\-]+)(?: \{$|, )", re.MULTILINE)
 _WORD = re.compile(r"[\w.\-]+")
@@ -149,7 +149,7 @@ class Program:
         bytes_moved: The bytes read from HBM and written to it. Data that stay on the chip are not
             counted.
         exchanges: The collectives. An `Exchange` stands for all collectives of one kind and group.
-        text: The compiled program, in XLA's own notation. Defaults to "".
+        text: The compiled program, in XLA's text format. Defaults to "".
     """
 
     arguments: int

@@ -148,7 +148,7 @@ class Text:
             result = _arrays(result)[1]
         if operation in _PARTIAL or operation == "slice-start":
             return _part(result, shapes[0]) + _size(result)
-        if operation == "dynamic-update-slice":  # it writes into its first operand
+        if operation == "dynamic-update-slice":  # it writes only a slice of its first operand
             return _size(shapes[1]) + _part(shapes[1], shapes[0])
         if operation == "fusion":
             return self._fused(called, result, shapes)
@@ -180,8 +180,9 @@ class Text:
         return moved
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Returns the collectives of the program. An `Exchange` stands for all that are alike.
+        """Returns the collectives of the program.
 
+        An `Exchange` stands for all collectives of the same kind, group and `in_branch`.
         A collective in a loop is counted once for each time that the loop is known to run. The
         collectives of all branches are counted, although only one branch runs.
         """
@@ -288,7 +289,7 @@ _MESHED = re.compile(r"replica_groups=(mesh\[[^\]]*\].*?) \{([^}]*)\}")
 
 
 def _group(attributes: str) -> int | None:
-    """Returns the number of replicas in a group of a collective; None if the group is all of them.
+    """Returns how many replicas take part in a collective together; None for all of them.
 
     Args:
         attributes: The text of the collective's instruction after its operands.

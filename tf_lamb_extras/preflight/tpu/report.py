@@ -258,7 +258,7 @@ class Report:
 
     @property
     def share(self) -> int:
-        """The examples of a part in one micro-batch."""
+        """The examples of one micro-batch in one part of the batch."""
         return self.batch_size // self.split // self.micro_batches
 
     @property
@@ -290,14 +290,14 @@ class Report:
 
     @property
     def needed_micro_batches(self) -> int | None:
-        """The fewest micro-batches of this batch that are known to fit, or None."""
+        """The fewest micro-batches with which this batch is known to fit in memory, or None."""
         if not self.largest:
             return None
         return micro_batches(self.batch_size // self.split, self.largest)
 
     @property
     def hours(self) -> float | None:
-        """The minimum hours of the whole schedule, or None if unknown."""
+        """The minimum hours of the whole training schedule, or None if unknown."""
         if self.bounds is None or self.steps is None or self.is_of_one_micro_batch:
             return None
         return self.steps * self.bounds.step / 3600

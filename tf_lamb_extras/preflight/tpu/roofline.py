@@ -13,7 +13,7 @@ compute the sums (Patarasuk and Yuan, 2009).
 import dataclasses
 import math
 
-GIB = 2.0**30  # bytes
+GIB = 2.0**30  # the bytes of a GiB
 
 
 def gib(size: float) -> str:
@@ -120,7 +120,7 @@ def topology(name: str) -> Topology:
 
 
 def _example(chip: Chip) -> str:
-    """Returns the name of an example topology of a generation."""
+    """Returns the name of an example topology of a generation, such as v4:4x4x4."""
     return f"{chip.name}:{'x'.join(['4'] * chip.dimensions)}"
 
 
