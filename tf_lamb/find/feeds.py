@@ -165,10 +165,9 @@ class IndexedFeed(Feed):
     as many threads or processes.
     """
 
-    name = "a PyDataset"
-
     def __init__(self, data: Any, source: Any, examples: int, base_class: type):
         super().__init__(data, source, examples)
+        self.name = f"a {base_class.__name__}"
         self._base_class, self._user_batch_size = base_class, size_of(next(source.one_pass()))
         names = ("workers", "use_multiprocessing", "max_queue_size")
         self._workers = {

@@ -68,7 +68,7 @@ def _largest(report):
     elif not fits:
         yield f"of the batches that were compiled none fits, down to {fails:,} examples{prediction}"
     elif fails is None:
-        yield f"at least {fits:,} {description}; more were not compiled{prediction}"
+        yield f"at least {fits:,} {description}; more were not compiled"
     elif fails == fits + 1:
         yield f"at most {fits:,} {description}"
     else:
