@@ -194,6 +194,41 @@ def updates_needed(chain: Sequence[Cell]) -> float:
     return math.exp(math.log(lost) + share * (math.log(kept) - math.log(lost)))
 
 
+@dataclasses.dataclass(frozen=True)
+class Outcomes:
+    """How the runs of an optimizer ended that had one number of updates left, by `transfer` alone.
+
+    Attributes:
+        least: The least excess over the base, over tasks and lengths.
+        most: The greatest.
+        kept: How many of the batches keep the result of their base.
+        count: How many batches there are.
+    """
+
+    least: float
+    most: float
+    kept: int
+    count: int
+
+
+def outcomes(cells: Iterable[Cell]) -> dict[int, dict[str, Outcomes]]:
+    """Returns updates left -> optimizer -> how its runs ended, the fewest updates first."""
+    groups: dict = collections.defaultdict(lambda: collections.defaultdict(list))
+    for chain in by_transfer(cells).values():
+        for cell in chain:
+            groups[cell.updates][cell.optimizer].append(cell)
+    return {
+        updates: {
+            optimizer: Outcomes(
+                min(cell.excess for cell in own), max(cell.excess for cell in own),
+                sum(cell.is_kept for cell in own), len(own),
+            )
+            for optimizer, own in groups[updates].items()
+        }
+        for updates in sorted(groups)
+    }  # fmt: skip
+
+
 # -- one curve, or more than one ------------------------------------------------------------------
 
 # What the number of updates at which the excess is the margin may depend on.

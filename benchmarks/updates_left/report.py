@@ -55,6 +55,26 @@ def _excess(cell):
     return f"**{text}**" if cell.is_kept else text
 
 
+def by_updates_left(cells: Sequence[Cell]) -> str:
+    """A row of each number of updates left: least and greatest excess, and batches that keep."""
+    found = analysis.outcomes(cells)
+    optimizers = [
+        name for name in analysis.FROZEN["optimizers"] if any(name in row for row in found.values())
+    ]
+    rows = [
+        [f"{updates:,}", *(_range(row.get(name)) for name in optimizers)]
+        for updates, row in found.items()
+    ]
+    return markdown(["updates left", *optimizers], rows)
+
+
+def _range(outcomes):
+    if outcomes is None:
+        return "-"
+    least, most = _percent(outcomes.least), _percent(outcomes.most)
+    return f"{least.removesuffix(' %')} to {most}; {outcomes.kept} of {outcomes.count} kept"
+
+
 def by_rule(cells: Sequence[Cell]) -> str:
     """A row of each larger batch and rule: the excess over the base, the best and AdamW's base."""
     rows = [
@@ -152,7 +172,7 @@ def figure(cells: Sequence[Cell], path: str):
 def main(_):
     lines = list(runs.runs_of(FLAGS.log))
     cells = analysis.cells_of(lines)
-    for part in (by_updates, by_rule, by_optimizer, by_model):
+    for part in (by_updates_left, by_updates, by_rule, by_optimizer, by_model):
         print(part(cells), end="\n\n")
     if found := analysis.own_numbers_of(lines):
         print(own_numbers(found), end="\n\n")

@@ -11,10 +11,12 @@ from support.pages import ROOT
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.study import find_batch_kept
-from benchmarks.updates_left import analysis, chains
+from benchmarks.updates_left import analysis, chains, runs
 from benchmarks.updates_left.protocol import FROZEN, HASH, Run, Settings
+from tf_lamb.core.recipes.updates_left import EXCESS_PERCENT
 
 pytestmark = pytest.mark.once
+LOG = ROOT / "benchmarks" / "logs" / "updates_left.jsonl"
 NEEDED = {"AdamW": 600, "LAMB": 1200}  # updates at which the made-up excess is the margin
 POWER, MARGIN = 1.3, 0.01
 
@@ -188,3 +190,19 @@ def test_a_chain_that_was_not_searched_is_not_scored(tmp_path):
     assert len(find_batch_kept.scored(named, analysis.cells_of(lines))) == 1
     log.note({**what, "task": "flights", "refused": "No run reaches it."})
     assert find_batch_kept.searched(log, lines, is_made=False)["flights", "LAMB", 2**18] == 16
+
+
+def outcomes_in_percent():
+    """Returns of the log what `EXCESS_PERCENT` has: updates -> optimizer -> least and greatest."""
+    found = analysis.outcomes(analysis.cells_of(runs.runs_of(LOG)))
+    return {
+        updates: {
+            name: (round(100 * seen.least, 1) + 0.0, round(100 * seen.most, 1) + 0.0)
+            for name, seen in of_optimizer.items()
+        }
+        for updates, of_optimizer in found.items()
+    }
+
+
+def test_a_recipe_says_what_the_log_says():
+    assert outcomes_in_percent() == EXCESS_PERCENT

@@ -8,7 +8,8 @@ from tf_lamb.api import frontends, plots
 from tf_lamb.core.recipes.largest import largest_batch
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import fit_steps
-from tf_lamb.core.recipes.transfer import ENOUGH_UPDATES, exponents, transfer
+from tf_lamb.core.recipes.transfer import exponents, transfer
+from tf_lamb.core.recipes.updates_left import ENOUGH_UPDATES
 from tf_lamb.find import reach, search
 from tf_lamb.find.checks import can_accumulate
 from tf_lamb.find.data import DataCode

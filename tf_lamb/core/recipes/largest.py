@@ -4,7 +4,7 @@ import math
 
 from tf_lamb.core import checks
 from tf_lamb.core.recipes.scaling import fit_steps
-from tf_lamb.core.recipes.transfer import ENOUGH_UPDATES
+from tf_lamb.core.recipes.updates_left import ENOUGH_UPDATES
 
 
 def largest_batch(examples: int, epochs: float, updates: int = ENOUGH_UPDATES) -> int:
@@ -18,9 +18,8 @@ def largest_batch(examples: int, epochs: float, updates: int = ENOUGH_UPDATES) -
     Args:
         examples: Examples in an epoch.
         epochs: Epochs to train.
-        updates: The fewest updates that the run may have. Defaults to 1,024. With this many, runs
-            at 128 times the baseline's batch lost little accuracy on one task
-            (docs/large_batch.md).
+        updates: The fewest updates that the run may have. Defaults to 1,024. With this many left,
+            runs of a registered study lost little (docs/updates_left.md).
 
     Returns:
         The batch size, `examples` at the most.

@@ -8,32 +8,17 @@ from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import table, warn
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training_steps
+from tf_lamb.core.recipes.updates_left import ENOUGH_UPDATES, LEAST_RATIO, seen_lines, updates_text
 
 # The smallest beta_2. Below it the loss spikes, as the configurations of the Marin project say.
 MIN_BETA_2 = 0.95
 # Shares of the training steps: the shortest warmup at a larger batch, and the longest warmup.
 MIN_WARMUP_SHARE, MAX_WARMUP_SHARE = 0.1, 0.25
-# Above this many times the baseline's batch, every measured optimizer ended with a worse loss than
-# its baseline on at least one of two data sets, flights and diamonds.
-SAFE_RATIO = 8
-# Above this many times the baseline's batch, `transfer` warns if few updates are left.
-WARNING_RATIO = 32
-# (fewest, most) optimizer updates in the measured runs of docs/results.md and
-# docs/language_model.md. The first pair is for runs above `SAFE_RATIO` times the baseline's batch,
-# most of which ended at a higher loss than their baseline. The second is for runs at 128 times the
-# batch, none of which ended as well as its baseline.
-UPDATES_LEFT_WITH_LOSS, UPDATES_LEFT_AT_128 = (8, 748), (8, 187)
-# The number of updates of the runs of docs/large_batch.md, which at 128 times the baseline's batch
-# ended at most 0.4% worse than the baseline. With fewer updates, `transfer` warns above
-# `WARNING_RATIO` times the batch.
-ENOUGH_UPDATES = 1024
 # The optimizers with which the rules of `transfer` were tested.
 MEASURED_OPTIMIZERS = ("LAMB", "LANS", "AdamW", "AdamP", "Muon", "SOAP")
 # Optimizer -> the line of the printed recipe that says in which runs it ended worse than its
 # baseline.
-LOSS_LINES = {
-    "LARS": "LARS lost 2 of 3 runs at 8 times the batch, and 3 of 3 at 32 times (flights)"
-}
+LOSS_LINES = {"LARS": "LARS lost 2 of 3 runs with 576 updates left, and 3 of 3 with 144 (flights)"}
 # Optimizer class of Keras -> the exponent a in the rule of `transfer` for the learning rate with a
 # noise scale. No publication has these exponents; they were estimated from tuned rates.
 EXPONENTS_OF_KERAS = {"Adam": 0.75, "AdamW": 0.75, "SGD": 0.75}
@@ -97,10 +82,10 @@ def transfer(
     that is not passed is not part of the recipe. Epsilon stays the same: Malladi et al.
     divide it by sqrt(k), which changed no measured result.
 
-    For a larger batch, the printed recipe says how many updates are left. Above 8 times the
-    baseline's batch it also says how measured runs ended, and with how many updates. If only few
-    updates are left, no rule keeps the result of the baseline. A warning says so above 32 times the
-    batch if fewer than 1,024 updates are left.
+    For a larger batch, the printed recipe says how many updates are left, and how runs of a
+    registered study ended that had about as many updates left (docs/updates_left.md). If only few
+    updates are left, no rule keeps the result of the baseline. A warning says so from 8 times the
+    batch on if fewer than 1,024 updates are left.
 
     The exponent a is 0.5 for LAMB and LANS and 0.75 for the others. It was estimated from tuned
     rates on two tasks, so for other tasks it is a prediction. For Adam, AdamP, SOAP and SGDP it is
@@ -176,12 +161,12 @@ def transfer(
         ("warmup steps", old_warmup, warmup, warmup_rule, "arXiv 1706.02677"),
         *rows,
     ]
-    if k > WARNING_RATIO and steps < ENOUGH_UPDATES:
+    if k >= LEAST_RATIO and steps < ENOUGH_UPDATES:
         warn(
-            f"Batch {batch_size:,} leaves {_updates_text(steps)}, at {k:,g} times the baseline's "
-            f"batch of {old_batch:,}. With {UPDATES_LEFT_AT_128[0]} to {UPDATES_LEFT_AT_128[1]} "
-            "left, at 128 times, this table kept the result of no optimizer, on five tasks. Take a "
-            "smaller batch, train longer, or let the batch grow: recipes.growing."
+            f"Batch {batch_size:,} leaves {updates_text(steps)} of {old.steps:,}, with which three "
+            "small tasks ended at a higher loss than at batch 16 (docs/updates_left.md): "
+            f"{'; '.join(seen_lines(optimizer, steps))}. Take a smaller batch "
+            "(recipes.largest_batch), train longer, or let the batch grow (recipes.growing)."
         )
     return Recipe(
         title="Transfer", optimizer=optimizer, batch_size=batch_size, learning_rate=new.rate,
@@ -241,11 +226,6 @@ def _rate_factor(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ..
     return math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", outlook
 
 
-def _updates_text(steps) -> str:
-    """Formats a number of updates, such as `1 update` or `1,024 updates`."""
-    return f"{steps:,} update" + "s" * (steps != 1)
-
-
 def _outlook_lines(optimizer, k, steps, outlook) -> list[str]:
     """Returns the lines of the recipe that say what to expect of a larger batch.
 
@@ -258,20 +238,13 @@ def _outlook_lines(optimizer, k, steps, outlook) -> list[str]:
     """
     if k <= 1:
         return []
-    lines = [f"{_updates_text(steps)} left; expect {outlook}"]
+    lines = [f"{updates_text(steps)} left; expect {outlook}"]
     if optimizer in LOSS_LINES:
         lines.append(LOSS_LINES[optimizer])
     elif optimizer not in (None, *MEASURED_OPTIMIZERS):
         lines.append(f"these rules were not measured with {optimizer}")
-    if k > SAFE_RATIO:
-        fewest_updates, most_updates = UPDATES_LEFT_WITH_LOSS
-        lines += [
-            f"seen beyond {SAFE_RATIO} times the batch, after as many examples:",
-            f"  with {fewest_updates} to {most_updates} updates left, most runs ended at a higher "
-            "loss (six tasks)",
-            f"  with {ENOUGH_UPDATES:,}, LAMB ended 0.4% higher, AdamW level (one task: make "
-            "large-batch)",
-        ]
+    lines.append("three small tasks, loss against batch 16 after as many examples:")
+    lines += [f"  {line}" for line in seen_lines(optimizer, steps)]
     return lines
 
 

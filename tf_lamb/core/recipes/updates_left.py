@@ -1,0 +1,61 @@
+"""What a registered study saw of larger batches, by the updates that they leave.
+
+In the study (docs/updates_left.md) three small tasks were trained at batch 16, and then, on as many
+examples, at batches from 8 to 1,024 times as large, with what `transfer` says and nothing else.
+"""
+
+# Updates left -> optimizer -> the least and the greatest excess, over the tasks and the numbers of
+# examples: (score at the larger batch / score at batch 16) - 1, in percent. The score is the loss
+# on test data, or the share of errors. A test holds these numbers to the study's log.
+EXCESS_PERCENT: dict[int, dict[str, tuple[float, float]]] = {
+    16: {"AdamW": (12.1, 197.6), "LAMB": (8.5, 155.1)},
+    128: {"AdamW": (0.9, 22.8), "LAMB": (0.6, 12.6)},
+    512: {"AdamW": (-0.1, 2.1), "LAMB": (-0.2, 4.3)},
+    1_024: {"AdamW": (0.4, 3.4), "LAMB": (0.3, 0.3)},
+    2_048: {"AdamW": (-0.1, 0.3), "LAMB": (-0.1, 1.4)},
+    4_096: {"AdamW": (0.0, 0.6), "LAMB": (-0.1, 1.6)},
+    16_384: {"AdamW": (-0.8, 0.0), "LAMB": (-0.1, 0.2)},
+}
+# The fewest updates with which little was lost. With fewer left, `transfer` warns.
+ENOUGH_UPDATES = 1_024
+# The smallest ratio of two batches in the study. Below it the baseline itself has so few updates
+# that the study does not say what is lost.
+LEAST_RATIO = 8
+
+
+def updates_text(updates: int) -> str:
+    """Formats a number of updates, such as `1 update` or `1,024 updates`."""
+    return f"{updates:,} update" + "s" * (updates != 1)
+
+
+def seen_lines(optimizer: str | None, updates: int) -> list[str]:
+    """Says how runs of the study ended that had about as many updates left.
+
+    Args:
+        optimizer: The name of the optimizer. Without a name, and for an optimizer that was not in
+            the study, the lines are of all its optimizers together.
+        updates: The updates that are left.
+
+    Returns:
+        A line for the nearest number of updates in the study that is not above `updates`, and one
+        for the nearest that is not below it; only one line where these are the same, or where the
+        study has only one of them.
+
+    Example:
+        >>> print(*seen_lines("AdamW", 1_500), sep="\\n")
+        1,024 updates left: +0.4 to +3.4% (AdamW)
+        2,048 updates left: -0.1 to +0.3% (AdamW)
+    """
+    below = [row for row in EXCESS_PERCENT if row <= updates][-1:]
+    above = [row for row in EXCESS_PERCENT if row >= updates][:1]
+    return [_seen_line(optimizer, row) for row in dict.fromkeys(below + above)]
+
+
+def _seen_line(optimizer, row) -> str:
+    """Returns the line of one number of updates in the study."""
+    percent_of = EXCESS_PERCENT[row]
+    if optimizer in percent_of:
+        percent_of = {optimizer: percent_of[optimizer]}
+    least = min(low for low, _ in percent_of.values())
+    most = max(high for _, high in percent_of.values())
+    return f"{updates_text(row)} left: {least:+.1f} to {most:+.1f}% ({', '.join(percent_of)})"
