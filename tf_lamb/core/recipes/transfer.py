@@ -163,8 +163,8 @@ def transfer(
     ]
     if k >= LEAST_RATIO and steps < ENOUGH_UPDATES:
         warn(
-            f"Batch {batch_size:,} leaves {updates_text(steps)} of {old.steps:,}, with which three "
-            "small tasks ended at a higher loss than at batch 16 (docs/updates_left.md): "
+            f"Batch {batch_size:,} leaves {steps:,} of {old.steps:,} updates. What so few cost "
+            "three small tasks, in loss against batch 16 (docs/updates_left.md): "
             f"{'; '.join(seen_lines(optimizer, steps))}. Take a smaller batch "
             "(recipes.largest_batch), train longer, or let the batch grow (recipes.growing)."
         )
