@@ -17,6 +17,9 @@ flags.DEFINE_string("log", "benchmarks/logs/updates_left.jsonl", "Raw results.")
 flags.DEFINE_string("figure", "", "Where to draw the excess over the updates; nowhere if empty.")
 
 
+PRINTED = ("AdamW", "LAMB")  # the optimizers of docs/updates_left.md, whose runs are complete
+
+
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Formats a table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -58,21 +61,28 @@ def _excess(cell):
 def by_updates_left(cells: Sequence[Cell]) -> str:
     """A row of each number of updates left: least and greatest excess, and batches that keep."""
     found = analysis.outcomes(cells)
-    optimizers = [
+    names = [
         name for name in analysis.FROZEN["optimizers"] if any(name in row for row in found.values())
     ]
     rows = [
-        [f"{updates:,}", *(_range(row.get(name)) for name in optimizers)]
+        [
+            f"{updates:,}", *(_range(row.get(name)) for name in names),
+            f"{sum(seen.kept for seen in row.values())} of "
+            f"{sum(seen.count for seen in row.values())}",
+        ]
         for updates, row in found.items()
-    ]
-    return markdown(["updates left", *optimizers], rows)
+    ]  # fmt: skip
+    return markdown(["updates left", *names, "kept"], rows)
 
 
-def _range(outcomes):
-    if outcomes is None:
+def _range(seen):
+    """Formats the least and the greatest excess of some runs, such as `-0.1 to +0.3%`."""
+    if seen is None:
         return "-"
-    least, most = _percent(outcomes.least), _percent(outcomes.most)
-    return f"{least.removesuffix(' %')} to {most}; {outcomes.kept} of {outcomes.count} kept"
+    least, most = (
+        f"{100 * excess:+.1f}".replace("-0.0", "+0.0") for excess in (seen.least, seen.most)
+    )
+    return f"{least} to {most}%"
 
 
 def by_rule(cells: Sequence[Cell]) -> str:
@@ -162,9 +172,11 @@ def figure(cells: Sequence[Cell], path: str):
                     label=f"{optimizer}, 2^{math.log2(length):.0f} examples",
                 )  # fmt: skip
         axis.set(xscale="log", yscale="symlog", xlabel="updates left", title=task)
+        for ticks in (axis.xaxis, axis.yaxis):
+            ticks.set_major_formatter("{x:,.0f}")
         axis.axhline(0, color="gray", linewidth=0.5)
         axis.legend(fontsize=6)
-    drawn.axes[0].set_ylabel("excess over the base, %")
+    drawn.axes[0].set_ylabel("change against batch 16, %")
     drawn.tight_layout()
     drawn.savefig(path, dpi=120)
 

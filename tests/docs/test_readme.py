@@ -138,20 +138,6 @@ def test_the_commands_of_the_model_garden_train_and_evaluate(tmp_path):
     assert accuracy > 95
 
 
-@pytest.mark.once
-def test_its_table_of_a_larger_batch_is_in_the_log():
-    """Rows of LAMB: batch, updates, the mean loss of three seeds, their median seconds."""
-    _, *rows = table(README, "A larger batch")
-    found = []
-    for batch in ("16", "128", "2,048", "16,384"):
-        seeds = seeds_of_letters("LAMB", number(batch))
-        (updates,) = {f"{run['updates']:,}" for run in seeds}
-        loss = f"{sum(run['loss'] for run in seeds) / 3:.3f}"
-        _, seconds, _ = sorted(run["seconds"] for run in seeds)
-        found.append([batch, updates, loss, f"{seconds:.0f}"])
-    assert rows == found
-
-
 def test_its_versions_are_those_of_the_page():
     """From the oldest to the newest that the hosts have."""
     text = " ".join(README.read_text().split())

@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from support.pages import ROOT
+from support.pages import ROOT, words
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.study import find_batch_kept
-from benchmarks.updates_left import analysis, chains, runs
+from benchmarks.updates_left import analysis, chains, report, runs
 from benchmarks.updates_left.protocol import FROZEN, HASH, Run, Settings
 from tf_lamb.core.recipes.updates_left import EXCESS_PERCENT
 
@@ -192,17 +192,76 @@ def test_a_chain_that_was_not_searched_is_not_scored(tmp_path):
     assert find_batch_kept.searched(log, lines, is_made=False)["flights", "LAMB", 2**18] == 16
 
 
+def first_table(page):
+    """Returns the rows of the first table of a page, as lists of cells, the head first."""
+    lines = [line for line in (ROOT / "docs" / page).read_text().splitlines() if "|" in line[:1]]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [rows[0], *rows[2:]]
+
+
+def cells_of_pages():
+    """Returns the cells of the optimizers that the pages tell of."""
+    cells = analysis.cells_of(runs.runs_of(LOG))
+    return [cell for cell in cells if cell.optimizer in report.PRINTED]
+
+
 def outcomes_in_percent():
     """Returns of the log what `EXCESS_PERCENT` has: updates -> optimizer -> least and greatest."""
-    found = analysis.outcomes(analysis.cells_of(runs.runs_of(LOG)))
     return {
         updates: {
             name: (round(100 * seen.least, 1) + 0.0, round(100 * seen.most, 1) + 0.0)
             for name, seen in of_optimizer.items()
         }
-        for updates, of_optimizer in found.items()
+        for updates, of_optimizer in analysis.outcomes(cells_of_pages()).items()
     }
 
 
 def test_a_recipe_says_what_the_log_says():
     assert outcomes_in_percent() == EXCESS_PERCENT
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/should_i.md", "docs/updates_left.md"])
+def test_a_page_has_the_table_by_updates_left(page):
+    assert report.by_updates_left(cells_of_pages()) in (ROOT / page).read_text()
+
+
+def test_the_page_of_the_study_has_the_table_of_the_chains():
+    chains = report.by_updates(cells_of_pages()).replace(" %", "%")
+    assert chains in (ROOT / "docs" / "updates_left.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("row", "fewest", "most"),
+    [(1, 2000, math.inf), (2, 500, 2000), (3, 100, 500), (4, 0, 100)],
+)
+def test_a_case_of_should_i_has_what_the_study_saw(row, fewest, most):
+    seen = [
+        outcome
+        for updates, of_optimizer in analysis.outcomes(cells_of_pages()).items()
+        if fewest <= updates < most
+        for outcome in of_optimizer.values()
+    ]
+    least, greatest = min(one.least for one in seen), max(one.most for one in seen)
+    kept, count = sum(one.kept for one in seen), sum(one.count for one in seen)
+    said = f"Loss {100 * least:+.1f} to {100 * greatest:+.1f}%; {kept} of {count} kept the result"
+    assert first_table("should_i.md")[row][2] == said
+
+
+def test_what_the_page_says_of_growing_batches_is_in_the_log():
+    grown = [cell for cell in cells_of_pages() if cell.rule == "growing"]
+    least, most = min(cell.excess for cell in grown), max(cell.excess for cell in grown)
+    kept = sum(cell.is_kept for cell in grown)
+    text = words(ROOT / "docs" / "updates_left.md")
+    assert f"kept the result in {kept} of {len(grown)} chains" in text
+    assert f"It ended {100 * least:+.1f} to {100 * most:+.1f}% against batch 16" in text
+    saved = {round(1 - cell.updates / (cell.length / 16), 2) for cell in grown}
+    assert saved <= {0.32, 0.33}
+
+
+def test_what_the_page_says_of_searching_again_is_in_the_log():
+    searched = [cell for cell in cells_of_pages() if cell.rule == "searched"]
+    kept = [cell for cell in searched if cell.is_kept]
+    assert (
+        f"brought the result back in {len(kept)} of {len(searched)} cells, all with "
+        f"{min(cell.updates for cell in kept):,} updates or more left"
+    ) in words(ROOT / "docs" / "updates_left.md")
