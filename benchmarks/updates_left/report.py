@@ -65,24 +65,20 @@ def by_updates_left(cells: Sequence[Cell]) -> str:
         name for name in analysis.FROZEN["optimizers"] if any(name in row for row in found.values())
     ]
     rows = [
-        [
-            f"{updates:,}", *(_range(row.get(name)) for name in names),
-            f"{sum(seen.kept for seen in row.values())} of "
-            f"{sum(seen.count for seen in row.values())}",
-        ]
+        [f"{updates:,}", *(_outcome(row.get(name)) for name in names)]
         for updates, row in found.items()
-    ]  # fmt: skip
-    return markdown(["updates left", *names, "kept"], rows)
+    ]
+    return markdown(["updates left", *names], rows)
 
 
-def _range(seen):
-    """Formats the least and the greatest excess of some runs, such as `-0.1 to +0.3%`."""
+def _outcome(seen):
+    """Formats how some runs ended, such as `-0.1 to +0.3% (3 of 3)`."""
     if seen is None:
         return "-"
     least, most = (
         f"{100 * excess:+.1f}".replace("-0.0", "+0.0") for excess in (seen.least, seen.most)
     )
-    return f"{least} to {most}%"
+    return f"{least} to {most}% ({seen.kept} of {seen.count})"
 
 
 def by_rule(cells: Sequence[Cell]) -> str:

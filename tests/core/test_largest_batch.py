@@ -20,7 +20,7 @@ def test_all_examples_are_the_largest_batch():
 
 
 def test_a_run_that_is_too_short_at_any_batch_is_refused():
-    with pytest.raises(ValueError, match=r"1 epochs of 1,000 examples are fewer than 1,024 upd"):
+    with pytest.raises(ValueError, match=r"1 epochs of 1,000 examples are fewer than 2,048 upd"):
         recipes.largest_batch(1000, 1)
 
 

@@ -9,7 +9,7 @@ from tf_lamb.core.recipes.largest import largest_batch
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import fit_steps
 from tf_lamb.core.recipes.transfer import exponents, transfer
-from tf_lamb.core.recipes.updates_left import ENOUGH_UPDATES
+from tf_lamb.core.recipes.updates_left import ENOUGH_UPDATES, LOST_PERCENT
 from tf_lamb.find import reach, search
 from tf_lamb.find.checks import can_accumulate
 from tf_lamb.find.data import DataCode
@@ -94,7 +94,7 @@ class FoundBatch:
 
         "Keeps" means that its loss is no worse than the baseline's loss after 5% fewer examples. If
         the runs give no upper end of the noise scale, the batch is also limited so that the
-        baseline's epochs have at least 1,024 updates. This limit never takes it below the lower end
+        baseline's epochs have at least 2,048 updates. This limit never takes it below the lower end
         of the interval in which it is likely to be.
         """
         return self._largest_batch_interval()[0]
@@ -112,7 +112,7 @@ class FoundBatch:
 
     @property
     def _largest_with_enough_updates(self) -> int | None:
-        """The largest batch that has 1,024 updates in the baseline's epochs.
+        """The largest batch that has 2,048 updates in the baseline's epochs.
 
         None if even a batch of one example would have fewer updates.
         """
@@ -247,8 +247,8 @@ class FoundBatch:
             for batch in (kept_batch, baseline)
         )
         yield (
-            f"the result is kept over the same examples up to batch {kept_batch:,} ({least:,} to "
-            f"{largest:,}): {updates_left:,} of {all_updates:,} updates are left there"
+            f"the result is kept over the same examples up to batch {kept_batch:,} (likely "
+            f"{least:,} to {largest:,}): {updates_left:,} of {all_updates:,} updates are left there"
         )
         yield f"  kept: no worse than batch {baseline:,} on {EXTRA_EXAMPLES:.0%} fewer examples"
         if self.answer.curve.interval[1] == math.inf:
@@ -256,16 +256,12 @@ class FoundBatch:
             if updates_left < ENOUGH_UPDATES:
                 reason = "is the least that is likely"
             yield f"  the runs tell no upper end: {kept_batch:,} {reason}"
-        if batch_with_enough is None or batch_with_enough < baseline:
-            yield (
-                f"  no larger batch has {ENOUGH_UPDATES:,} updates left, with which others lost "
-                "little"
-            )
-        else:
-            yield (
-                f"  {ENOUGH_UPDATES:,} updates, with which others lost little, are left at "
-                f"{batch_with_enough:,} (recipes.largest_batch)"
-            )
+        has_enough = batch_with_enough is not None and batch_with_enough >= baseline
+        yield (
+            f"  {f'up to batch {batch_with_enough:,}' if has_enough else 'at no larger batch'} "
+            f"{ENOUGH_UPDATES:,} updates are left, with which networks of a study lost at most "
+            f"{LOST_PERCENT}%"
+        )
 
     def _whole_epochs_lines(self):
         """Yields lines on the time that `batch_size` saves, and on what `find_rate` would cost.

@@ -18,8 +18,8 @@ def largest_batch(examples: int, epochs: float, updates: int = ENOUGH_UPDATES) -
     Args:
         examples: Examples in an epoch.
         epochs: Epochs to train.
-        updates: The fewest updates that the run may have. Defaults to 1,024. With this many left,
-            runs of a registered study lost little (docs/updates_left.md).
+        updates: The fewest updates that the run may have. Defaults to 2,048. With this many left or
+            more, the networks of a registered study lost at most 2.0% (docs/updates_left.md).
 
     Returns:
         The batch size, `examples` at the most.
@@ -31,9 +31,9 @@ def largest_batch(examples: int, epochs: float, updates: int = ENOUGH_UPDATES) -
 
     Example:
         >>> largest_batch(1_281_167, 90)  # ImageNet, as ResNet-50 is trained
-        116469
+        58234
         >>> largest_batch(60_000, 5)
-        294
+        146
     """
     examples = checks.integer("examples", examples, maximum=math.inf)
     checks.number("epochs", epochs, "(0, inf)")

@@ -85,7 +85,7 @@ def transfer(
     For a larger batch, the printed recipe says how many updates are left, and how runs of a
     registered study ended that had about as many updates left (docs/updates_left.md). If only few
     updates are left, no rule keeps the result of the baseline. A warning says so from 8 times the
-    batch on if fewer than 1,024 updates are left.
+    batch on if fewer than 2,048 updates are left.
 
     The exponent a is 0.5 for LAMB and LANS and 0.75 for the others. It was estimated from tuned
     rates on two tasks, so for other tasks it is a prediction. For Adam, AdamP, SOAP and SGDP it is
@@ -217,12 +217,12 @@ def _rate_factor(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ..
         gain = (1 + noise / old_batch) / (1 + noise / batch_size)
         power = exponents()[optimizer or "LAMB"]
         outlook = (
-            f"{gain:.2g} times fewer steps and {k / gain:.2g} times the examples to the same "
+            f"expect {gain:.2g} times fewer steps and {k / gain:.2g} times the examples to the same "
             "loss, to a factor of two"
         )
         rule = f"x {gain:.3g}^{power:g}, by the noise scale"
         return gain**power, rule, "arXiv 1812.06162", outlook
-    outlook = "more examples to the same loss; NoiseScale estimates how many"
+    outlook = "the same loss may take more examples: NoiseScale estimates how many"
     return math.sqrt(k), "x sqrt(k)", "arXiv 2205.10287", outlook
 
 
@@ -238,12 +238,12 @@ def _outlook_lines(optimizer, k, steps, outlook) -> list[str]:
     """
     if k <= 1:
         return []
-    lines = [f"{updates_text(steps)} left; expect {outlook}"]
+    lines = [f"{updates_text(steps)} left; {outlook}"]
     if optimizer in LOSS_LINES:
         lines.append(LOSS_LINES[optimizer])
     elif optimizer not in (None, *MEASURED_OPTIMIZERS):
         lines.append(f"these rules were not measured with {optimizer}")
-    lines.append("three small tasks, loss against batch 16 after as many examples:")
+    lines.append("three small networks of a study, change of loss against their batch 16:")
     lines += [f"  {line}" for line in seen_lines(optimizer, steps)]
     return lines
 

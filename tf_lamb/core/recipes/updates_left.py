@@ -16,8 +16,15 @@ EXCESS_PERCENT: dict[int, dict[str, tuple[float, float]]] = {
     4_096: {"AdamW": (0.0, 0.6), "LAMB": (-0.3, 2.0)},
     16_384: {"AdamW": (-0.8, 0.0), "LAMB": (-0.1, 1.6)},
 }
-# The fewest updates with which little was lost. With fewer left, `transfer` warns.
-ENOUGH_UPDATES = 1_024
+# With fewer updates left, `transfer` warns.
+ENOUGH_UPDATES = 2_048
+# The most that a run of the study lost, in percent, with `ENOUGH_UPDATES` or more left.
+LOST_PERCENT = max(
+    greatest
+    for updates, percent_of in EXCESS_PERCENT.items()
+    for _, greatest in percent_of.values()
+    if updates >= ENOUGH_UPDATES
+)
 # The smallest ratio of two batches in the study. Below it the baseline itself has so few updates
 # that the study does not say what is lost.
 LEAST_RATIO = 8
