@@ -257,10 +257,10 @@ class FoundBatch:
                 reason = "is the least that is likely"
             yield f"  the runs tell no upper end: {kept_batch:,} {reason}"
         has_enough = batch_with_enough is not None and batch_with_enough >= baseline
+        where = f"up to batch {batch_with_enough:,}" if has_enough else "at no larger batch"
         yield (
-            f"  {f'up to batch {batch_with_enough:,}' if has_enough else 'at no larger batch'} "
-            f"{ENOUGH_UPDATES:,} updates are left, with which networks of a study lost at most "
-            f"{LOST_PERCENT}%"
+            f"  {ENOUGH_UPDATES:,} updates are left {where}: networks of a study lost at most "
+            f"{LOST_PERCENT}% with so many"
         )
 
     def _whole_epochs_lines(self):

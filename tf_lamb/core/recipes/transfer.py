@@ -217,8 +217,8 @@ def _rate_factor(optimizer, batch_size, old_batch, noise_scale) -> tuple[Any, ..
         gain = (1 + noise / old_batch) / (1 + noise / batch_size)
         power = exponents()[optimizer or "LAMB"]
         outlook = (
-            f"expect {gain:.2g} times fewer steps and {k / gain:.2g} times the examples to the same "
-            "loss, to a factor of two"
+            f"expect {gain:.2g} times fewer steps and {k / gain:.2g} times the examples to the "
+            "same loss, to a factor of two"
         )
         rule = f"x {gain:.3g}^{power:g}, by the noise scale"
         return gain**power, rule, "arXiv 1812.06162", outlook
