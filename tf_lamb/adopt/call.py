@@ -257,12 +257,18 @@ def _differing_values(source, values, our_arguments, script_code):
 
 
 def _differing_entries(form, other_form):
-    """Returns the entries of `form` that `other_form` lacks, or has with another value."""
+    """Returns the entries of the dict `form` that `other_form` lacks, or has with another value.
+
+    Both are values of the argument `form` of an optimizer.
+    """
     return {key: value for key, value in form.items() if other_form.get(key, ...) != value}
 
 
 def _difference_sentence(name, peer_value, our_value):
-    """Returns a sentence on an argument that differs, with the value that keeps the old updates."""
+    """Returns a sentence on an argument whose value differs between the old and the new call.
+
+    The sentence also says which value of the argument keeps the updates as they were.
+    """
     meaning = _DIFFERENCE_TEXTS.get(
         name, f"{name} is {short_code(peer_value)} there, and {short_code(our_value)} here"
     )

@@ -150,8 +150,8 @@ class Finder(cst.CSTVisitor):
     def _rewrite_config(self, node):
         """Plans the replacement of each optimizer that the call of a Model Garden config names.
 
-        `"type"` is the name of an optimizer. It is a key in a dict within the call, or an argument
-        of the call.
+        The name of an optimizer, such as "lamb", is the value of `type`: either of the entry
+        `"type": "lamb"` in a dict within the call, or of the argument `type="lamb"` of the call.
         """
         self._script.nodes_needing_import.add(node.func)
         for dictionary in matchers.findall(node, matchers.Dict()):
@@ -256,6 +256,9 @@ def _settings_of_dict(node: cst.Dict) -> _Settings:
 
 
 def _replaced_type(value: cst.CSTNode) -> str:
-    """Returns "lamb" or "lars" if that is the `type` of a config, as a literal string; else ""."""
+    """Returns "lamb" or "lars" if the value of `type` in a config is this literal string, else "".
+
+    These are the two optimizers of Model Garden that are replaced.
+    """
     name = value.evaluated_value if isinstance(value, cst.SimpleString) else ""
     return str(name) if name in SOURCE_BY_TYPE else ""

@@ -36,7 +36,10 @@ def arguments_of(node: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseEx
 
 
 def _argument_name(argument: cst.Arg, position: int, names: tuple[str, ...]) -> str:
-    """Returns the name of an argument, which may be passed by position."""
+    """Returns the name of an argument of a call.
+
+    If the argument is passed by position, its name is the entry of `names` at this position.
+    """
     return argument.keyword.value if argument.keyword else names[position]
 
 

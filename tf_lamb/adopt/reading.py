@@ -161,7 +161,7 @@ class Script:
         )
 
     def _ancestors(self, node):
-        """Yields a node and each node that contains it, from the inside out."""
+        """Yields a node of the syntax tree, then its parent, and so on up to the root."""
         while node is not None:
             yield node
             node = self.parents.get(node)
@@ -234,7 +234,7 @@ class Script:
         )
 
     def _binds_replaced_name(self, statement):
-        """Returns whether an import defines a name that replaced code refers to."""
+        """Returns whether code that was replaced uses a name that this import statement defines."""
         return any(
             node in self.nodes_needing_import
             for assignment in self._assignments

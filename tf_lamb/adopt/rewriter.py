@@ -63,7 +63,7 @@ class Rewriter(cst.CSTTransformer):
 
 
 def _is_removed_import(script: Script, line) -> bool:
-    """Returns whether a statement of the module is an import of which every name is removed."""
+    """Returns whether a statement is an import from which the rewriter removes every name."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     aliases = aliases_of(line.body[0]) if is_import(line.body[0]) else ()

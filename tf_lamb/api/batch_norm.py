@@ -58,7 +58,7 @@ class PartwiseNormalization:
         return self._xp.cast(self._normalize(x, x.shape[0]), self.compute_dtype)
 
     def _norm_kwargs(self):
-        """Returns axis, momentum and epsilon as arguments for functions of `core.batch_norm`."""
+        """Returns axis, momentum and epsilon as keyword arguments for `core.batch_norm`."""
         axis = self.axis if isinstance(self.axis, int) else self.axis[0]
         return {"axis": axis, "momentum": self.momentum, "epsilon": self.epsilon}
 
@@ -76,7 +76,10 @@ class PartwiseNormalization:
         )
 
     def _assign_averages(self, averages, prefix=""):
-        """Assigns a new moving mean and variance; `prefix` begins their names, as in `_weights`."""
+        """Assigns a new moving mean and a new moving variance to the weights of the layer.
+
+        The names of these weights are `prefix` + "moving_mean" and `prefix` + "moving_variance".
+        """
         for name, value in zip(("moving_mean", "moving_variance"), averages, strict=True):
             self._assign(getattr(self, prefix + name), value)
 

@@ -218,7 +218,7 @@ class Arrays:
         """Yields batches without end, in a new random order for each pass over the arrays.
 
         Args:
-            size: Examples of a batch.
+            size: The number of examples in a batch.
             seed: Seed of the order.
             examples: Ignored: a pass has all rows of the arrays that are not held out.
         """
@@ -242,7 +242,7 @@ class Arrays:
         Args:
             start: The examples to skip, counted from the beginning of the first pass.
             seed: Seed of the order.
-            examples: Examples of a pass.
+            examples: The number of examples in a pass.
 
         Returns:
             A function that takes a number of examples and returns the next ones, in the form in
@@ -351,7 +351,7 @@ class Batches:
         """Yields batches without end, each drawn at random from at least 2 x `size` examples.
 
         Args:
-            size: Examples of a batch.
+            size: The number of examples in a batch.
             seed: Seed of the draws.
             examples: The number of examples in a pass over the data, including those held out.
                 Defaults to None: a pass has all examples of the data.
@@ -387,7 +387,7 @@ class Batches:
         Args:
             start: The examples to skip, counted from the beginning of the first pass.
             seed: Ignored: the data have their own order.
-            examples: Examples of a pass.
+            examples: The number of examples in a pass.
         """
         first_pass, skipped = divmod(start, examples)
 
@@ -410,7 +410,7 @@ class Batches:
         """Returns an iterator over the batches of one pass, from example `begin` to example `end`.
 
         Args:
-            begin: Examples to skip. Defaults to 0.
+            begin: The number of examples to skip. Defaults to 0.
             end: Examples after which the pass ends. Defaults to None: where the data end.
             convert: Converts each batch of the data. Defaults to `batch_tuple`, which makes tuples.
         """
@@ -477,7 +477,7 @@ def _part_of_pass(begin, end, batches, is_all=False):
     """Yields the examples of a pass from `begin` to `end`, as batches of NumPy arrays.
 
     Args:
-        begin: Examples to skip.
+        begin: The number of examples to skip.
         end: Examples after which the pass ends; None for the end of the batches.
         batches: The batches of a whole pass.
         is_all: Whether it is an error if the batches go on after `end`. Defaults to False.
@@ -554,7 +554,11 @@ class Rebatched:
         return self._buffers[0] if self._buffers else None
 
     def _split_buffer(self, buffer, taken_rows, kept_rows):
-        """Returns `taken_rows` of the buffer, and keeps `kept_rows` in it; () if it is empty."""
+        """Takes some rows of the buffered examples out of the buffer, and returns them.
+
+        Both `taken_rows` and `kept_rows` are indices, or a slice, of the rows; the buffer keeps
+        only `kept_rows`. The result is () if the buffer is empty or None.
+        """
         if buffer is None or not size_of(buffer):
             return ()
         self._buffers = [map_arrays(lambda array: array[kept_rows], buffer)]

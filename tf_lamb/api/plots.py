@@ -143,7 +143,7 @@ def noise_scale(curve: dict[int, float], batch_size: int, axes=None):
 
     Args:
         curve: Step -> noise scale, in examples.
-        batch_size: The number of examples of an update.
+        batch_size: The number of examples in an update.
         axes: The matplotlib `Axes`. Defaults to None: those of a new figure.
 
     Returns:

@@ -29,7 +29,10 @@ def wrappers_of(optimizer) -> list:
 
 
 def _walk_inward(optimizer, kind):
-    """Yields an optimizer, then those inside it; ends at the innermost or the first of `kind`."""
+    """Yields an optimizer, then the optimizer that it wraps, and so on inwards.
+
+    It ends after the first optimizer of the class `kind`, or after one that wraps no other.
+    """
     while True:
         yield optimizer
         inner = [

@@ -1,8 +1,10 @@
 """Holds the mathematics of the package: functions of numbers and arrays that need no framework.
 
 The modules in `core` import only each other and the standard library; `recipes/growing.py` also
-imports NumPy. Recipes also make Keras schedules and plots, with modules outside of `core`. So that
-`core` does not import these, `tf_lamb/__init__.py` registers a function that imports each of them.
+imports NumPy. Recipes also make Keras schedules and plots, for which they need the modules
+`schedules` and `plots` outside of `core`. `core` imports neither of these two. Instead,
+`tf_lamb/__init__.py` passes two functions to `provide`, one for each module. A recipe calls such a
+function when it needs the module: the function imports and returns it.
 """
 
 from collections.abc import Callable

@@ -59,11 +59,11 @@ def is_due(xp: Any, steps: int | Stages, step: Any, accumulated: Any) -> Any:
 
 
 def total_micro_batches(stages: Stages, step: int, updates: int) -> int:
-    """Computes how many micro-batches a number of updates take in total.
+    """Computes how many micro-batches a number of successive updates take in total.
 
     Args:
         stages: First step of a stage -> the number of micro-batches of each of its updates.
-        step: The number of updates before the first of those to count.
+        step: The number of updates that were made before. Counting begins with the next one.
         updates: The number of updates to count.
     """
     end_step, previous_count, total = step + updates, 0, 0
@@ -78,7 +78,7 @@ class Stage:
     """Describes a stage of training: a number of updates with one batch size.
 
     Attributes:
-        batch: The number of examples of an update.
+        batch: The number of examples in an update.
         steps: The number of updates.
         calls_per_update: The number of calls of the training step for an update. Each call gets
             batch / calls_per_update examples. Defaults to 1.

@@ -145,7 +145,7 @@ def check_batch(name: str, batch: int, group_size: int) -> None:
     Args:
         name: The name of the layer.
         batch: Examples that one replica sees at once.
-        group_size: Examples of one group.
+        group_size: The number of examples in one group.
 
     Raises:
         ValueError: if the group size does not divide the batch; the error names one that does.

@@ -280,7 +280,10 @@ def _with_slices(layout, variable):
 
 
 def _matrix_without_slices(variable, embeddings, heads):
-    """Returns the layout that `matrix` returns for a variable without "slices"."""
+    """Returns the `Layout` of a variable for Muon and SOAP, whose rules work on matrices.
+
+    It is that of `matrix`, but the user's setting "slices" in `treatments` is ignored.
+    """
     path, shape = variable.path, variable.shape
     if variable.is_excluded:
         return _not_a_matrix("excluded")
@@ -303,7 +306,10 @@ def _matrix_without_slices(variable, embeddings, heads):
 
 
 def _not_a_matrix(reason):
-    """Returns the layout of a variable that is no matrix; its description gives the reason."""
+    """Returns the `Layout` of a variable to which Muon or SOAP apply AdamW, not their matrix rule.
+
+    `reason` says why, and is shown in the printed plan.
+    """
     return Layout(adapt=False, description=f"fallback: {reason}")
 
 
@@ -492,5 +498,5 @@ def _rows_and_columns(shape, rows, other_axes=()):
 
 
 def _order_or_none(axis_order):
-    """Returns an order of axes; None if it is 0, 1, 2, ..., which needs no transposition."""
+    """Returns an order of axes; None if it is 0, 1, 2, ..., where no transposition is needed."""
     return None if axis_order == tuple(range(len(axis_order))) else axis_order

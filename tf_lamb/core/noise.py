@@ -72,7 +72,7 @@ def next_averages(xp, averages, variance, signal, *, theta, mean_first=False, co
         averages: The `Averages` before the step.
         variance: The variance of the step.
         signal: The signal of the step.
-        theta: The share of its old value that an exponential average keeps in a step.
+        theta: The decay factor per step of the exponential average.
         mean_first: Whether to begin with a plain mean. Defaults to False.
         count_step: Whether the step enters the averages. Defaults to True.
     """
@@ -134,7 +134,7 @@ def standard_error(readings: list[Averages], theta: float) -> float:
     Args:
         readings: The values of the averages, as floats, at several times of a training, in the
             order of their counts. The count of the first may be 0 or more.
-        theta: The share of their old value that the averages keep in a step.
+        theta: The decay factor per step of the exponential averages.
 
     Returns:
         The relative standard error. It is nan if one of V, M and the last averages is not above 0,

@@ -8,16 +8,18 @@ framework, compiled or not, for every distribution of an array over devices, and
 
 from math import prod
 
-_LARGEST_BITS = 0x7F7F  # the bits of bfloat16's largest number; those of infinity are one more
+_LARGEST_BITS = 0x7F7F  # the bits of bfloat16's largest finite number; plus 1, infinity's
 
 
 def round_stochastically(xp, x, noise, bitcast):
     """Rounds x to one of its two neighbours in bfloat16, so that the mean over the noise is x.
 
-    bfloat16 has the upper half of float32's bits, and numbers of one sign have the order of their
-    bits as integers. Noise is added to the lower half. The nearer x is to its neighbour of larger
-    magnitude, the more probable is a carry into the upper half. Infinities and NaN stay as they
-    are. A finite number above the largest of bfloat16 becomes that largest number, with its sign.
+    The bits of a bfloat16 number are the upper 16 of the 32 bits of the same number in float32. If
+    these 16 bits are read as an integer, adding 1 gives the neighbour of larger magnitude. So a
+    random integer is added to the 32 bits, and the lower 16 bits are dropped: the nearer x is to
+    that neighbour, the more probable is a carry into the upper 16 bits. Infinities and NaN stay as
+    they are. A finite number beyond the range of bfloat16 becomes its largest number, with the sign
+    of x.
 
     Args:
         xp: An array namespace such as NumPy.
@@ -81,5 +83,8 @@ def _hash(xp, x):
 
 
 def _logical_shift(xp, x, bit_count):
-    """Shifts bits to the right, with zeros in the place of the sign."""
+    """Shifts the bits of int32 numbers to the right, and fills in zeros from the left.
+
+    The shift operator would fill in copies of the sign bit instead.
+    """
     return xp.right_shift(x, bit_count) & ((1 << (32 - bit_count)) - 1)

@@ -1,6 +1,7 @@
 """The search for the batch size of a model and its data: `find_batch`.
 
-The search compares how long training takes at each batch size, and what it costs.
+For each batch size the search estimates the hours of training, and the device-hours: the hours
+times the number of devices.
 """
 
 import contextlib
@@ -119,8 +120,8 @@ def find_batch(
             Without a dict the network is not counted, and the printed result says so. Defaults to
             1.
         deadline_hours: The most hours that training may take. Defaults to None: no deadline.
-        examples: Examples of an epoch, after which a pass over endless data ends. Defaults to None:
-            counted, if the data tell how many batches they have.
+        examples: The number of examples in an epoch, after which a pass over endless data ends.
+            Defaults to None: counted, if the data tell how many batches they have.
         validation_data: Held-out examples, in any form that `data` may have. The evaluation on them
             at the end of each epoch is timed, too. Defaults to None: a tenth of `data` is held out,
             which must then not be shuffled differently in each pass.
@@ -237,8 +238,8 @@ class _Search:
         split: The training examples and the held-out examples.
         optimizer: The model's optimizer. If a `LossScaleOptimizer` wraps it, the inner one.
         log: The `SearchLog`, which saves the measurements.
-        base_batch: Examples of the baseline's batch.
-        large_batch: Examples of the large batch.
+        base_batch: The number of examples in the baseline's batch.
+        large_batch: The number of examples in the large batch.
         baseline_rate: The peak rate of the baseline.
         verbose: Whether to print progress.
     """
@@ -373,7 +374,7 @@ class _Search:
 
         Args:
             machine: The `Machine`, whose step time is used to estimate the time of the runs.
-            total_steps: Steps of the baseline's run.
+            total_steps: The number of steps of the baseline's run.
 
         Returns:
             The target loss, and the runs.
@@ -428,7 +429,7 @@ class _Search:
         """Returns the seconds of an evaluation during a short run, and those to compile a step.
 
         Args:
-            calls: Micro-batches of an update.
+            calls: The number of micro-batches of an update.
             batch_norm_batches: Micro-batches from which the running averages of batch normalization
                 are estimated.
         """
@@ -442,8 +443,8 @@ class _Search:
         Within the context, the `steps_per_execution` of the model is 1.
 
         Args:
-            batch: Examples of an update.
-            calls: Micro-batches of an update. Defaults to 1.
+            batch: The number of examples in an update.
+            calls: The number of micro-batches of an update. Defaults to 1.
             batch_norm_batches: Micro-batches from which the running averages of batch normalization
                 are estimated. Defaults to 1.
         """
@@ -464,8 +465,8 @@ class _Search:
         """Yields `Trials` as `_open_trials` does, but with the user's `steps_per_execution`.
 
         Args:
-            batch: Examples of an update.
-            calls: Micro-batches of an update. Defaults to 1.
+            batch: The number of examples in an update.
+            calls: The number of micro-batches of an update. Defaults to 1.
         """
         with (
             self._open_trials(batch, calls) as trials,
@@ -479,8 +480,8 @@ def _user_curve(noise_scale, base_batch, total_steps):
 
     Args:
         noise_scale: The noise scale in examples, or pairs (batch, steps to one loss).
-        base_batch: Examples of the baseline's batch.
-        total_steps: Steps of the baseline's run.
+        base_batch: The number of examples in the baseline's batch.
+        total_steps: The number of steps of the baseline's run.
     """
     if noise_scale is None:
         return None
@@ -497,8 +498,8 @@ def _measured_curve(runs, base_batch, total_steps):
 
     Args:
         runs: All short runs. The first one has the baseline's batch and rate.
-        base_batch: Examples of the baseline's batch.
-        total_steps: Steps of the baseline's run.
+        base_batch: The number of examples in the baseline's batch.
+        total_steps: The number of steps of the baseline's run.
     """
     baseline_run = runs[0]
     late_reading, early_reading = (base_batch * baseline_run.steps, _fit_best_runs(runs)), None
@@ -593,10 +594,10 @@ def _check_large_batch(large_batch, base_batch, examples, total_steps):
     """Checks that short runs at a large batch can measure the noise scale.
 
     Args:
-        large_batch: Examples of the large batch.
-        base_batch: Examples of the baseline's batch.
+        large_batch: The number of examples in the large batch.
+        base_batch: The number of examples in the baseline's batch.
         examples: The number of training examples.
-        total_steps: Steps of the baseline's run.
+        total_steps: The number of steps of the baseline's run.
 
     Raises:
         ValueError: if the large batch is below twice the baseline's batch, above the number of

@@ -18,7 +18,7 @@ def check_even_split(model: Any, examples: int) -> None:
 
     Args:
         model: The model. The number of devices is that of its distribution in Keras.
-        examples: Examples of a call of the training step.
+        examples: The number of examples in a call of the training step.
 
     Raises:
         ValueError: if the number of devices does not divide `examples`.
@@ -140,8 +140,8 @@ def check_model(
 
     Args:
         model: The compiled model.
-        batch_size: Examples of an update.
-        micro_batch_size: Examples of a micro-batch; None for the whole batch.
+        batch_size: The number of examples in an update.
+        micro_batch_size: The number of examples in a micro-batch; None for the whole batch.
         one_execution: Whether the search needs a model whose `steps_per_execution` is 1. Defaults
             to True.
 

@@ -24,7 +24,9 @@ CHECKSUM_EXAMPLES = 64  # training examples that are part of the checksum of the
 
 @dataclasses.dataclass(frozen=True)
 class DataCode:
-    """Holds the source code of arguments that pass the user's data, for a script that trains.
+    """Holds the source code of the arguments that pass the user's data to `find_rate` and `fit`.
+
+    The result of a search uses it in the script that it prints, which trains the model.
 
     Attributes:
         data: The `data` argument of `find_rate`, such as "(x, y)".
@@ -34,7 +36,7 @@ class DataCode:
             batch, and `{steps}` for the batches of an epoch.
         note_template: A comment for the line that calls `fit`, with the same placeholders; "" for
             none.
-        examples: Examples of an epoch.
+        examples: The number of examples in an epoch.
     """
 
     data: str
@@ -47,7 +49,7 @@ class DataCode:
         """Returns the arguments and the comment for a call of `fit` at a batch size, as text.
 
         Args:
-            batch: Examples of a batch.
+            batch: The number of examples in a batch.
         """
         values = {"batch": batch, "steps": math.ceil(self.examples / batch)}
         return self.fit_template.format(**values), self.note_template.format(**values)
@@ -63,17 +65,18 @@ class Examples:
     Args:
         data: Arrays in a tuple, or batches that can be read again.
         validation_data: The user's `validation_data`. Defaults to None: a part of `data`.
-        examples: Examples of a pass over `data`. Defaults to None: counted.
+        examples: The number of examples in a pass over `data`. Defaults to None: counted.
         devices: The number of devices that share a batch. Defaults to 1.
 
     Attributes:
-        examples: Examples of a pass over `data`.
+        examples: The number of examples in a pass over `data`.
         training_count: The number of examples to train on, which are not held out.
         blocks: The held-out examples, in `BLOCK_COUNT` batches of one size.
         held_out_count: The number of examples in all blocks.
         is_py_dataset: Whether `data` is a `PyDataset` of Keras 3. A model's `train_step` gets the
             inputs of a `PyDataset` without targets in a tuple.
-        data_code: The source code of arguments that pass `data`, for a script that trains.
+        data_code: The source code of the arguments that pass `data` to `find_rate` and `fit`, for
+            the script that the result of a search prints.
         source: The object that reads `data`.
 
     Raises:
@@ -139,7 +142,7 @@ class Examples:
         the user's `examples`. If endless data repeat, reading on would yield the held-out examples.
 
         Args:
-            size: Examples of a batch.
+            size: The number of examples in a batch.
             seed: Seed of the order.
         """
         return self.source.batches(size, seed, self._user_examples)
@@ -196,14 +199,17 @@ class Examples:
 
 
 def _data_code(source, part_count, examples_of_epoch, examples, has_validation_data):
-    """Returns the source code of arguments that pass the user's data, as a `DataCode`.
+    """Returns the source code of the arguments that pass the user's data to `find_rate` and `fit`.
 
     Args:
         source: The object that reads the data.
         part_count: The number of parts of a batch, such as 2 for (x, y).
-        examples_of_epoch: Examples of an epoch.
+        examples_of_epoch: The number of examples in an epoch.
         examples: The user's `examples`, or None.
         has_validation_data: Whether the user gave `validation_data`.
+
+    Returns:
+        A `DataCode`, from which the result of a search prints a script.
     """
     arguments = f", examples={examples}" if examples else ""
     arguments += ", validation_data=validation_data" if has_validation_data else ""

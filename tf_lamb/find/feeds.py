@@ -13,7 +13,7 @@ def make_feed(source: Arrays | Batches, examples: int, host: Any) -> "Feed":
 
     Args:
         source: The object that reads the user's data, an `Arrays` or a `Batches`.
-        examples: Examples of an epoch.
+        examples: The number of examples in an epoch.
         host: The Keras of the model, Keras 3 or tf_keras.
     """
     if isinstance(source, Arrays):
@@ -36,7 +36,7 @@ class Feed:
     Attributes:
         name: The kind of data, as a search prints it.
         has_pipeline: Whether a pipeline makes the batches; else they are rows of arrays.
-        examples: Examples of an epoch.
+        examples: The number of examples in an epoch.
         drop_remainder: Whether the last batch of an epoch is left out if it is smaller.
     """
 
@@ -55,8 +55,8 @@ class Feed:
         """Returns the arguments, by name, with which `fit` trains on the user's data.
 
         Args:
-            size: Examples of a batch.
-            steps: Steps of an epoch.
+            size: The number of examples in a batch.
+            steps: The number of steps of an epoch.
         """
         return {"x": self._endless_batches(size), "steps_per_epoch": steps}
 
@@ -66,8 +66,8 @@ class Feed:
         With them, no step of `fit` waits for its input to be made.
 
         Args:
-            size: Examples of the batch.
-            steps: Steps of an epoch.
+            size: The number of examples in the batch.
+            steps: The number of steps of an epoch.
         """
         batch = next(self._endless_batches(size))
         return {"x": (batch for _ in itertools.count()), "steps_per_epoch": steps}
@@ -76,8 +76,8 @@ class Feed:
         """Returns the arguments with which a `fit` evaluates on the user's data after each epoch.
 
         Args:
-            size: Examples of a batch.
-            steps: Steps of an evaluation.
+            size: The number of examples in a batch.
+            steps: The number of steps of an evaluation.
         """
         arguments = self.fit_arguments(size, steps)
         is_endless = "steps_per_epoch" in arguments

@@ -18,7 +18,7 @@ def training_code(batch_size: int, epochs: float, data: DataCode, note: str = ""
     Args:
         batch_size: The `batch_size` of `fit`. If gradients are accumulated, it is the examples of a
             micro-batch.
-        epochs: Epochs of the run. `fit` trains for this number, rounded up.
+        epochs: The number of epochs of the run. `fit` trains for this number, rounded up.
         data: The source code of arguments that pass the user's data.
         note: A comment to append to the line that calls `compile`. Defaults to "".
     """
@@ -105,13 +105,13 @@ class FoundRate:
         why_optimizer: Why that optimizer was chosen.
         answers: A dict from the name of an optimizer to its `RateAnswer`. It has the optimizers
             that were tried in the second, longer runs.
-        batch_size: Examples of an update in the real run.
-        train_steps: Updates of the real run.
-        warmup_steps: Updates of the linear warmup of the real run.
-        epochs: Epochs of the real run.
-        examples: Examples of an epoch.
+        batch_size: The number of examples in an update in the real run.
+        train_steps: The number of updates of the real run.
+        warmup_steps: The number of updates of the linear warmup of the real run.
+        epochs: The number of epochs of the real run.
+        examples: The number of examples in an epoch.
         decay: The schedule after the warmup: "polynomial", which is linear to 0, or "constant".
-        calls: Micro-batches of an update.
+        calls: The number of micro-batches of an update.
         data: The source code of arguments that pass the user's data.
         trials: Every short run.
         cost: The examples that the search trained on, divided by those of the real run.
@@ -187,7 +187,7 @@ class FoundRate:
 
     @property
     def _chosen_candidate(self) -> Candidate:
-        """The `Candidate` of the best optimizer."""
+        """The `Candidate` of the best optimizer, which has its name and makes the optimizer."""
         return next(
             candidate for candidate in self.candidates if candidate.name == self.optimizer_name
         )
@@ -279,7 +279,7 @@ class FoundRate:
     def _best_runs(self, name):
         """Returns the best run of an optimizer in each round of the search, the first round first.
 
-        A search has two rounds, called rungs, which differ in the steps of their runs.
+        A search has two rounds, which differ in the steps of their runs.
         """
         runs = [trial for trial in self.trials if trial.optimizer == name]
         return [
@@ -311,7 +311,7 @@ class FoundRate:
         return table(rows, right_aligned=(1, 2, 3, 4))
 
     def _why_without_answer(self, name):
-        """Returns why an optimizer has no `RateAnswer`, as text."""
+        """Returns why the search found no learning rate for an optimizer, as text for the table."""
         short_run, *long_runs = self._best_runs(name)
         if long_runs or not short_run.losses:
             return "lost"

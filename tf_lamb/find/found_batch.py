@@ -34,7 +34,7 @@ class FoundBatch:
         target: The held-out loss at which the short runs ended; None without short runs.
         timed: A sentence on which micro-batches were timed.
         baseline_epochs: The epochs of the baseline's run.
-        examples: Examples of an epoch.
+        examples: The number of examples in an epoch.
         cost: The examples that the short runs trained on, divided by those of the baseline's run.
         optimizer: The model's optimizer, which the baseline was tuned with.
         learning_rate: The peak rate of the baseline.
@@ -312,9 +312,9 @@ class FoundBatch:
         passed `step_seconds`, only the time of the steps is included.
 
         Args:
-            batch_size: Examples of an update. A batch that does not fit in memory is divided into
-                micro-batches, whose gradients are accumulated.
-            epochs: Epochs to train for.
+            batch_size: The number of examples in an update. A batch that does not fit in memory is
+                divided into micro-batches, whose gradients are accumulated.
+            epochs: The number of epochs to train for.
         """
         machine = self.answer.machine
         micro_size, accumulation = split_batch(batch_size, 1, machine.max_micro_batch)

@@ -48,13 +48,13 @@ def find_rate(
 ) -> FoundRate:  # fmt: skip
     """Searches the learning rate for a model, its data and a batch size.
 
-    The search makes short training runs in two rounds, called rungs. On the first rung it tries
-    each optimizer at rates far apart. On the second, with four times the steps, it tries the best
-    optimizers, two at most, at rates around their best. Each run is complete in itself, with a
-    warmup and a decay. All runs begin with the same weights and read the same data, and are
-    compared by their loss on held-out examples. The best rate falls with the number of steps, about
-    as steps^-0.3. So a short run of L steps, which tests a rate for the real run of T steps, trains
-    at (T/L)^0.3 times that rate.
+    The search makes short training runs in two rounds. In the first round it tries each optimizer
+    at rates far apart. In the second, with four times the steps, it tries the best optimizers, two
+    at most, at rates around their best. Each run is complete in itself, with a warmup and a decay.
+    All runs begin with the same weights and read the same data, and are compared by their loss on
+    held-out examples. The best rate falls with the number of steps, about as steps^-0.3. So a short
+    run of L steps, which tests a rate for the real run of T steps, trains at (T/L)^0.3 times that
+    rate.
 
         rate = middle of the rates whose losses equal the best one within their error
 
@@ -72,13 +72,14 @@ def find_rate(
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or an array x alone; a `tf.data.Dataset`
             of batches, a `PyDataset`, or a list of batches. It is read from its beginning for each
             run.
-        batch_size: Examples of an update in the real run, for which the rate is searched.
+        batch_size: The number of examples in an update in the real run, for which the rate is
+            searched.
         optimizers: Names of classes of this package or of Keras, such as "LAMB", "Muon" or "AdamW",
             in upper or lower case; or optimizers, whose settings are used and whose rate is not. At
             most one of a class. Defaults to (): the model's own.
-        epochs: Epochs of the real run.
-        examples: Examples of an epoch, after which a pass over endless data ends. Defaults to None:
-            counted, if the data tell how many batches they have.
+        epochs: The number of epochs of the real run.
+        examples: The number of examples in an epoch, after which a pass over endless data ends.
+            Defaults to None: counted, if the data tell how many batches they have.
         validation_data: Held-out examples, in any form that `data` may have. Defaults to None: a
             tenth of `data` is held out, which must then not be shuffled differently in each pass.
         baseline_batch_size: The batch size at which the model's optimizer was tuned. That optimizer
@@ -90,9 +91,9 @@ def find_rate(
             fraction, but a fifth at least. Defaults to 0.05.
         decay: The schedule after the warmup: "polynomial", which is linear to 0 (the default), or
             "constant".
-        micro_batch_size: Examples of a micro-batch, if a batch does not fit in memory. The
-            gradients of the micro-batches of a batch are accumulated. Defaults to None: a batch is
-            not divided.
+        micro_batch_size: The number of examples in a micro-batch, if a batch does not fit in
+            memory. The gradients of the micro-batches of a batch are accumulated. Defaults to None:
+            a batch is not divided.
         budget: The most examples that the search may train on, as a fraction of those of the real
             run. Evaluations are not counted. Defaults to 0.5.
         seed: Seed of the order of the data. Defaults to 0.
@@ -194,12 +195,12 @@ def find_rate(
 
 
 def _rung_lengths(total_steps, optimizer_count, budget, averaging_updates):
-    """Returns the steps of a short run on each rung.
+    """Returns the steps of a short run in each round of the search.
 
-    A rung is a round of the search. The runs of the second rung are longer.
+    The runs of the second round are longer.
 
     Args:
-        total_steps: Steps of the real run.
+        total_steps: The number of steps of the real run.
         optimizer_count: The number of optimizers to try.
         budget: The most steps of the search, as a fraction of `total_steps`.
         averaging_updates: Updates that each short run makes in addition, to estimate the running
@@ -233,7 +234,7 @@ class _ShortRuns:
     Args:
         trials: The `Trials`, which train the model.
         log: The `SearchLog`, which saves the runs.
-        total_steps: Steps of the real run.
+        total_steps: The number of steps of the real run.
         warmup: The share of the real run that is warmup.
         decay: The schedule after the warmup, "polynomial" or "constant".
         say: A function that prints a line.
@@ -259,7 +260,7 @@ class _ShortRuns:
 
         Args:
             peak_rate: The learning rate after the warmup.
-            steps: Steps of the run.
+            steps: The number of steps of the run.
             order: The number of the order in which the data are read.
 
         Returns:
@@ -283,16 +284,16 @@ class _ShortRuns:
 
 
 def _search_rungs(run, candidates, lengths):
-    """Makes the short runs of both rounds of the search, called rungs.
+    """Makes the short runs of both rounds of the search.
 
     Args:
         run: The `_ShortRuns`, a function that makes a short run.
         candidates: A `Candidate` for each optimizer to try.
-        lengths: Steps of a short run on each rung.
+        lengths: The number of steps of a short run in each round of the search.
 
     Returns:
-        A dict from the name of an optimizer to the pair (its trials on the first rung, its trials
-        on the second rung).
+        A dict from the name of an optimizer to the pair (its trials in the first round, its trials
+        in the second round).
 
     Raises:
         ValueError: if all short runs end at the same losses.
@@ -331,18 +332,19 @@ def _search_rungs(run, candidates, lengths):
 
 
 def _run_second_rung(run, candidate, first_trials, first_plateau, steps):
-    """Returns the trials of an optimizer on the second rung, the round of longer runs.
+    """Returns the trials of an optimizer in the second round, the round of longer runs.
 
-    The second rung begins at the same rate as the first, unless the best rate of the first rung was
-    clearly better. The rate of a baseline is always tried. If it is clearly worse than the best
-    rate on the second rung, it is tried once more, with the data in another order.
+    The second round begins at the same rate as the first, unless the best rate of the first round
+    was clearly better. The rate of a baseline is always tried. If it is clearly worse than the best
+    rate in the second round, it is tried once more, with the data in another order.
 
     Args:
         run: A function that makes a short run.
         candidate: The `Candidate` of the optimizer.
-        first_trials: The trials of the optimizer on the first rung.
-        first_plateau: The `Plateau` of these trials.
-        steps: Steps of a short run on the second rung.
+        first_trials: The trials of the optimizer in the first round.
+        first_plateau: The `Plateau` of these trials: the range of rates that were as good as the
+            best one.
+        steps: The number of steps of a short run in the second round.
     """
     factor = search.second_rung_factor(first_plateau)
     trials, best_rate = [], first_plateau.best.rate
@@ -365,20 +367,20 @@ def _run_second_rung(run, candidate, first_trials, first_plateau, steps):
 
 
 def _run_rung(run, candidate, trials, start_rate, factor, steps, most_trials, best_rate=None):
-    """Makes the short runs of an optimizer on one rung, one of the two rounds of a search.
+    """Makes the short runs of an optimizer in one of the two rounds of a search.
 
     `search.next_rate` chooses the rate of each run from the results of the runs before it.
 
     Args:
         run: A function that makes a short run.
         candidate: The `Candidate` of the optimizer.
-        trials: The trials of the optimizer on the rung so far. New ones are appended.
+        trials: The trials of the optimizer in the round so far. New ones are appended.
         start_rate: The rate to begin with.
         factor: The factor between neighboring rates.
-        steps: Steps of a short run.
-        most_trials: The most trials on the rung.
-        best_rate: On the second rung, the best rate of the first rung. Defaults to None, for the
-            first rung.
+        steps: The number of steps of a short run.
+        most_trials: The most trials in the round.
+        best_rate: In the second round, the best rate of the first round. Defaults to None, for the
+            first round.
 
     Returns:
         The list `trials`.
@@ -393,20 +395,20 @@ def _run_rung(run, candidate, trials, start_rate, factor, steps, most_trials, be
 def _make_found_rate(
     candidates, trials_by_name, averaging_updates, split, train_steps, **run_settings
 ) -> FoundRate:
-    """Returns the `FoundRate` from the trials of both rungs.
+    """Returns the `FoundRate` from the trials of both rounds.
 
     Args:
         candidates: The optimizers that were tried.
-        trials_by_name: A dict from the name of an optimizer to the pair (its trials on the first
-            rung, its trials on the second rung).
+        trials_by_name: A dict from the name of an optimizer to the pair (its trials in the first
+            round, its trials in the second round).
         averaging_updates: Updates that each short run made in addition, to estimate the running
             averages of batch normalization.
         split: The training examples and the held-out examples.
-        train_steps: Steps of the real run.
+        train_steps: The number of steps of the real run.
         **run_settings: Further attributes of the `FoundRate`.
 
     Raises:
-        ValueError: if no run on the second rung has a finite loss.
+        ValueError: if no run in the second round has a finite loss.
     """
     all_trials = tuple(
         trial for rungs in trials_by_name.values() for rung in rungs for trial in rung
@@ -455,7 +457,7 @@ def _make_candidates(frontend, model, optimizers, batch_ratio, user_rate, calls)
         optimizers: The `optimizers` that the user passed to `find_rate`.
         batch_ratio: The batch size, divided by that of the baseline; None without a baseline.
         user_rate: The user's `baseline_learning_rate`, or None.
-        calls: Micro-batches of an update.
+        calls: The number of micro-batches of an update.
 
     Raises:
         TypeError: for anything that is no optimizer.

@@ -52,20 +52,20 @@ class Run:
     """Holds the result of a short run.
 
     Attributes:
-        batch: Examples of an update.
+        batch: The number of examples in an update.
         rate: The learning rate after the warmup.
         seed: The number of the order in which the run reads the data.
-        steps: Steps to the target loss, interpolated between two evaluations; infinite if the run
-            did not reach it. If `is_given_up`, they are the steps after which the run was given up,
-            which is a lower bound of the steps to the target.
+        steps: The number of steps to the target loss, interpolated between two evaluations;
+            infinite if the run did not reach it. If `is_given_up`, they are the steps after which
+            the run was given up, which is a lower bound of the steps to the target.
         steps_trained: All steps of the run, including those of repetitions of the run in which the
             first evaluation is earlier.
         loss: The mean of the last `AVERAGED_EVALUATIONS` held-out losses of the run. Defaults to
             infinity, if there are fewer.
-        early_steps: Steps to the early loss, which is the loss of the baseline after a quarter of
-            its run. They are infinite, the default, if the run did not reach that loss. They are 0,
-            and the true number is unknown, if the first mean of `AVERAGED_EVALUATIONS` evaluations
-            had reached it already.
+        early_steps: The number of steps to the early loss, which is the loss of the baseline after
+            a quarter of its run. They are infinite, the default, if the run did not reach that
+            loss. They are 0, and the true number is unknown, if the first mean of
+            `AVERAGED_EVALUATIONS` evaluations had reached it already.
         is_given_up: Whether this is a run at the best rate, in another order of the data, that had
             not reached the target after `MAX_STEPS_FACTOR` times the mean steps of earlier runs.
             Defaults to False.
@@ -96,7 +96,7 @@ def train_to_loss(
         trials: The `Trials`, which train the model with one optimizer and at one batch size.
         rate: The learning rate after the warmup.
         most_steps: The most steps.
-        warmup_steps: Steps of a linear warmup.
+        warmup_steps: The number of steps of a linear warmup.
         first_evaluation: The step of the second evaluation. The first one is before all steps.
         target: The loss at which the run ends. Defaults to -infinity: the run makes `most_steps`.
         order: The number of the order in which the data are read. Defaults to 0.
@@ -220,8 +220,8 @@ def example_counts(base_batch: int, first_run_steps: int) -> tuple[int, int]:
     """Returns on how many examples `make_short_runs` trains, for the progress bar.
 
     Args:
-        base_batch: Examples of the baseline's batch.
-        first_run_steps: Steps of the first run.
+        base_batch: The number of examples in the baseline's batch.
+        first_run_steps: The number of steps of the first run.
 
     Returns:
         The pair (expected number, largest possible number). The expected number is right if the
@@ -247,9 +247,9 @@ def make_short_runs(
         open_trials: A function that takes a batch size and returns a context manager. This yields
             `Trials`, which train the model at that batch size.
         rate: The peak rate of the baseline.
-        base_batch: Examples of the baseline's batch.
-        large_batch: Examples of the large batch.
-        first_run_steps: Steps of the first run.
+        base_batch: The number of examples in the baseline's batch.
+        large_batch: The number of examples in the large batch.
+        first_run_steps: The number of steps of the first run.
         say: A function that prints a line.
         log: The `SearchLog`, which saves the losses of each run.
 
@@ -400,7 +400,7 @@ def _train_or_load(log, batch, trials, *arguments):
 
     Args:
         log: The `SearchLog`.
-        batch: Examples of an update.
+        batch: The number of examples in an update.
         trials: The `Trials`, which train the model at that batch.
         *arguments: The other arguments of `train_to_loss`. Together with `batch` they are the key
             under which the log saves the result.
@@ -430,11 +430,11 @@ def _runs_at_batch(
 
     Args:
         trials: The `Trials`, which train the model at that batch size.
-        batch: Examples of an update.
+        batch: The number of examples in an update.
         start_rate: The rate to begin with.
         targets: The pair (target loss, early loss). The early loss is a higher one, to which steps
             are counted as well.
-        warmup_examples: Examples of the warmup.
+        warmup_examples: The number of examples of the warmup.
         most_steps: The steps after which a run in the first order of the data is given up.
         least_steps: About the fewest steps to the target, from which the step of the first
             evaluation is computed.
@@ -450,7 +450,7 @@ def _runs_at_batch(
     target, early_loss = targets
 
     def make_run(rate, max_steps, seed=0):
-        """Makes a run with `train`, and adds it to `reached_runs` if it reaches the target."""
+        """Makes a short run, and adds it to `reached_runs` if it reaches the target loss."""
         finished = train(rate, max_steps, seed)
         has_reached = finished.steps < math.inf and not finished.is_given_up
         reached_runs.extend([finished] if has_reached else [])

@@ -1,11 +1,12 @@
 """Decides which learning rates a search tries, and which one it takes.
 
-A search makes short training runs, each with a warmup and a decay, in two rounds, called rungs. On
-the first rung the rates are far apart. On the second rung the runs have four times the steps, and
-the rates are around the best one of the first. The best rate falls with the number of steps as
-steps^-0.3. So a short run of L steps tests a rate for the real run of T steps by training at
-(T/L)^0.3 times that rate. In this module `rate` is always the rate for the real run. "Level" losses
-are losses that differ by no more than their error.
+A search makes short training runs, each with a warmup and a decay, in two rounds. In the first
+round the rates are far apart. In the second round the runs have four times the steps, and the rates
+are around the best one of the first. (In names of the code, a round is a rung.) The best rate falls
+with the number of steps as steps^-0.3. So a short run of L steps tests a rate for the real run of T
+steps by training at (T/L)^0.3 times that rate. In this module `rate` is always the rate for the
+real run. Losses that differ by no more than their error are called level. The plateau is the range
+of rates whose losses are level with the lowest one.
 """
 
 import dataclasses
@@ -14,12 +15,12 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-RUNG_FACTOR = 4  # steps of a run on the second rung, divided by those of a run on the first
+RUNG_FACTOR = 4  # steps of a run in the second round, divided by those in the first
 # The best rate falls as steps^-LENGTH_EXPONENT. arXiv 2409.19913 and others measured 0.28 to 0.4.
 LENGTH_EXPONENT = 0.3
-# The most runs of an optimizer on the first rung, and on the second.
+# The most runs of an optimizer in the first round, and in the second.
 MAX_FIRST_RUNS, MAX_SECOND_RUNS = 5, 4
-# The factor between rates on the first rung, and the least such factor on the second.
+# The factor between rates in the first round, and the least such factor in the second.
 COARSE_FACTOR, FINE_FACTOR = 4.0, 2.0
 LEVEL_ERRORS = 2.0  # two losses are level if they differ by at most this many standard errors
 # A loss is clearly worse than the best one if the difference of the two is more than this many
@@ -27,7 +28,7 @@ LEVEL_ERRORS = 2.0  # two losses are level if they differ by at most this many s
 CLEARLY_WORSE_FACTOR = 3.0
 # Two losses are also level if they differ by at most this share of the better one.
 LEVEL_TOLERANCE = 0.005
-MIN_RUNG_STEPS = 8  # the fewest steps of a run on the first rung
+MIN_RUNG_STEPS = 8  # the fewest steps of a run in the first round
 MIN_RUN_STEPS = MIN_RUNG_STEPS * RUNG_FACTOR  # the fewest steps of a real run that can be searched
 # The least share of the steps of a short run that is warmup. With the smaller share of the real
 # run, the warmup of a short run would have only a few steps.
@@ -39,7 +40,7 @@ COOLDOWN_SHARE = 0.2
 # of it, from the lower end (0) to the upper end (1) in log rate. The fraction is above 1/2 because
 # short runs prefer lower rates than long ones.
 MIDDLE_FRACTION = 2 / 3
-FINALIST_COUNT = 2  # the most optimizers that are tried on the second rung
+FINALIST_COUNT = 2  # the most optimizers that are tried in the second round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Trial:
         optimizer: The name of the optimizer's class.
         rate: The rate for the real run that this short run tests.
         peak_rate: The peak rate of the short run.
-        steps: Steps of the short run.
+        steps: The number of steps of the short run.
         losses: The losses at the end of the run, one for each block of the held-out examples; () if
             the run was lost, which means that a loss was not finite.
     """
@@ -70,11 +71,11 @@ class Trial:
 def rung_lengths(
     total_steps: int, optimizer_count: int, budget: float, averaging_updates: int = 0
 ) -> tuple[int, int]:
-    """Returns the steps of a run on each rung, so that the search stays within its budget.
+    """Returns the steps of a run in each round, so that the search stays within its budget.
 
     Args:
-        total_steps: Steps of the real run.
-        optimizer_count: The number of optimizers on the first rung.
+        total_steps: The number of steps of the real run.
+        optimizer_count: The number of optimizers in the first round.
         budget: The most steps of the search, as a fraction of `total_steps`.
         averaging_updates: Updates that each run makes in addition, to estimate the running averages
             of batch normalization. Defaults to 0.
@@ -92,8 +93,8 @@ def min_budget(total_steps: int, optimizer_count: int, averaging_updates: int = 
     """Returns the smallest budget with which a search can begin, rounded up to a hundredth.
 
     Args:
-        total_steps: Steps of the real run.
-        optimizer_count: The number of optimizers on the first rung.
+        total_steps: The number of steps of the real run.
+        optimizer_count: The number of optimizers in the first round.
         averaging_updates: Updates that each run makes in addition, to estimate the running averages
             of batch normalization. Defaults to 0.
     """
@@ -105,8 +106,8 @@ def max_steps(lengths: tuple[int, int], optimizer_count: int, averaging_updates:
     """Returns the most steps that a search takes.
 
     Args:
-        lengths: Steps of a run on each rung.
-        optimizer_count: The number of optimizers on the first rung.
+        lengths: The number of steps of a run in each round of the search.
+        optimizer_count: The number of optimizers in the first round.
         averaging_updates: Updates that each run makes in addition, to estimate the running averages
             of batch normalization. Defaults to 0.
     """
@@ -123,8 +124,8 @@ def short_run_rate(rate: float, steps: int, total_steps: int) -> float:
 
     Args:
         rate: The rate for the real run.
-        steps: Steps of the short run.
-        total_steps: Steps of the real run.
+        steps: The number of steps of the short run.
+        total_steps: The number of steps of the real run.
     """
     return rate * (total_steps / steps) ** LENGTH_EXPONENT
 
@@ -201,13 +202,14 @@ class Plateau:
 
 
 def find_plateau(trials: Iterable[Trial]) -> Plateau | None:
-    """Returns the `Plateau` of one optimizer's trials on one rung.
+    """Returns the `Plateau` of one optimizer's trials in one round.
 
+    It is the range of rates whose losses differ from the best one by no more than their error.
     If there are several trials at one rate, in different orders of the data, only the best of them
     counts.
 
     Args:
-        trials: The trials of one optimizer on one rung.
+        trials: The trials of one optimizer in one round.
 
     Returns:
         The `Plateau`, or None if no trial has a finite loss.
@@ -259,7 +261,7 @@ def _parabola_minimum(lower: Trial, best: Trial, higher: Trial) -> float:
 
 
 def _plateau_end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
-    """Finds the rate at which a plateau ends on one side of the best trial.
+    """Finds one end of a plateau, the range of rates whose losses are level with the best one.
 
     Args:
         outwards: The best trial and then those on one side of it, by distance from the best rate.
@@ -284,28 +286,29 @@ def _plateau_end(outwards: Sequence[Trial], best: Trial) -> tuple[float, bool]:
 
 
 def is_start_kept(start_trial: Trial, best_trial: Trial) -> bool:
-    """Returns whether the second rung begins at the same rate as the first rung did.
+    """Returns whether the second round begins at the same rate as the first round did.
 
-    The result is True unless that rate was clearly worse on the first rung than the best rate.
+    The result is True unless that rate was clearly worse in the first round than the best rate.
 
     Args:
-        start_trial: The trial at the rate with which the first rung began.
-        best_trial: The best trial of the first rung.
+        start_trial: The trial at the rate with which the first round began.
+        best_trial: The best trial of the first round.
     """
     difference, allowed = gap_and_tolerance(start_trial, best_trial)
     return difference <= CLEARLY_WORSE_FACTOR * allowed
 
 
 def second_rung_factor(plateau: Plateau) -> float:
-    """Returns the factor between neighboring rates of the second rung.
+    """Returns the factor between neighboring rates of the second round.
 
         min(max(FINE_FACTOR, sqrt(high/low)), COARSE_FACTOR)
 
-    With the factor sqrt(high/low), three rates span the plateau of the first rung, from its lower
-    end `low` to its upper end `high`.
+    The plateau of the first round is the range of rates, from `low` to `high`, whose losses there
+    were as low as the lowest one within their error. Three rates with the factor sqrt(high/low) go
+    from one end of it to the other.
 
     Args:
-        plateau: The plateau of the first rung.
+        plateau: The plateau of the first round.
     """
     return min(max(FINE_FACTOR, math.sqrt(plateau.high / plateau.low)), COARSE_FACTOR)
 
@@ -317,20 +320,20 @@ def next_rate(
     most_trials: int,
     best_rate: float | None = None,
 ) -> float | None:
-    """Returns the rate to try next on a rung, or None if the rung is done.
+    """Returns the rate to try next in a round, or None if the round is done.
 
-    The first rung tries the start rate, one rate above and one below it. It then goes on beyond the
-    end with the lower loss, until the rates at both ends are worse than the best. The second rung
-    tries the start rate, the best rate of the first rung, and one rate above and one below the
-    better of these two.
+    The first round tries the start rate, one rate above and one below it. It then goes on beyond
+    the end with the lower loss, until the rates at both ends are worse than the best. The second
+    round tries the start rate, the best rate of the first round, and one rate above and one below
+    the better of these two.
 
     Args:
-        trials: The trials on the rung so far, in the order in which they were made.
+        trials: The trials in the round so far, in the order in which they were made.
         start_rate: The rate to begin with.
         factor: The factor between neighboring rates.
-        most_trials: The most trials on the rung.
-        best_rate: On the second rung, the best rate of the first rung. Defaults to None, for the
-            first rung.
+        most_trials: The most trials in the round.
+        best_rate: In the second round, the best rate of the first round. Defaults to None, for the
+            first round.
     """
     if len(trials) >= most_trials:
         return None
@@ -363,13 +366,13 @@ def decide_rate(
 ) -> tuple[float | None, str]:
     """Decides on the rate for the real run.
 
-    The runs of the second rung are longer. If the best of them still ends at a clearly higher loss
-    than the best run of the first rung, nothing is decided: either the longer runs did not try the
+    The runs of the second round are longer. If the best of them still ends at a clearly higher loss
+    than the best run of the first round, nothing is decided: either the longer runs did not try the
     best rate, or more steps do harm.
 
     Args:
-        first: The plateau of the first rung.
-        second: The plateau of the second rung.
+        first: The plateau of the first round.
+        second: The plateau of the second round.
         baseline_rate: The rate of the baseline, scaled to the batch of the search. None if this
             optimizer has no baseline.
 
@@ -394,15 +397,15 @@ def decide_rate(
 def rate_interval(first: Plateau, second: Plateau) -> tuple[float, float]:
     """Returns the lowest and the highest rate that may be the best, judged by the held-out loss.
 
-    The interval contains all rates that are level with the best on the second rung. At each end it
-    goes on at least halfway, in log rate, to the nearest worse rate of that rung, because the
+    The interval contains all rates that are level with the best in the second round. At each end it
+    goes on at least halfway, in log rate, to the nearest worse rate of that round, because the
     lowest point of a parabola through a level rate and a worse one is nearer to the level one. If
-    the second rung tried no worse rate on one side, the interval ends there at the nearest worse
-    rate of the first rung.
+    the second round tried no worse rate on one side, the interval ends there at the nearest worse
+    rate of the first round.
 
     Args:
-        first: The plateau of the first rung.
-        second: The plateau of the second rung.
+        first: The plateau of the first round.
+        second: The plateau of the second round.
     """
     bounds, level_range = [second.low, second.high], second.level_range
     for level_rate, worse_rate, worse_in_shorter in zip(

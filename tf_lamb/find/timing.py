@@ -41,8 +41,8 @@ class SizeEstimate:
     """Holds a first estimate of the seconds of a step at a micro-batch size.
 
     Attributes:
-        steps: Steps of an epoch that lasts `MIN_EPOCH_SECONDS`, or of a whole epoch if it is
-            shorter.
+        steps: The number of steps of an epoch that lasts `MIN_EPOCH_SECONDS`, or of a whole epoch
+            if it is shorter.
         step_seconds: The seconds of that epoch, divided by its steps. They include a share of the
             seconds in which the epoch starts.
         compile_seconds: The seconds of compilation, by which the first epoch is longer than others.
@@ -92,7 +92,7 @@ def sizes_to_time(base: int, largest: int) -> list[int]:
     batch of that size would be split into two micro-batches, even if the device could hold it.
 
     Args:
-        base: Examples of the baseline's batch.
+        base: The number of examples in the baseline's batch.
         largest: The most examples of a micro-batch.
     """
     sizes = [base] if base < SIZE_FACTOR else [base // SIZE_FACTOR, base]
@@ -162,7 +162,7 @@ def _try_size(trials, feed, size, fewest_steps, smaller_sizes):
     Args:
         trials: The `Trials`, with which epochs of `fit` are timed.
         feed: Makes the input of `fit`.
-        size: Examples of the micro-batch.
+        size: The number of examples in the micro-batch.
         fewest_steps: The fewest steps of an epoch.
         smaller_sizes: Smaller micro-batches that fit. If there are none, a lack of memory raises
             the framework's error.
@@ -184,7 +184,7 @@ def estimate_size(trials: Trials, feed: Feed, size: int, fewest_steps: int = 1) 
     Args:
         trials: The `Trials`, with which epochs of `fit` are timed.
         feed: Makes the input of `fit`.
-        size: Examples of a micro-batch.
+        size: The number of examples in a micro-batch.
         fewest_steps: The fewest steps of an epoch. Longer epochs have a multiple of it. Defaults to
             1.
 
@@ -288,8 +288,8 @@ def _start_seconds(long_epochs, short_epochs, long_steps, short_steps):
         long_epochs: Seconds of epochs of `long_steps` steps.
         short_epochs: Seconds of epochs of `short_steps` steps; if there are none, the result is
             None.
-        long_steps: Steps of a long epoch.
-        short_steps: Steps of a short epoch.
+        long_steps: The number of steps of a long epoch.
+        short_steps: The number of steps of a short epoch.
     """
     if not short_epochs:
         return None
@@ -309,7 +309,7 @@ def micro_batch_seconds_in_update(
     Args:
         trials: The `Trials`, with `trials.calls` micro-batches in an update.
         feed: Makes the input of `fit`.
-        size: Examples of a micro-batch.
+        size: The number of examples in a micro-batch.
         on_timing: A function that is called with 1 after each round, for a progress bar. Defaults
             to a function that does nothing.
     """
@@ -331,7 +331,7 @@ def time_evaluation(
         trials: The `Trials`, with which epochs of `fit` are timed.
         feed: Makes the training data of `fit`.
         validation_feed: Makes the validation data of `fit`.
-        size: Examples of a batch.
+        size: The number of examples in a batch.
         fewest_steps: The fewest steps of an epoch. Defaults to 1.
 
     Returns:

@@ -43,8 +43,9 @@ class Trials:
     Args:
         model: A compiled model.
         data: The training examples and the held-out examples.
-        batch_size: Examples of an update.
-        micro_batch_size: Examples of a micro-batch. Defaults to None: the batch is not divided.
+        batch_size: The number of examples in an update.
+        micro_batch_size: The number of examples in a micro-batch. Defaults to None: the batch is
+            not divided.
         seed: Seed of the order of the data. Defaults to 0.
         batch_norm_batches: The number of micro-batches from which the running averages of batch
             normalization are estimated. It is rounded up to whole updates. Defaults to 16.
@@ -334,8 +335,8 @@ class Trials:
         """Evaluates the model on one block of held-out examples, to build its weights and metrics.
 
         Raises:
-            ValueError: if the model takes batches of another size only, or if the evaluation gives
-                no loss.
+            ValueError: if the model has a fixed batch size that the search does not use, or if the
+                evaluation gives no loss.
         """
         self._check_call_size()
         try:
@@ -346,7 +347,12 @@ class Trials:
             raise ValueError(f"The model cannot be evaluated ({error}), {way_out}") from error
 
     def _check_call_size(self):
-        """Raises ValueError if the model takes only batches of another size, as a stateful RNN."""
+        """Raises ValueError if the model has a fixed batch size that the search does not use.
+
+        The input's shape of such a model names the batch size, as it must for a stateful RNN. The
+        search uses two sizes: that of a call of the training step, and that of a block of held-out
+        examples.
+        """
         shapes = (tensor.shape for tensor in getattr(self.model, "inputs", None) or ())
         fixed = next((shape[0] for shape in shapes if len(shape) and shape[0]), None)
         call_size, block_size = self.batch_size // self.calls, size_of(self.data.blocks[0])

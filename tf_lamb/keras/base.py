@@ -3,8 +3,7 @@
 Keras's files and TensorFlow's checkpoints hold each variable of an optimizer under a name. A list
 of weights, and an HDF5 file with such a list, hold it at a position.
 
-Seams, that is private API and undocumented behaviour of Keras 3 (3.12.0 to 3.15.1), on which this
-module relies:
+This module relies on private API and undocumented behaviour of Keras 3 (3.12.0 to 3.15.1):
     `save_own_variables`, `load_own_variables`: an error that they raise reaches the user with its
         message.
     `build` with no variables, then `set_weights`: Keras's HDF5 loader makes these two calls. They
@@ -124,5 +123,5 @@ class BaseOptimizer(keras.optimizers.Optimizer):
 
 
 def _read_entry(entry):
-    """Returns the array in an entry of a store; the entry may be a dataset of HDF5."""
+    """Returns an entry of a saved file as an array; in HDF5 files the entry is a dataset."""
     return entry[()]

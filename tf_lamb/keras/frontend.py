@@ -172,7 +172,10 @@ def _slot_arrays(optimizer, slot_variables, scalars):
 
 
 def _sum_over_replicas(optimizer, accumulator):
-    """Returns the sum of an accumulator over all replicas, in NumPy."""
+    """Returns the sum over all replicas of a gradient accumulator, as a NumPy array.
+
+    On TensorFlow each replica adds up its own gradients. On JAX and torch there is one accumulator.
+    """
     if keras.backend.backend() != "tensorflow":
         return numpy_of(accumulator)
     copies = optimizer._distribution_strategy.experimental_local_results(arrays.native(accumulator))
@@ -180,7 +183,10 @@ def _sum_over_replicas(optimizer, accumulator):
 
 
 def _import_checkpoints():
-    """Returns the module that reads optimizers from files; importing it loads TensorFlow."""
+    """Returns the module that reads optimizers from files.
+
+    It is imported only here, because importing it loads TensorFlow.
+    """
     from tf_lamb.tensorflow import checkpoints
 
     return checkpoints

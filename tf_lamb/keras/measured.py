@@ -1,12 +1,12 @@
 """The base class of `MeasureNoise` and `AdaScale` in Keras 3: an optimizer that wraps another.
 
-Seams (uses of private API) of Keras 3 (3.12.0 to 3.15.1), as its own optimizers use it:
-`_variables`, `_trainable_variables`, `_iterations`, `_accumulated_gradients` and
-`_get_variable_index`.
+This module uses some private API. Of Keras 3 (3.12.0 to 3.15.1) it uses `_variables`,
+`_trainable_variables`, `_iterations`, `_accumulated_gradients` and `_get_variable_index`, in the
+same way as the optimizers of Keras do.
 
-Seams of the inner optimizer: `_all_reduce_sum_gradients`, by which this module sums gradients
-before they reach the inner optimizer; `_learning_rate`, which AdaScale replaces by a schedule that
-reads the former rate; and `_velocities`, the second moments of Adam.
+Of the inner optimizer, which is the wrapped one, it uses `_all_reduce_sum_gradients`, to sum
+gradients before they reach the inner optimizer; `_learning_rate`, which AdaScale replaces by a
+schedule that multiplies the rate by the gain; and `_velocities`, the second moments of Adam.
 """
 
 import contextlib

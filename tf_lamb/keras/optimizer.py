@@ -1,6 +1,6 @@
 """The base class of every optimizer for Keras 3; a subclass adds its update rule.
 
-Seam (private API) of Keras 3 (3.15.1): `_distribution_strategy`.
+It uses `_distribution_strategy`, private API of Keras 3 (3.15.1).
 """
 
 import contextlib

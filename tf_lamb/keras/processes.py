@@ -179,7 +179,11 @@ def check_same_optimizer(optimizer, variables):
 
 
 def _with_comparison(get_data_layout):
-    """Wraps `get_data_layout`, to compare the shape that it gets in all processes."""
+    """Wraps `get_data_layout` of a distribution, so that it first compares all processes.
+
+    It raises an error if the part of a batch that a process trains on has another shape in another
+    process. Otherwise training would hang.
+    """
 
     def get_compared_layout(shape):
         check_agreement("the batch", lambda: {"the shape of a part of it": str(tuple(shape))})

@@ -150,7 +150,11 @@ class Shares:
         return TensorLayout(axes, self._distribution.device_mesh)
 
     def _axes(self, variable, shape=None):
-        """Returns, for each axis of the slots, the axis of the mesh that splits it, or None."""
+        """Returns how the slots of a variable are split over the mesh of devices.
+
+        The result has an entry for each axis of the slots: the name of the mesh axis that splits
+        it, or None. `shape` is the shape of the slots; None is that of the variable.
+        """
         axes = axes_of(variable) if shape is None else [None] * len(shape)
         return _split_first_axis(
             variable.shape if shape is None else shape, axes, self._axis_name, self._device_count

@@ -72,5 +72,8 @@ def unlisted_state(model):
 
 
 def _containers(layer):
-    """Returns the dicts, lists and tuples among the attributes of a layer."""
+    """Returns the dicts, lists and tuples among the attributes of a layer.
+
+    They may contain variables of TensorFlow that are not found otherwise.
+    """
     return [value for value in vars(layer).values() if isinstance(value, (dict, list, tuple))]

@@ -197,11 +197,15 @@ class Update(step.Update):
         return self._as_share(gradient, stored)
 
     def _as_share(self, array, stored):
-        """Returns an array in the shape of a weight; with `is_shared`, sharded as its slots are."""
+        """Returns an array that has the shape of a weight, such as its gradient.
+
+        With `is_shared`, the array is sharded over the devices in the same way as the weight's
+        slots.
+        """
         return self._with_layout_of(stored.slots[0], array) if stored.slots else array
 
     def _with_layout_of(self, variable, array):
-        """Returns an array; with `is_shared`, it gets the sharding of a variable."""
+        """Returns an array; with `is_shared`, it is sharded over the devices as a variable is."""
         return sharding.with_layout_of(variable, array) if self.is_shared else array
 
     def _changed_variables(self, state):

@@ -1,7 +1,7 @@
 """Reads legacy Keras optimizers from files: `tf.train.Checkpoint` and HDF5.
 
 A legacy optimizer is a subclass of `tf_keras.optimizers.legacy.Optimizer`. A slot is a state array
-that it keeps for one variable. Seams, that is uses of private formats:
+that it keeps for one variable. This module relies on two private formats:
 
 - In TensorFlow 2.15 to 2.20, the object graph of a checkpoint, because only the graph contains
   names: `slot_variables` of an optimizer's node, and `full_name` of a variable.
@@ -273,7 +273,7 @@ def _make_source(origin, name, step, slots, source_config, weights):
     """Makes a `Source` from the state that was read from a file.
 
     Args:
-        origin: The file in words.
+        origin: What was read, as text for errors, such as "the checkpoint 'run/ckpt-1'".
         name: The name of the optimizer in it.
         step: The number of optimizer steps done.
         slots: Name of a variable -> name of a slot -> array.

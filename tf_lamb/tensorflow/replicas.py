@@ -3,8 +3,8 @@
 These functions run in a step under `tf.distribute`. Others check the strategy under which an
 optimizer is used.
 
-Under `ParameterServerStrategy` the variables lie on several servers. Seam, that is use of a private
-API, of TensorFlow 2.20: `_sharded_container`, an attribute of a part of a variable that is split
+Under `ParameterServerStrategy` the variables lie on several servers. This module reads
+`_sharded_container`, a private attribute of TensorFlow 2.20, of a part of a variable that is split
 over servers. `tf_lamb/api/variables.py` reads it, too.
 """
 

@@ -7,7 +7,7 @@ the place of each variable in its model. TensorFlow looks this edge up before th
 file knows which saved variable belongs to which variable of the optimizer, even if a layer was
 frozen in between.
 
-Seams, that is uses of private API, of TensorFlow 2.20. To restore an optimizer, TensorFlow calls
+This module relies on private API of TensorFlow 2.20. To restore an optimizer, TensorFlow calls
 `_trackable_children` once, then `_lookup_dependency` for each edge in the checkpoint, in the order
 of the edges, and assigns no value before all edges are looked up. `_handle_deferred_dependencies`
 restores variables that are made later.
@@ -37,7 +37,10 @@ class _Restoration:
 
 
 def _restoration(optimizer):
-    """Returns the `_Restoration` of an optimizer; the first call makes it."""
+    """Returns the `_Restoration` of an optimizer, and makes it in the first call.
+
+    It holds what TensorFlow has read about the optimizer from the checkpoint that it restores.
+    """
     # It is written into `__dict__`, because the `__setattr__` of Keras 3 and tf_keras would add it
     # to checkpoints.
     return optimizer.__dict__.setdefault("_restoration", _Restoration())

@@ -293,7 +293,11 @@ class Update(step.Update):
         self._bound_program([layer], gradients, state, scalars)()
 
     def _layer_groups(self, plan, state):
-        """Returns the layers in groups; one program updates all layers of a group."""
+        """Divides the layers into groups that are updated together.
+
+        With `stacks_matrices`, matrices of the same shapes, dtypes and treatments are a group, so
+        that one program can stack them. Any other layer is a group of its own.
+        """
         # A program that XLA compiles takes variables of one device only, and the variables of a
         # group may be on several parameter servers.
         if not self.stacks_matrices or uses_servers():
@@ -345,7 +349,10 @@ class Update(step.Update):
         return layer.treatments, *shapes
 
     def _program(self, layers, state):
-        """Returns the program that updates this number of layers of one key, from a cache."""
+        """Returns the function that updates the given layers, which are a group of `_layer_groups`.
+
+        It is taken from a cache if one was made for as many layers of the same shapes and dtypes.
+        """
         key = len(layers), *self._program_key(layers[0], state)
         if key not in self._programs:
             program = functools.partial(self._step, layers[0].treatments)

@@ -68,7 +68,10 @@ class BackupAndRestore(callbacks.BackupAndRestore, tf_keras.callbacks.BackupAndR
             raise self._refusal(f"it lacks {missing[0]}, which this model has.")
 
     def _missing_variables(self, path):
-        """Returns the names of the variables that a checkpoint lacks, which raise no error."""
+        """Returns the names of the model's and the optimizer's variables that a checkpoint lacks.
+
+        TensorFlow itself raises no error for them: they would keep their present values.
+        """
         model = self.model
         root = tf.train.Checkpoint(model=model)
         model_variables = [*model.variables, *variables_of(model.optimizer)]

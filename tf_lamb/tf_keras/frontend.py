@@ -2,7 +2,7 @@
 
 `tf_lamb.api` and `tf_lamb.find` find them by a model or an optimizer of tf_keras.
 
-Seam of tf_keras 2.20.1, that is a detail it does not document: `weights` of a
+This module relies on an undocumented detail of tf_keras 2.20.1: `weights` of a
 `tf_keras.optimizers.legacy.Optimizer` has the step counter and the slots (state arrays such as
 Adam's m), and the name of a slot contains the name of its variable.
 """

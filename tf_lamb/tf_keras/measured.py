@@ -1,10 +1,11 @@
 """The base class of `MeasureNoise` and `AdaScale` in tf_keras: an optimizer that wraps another.
 
-Seams, that is uses of private API, of tf_keras 2.20.1, as in its own optimizers: `_built`,
-`_index_dict`, `_var_key`, `_distribution_strategy` and `_variables`.
+This module uses some private API. Of tf_keras 2.20.1 it uses `_built`, `_index_dict`, `_var_key`,
+`_distribution_strategy` and `_variables`, in the same way as the optimizers of tf_keras do.
 
-Seams of the inner optimizer: `_learning_rate`, which AdaScale replaces by a schedule that
-multiplies it by the gain; `_build_learning_rate`; and `_velocities`, the second moments of Adam.
+Of the inner optimizer, which is the wrapped one, it uses `_build_learning_rate`; `_learning_rate`,
+which AdaScale replaces by a schedule that multiplies the rate by the gain; and `_velocities`, the
+second moments of Adam.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ class _Rate(Rate, tf_keras.optimizers.schedules.LearningRateSchedule): ...
 
 
 class Backend(meter.Backend):
-    """Implements for tf_keras the functions on arrays and replicas that a `NoiseMeter` calls.
+    """Implements, for tf_keras, the functions on arrays and replicas that a `NoiseMeter` calls.
 
     Args:
         inner: The inner optimizer, already built.

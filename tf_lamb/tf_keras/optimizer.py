@@ -311,7 +311,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         return super()._build_learning_rate(learning_rate)
 
     def _get_hyper(self, name, dtype=None):
-        """Returns an attribute, cast to `dtype` if given; for Model Garden's averaging wrapper."""
+        """Returns an attribute, such as the learning rate, cast to `dtype` if that is given.
+
+        Model Garden's optimizer wrapper that averages weights calls this method.
+        """
         value = getattr(self, name)
         return value if dtype is None else tf.cast(value, dtype)
 

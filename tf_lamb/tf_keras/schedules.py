@@ -21,7 +21,10 @@ def _registered(cls):
 
 
 class _Schedule(Schedule, tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Joins tf_keras's `LearningRateSchedule` with `Schedule`, which calls the functions below."""
+    """Makes the schedules of this package schedules of tf_keras, too.
+
+    The base class `Schedule` is the same for each Keras. It calls the functions that are set below.
+    """
 
     _base_schedule = tf_keras.optimizers.schedules.LearningRateSchedule
     _xp: ClassVar[Any] = namespace

@@ -67,12 +67,15 @@ def _recording_model(get_optimizer):
 
 
 def _do_nothing(wrapper, store):
-    """Replaces `save_own_variables` and `load_own_variables`: saves or loads nothing."""
+    """Replaces `save_own_variables` and `load_own_variables` of the wrapper, and does nothing.
+
+    The inner optimizer's own methods save and load its variables by name.
+    """
     pass
 
 
 def _set_inner_weights(wrapper, weights):
-    """Replaces `set_weights` of the wrapper: sets the weights of the inner optimizer."""
+    """Replaces `set_weights` of `LossScaleOptimizer`: sets the weights of the inner optimizer."""
     wrapper.inner_optimizer.set_weights(weights)
 
 
@@ -119,5 +122,5 @@ def _change_scale(update_scale, is_update, is_skipped):
 
 
 def _apply_always(gradients):
-    """Replaces `update` of a loss scale: returns that the gradients are to be applied."""
+    """Replaces `update` of a loss scale: changes nothing, and returns True for "apply"."""
     return None, True

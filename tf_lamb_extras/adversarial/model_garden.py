@@ -156,7 +156,10 @@ class ConcurrentAdversarialTask(tasks.ImageClassificationTask):
         self._begin_line(model)
 
     def _begin_line(self, model):
-        """Sets all copies of parameters of earlier steps to the current parameters of the model."""
+        """Sets the stored parameters of the last tau steps to the current ones of the model.
+
+        Before the first step, there are no earlier parameters.
+        """
         for copies in _line(model):
             for copy, variable in zip(copies, model.trainable_variables, strict=True):
                 copy.assign(variable)
@@ -296,6 +299,9 @@ def _copies(variables):
 
 
 def _line(model):
-    """Returns the parameters of the last tau steps, as a list for each step, oldest first."""
+    """Returns the stored parameters of the model at the last tau steps, the oldest first.
+
+    The result has a list of variables for each step. It is empty if tau is 0.
+    """
     stale = getattr(model, "stale", None)
     return [] if stale is None else [stale.model.trainable_variables, *stale.line]

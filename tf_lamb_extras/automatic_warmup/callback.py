@@ -202,7 +202,11 @@ class AutoWarmup(Callback):
             ) from error
 
     def _warn_of_others(self):
-        """Warns once if something else has changed the learning rate since the callback set it."""
+        """Warns if other code has changed the learning rate since this callback set it.
+
+        Such a change has no effect, because the callback sets the rate before every step. It warns
+        only once.
+        """
         if self._set is None or self._knows_others:
             return
         rate = float(value_of(self.model.optimizer.learning_rate))
@@ -291,7 +295,7 @@ class AutoWarmup(Callback):
         return f" The weights and the optimizer are those of step {lowest:,} again."
 
     def _trained(self):
-        """Returns the variables of the model and of the optimizer."""
+        """Returns the variables of the model and of the optimizer, which training changes."""
         return [*self.model.weights, *variables_of(self.model.optimizer)]
 
     def _copies(self):
@@ -427,7 +431,7 @@ class Kept:
             return [_read(file, template) for template in templates]
 
     def _path(self, step):
-        """Returns the path of the file that has the arrays of a step."""
+        """Returns the path of the file that holds the copy of the variables from a step."""
         return f"{self._file}.{step}.weights"
 
 

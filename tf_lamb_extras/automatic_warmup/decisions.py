@@ -268,7 +268,10 @@ class AutoWUState:
         return self._switch(step, rate_at_lowest / 2)
 
     def _switch(self, step, peak):
-        """Begins the decay at this step and peak; returns True."""
+        """Begins the decay at this step, from the rate `peak`.
+
+        Returns True, which tells the caller of `end_epoch` to restore the weights of step `lowest`.
+        """
         self.begin, self.peak, self.found, self._losses = float(step), peak, True, []
         return True
 
@@ -300,7 +303,10 @@ class AutoWUState:
         return self._lately([lost for epoch_end, lost in self.watched if epoch_end > since])
 
     def _lately(self, flags):
-        """Returns whether the last `patience` flags are all true; False if there are fewer."""
+        """Returns whether the last `patience` values of `flags` are all true.
+
+        Each flag is the result of one epoch. With fewer flags than `patience` the result is False.
+        """
         recent = flags[-self.settings.patience :]
         return len(recent) == self.settings.patience and all(recent)
 

@@ -207,7 +207,10 @@ def matrices(topology: object, workers: int) -> tuple[Matrix, ...]:
 
 
 def _given(topology, workers):
-    """Checks the user's matrix, and returns it as a tuple of rows; raises ValueError if invalid."""
+    """Checks a user's topology, a matrix of mixing weights, and returns it as a tuple of rows.
+
+    Raises ValueError if it is not a doubly stochastic matrix with one row for each worker.
+    """
     try:
         matrix = tuple(tuple(float(weight) for weight in row) for row in topology)
     except (TypeError, ValueError) as error:
@@ -393,7 +396,7 @@ def _modes(matrices):
 
 
 def _eigenvalue(matrix, k):
-    """Returns the k-th eigenvalue of a circulant matrix."""
+    """Returns the k-th eigenvalue of a circulant matrix, which follows from its first row."""
     angle = 2j * math.pi * k / len(matrix)
     return sum(weight * cmath.exp(angle * j) for j, weight in enumerate(matrix[0]) if weight)
 
@@ -439,7 +442,7 @@ def _is_symmetric(matrix):
 
 
 def _is(matrix, expected):
-    """Returns whether each weight w_ij equals `expected(i, j)`, up to rounding."""
+    """Returns whether each weight w_ij of a matrix is `expected(i, j)`, up to rounding."""
     return all(
         math.isclose(weight, expected(i, j), abs_tol=1e-9)
         for i, row in enumerate(matrix) for j, weight in enumerate(row)

@@ -287,7 +287,7 @@ class Decentralized(keras.Model):
             self.train_function = self._make_function(checked_step)
 
     def _jitted(self, workers):
-        """Returns the jitted training step of a `Workers`."""
+        """Returns the training step of a `Workers` object, compiled by `jax.jit`."""
         return workers.jitted(functools.partial(self._train_step, workers), self.optimizer)
 
     def _train_step(self, workers, state, data):

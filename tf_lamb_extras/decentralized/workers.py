@@ -215,7 +215,10 @@ class Workers:
 
 
 def _mean(array):
-    """Returns the mean of a stacked array over workers; for integers, the first worker's part."""
+    """Returns the mean over workers of an array whose first axis stands for the workers.
+
+    Integers, such as counters, are not averaged: the result is that of the first worker.
+    """
     return ops.mean(array, axis=0) if keras.backend.is_float_dtype(array.dtype) else array[0]
 
 

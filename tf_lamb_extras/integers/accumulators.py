@@ -198,7 +198,10 @@ class Accumulators:
 
 
 def _unknown(name, why):
-    """Returns the error for a batch normalization whose input is not known to be integers."""
+    """Returns the error for a batch normalization whose input may not consist of integers.
+
+    `why` says why the range of the input cannot be derived from the model.
+    """
     return ValueError(
         f"{name} is not given whole numbers that can be known, because {why}. Say what it is given "
         f"by accumulators={{{name!r}: (step, lowest, highest)}}."

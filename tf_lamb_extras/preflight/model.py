@@ -57,13 +57,14 @@ def preflight(
         target_shapes: The shapes of the loss's targets, in the form of `input_shapes`. Defaults to
             the targets that a loss of Keras takes for the model's predictions. It must be passed
             for other losses.
-        batch_size: Examples of the full batch, if a first axis is None. Defaults to None.
+        batch_size: The number of examples in the full batch, if a first axis is None. Defaults to
+            None.
         distribution: A `keras.distribution.DataParallel` or `ModelParallel`. Its mesh must have a
             device for each replica of the topology, with any names, such as
             `[f"tpu:{i}" for i in range(8)]`. It decides the layout of the variables, also of
             existing ones. Defaults to data parallelism over all replicas.
-        steps: Updates of the full training schedule, for which the report then has a minimum time.
-            Defaults to None.
+        steps: The number of updates of the full training schedule, for which the report then has a
+            minimum time. Defaults to None.
         largest_batch: Whether to search for the largest batch that fits; this takes at most three
             more compilations. Defaults to True.
         cache_dir: A folder in which the compiler's results are saved, about 1 kB each. The same
@@ -158,7 +159,10 @@ class _Compiled:
         self.weights, self.slots = programs.weights, programs.slots
 
     def step(self, share):
-        """Returns the compiled step for a batch with `share` examples in each part."""
+        """Returns the compiled training step for a batch of `share` examples per part.
+
+        A batch is split into parts, usually one for each replica.
+        """
         batch = share * self._parts
         inputs = shapes.resized(self._inputs, batch)
         targets = None if self._targets is None else shapes.resized(self._targets, batch)
@@ -266,7 +270,7 @@ def _check_split(batch, parts, topology):
     """Raises ValueError if the batch does not divide evenly into parts; it names the nearest sizes.
 
     Args:
-        batch: Examples of the batch.
+        batch: The number of examples in the batch.
         parts: The number of parts.
         topology: The TPU slice, for the error.
     """

@@ -94,7 +94,10 @@ def predictions(model, inputs):
 
 
 def _twin(model):
-    """Returns a shallow copy of a model. Setting an attribute of it does not change the model."""
+    """Returns a copy of a model with the same layers and variables.
+
+    It can be compiled anew, because setting an attribute of the copy does not change the model.
+    """
     twin = object.__new__(type(model))
     vars(twin).update(vars(model))
     return twin
@@ -222,7 +225,7 @@ class Steps:
         return twin
 
     def _abstract(self, variable):
-        """Returns the shape, dtype and sharding of a variable, as a `jax.ShapeDtypeStruct`."""
+        """Returns a `jax.ShapeDtypeStruct` with the shape, dtype and sharding of a variable."""
         layout = getattr(variable, "_layout", None)
         if layout is None or layout.device_mesh is not self._distribution.device_mesh:
             layout = self._laid_out(variable)._layout

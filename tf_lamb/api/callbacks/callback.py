@@ -70,7 +70,7 @@ class Callback:
         self._batch_count, self._next_reading = 0, None
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Reads the optimizer, which has finished the previous batch, if a reading is due."""
+        """Reads the optimizer before a batch, if `every` steps have passed since the last time."""
         # A callback with `on_train_batch_end` would make Keras wait for the loss of each batch.
         if self._is_due():
             self._read()
@@ -81,12 +81,19 @@ class Callback:
         self._read()
 
     def _count_batches(self, batch):
-        """Counts the batches, from number `batch` on, that `fit` runs before its next callback."""
+        """Adds the number of batches that `fit` trains before it next calls a callback.
+
+        With `steps_per_execution`, these are several. `batch` is the number of the first of them in
+        the epoch, counted from 0.
+        """
         remaining = ((self.params or {}).get("steps") or math.inf) - batch
         self._batch_count += min(self._batches_per_call, remaining)
 
     def _is_due(self):
-        """Returns whether a reading is due, and then sets when the next one is."""
+        """Returns whether the optimizer is to be read now.
+
+        If so, it also sets after how many batches of this `fit` the optimizer is to be read again.
+        """
         # This is not done in `on_train_begin`, because another callback may restore a backup after
         # it, and the number of batches can depend on the step of the optimizer.
         if self._next_reading is None:
@@ -97,18 +104,24 @@ class Callback:
         return True
 
     def _batches_between_readings(self):
-        """Returns the number of batches in the next `every` optimizer steps."""
+        """Returns how many batches the optimizer takes for its next `every` steps.
+
+        An optimizer that accumulates gradients takes several batches for one step.
+        """
         if stages := getattr(self._optimizer, "_accumulation_stages", None):
             self._sync()
             return accumulation.total_micro_batches(stages, step_of(self._optimizer), self._every)
         return self._every * (getattr(self._optimizer, "gradient_accumulation_steps", None) or 1)
 
     def _sync(self):
-        """Brings the model's variables up to date; on JAX, access to `self.model` does that."""
+        """Copies the state of training into the variables of the model, on JAX.
+
+        There, `fit` holds the state in arrays of its own, until `self.model` is accessed.
+        """
         return self.model
 
     def _read(self):
-        """Reads the optimizer, if a batch was trained."""
+        """Reads the state of the optimizer, by `_read_now`, if a batch was trained."""
         self._sync()
         if self._batch_count:
             self._read_now()

@@ -147,7 +147,12 @@ class Diagnosis:
         return "\n".join([*lines, advice or f"{ALL_FINITE_TEXT} {self._advice}"])
 
     def _table_lines(self, nonfinite_paths):
-        """Returns the lines of a table: norms and ratio of the reported variables per reading."""
+        """Returns the lines of a table on the last readings before the divergence, for the report.
+
+        For each variable and each reading it has the norm of the weight, the norm of the update,
+        and the trust ratio. Variables that are not finite come first, then those whose norms grow
+        fastest.
+        """
         _, latest = self._readings[-1]
         paths = [path for path in [*nonfinite_paths, *self._paths_by_growth()] if path in latest]
         paths = list(dict.fromkeys(paths))[:_MAX_VARIABLES]
@@ -165,7 +170,11 @@ class Diagnosis:
         return lines
 
     def _paths_by_growth(self):
-        """Returns the paths of variables with a trust ratio, the fastest growing norms first."""
+        """Returns the paths of the variables with a trust ratio, sorted by growth of their norms.
+
+        The growth is the factor from the oldest to the latest reading, of the norm of the weight or
+        of the update, whichever grew more. The fastest growing variable is first.
+        """
         (_, oldest), (_, newest) = self._readings[0], self._readings[-1]
         growth = {
             path: max(
@@ -179,7 +188,10 @@ class Diagnosis:
 
 
 def _growth(before, after):
-    """Returns the ratio of a norm to an earlier one; infinity if it is undefined."""
+    """Returns the factor by which a norm has grown between two readings.
+
+    It is infinite if the earlier norm is 0 or unknown, or if the later one is unknown or NaN.
+    """
     if not before or after is None or math.isnan(after):
         return math.inf
     return after / before

@@ -108,12 +108,15 @@ class NoiseScale(Callback):
         self._forget()
 
     def _forget(self):
-        """Drops all readings."""
+        """Drops all noise scales and moving averages that were read so far."""
         self.history: dict[str, list] = {"step": [], "noise_scale": []}
         self._averages: list[noise.Averages] = []
 
     def _forget_since(self, step, count):
-        """Drops the readings after a step, and the averages over more than `count` steps."""
+        """Drops the noise scales that were read after step `step`.
+
+        It also drops the moving averages over more than `count` steps.
+        """
         end = bisect.bisect(self.history["step"], step)
         for values in self.history.values():
             del values[end:]
@@ -137,7 +140,10 @@ class NoiseScale(Callback):
         return optimizer
 
     def _read_now(self):
-        """Adds a reading, unless this step was read already."""
+        """Adds the present noise scale and its moving averages to those that were read before.
+
+        Does nothing if they were already read at this step.
+        """
         step, steps = self._optimizer.updates, self.history["step"]
         if steps[-1:] == [step]:  # an epoch has ended at this step, too
             return
@@ -256,7 +262,11 @@ class StopAtBaseSteps(Callback):
             )
 
     def _read_now(self):
-        """Ends training if AdaScale has made the progress of `steps` base batch steps."""
+        """Ends training when its progress is worth `steps` steps of the base batch.
+
+        AdaScale measures the progress: a step of the large batch is worth several of the base
+        batch.
+        """
         if self._optimizer.base_steps >= self.steps:
             self.model.stop_training = True
 

@@ -131,7 +131,10 @@ class History:
         return "\n".join([title, "", *(line.format(*row).rstrip() for row in rows)])
 
     def _table_row(self, i, observation, median):
-        """Returns the cells of the line of one variable, as texts."""
+        """Returns the cells of a variable's row in the table of trust ratios, as texts.
+
+        `i` is the position of the variable, and `median` the median of the ratios of all layers.
+        """
         if observation.trust_ratio is None:
             reason = "no step yet" if observation.ratios else "excluded"
             return (observation.path, "-", "-", reason, *"----", "")
@@ -157,7 +160,10 @@ def layers_with_ratio(observations):
 
 
 def _layer_ratios(observations):
-    """Returns an array of one float64 ratio per layer; nan for a layer before its first step."""
+    """Returns a float64 array with the trust ratio of each layer; nan before its first step.
+
+    The variables of a layer may share one ratio. Variables without a ratio are left out.
+    """
     layers = {
         observation.layer: observation.trust_ratio
         for observation in observations
@@ -174,7 +180,10 @@ def _median_ratio(observations):
 
 
 def _outlier_order(observation, median):
-    """Returns a sort key: outliers first, variables without a ratio last."""
+    """Returns a sort key that puts the ratios that are farthest from the median first.
+
+    The distance is that of the logarithms. Variables without a ratio come last.
+    """
     if observation.trust_ratio is None:
         return (1, 0.0)
     return (0, -log_distance(observation.trust_ratio, median))

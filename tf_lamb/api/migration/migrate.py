@@ -2,7 +2,7 @@
 
 The source is the other optimizer, or a file that it was saved in. "Here" means in this package.
 
-Seam, that is use of a private API: `_average_weights` and `_model_weights` of the class
+This module uses private API: `_average_weights` and `_model_weights` of the class
 `ExponentialMovingAverage` in Model Garden (tf-models-official 2.20.0).
 """
 
@@ -239,7 +239,10 @@ def _trained_variables(outer, optimizer, model) -> list:
 
 
 def _source_of_other_package(source) -> Source:
-    """Returns the `Source` of an optimizer of another package; TypeError for other objects."""
+    """Reads the state of an optimizer of another package into a `Source`.
+
+    Raises TypeError if the object is not an optimizer that can be migrated.
+    """
     with contextlib.suppress(TypeError):
         if source_state := frontends.of(source).migration_source(source):
             return source_state
@@ -276,7 +279,10 @@ def _with_wrapper_averages(source: Source, wrappers) -> Source:
 
 
 def _source_of_ours(source) -> Source:
-    """Returns the `Source` of an optimizer of this package; ValueError if it is not built."""
+    """Reads the state of an optimizer of this package into a `Source`.
+
+    Raises ValueError if the optimizer is not built, because it then has no state.
+    """
     name = f"{type(source).__module__.rpartition('.')[0]}.{type(source).__name__}"
     if source.plan is None:
         raise ValueError(f"{name} has no slots before it is built: train it first.")
@@ -297,7 +303,7 @@ def _source_of_ours(source) -> Source:
 
 
 def _numpy_values(variables):
-    """Returns the values of named variables as NumPy arrays."""
+    """Converts a dict, name -> variable, to a dict, name -> NumPy array."""
     return {name: numpy_of(variable) for name, variable in variables.items()}
 
 
@@ -467,7 +473,10 @@ def _source_slots_of_fresh(source, plan, fresh, rename):
 
 
 def _averages_text(source, config):
-    """Returns words on how moving averages of weights begin or continue; "" without `use_ema`."""
+    """Returns, for the report, how the moving averages of the weights begin or continue.
+
+    The result is "" if the new optimizer has no such averages, that is without `use_ema`.
+    """
     if not config["use_ema"]:
         return ""
     if any("average" in slots for slots in source.slots.values()):
@@ -477,7 +486,10 @@ def _averages_text(source, config):
 
 
 def _slot_shapes(optimizer, plan, fresh):
-    """Returns path -> name of a slot -> its shape, without the variables in `fresh`."""
+    """Returns a nested dict: path of a variable -> name of a slot -> shape of the slot.
+
+    The paths in `fresh` are left out, because the state of these variables starts at zero.
+    """
     variables = zip(plan.names, plan.shapes, optimizer.declare_slots(plan), strict=True)
     return {
         path: {slot.name: shape if slot.shape is None else slot.shape for slot in slots}
@@ -487,7 +499,11 @@ def _slot_shapes(optimizer, plan, fresh):
 
 
 def _weights_to_set(source, model, rename):
-    """Returns path -> array for all weights of the model; ValueError if the source has none."""
+    """Returns path -> array with a value for each weight of the model, from the `Source`.
+
+    `rename` is a dict from paths of the model to names in the source. Raises ValueError if the
+    source holds no weights.
+    """
     if source.weights is None:
         raise ValueError(
             f"{source.origin} holds no weights, so weights=True does not go with it. Copy them "

@@ -108,7 +108,8 @@ class Source:
     """Holds the state that was read from a checkpoint or an optimizer.
 
     Attributes:
-        origin: What was read, in words, for reports and errors.
+        origin: What was read, as text for reports and errors, such as "the checkpoint
+            'run/ckpt-1'".
         family: The name of the class of this package that can continue the state, such as "LAMB".
         step: The number of optimizer steps done.
         slots: Name of a variable -> name of a slot in this package -> array.
@@ -216,7 +217,7 @@ def match(
     A name matches the path of a variable if both are equal, or are equal without the model's name.
 
     Args:
-        origin: The source in words, for errors.
+        origin: What the state was read from, as text for the error, such as the path of a file.
         expected: Path of a variable here -> name of a slot -> shape. All must be in the source.
         saved: Name of a variable in the source -> name of a slot -> array.
         rename: Path of a variable -> its name in the source. It takes precedence over other
@@ -268,7 +269,7 @@ def _no_match_message(origin, path, name, expected, saved, names_by_alias):
     It advises to pass `rename`, or `fresh` if the source never updated the variable.
 
     Args:
-        origin: The source in words.
+        origin: What the state was read from, as text for the error, such as the path of a file.
         path: The path of the variable.
         name: The name that was not found in the source; "" if there is none.
         expected, saved: As in `match`.
@@ -358,8 +359,10 @@ _LARS_FORMS = {
 def legacy_peer(origin: str, name: str, slots, source_config) -> Peer:
     """Returns the `Peer` of a legacy Keras optimizer, recognized by its slots and arguments.
 
+    The `Peer` describes the optimizer's class, so that its state can be continued in this package.
+
     Args:
-        origin: The source in words, for the error.
+        origin: What the optimizer was read from, as text for the error, such as the path of a file.
         name: The name of the optimizer.
         slots: The names of its slots.
         source_config: The names of its arguments.
@@ -434,7 +437,7 @@ def with_momentum_form(
     optimizer here is then assumed for the source, too.
 
     Args:
-        origin: The source in words, for the error.
+        origin: What the state was read from, as text for the error, such as the path of a file.
         source_arguments: The peer's arguments, by their names here.
         new_arguments: The arguments of the optimizer that continues it.
 
@@ -519,7 +522,7 @@ def check_same_slots(
 
     Args:
         family: "Muon" or "SOAP".
-        origin: The source in words, for the error.
+        origin: What the state was read from, as text for the error, such as the path of a file.
         source_slots: Path of a variable -> its slots in the source.
         new_slots: Path of a variable -> the names of its slots here.
         shapes: Path of a variable -> its shape.

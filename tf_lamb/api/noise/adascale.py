@@ -63,7 +63,7 @@ class AdaScale(MeasureNoise):
     sigma^2 is the variance of the gradient of a base batch and mu^2 the squared norm of the true
     gradient. Both are estimated from the gradients of the parts of a step, its replicas or
     micro-batches, and averaged over steps: first by a plain mean, then by an exponential average
-    that keeps theta = 1 - S/1000 of its value in each step. Keep momentum, weight decay and the
+    with the decay factor theta = 1 - S/1000 per step. Keep momentum, weight decay and the
     schedule as they were tuned at the base batch; warmup is not needed. A schedule of weight decay
     is read at the steps of the large batch, not at tau. Training is over when tau has reached the
     number of steps that the base batch took: add `StopAtBaseSteps(steps)` to the callbacks of
@@ -157,7 +157,7 @@ class AdaScale(MeasureNoise):
     # seam: the private `_learning_rate` of optimizers of Keras 3.15.1 and tf_keras 2.20.1
     @property
     def _rate(self) -> Rate:
-        """The `Rate` that is the learning rate of the inner optimizer."""
+        """The learning rate of the inner optimizer, as a `Rate`: the user's rate times the gain."""
         return self.inner_optimizer._learning_rate
 
     @property

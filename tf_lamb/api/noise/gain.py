@@ -71,7 +71,11 @@ def second_moments_of(optimizer: Any, is_adaptive: bool) -> SecondMoments | None
 
 
 def _divides_by_roots(rule):
-    """Returns whether an update rule has moments m, v and divides m by sqrt(v_hat) + epsilon."""
+    """Returns whether an update rule divides by the roots of second moments, as Adam does.
+
+    Adam divides the first moment m by sqrt(v_hat) + epsilon, where v_hat is the bias-corrected
+    second moment v. Such a rule has the slots m and v, and the hyper-parameters beta_2 and epsilon.
+    """
     return {"m", "v"} <= {*rule.slots} and {"beta_2", "epsilon"} <= rule.hyper.keys()
 
 
@@ -81,8 +85,8 @@ class GainMeter(NoiseMeter):
     The docstring of `AdaScale` defines r and tau.
 
     Args:
-        smoothing: theta, the share that the averages for the noise scale keep of their value in a
-            step. The averages for the gain use another share, which depends on the scale.
+        smoothing: theta, the decay factor per step of the exponential averages behind the noise
+            scale. The averages behind the gain have another decay factor, which depends on `scale`.
         scale: S, the ratio of the batch to the base batch.
         second_moments: The second moments by which gradients are preconditioned. None measures the
             gradients themselves.
@@ -142,13 +146,21 @@ class GainMeter(NoiseMeter):
         return lambda gradient, i: xp.cast(gradient, "float32") / denominators[i]
 
     def _is_measured(self):
-        """Returns False in the first steps if gradients are preconditioned, else True."""
+        """Returns whether the averages are updated in this step.
+
+        If gradients are divided by the roots of second moments, they are not in the first
+        `UNMEASURED_STEPS` steps, when these moments are not reliable yet.
+        """
         if self.second_moments is None:
             return True
         return self.second_moments.optimizer.iterations >= UNMEASURED_STEPS
 
     def _updated_averages(self, state, moments, is_counted):
-        """Returns the base class's new averages, those for the gain, and the gain, by name."""
+        """Returns the new averages for the noise scale and for the gain, and the gain, by name.
+
+        The names are those of `declarations`. `moments` are the variance and the signal of this
+        step, and `is_counted` says whether the step enters the averages.
+        """
         xp = self._backend.xp
         averages = noise.Averages(*(state[f"base_{name}"] for name in noise.Averages._fields))
         sums = (xp.sum(moment) for moment in moments)

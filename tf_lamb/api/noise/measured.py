@@ -28,8 +28,8 @@ class MeasureNoise:
 
     Args:
         inner: An optimizer of the same Keras, without a `LossScaleOptimizer` around it.
-        smoothing: theta, the share that the averages keep of their value in each step. They reach
-            back over 1/(1 - theta) steps. Defaults to 0.99 (GPT-NeoX).
+        smoothing: theta, the decay factor per step of the exponential averages. They reach back
+            over about 1/(1 - theta) steps. Defaults to 0.99 (GPT-NeoX).
         name: The name of the optimizer. Defaults to "measured".
 
     Attributes:
@@ -143,7 +143,7 @@ class MeasureNoise:
 
     @property
     def smoothing(self) -> float:
-        """theta, the share that an average keeps of its value in each step."""
+        """theta, the decay factor per step of the exponential averages behind the noise scale."""
         return self._meter.smoothing
 
     @smoothing.setter

@@ -77,7 +77,8 @@ class NoiseMeter:
     the optimizer may skip steps whose gradient norm is a spike; and `finish`.
 
     Args:
-        smoothing: theta, the share that an average keeps of its value in each update.
+        smoothing: theta, the decay factor per update of the exponential averages of sigma^2 and
+            mu^2.
 
     Attributes:
         smoothing: theta, as above.
@@ -213,7 +214,7 @@ class NoiseMeter:
         return noise.Averages(*(float(numpy_of(self.state[name]).sum()) for name in names))
 
     def _set(self, values):
-        """Assigns values to variables of the meter, both by name."""
+        """Assigns values to variables of `state`. `values` is a dict, name -> value."""
         self._backend.assign([self.state[name] for name in values], values.values())
 
     def _squares(self, gradients, precondition):
@@ -266,7 +267,10 @@ class NoiseMeter:
         return lambda gradient, position: gradient
 
     def _is_measured(self):
-        """Returns whether this step enters the averages; here every step does."""
+        """Returns whether the averages are updated in this step.
+
+        In this class they always are; `GainMeter` leaves out the first steps.
+        """
         return True
 
     def _updated_averages(self, state, moments, is_counted):

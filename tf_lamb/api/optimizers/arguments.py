@@ -191,7 +191,7 @@ class _Call:
         self._foreign.sort(key=lambda word: order.index(word.name) if word.name in order else -1)
 
     def error_message(self) -> str:
-        """Returns the text of the error."""
+        """Returns the message of the error, with the call that the user should write instead."""
         plural = "s" if len(self._foreign) > 1 else ""
         names = [f"{word.name!r}{word.label and f' ({word.label})'}" for word in self._foreign]
         head = f"{self._cls.__name__} has no argument{plural} {join_words(names)}"
@@ -234,11 +234,14 @@ class _Call:
         )
 
     def unsupported(self) -> tuple[str, ...]:
-        """Returns the names of the arguments that are unknown, or that nothing here replaces."""
+        """Returns the names of those passed arguments that this package cannot replace."""
         return tuple(word.name for word in self._foreign if not word.is_supported)
 
     def _rows_for_class(self) -> list[Word]:
-        """Returns the rows of `WORDS` that are for this class."""
+        """Returns the rows of the table `WORDS` that apply to the called class.
+
+        Each row maps arguments of another package to arguments of this package.
+        """
         if "learning_rate" not in self._parameters:
             return []
         names = [base.__name__ for base in self._cls.__mro__]

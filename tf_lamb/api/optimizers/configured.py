@@ -42,8 +42,8 @@ class Configured(_Host):
 
     rule: Rule
     settings_class: type[Settings] = Settings
-    # The settings, the planner and the guard are plain objects, so that Keras and TensorFlow do not
-    # track, and save, what they hold.
+    # `Settings`, `Planner` and `Guard` are plain classes, so that Keras and TensorFlow do not track
+    # the objects that their instances hold, and do not save them.
     _settings: Settings
     _planner: Planner
     _guard: Guard
@@ -72,9 +72,11 @@ class Configured(_Host):
         return cls.settings_class(hyperparameters=rule_values, weight_decay=decay, **arguments)
 
     def _store_settings(self, settings: Settings, rate):
-        """Stores the settings, and makes from them the planner and the guard of skipped steps.
+        """Stores the settings, and makes the `Planner` and the `Guard` from them.
 
-        Each hyper-parameter, such as beta_1, also becomes an attribute, as in Keras's optimizers.
+        The `Planner` decides which variables have weight decay, are adapted, or are frozen. The
+        `Guard` counts the steps that are skipped, and warns of them. Each hyper-parameter, such as
+        beta_1, also becomes an attribute, as in Keras's optimizers.
         """
         self._user_rate = None if callable(rate) else rate
         for name, value in settings.hyperparameters.items():
@@ -93,11 +95,11 @@ class Configured(_Host):
 
     @property
     def _accumulation_stages(self) -> Stages | None:
-        """Dict from an optimizer step to the micro-batches per update from there on.
+        """Dict from an optimizer step to the number of micro-batches per update from that step on.
 
-        It is None if their number does not change during training. It is read from the settings,
-        because TensorFlow would track a dict that is an attribute of the optimizer, and write it
-        into checkpoints.
+        It is None if this number does not change during training. The dict is read from the
+        settings, because TensorFlow would track a dict that is an attribute of the optimizer, and
+        write it into checkpoints.
         """
         steps = self._settings.gradient_accumulation_steps
         return steps if isinstance(steps, Mapping) else None

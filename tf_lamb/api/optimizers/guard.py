@@ -191,7 +191,11 @@ class Guard:
             )
 
     def _warn_if_spiked(self, steps):
-        """Warns if steps were skipped as spikes since the last load or end of `fit`."""
+        """Warns if steps were skipped because the norm of their gradient was a spike.
+
+        Only steps since the last load, or the last end of `fit`, count. `steps` is the number of
+        steps that were taken since then.
+        """
         spike_count = self.spike_count
         if spike_count != self._spikes_at_start:
             warn(

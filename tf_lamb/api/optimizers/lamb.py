@@ -205,7 +205,10 @@ def inverse_time_decay(rate: Any, decay: float) -> dict[str, Any]:
 
 
 def _schedule_of(rate, host):
-    """Returns the schedule that the dict `rate` describes; raises ValueError if that fails."""
+    """Makes the learning-rate schedule from its serialized config, the dict `rate`.
+
+    `host` gives access to Keras 3 or tf_keras. Raises ValueError if no schedule can be made.
+    """
     try:
         return host.optimizers.schedules.deserialize(_without_name(rate))
     except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:

@@ -26,9 +26,9 @@ class Layerwise(Reporting):
 
         Configured      what a user sets: arguments, recipe, config
         Reporting       what a user reads: plan, trust ratios, skipped steps
-        _planner        which variables have weight decay, are adapted, or are frozen
-        _storage        the variables that are kept from step to step; `named` saves and loads them
-        _guard          the counters of skipped steps, and the warnings of them
+        _planner        decides which variables have weight decay, are adapted, or are frozen
+        _storage        holds the state arrays, such as slots; `named` saves and loads them
+        _guard          counts skipped steps, and warns of them
 
     Attributes:
         gradients_are_summed: Whether the wrapper `MeasureNoise` or `AdaScale` has already summed
@@ -65,7 +65,10 @@ class Layerwise(Reporting):
         ]
 
     def _is_frozen(self, variable):
-        """Returns whether the plan freezes a variable that the optimizer was built for."""
+        """Returns whether the `Plan` freezes a variable that the optimizer was built for.
+
+        A frozen variable has the learning rate 0 in the argument `treatments`.
+        """
         frozen = self._planner.frozen
         return bool(frozen) and self._index_of(variable) in frozen
 
@@ -139,7 +142,11 @@ class Layerwise(Reporting):
             self._guard.add_skip_counter(self.add_variable, self._counter_dtype)
 
     def _update_arguments(self) -> dict[str, Any]:
-        """Returns those keyword arguments of `core.step.Update` that every framework passes."""
+        """Returns the keyword arguments of the class `Update` that every framework passes.
+
+        They are, for example, the update rule, the function that clips gradients, and the number of
+        micro-batches per update. `Update`, in `core.step`, takes a step for all variables at once.
+        """
         accelerated = self._host.has_accelerator()
         return {
             "rule": functools.partial(self.rule.step, **self._settings.rule_arguments(accelerated)),
@@ -177,7 +184,8 @@ class Layerwise(Reporting):
     def _count_step(self, variables, outcome):
         """Counts the micro-batch, and the step if the micro-batch ended an update that was taken.
 
-        It also moves a dynamic loss scale, and sets the moving averages that the update left out.
+        It also raises or lowers a dynamic loss scale. With `use_ema`, it sets the moving averages
+        that the update did not change, because their variables have no gradient or are frozen.
 
         Args:
             variables: The variables of the update.

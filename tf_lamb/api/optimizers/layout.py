@@ -146,7 +146,10 @@ def layout_of(
 
 
 def _places_of(model: Any, host: Host) -> Mapping[Any, tuple]:
-    """Returns a dict from the key of each variable of a model to its place and its shape."""
+    """Returns a dict from the key of each variable of a model to the pair (place, shape).
+
+    The place is a path by structure, such as `layers/Dense_1/kernel`.
+    """
     weights = {host.key_of(variable): tuple(variable.shape) for variable in model.weights}
     cached = _places.get(model)
     if cached is None or cached[0] != weights.keys():
@@ -308,5 +311,9 @@ def _may_be_renumbered(saved, own):
 
 
 def _stem(path):
-    """Returns a path without digits and underscores, so that `dense` and `dense_1` become equal."""
+    """Returns a path without digits and underscores.
+
+    Paths that differ only in the numbers of their layers, such as `dense` and `dense_1`, have the
+    same result.
+    """
     return re.sub(r"\d+", "", path.replace("_", ""))

@@ -346,11 +346,14 @@ class _SavedState(NamedTuple):
     array: Callable[[Any], Any]
 
     def value(self, key: str) -> Any:
-        """Returns the array at a key."""
+        """Returns the array that the file has under a key."""
         return self.array(self.store[key])
 
     def layout(self) -> layouts.Layout | None:
-        """Returns the layout in the file; None if an older version wrote the file."""
+        """Returns the `Layout` in the file, which says where each variable was in its model.
+
+        The result is None if an older version of this package wrote the file.
+        """
         return layouts.from_array(self.value(_LAYOUT_KEY)) if _LAYOUT_KEY in self.keys else None
 
 
@@ -373,7 +376,10 @@ def _read_store(store: Mapping[str, Any], array: Callable[[Any], Any]) -> _Saved
 
 
 def _nothing_loads_reason(state: NamedState, saved: _SavedState) -> str | None:
-    """Returns the reason, for a warning, if loading a file would set no variable; else None."""
+    """Returns why loading a file would change no variable of the optimizer, for a warning.
+
+    The result is None if it would change at least one.
+    """
     if not saved.keys:
         return "this file holds none"
     if not state.parts and (saved.slots or not state.scalars):
@@ -527,7 +533,7 @@ def slots_of_rule(names) -> set[str]:
 
 
 def _escape_path(path):
-    """Returns a path as it stands in the keys of files, with `|` in the place of `/`."""
+    """Replaces each `/` in the path of a variable by `|`, as in the keys of saved files."""
     return path.replace("/", "|")
 
 

@@ -75,8 +75,9 @@ def make_vectors(storage, make_vector) -> tuple[tuple, ...]:
 
     Args:
         storage: The `Storage` of a built optimizer.
-        make_vector: A function of a variable and a name, which returns a new variable of four
-            numbers, `UNSEEN`, on the devices of the first one.
+        make_vector: A function that makes and returns a new variable with the value `UNSEEN`, a
+            vector of four numbers. Its arguments are an existing variable, on whose devices the new
+            one is placed, and the name of the new one.
 
     Returns:
         For each weight a tuple with one vector; an empty tuple if the weight has no trust ratio.

@@ -72,7 +72,9 @@ class Planner:
         return self._with_near_zero(self.settings.checked_plan(plan), variables)
 
     def build(self, variables: Sequence, will_load: bool) -> plans.Plan:
-        """Makes and stores the plan; warns of patterns without a match and of layers near zero.
+        """Makes and stores the plan, and warns of what is probably a mistake.
+
+        It warns of patterns that match no variable, and of layers whose weights are near zero.
 
         Args:
             variables: The variables that the optimizer trains.
@@ -108,7 +110,7 @@ class Planner:
         return self._with_near_zero(self.plan, self.variables)
 
     def print_plan(self, plan: plans.Plan, print_fn: Callable[[str], Any]) -> None:
-        """Prints a plan as a table, and a warning if there are layers near zero.
+        """Prints a plan as a table, and a warning if the weights of a layer are at or near zero.
 
         Args:
             plan: The plan.
@@ -121,9 +123,10 @@ class Planner:
     def _with_near_zero(self, plan, variables):
         """Returns a plan with the positions of the variables whose weights are near zero now.
 
-        They matter to an optimizer whose steps follow the norm of the weight: one that keeps the
-        norms of matrices, or that has trust ratios and no lower bound in `bounds`. For any other
-        optimizer the plan is returned as it is.
+        Such weights may stay near zero in two kinds of optimizers: those that keep the norms of
+        matrices, and those that have trust ratios and no lower bound in `bounds`, whose steps are
+        proportional to the norm of the weight. For any other optimizer the plan is returned as it
+        is.
         """
         bounds = self.settings.hyperparameters.get("bounds")
         has_lower_bound = bounds and any(
@@ -143,7 +146,12 @@ class Planner:
         )
 
     def _warning_near_zero(self, plan):
-        """Returns the warning for layers near zero, or None."""
+        """Returns the warning for layers whose weights are at or near zero; None if there are none.
+
+        A trust ratio makes a step proportional to the norm of the weights, so the steps of these
+        layers stay tiny. An optimizer that keeps the norms of matrices leaves these weights near
+        zero. The warning names an `exclude_from_layer_adaptation` with which the layers can grow.
+        """
         settings, exclusions = self.settings, self.settings.exclude_from_layer_adaptation
         if exclusions is None and settings.default_exclusions is not None:
             # Only those that match: the user may copy this list from the warning, and a pattern in

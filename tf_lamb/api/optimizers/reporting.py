@@ -110,7 +110,10 @@ class Reporting(Configured):
         return is_new
 
     def _make_ratio_vectors(self):
-        """Makes the vectors in which steps record trust ratios, for a built optimizer."""
+        """Makes the variables in which steps record the norms and trust ratios of the weights.
+
+        Returns the result of `observation.make_vectors`. The optimizer must be built.
+        """
         make_vector = functools.partial(self._host.observation_vector, self)
         return observation.make_vectors(self._storage, make_vector)
 

@@ -107,7 +107,11 @@ def constructor_arguments(constructor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explicit_signature(constructor: Callable) -> inspect.Signature:
-    """Returns the signature of a constructor, with each argument of `Shared` for its `**shared`."""
+    """Returns the signature of a constructor, with the arguments of `Shared` spelt out.
+
+    They take the place of `**shared`, which stands for them in the code, so that `help()` shows
+    them.
+    """
     signature = inspect.signature(constructor)
     *explicit, last = signature.parameters.values()
     if last.kind is not last.VAR_KEYWORD:
@@ -196,7 +200,10 @@ class Settings:
             checks.text("name", self.name)
 
     def _freeze(self, **values):
-        """Sets fields of this frozen dataclass."""
+        """Sets fields of this object, although its dataclass is frozen.
+
+        The constructor does so to store the values that its checks return.
+        """
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

@@ -234,7 +234,11 @@ class SOAP(Layerwise):
         return sum(int(count.sum()) for count in counts)
 
     def _warn_at_end(self):
-        """See base class; warns if renewals of bases have failed."""
+        """Warns, at the end of training, if new eigenbases could not be used.
+
+        A new basis is not used if it is not finite and orthogonal. The matrix then keeps its old
+        basis.
+        """
         if count := self.kept_bases:
             warn(
                 f"{self.name}: {count:,} times the bases of a matrix did not come out finite and "

@@ -35,9 +35,9 @@ class Storage:
         micro_batches: The number of micro-batches per update; "growing" if it changes during
             training. It is part of the names under which accumulators are saved. None without
             accumulation.
-        ratio_vectors: For each variable the result of `observation.make_vectors`: a tuple of the
-            one vector in which a step records its trust ratio. Empty if the optimizer does not
-            observe its trust ratios.
+        ratio_vectors: For each variable a tuple with one vector, in which a step records the trust
+            ratio and the norms of the variable; the tuple is empty if the variable has no trust
+            ratio. The whole sequence is empty if the optimizer does not record trust ratios.
         native: A function from a variable of Keras to the variable that an update reads and
             assigns: on TensorFlow the `tf.Variable` inside it, otherwise itself.
     """

@@ -60,7 +60,11 @@ def _parse_call(text: str) -> ast.Call:
 
 @functools.cache
 def _required_values(foreign_arguments):
-    """Parses the text `Word.foreign_arguments` into the dict that `Word.conditions` returns."""
+    """Parses a text of arguments, such as "lr, eps=1e-6", into a dict of required values.
+
+    The dict has the name of each argument. The value is that in the text, or `...` (any value) if
+    the text has only the name.
+    """
     call = _parse_call(foreign_arguments)
     return {
         **{ast.unparse(name): ... for name in call.args},

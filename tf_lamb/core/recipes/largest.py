@@ -16,8 +16,8 @@ def largest_batch(examples: int, epochs: float, updates: int = ENOUGH_UPDATES) -
     more, and 3,519 for ResNet-50 at 32K.
 
     Args:
-        examples: Examples in an epoch.
-        epochs: Epochs to train.
+        examples: The number of examples in an epoch.
+        epochs: The number of epochs to train.
         updates: The fewest updates that the run may have. Defaults to 2,048. With this many left or
             more, the networks of a registered study lost at most 2.0% (docs/updates_left.md).
 

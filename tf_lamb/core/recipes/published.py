@@ -96,7 +96,11 @@ def _bert_recipe(name, fields, rows, batch_size) -> Recipe:
 
 
 def _staged_recipe(name, fields, rows, batch_size) -> StagedRecipe:
-    """Makes a recipe in stages, one for each row; raises `ValueError` if a batch size is given."""
+    """Makes a recipe whose stages have the numbers in the rows of a table, one row for each stage.
+
+    `fields` are the fields that all stages share. Raises `ValueError` if `batch_size` is not None,
+    because each stage has its own.
+    """
     if batch_size is not None:
         raise ValueError(f"{name} has batches of its own: leave out batch_size={batch_size!r}.")
     stages = tuple(

@@ -149,7 +149,11 @@ class AnyRecipe:
 
 
 def _patterns_text(patterns):
-    """Says in words which variables patterns match, such as "where a name matches 'bias'"."""
+    """Describes a list of patterns in words, for the printed recipe.
+
+    The patterns are those of variables that are excluded from weight decay or from layer
+    adaptation. A regex becomes "where a name matches 'bias'", a preset "for norm_and_bias".
+    """
     return " or ".join(
         f"for {pattern}" if pattern in PRESETS else f"where a name matches {pattern!r}"
         for pattern in patterns
@@ -186,7 +190,8 @@ class Recipe(AnyRecipe):
 
     Attributes:
         title: The name of the recipe.
-        batch_size: Examples in one optimizer step, over all replicas and micro-batches.
+        batch_size: The number of examples in one optimizer step, over all replicas and
+            micro-batches.
         learning_rate: The peak of the learning rate.
         warmup_steps: Optimizer steps of linear warmup; 0 for none.
         train_steps: All optimizer steps, warmup included.

@@ -35,8 +35,8 @@ def epochs_to_steps(epochs: float, examples: int, batch_size: int) -> int:
 
     Args:
         epochs: The number of epochs to convert.
-        examples: Examples in an epoch.
-        batch_size: Examples in a step.
+        examples: The number of examples in an epoch.
+        batch_size: The number of examples in a step.
     """
     return round_half_up(Fraction(float(epochs)) * int(examples) / batch_size)
 
@@ -48,8 +48,8 @@ def fit_steps(epochs: float, examples: int, batch_size: int) -> int:
 
     Args:
         epochs: The number of epochs to convert.
-        examples: Examples in an epoch.
-        batch_size: Examples in a step.
+        examples: The number of examples in an epoch.
+        batch_size: The number of examples in a step.
     """
     return round_half_up(Fraction(float(epochs)) * math.ceil(Fraction(int(examples), batch_size)))
 
@@ -63,8 +63,8 @@ def training_steps(
 
     Args:
         epochs: The length of the run, in epochs.
-        examples: Examples in an epoch.
-        batch_size: Examples in a step.
+        examples: The number of examples in an epoch.
+        batch_size: The number of examples in a step.
         count_steps: The function that computes steps from the three other arguments: `fit_steps` or
             `epochs_to_steps`. Defaults to `epochs_to_steps`.
 
@@ -96,8 +96,8 @@ def epochs_line(
     Args:
         name: What takes that many epochs, such as "warmup".
         epochs: The number of epochs to convert.
-        examples: Examples in an epoch.
-        batch_size: Examples in a step.
+        examples: The number of examples in an epoch.
+        batch_size: The number of examples in a step.
         count_steps: The function that converts epochs to steps: `fit_steps` or `epochs_to_steps`.
             Defaults to `epochs_to_steps`.
     """

@@ -96,7 +96,7 @@ def transfer(
         baseline_batch_size: The batch size of the tuned baseline, in examples.
         learning_rate: The baseline's peak learning rate, tuned for this optimizer.
         examples: The size of the training set.
-        epochs: Epochs to train.
+        epochs: The number of epochs to train.
         optimizer: The name of the optimizer, which sets a. Defaults to None: the recipe is for any
             optimizer, and a = 0.5.
         warmup_epochs: The baseline's warmup, in epochs. Defaults to 0. A larger batch gets a warmup

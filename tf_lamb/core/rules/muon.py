@@ -116,7 +116,10 @@ class Form:
 
 
 def _is_triple(coefficients):
-    """Returns whether coefficients are one (a, b, c) for all steps, not a tuple of one per step."""
+    """Returns whether coefficients are a single triple (a, b, c), which every step uses.
+
+    Otherwise they are a tuple of triples, one for each Newton-Schulz step.
+    """
     return not isinstance(coefficients[0], tuple)
 
 

@@ -161,7 +161,10 @@ def soap(
 
 
 def _broadcast_to_matrices(xp, x):
-    """Reshapes one number, or one for each matrix of a stack, to broadcast with the matrices."""
+    """Adds two axes of length 1 to x, so that x can be multiplied with a matrix or a stack of them.
+
+    x is one number, or has one number for each matrix of the stack.
+    """
     return xp.reshape(x, (*x.shape, 1, 1))
 
 

@@ -55,7 +55,7 @@ class StepTime:
         grows by `example_seconds` for each further example.
 
         Args:
-            size: Examples of the micro-batch.
+            size: The number of examples in the micro-batch.
         """
         points = ((0.0, self.micro_batch_seconds), *self.measurements)
         for (smaller, smaller_seconds), (larger, larger_seconds) in itertools.pairwise(points):
@@ -70,7 +70,7 @@ class StepTime:
         """Returns T, the seconds of a step, without those that a network adds.
 
         Args:
-            size: Examples of a micro-batch.
+            size: The number of examples in a micro-batch.
             accumulation: k, the micro-batches of a step. Defaults to 1.
         """
         return accumulation * self.call_seconds(size) + self.update_seconds
@@ -137,8 +137,8 @@ def calls_per_epoch(examples: int, call_size: int, drop_remainder: bool = False)
     """Returns how often `fit` calls the training step in an epoch.
 
     Args:
-        examples: Examples of an epoch.
-        call_size: Examples of a call, on all devices.
+        examples: The number of examples in an epoch.
+        call_size: The number of examples in a call, on all devices.
         drop_remainder: Whether the last call is left out if it is smaller than `call_size`.
             Defaults to False.
     """
@@ -150,7 +150,7 @@ class Epoch:
     """Holds the seconds that `fit` takes besides its training steps.
 
     Attributes:
-        examples: Examples of an epoch.
+        examples: The number of examples in an epoch.
         start_seconds: Seconds of an epoch besides its steps and its evaluation. Defaults to 0.0.
         evaluation_coefficients: The pair (a, b): the evaluation of an epoch takes a + b/call_size
             seconds, where `call_size` is the examples of a call of the training step. Defaults to
@@ -173,7 +173,7 @@ class Epoch:
         """Returns how often `fit` calls the training step in an epoch.
 
         Args:
-            call_size: Examples of a call of the training step, on all devices.
+            call_size: The number of examples in a call of the training step, on all devices.
         """
         return calls_per_epoch(self.examples, call_size, self.drop_remainder)
 
@@ -181,7 +181,7 @@ class Epoch:
         """Returns the seconds of an epoch besides its steps.
 
         Args:
-            call_size: Examples of a call of the training step, on all devices.
+            call_size: The number of examples in a call of the training step, on all devices.
         """
         constant, coefficient = self.evaluation_coefficients
         return self.start_seconds + constant + coefficient / call_size
@@ -193,7 +193,7 @@ class Epoch:
         the others. The evaluation is compiled, too.
 
         Args:
-            call_size: Examples of a call of the training step, on all devices.
+            call_size: The number of examples in a call of the training step, on all devices.
         """
         has_smaller = (
             self.examples > call_size and self.examples % call_size > 0 and not self.drop_remainder
@@ -230,7 +230,7 @@ class Machine:
         of calls of the training step in an epoch. A step makes k calls, one for each micro-batch.
 
         Args:
-            batch: Examples of a step.
+            batch: The number of examples in a step.
             devices: The number of devices.
             max_micro_batch: The largest micro-batch of a device. Defaults to None: the attribute of
                 this name.
@@ -250,7 +250,7 @@ class Machine:
         """Returns the seconds of all compilation in a `fit`: see `Epoch.compile_seconds`.
 
         Args:
-            batch: Examples of a step.
+            batch: The number of examples in a step.
             devices: The number of devices.
         """
         micro_size, _ = split_batch(batch, devices, self.max_micro_batch)
@@ -262,12 +262,12 @@ class Row:
     """Holds the steps, hours and cost of training to the target loss at one batch size.
 
     Attributes:
-        batch: Examples of an update.
-        micro_batch: Examples of a micro-batch on one device.
-        accumulation: Micro-batches of an update.
+        batch: The number of examples in an update.
+        micro_batch: The number of examples in a micro-batch on one device.
+        accumulation: The number of micro-batches of an update.
         devices: The number of devices.
-        steps: Updates to the target.
-        examples: Examples to the target.
+        steps: The number of updates to the target.
+        examples: The number of examples to the target.
         examples_ratio: `examples`, divided by the examples that the baseline takes to the target.
         step_seconds: Seconds of a step, plus its share of the seconds that an epoch takes besides
             its steps, such as those of its start.
@@ -335,7 +335,7 @@ def split_batch(batch: int, devices: int, max_micro_batch: int) -> tuple[int, in
     """Splits a batch into the smallest possible number of micro-batches of one size.
 
     Args:
-        batch: Examples of an update.
+        batch: The number of examples in an update.
         devices: The number of devices that share the batch.
         max_micro_batch: The largest micro-batch of a device.
 
@@ -502,9 +502,9 @@ def _why_impossible(batch, curve, examples, max_batch):
     """Returns why a batch is not possible, as a part of a sentence; "" if it is possible.
 
     Args:
-        batch: Examples of an update.
+        batch: The number of examples in an update.
         curve: The `StepCurve`, which has a largest batch.
-        examples: Examples to train on.
+        examples: The number of examples to train on.
         max_batch: The largest batch that is wanted, or None.
     """
     if batch > examples:
@@ -545,7 +545,8 @@ def _make_row(curve, machine, baseline_examples, batch, devices):
         curve: The steps to the target at each batch.
         machine: The hardware that trains.
         baseline_examples: Examples with which the baseline reaches the target.
-        batch: Examples of an update, a number that divides evenly among devices and micro-batches.
+        batch: The number of examples in an update, a number that divides evenly among devices and
+            micro-batches.
         devices: The number of devices.
     """
     micro_size, accumulation = split_batch(batch, devices, machine.max_micro_batch)

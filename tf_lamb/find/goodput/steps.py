@@ -336,7 +336,10 @@ def curve_from_noise(noise: float, batch: float, steps: float) -> StepCurve:
 
 
 def _noise_scale(least_steps, least_examples):
-    """Returns the noise scale E_min/S_min."""
+    """Returns the noise scale: the fewest examples to the target, divided by the fewest steps.
+
+    It is infinite if the fewest steps are 0.
+    """
     return least_examples / least_steps if least_steps else math.inf
 
 

@@ -313,7 +313,10 @@ def _limits(task, data) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_pretraining(task, data) -> Iterator[tuple[str, Limit]]:
-    """Yields the name and the limit of each feature of masked-LM pretraining."""
+    """Yields, for each feature of masked-LM pretraining, its name and its `Limit`.
+
+    A `Limit` holds the bounds of the values of a feature, such as the size of the vocabulary.
+    """
     encoder, length, predictions = task.model.encoder, "seq_length", "max_predictions_per_seq"
     # Only `BertPretrainDataConfig` reads features of a fixed length from the records. Other data
     # configs compute the features from text, or shorten them. Then the batches are checked, but not
@@ -350,7 +353,10 @@ def _of_pretraining(task, data) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_sentences(task, data) -> Iterator[tuple[str, Limit]]:
-    """Yields the name and the limit of each feature of sentence prediction."""
+    """Yields, for each feature of sentence prediction, its name and its `Limit`.
+
+    A `Limit` holds the bounds of the values of a feature, such as the size of the vocabulary.
+    """
     is_fixed = isinstance(data, sentence_prediction_dataloader.SentencePredictionDataConfig)
     if not task.hub_module_url:
         for name, limit in _of_encoder(task.model.encoder, data, "input_ids", "segment_ids"):
@@ -367,7 +373,11 @@ def _of_sentences(task, data) -> Iterator[tuple[str, Limit]]:
 
 
 def _of_encoder(encoder, data, tokens, types) -> Iterator[tuple[str, Limit]]:
-    """Yields the name and the limit of an encoder's inputs: tokens, segments, and padding mask."""
+    """Yields, for each of the three inputs of an encoder, its name and its `Limit`.
+
+    The inputs are the tokens, the segments (types), and the padding mask. A `Limit` holds the
+    bounds of the values of an input.
+    """
     yield "input_word_ids", _of_field(encoder, data, tokens, "vocab_size", "seq_length")
     yield "input_type_ids", _of_field(encoder, data, types, "type_vocab_size", "seq_length")
     because, length = f"1 is for a token and 0 for padding: {_CORRECT}", data.get("seq_length")
@@ -415,7 +425,10 @@ def checked(dataset, within: dict[str, Limit]):
 
 
 def _limited(batch, within) -> Iterator[tuple]:
-    """Yields the values and the `Limit` of each feature of a batch that has a limit."""
+    """Yields, for each feature of a batch whose values are bounded, its values and its `Limit`.
+
+    A `Limit` holds the bounds. `within` is a dict from names of features to their `Limit`s.
+    """
     features = batch[0] if isinstance(batch[0], dict) else {"label": batch[-1]}
     for name, limit in within.items():
         # After mixup or cutmix, labels are floats, and not class numbers. They have no limit.
@@ -441,7 +454,11 @@ def _check_first(task, part: str, file: str) -> None:
 
 
 def _why_not(limit: Limit, features, data, part: str) -> str | None:
-    """Returns why a record's values of one feature cannot be used, or None."""
+    """Returns why a record cannot be used because of one feature, as text for an error.
+
+    It is None if the record has the feature, and its kind, its length and its values are as `limit`
+    says.
+    """
     if limit.feature not in features:
         if limit.number is None:
             return None

@@ -267,7 +267,7 @@ def _check_left_behind(optimizer) -> None:
 
 
 def _types_of(optimizer) -> list[str]:
-    """Returns the names of all types of optimizers in an `OptimizerConfig`, sorted."""
+    """Returns the sorted names of the optimizers that an `OptimizerConfig` can select by `type`."""
     return sorted(set(optimizer.__dict__) - set(optimizer.RESERVED_ATTR) - {"type"})
 
 
@@ -289,7 +289,7 @@ def _lost(settings: dict, chosen: dict) -> Iterator[tuple[str, Any]]:
 
 
 def _ours(key: str) -> str:
-    """Returns the name, in this package's optimizers, of a setting of Model Garden's optimizers."""
+    """Translates the name of a setting of Model Garden's optimizers to its name in this package."""
     return {
         "weight_decay_rate": "weight_decay", "gradient_clip_norm": "global_clipnorm",
         "include_in_weight_decay": "exclude_from_weight_decay",
@@ -297,7 +297,7 @@ def _ours(key: str) -> str:
 
 
 def _off(key: str) -> str:
-    """Returns the value that turns a setting off."""
+    """Returns the value, "0" or "null", that turns off a setting of an optimizer."""
     return "0" if key in _OFF_BY_0 else "null"
 
 

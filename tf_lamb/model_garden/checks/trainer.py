@@ -67,7 +67,10 @@ def check_best(params) -> None:
 
 
 def _results(config) -> list[str]:
-    """Returns the names of an evaluation's results; an empty list if only a run can tell them."""
+    """Returns the names of the results of an evaluation, such as "validation_loss".
+
+    The list is empty if they cannot be known before the run.
+    """
     try:
         with tf.Graph().as_default():  # in a graph, no variable is made on a device
             task = task_factory.get_task(config, logging_dir=None)

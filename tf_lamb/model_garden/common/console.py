@@ -67,7 +67,10 @@ def _ended_at_once(end):
 
 
 def _leave_to_the_thread(number, frame):
-    """Does nothing: the thread of `_ended_at_once` reads the signal."""
+    """Does nothing, as the handler of a signal, because a thread reacts to the signal.
+
+    This is the thread in `_ended_at_once`. It reacts at once, also while C++ code runs.
+    """
 
 
 class Console:
@@ -194,7 +197,10 @@ class Console:
             self.bar = None
 
     def _stop(self):
-        """Prints the line that `on_stop` returns, and ends the process with exit status 130."""
+        """Ends the process after Ctrl-C or SIGTERM, with exit status 130.
+
+        It first prints the line that `on_stop` returns.
+        """
         try:
             self.close_bar()
             self.give_back()

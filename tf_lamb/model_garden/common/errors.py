@@ -45,7 +45,10 @@ def did_you_mean(name, known) -> str:
 
 
 def _registering(name: str) -> str | None:
-    """Returns the module of `tf_lamb_extras` whose source registers a name; None without one."""
+    """Finds the module of `tf_lamb_extras` whose source registers a type or an experiment.
+
+    Returns the full name of the module, for a hint in an error; None if no module registers `name`.
+    """
     pattern = re.compile(rf'(\bregister\w*\(|^KEY = )"{re.escape(name)}"', re.MULTILINE)
     extras = importlib.util.find_spec("tf_lamb_extras")
     for folder in (extras and extras.submodule_search_locations) or ():

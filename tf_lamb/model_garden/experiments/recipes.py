@@ -257,7 +257,10 @@ def _falling(decay, warming) -> dict[str, Any] | None:
 
 
 def _decay(kind, rate) -> dict[str, Any] | None:
-    """Converts the config of a decay to fields of a `Recipe`; None if that cannot describe it."""
+    """Converts the config of a learning-rate decay to fields of a `Recipe`.
+
+    Returns None if a `Recipe` cannot describe this decay, for example one with an offset.
+    """
     if any(getattr(rate, key, 0) for key in ("offset", "cycle")):
         return None
     lengths = {"polynomial": "decay_steps", "tf_lamb_polynomial": "steps"}
@@ -288,7 +291,10 @@ def _decay(kind, rate) -> dict[str, Any] | None:
 
 
 def _warmed(decay: dict[str, Any], kind, warmup) -> dict[str, Any] | None:
-    """Adds a warmup to the fields of a `Recipe` for a decay; None if that cannot describe both."""
+    """Adds a warmup to the fields of a `Recipe`, which already describe the decay.
+
+    Returns None if a `Recipe` cannot describe this warmup together with this decay.
+    """
     if kind is None:
         return decay | {"warmup_steps": 0}
     boundaries = decay.get("boundaries")

@@ -111,8 +111,9 @@ class Baseline:
         batch_size: The batch, in examples.
         train_steps: The number of steps.
         curve: The settings of the learning rate and its warmup.
-        hyperparameters: The hyper-parameters that the rule `transfer` changes besides the learning
-            rate, as field of `Recipe` -> value. Empty for the other rules.
+        hyperparameters: Name -> value of the hyper-parameters that the rule `transfer` changes
+            besides the learning rate. The names are those of the fields of `Recipe`. Empty for the
+            other rules.
     """
 
     batch_size: int
@@ -228,9 +229,10 @@ def _recipe(rule, batch_size, baseline: Baseline, train_steps: int) -> recipes.R
 
 
 def _hyperparameters(config) -> dict[str, Any]:
-    """Returns the hyper-parameters that the rule `transfer` changes, as field of `Recipe` -> value.
+    """Returns the hyper-parameters, besides the learning rate, that the rule `transfer` changes.
 
-    Those that the optimizer lacks, and those that are 0, are left out.
+    The result is a dict, name -> value, whose names are those of the fields of `Recipe`.
+    Hyper-parameters that the optimizer lacks, and those that are 0, are left out.
     """
     optimizer = config.optimizer.get()
     settings = optimizer.as_dict()

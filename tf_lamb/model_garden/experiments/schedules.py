@@ -53,7 +53,7 @@ def warmup(after, steps, begin_step=0, **arguments):
 
     Args:
         after: The schedule that follows, or a number, which is a constant rate.
-        steps: Steps of warmup; 0 for none.
+        steps: The number of steps of warmup; 0 for none.
         begin_step: The optimizer's step at which the schedule begins. Defaults to 0.
         **arguments: More arguments of `tf_lamb.tf_keras.schedules.Warmup`.
     """
@@ -87,8 +87,9 @@ class Steered(tf_keras.optimizers.schedules.LearningRateSchedule):
     call `seams.add_learning_rates`.
 
     Attributes:
-        is_watched: Whether there is an action, which sets this attribute when it is made. Training
-            is refused without one, because the rate would go on rising. Defaults to False.
+        is_watched: Whether an Orbit action for this learning rate exists. Its constructor sets this
+            attribute to True. If it is False, training is refused, because the rate would rise
+            without end. Defaults to False.
     """
 
     is_watched = False

@@ -260,7 +260,7 @@ def repair(folder: str) -> None:
 
 
 def _candidates(folder: str) -> list[str]:
-    """Returns the paths of a folder's checkpoints in the order in which to try them."""
+    """Returns the paths of a folder's checkpoints, in the order in which to try to restore them."""
     # The checkpoint that the file `checkpoint` names is first, even if others have later steps,
     # because a run may have gone back to it.
     latest_path = latest(folder)
@@ -294,7 +294,10 @@ def _names(folder: str) -> list[str]:
 
 
 def _is_named(folder: str) -> bool:
-    """Returns whether the folder has the file `checkpoint`."""
+    """Returns whether the folder has TensorFlow's file `checkpoint`.
+
+    This file names the latest checkpoint.
+    """
     return tf.io.gfile.exists(os.path.join(folder, _NAMING_FILE))
 
 

@@ -279,7 +279,11 @@ def check_evaluated(params, model_dir: str) -> None:
 
 
 def _as_evaluated(settings):
-    """Returns a model's settings, without those that an evaluation may change."""
+    """Returns the settings of a model without those that may differ in an evaluation.
+
+    These are, for example, dropout and the momentum of batch normalization. The rest have to be
+    equal in training and in evaluation.
+    """
     if isinstance(settings, (list, tuple)):
         return [_as_evaluated(item) for item in settings]
     if not isinstance(settings, dict):

@@ -133,7 +133,10 @@ def _drawn(model_dir: str, params, train, validation) -> str:
 
 
 def _named(scalars, **labels: str) -> plots.Curves:
-    """Returns the curves of the tags in `labels` that exist, as label -> step -> value."""
+    """Returns the curves of a plot: label -> step -> value.
+
+    `labels` maps tags of TensorBoard to labels. Tags that `scalars` lacks are left out.
+    """
     return {label: scalars[tag] for tag, label in labels.items() if tag in scalars}
 
 

@@ -73,7 +73,11 @@ class Divergence:
         self._skipped = self._optimizer.skipped_steps  # fewer if recovery restored a checkpoint
 
     def _recover(self, output, report):
-        """Calls `recovery`; if it gives up, raises `report`, or `RuntimeError` if that is None."""
+        """Calls `recovery`, which goes back to the last checkpoint if the loss is not finite.
+
+        If `recovery` gives up, this raises `report`, the error on the divergence; or `RuntimeError`
+        if `report` is None.
+        """
         # `recovery` looks at the loss alone. If there is a report, it gets NaN as the loss, so that
         # a divergence which the loss does not show also counts as one of its trials.
         try:

@@ -43,7 +43,7 @@ _PAUSE = 1.0  # seconds between two searches for a new checkpoint
 
 
 class _Spent(Exception):
-    """Raised to leave Orbit's training loop, which by itself ends only at a given step."""
+    """Raised to leave Orbit's training loop early, when AdaScale has made enough progress."""
 
 
 class Controller(orbit.Controller):
@@ -66,14 +66,20 @@ class Controller(orbit.Controller):
     is_over: Callable[[], bool] | None = None
 
     def _is_spent(self):
-        """Returns whether an `AdaScaleProgress` action ends training."""
+        """Returns whether AdaScale has made the progress at which training is to end.
+
+        An `AdaScaleProgress` action among the training actions decides this.
+        """
         adascale_actions = (
             action for action in self.train_actions if isinstance(action, actions.AdaScaleProgress)
         )
         return any(progress.is_spent() for progress in adascale_actions)
 
     def _train_n_steps(self, num_steps):
-        """Runs a loop of steps; raises `_Spent` if an `AdaScaleProgress` action ends training."""
+        """Runs one loop of training steps; see base class.
+
+        Raises `_Spent` instead if AdaScale has made the progress at which training is to end.
+        """
         # seam: relies on the Orbit of tf-models-official 2.20.0, whose `train` calls this private
         # method for each loop.
         if self._is_spent():

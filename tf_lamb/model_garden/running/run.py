@@ -140,7 +140,12 @@ def _take_folder(console, session: Session) -> None:
 
 
 def _begin(console, session: Session) -> bool:
-    """Repairs the folder and writes the notes of the run; returns False if training is over."""
+    """Prepares the folder for training or evaluation, and prints where a run resumes.
+
+    It removes unfinished checkpoints, and writes down the experiment, the seed and the initial
+    checkpoint. It returns False if there is nothing to train, because the run has reached its last
+    step.
+    """
     params, args = session.params, session.args
     checkpoints.repair(args.model_dir)
     evaluates_once = args.mode in ("train", "train_and_eval")  # other modes always evaluate

@@ -103,14 +103,20 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
 
 
 def _store():
-    """Returns the key-value store of the coordination service, which ends with the chief."""
+    """Returns TensorFlow's key-value store, through which the workers of a cluster communicate.
+
+    The chief runs it, so it is gone when the chief ends.
+    """
     # seam: relies on tensorflow 2.20, where no part of the store is public.
     return context.context()
 
 
 @contextlib.contextmanager
 def _chief_may_have_ended(expected: bool) -> Iterator[None]:
-    """Ignores the error of a barrier whose chief has already ended, if that is `expected`."""
+    """Ignores, within a `with` block, the error that a barrier raises if the chief has ended.
+
+    Without `expected`, the error is raised.
+    """
     try:
         yield
     except tf.errors.UnavailableError:

@@ -132,7 +132,10 @@ def _program(answer):
 
 
 def _check(key, answer):
-    """Returns a checksum of a saved result and its key."""
+    """Returns the checksum by which a damaged file of the cache is recognized.
+
+    It covers the key and the saved result of the compiler.
+    """
     return _hash(key, json.dumps(answer))
 
 

@@ -94,7 +94,10 @@ def _alias(ir, module):
 
 
 def _drop_copies(ir, module):
-    """Replaces every `mhlo.copy` in a module with its operand."""
+    """Removes the operations `mhlo.copy` from an MLIR module.
+
+    What used the result of a copy then uses the operand.
+    """
     copies = []
 
     def collect(op):

@@ -198,7 +198,10 @@ class Text:
         return tuple(Exchange(*key, *sums) for key, sums in totals.items())
 
     def _exchanges(self):
-        """Yields a tuple for each collective: kind, bytes, text of the attributes, computation."""
+        """Yields a tuple for each collective operation of the program, such as an all-reduce.
+
+        It has the kind, the bytes, the text of the attributes, and the name of the computation.
+        """
         for computation, instructions in self._computations.items():
             # libtpu writes a reduce-scatter as a fusion with this name, which has an all-reduce.
             scattered = computation.startswith("all-reduce-scatter")
@@ -310,7 +313,10 @@ def _plain(line: str) -> str:
 
 
 def _closing(text: str) -> int:
-    """Returns the position of the parenthesis that closes the one opened just before the text."""
+    """Returns the position of the closing parenthesis, in a text that begins after the opening one.
+
+    It is the length of the text if none closes it.
+    """
     depth = 1
     for i, character in enumerate(text):
         depth += (character == "(") - (character == ")")
