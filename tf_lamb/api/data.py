@@ -234,20 +234,20 @@ class Arrays:
             yield self._rows(rows)
 
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
-        """Returns a function that reads one pass after another, any number of examples at a time.
+        """Returns a function that reads the examples pass after pass, in the form that `fit` uses.
 
         The order of pass number p is drawn with the seed (seed, p), so that reading can begin at
         any pass.
 
         Args:
-            start: The examples to skip, counted from the beginning of the first pass.
+            start: The number of examples to skip, counted from the beginning of the first pass.
             seed: Seed of the order.
             examples: The number of examples in a pass.
 
         Returns:
-            A function that takes a number of examples and returns the next ones, in the form in
-            which `fit` passes them to `train_step`: (x, y), (x, y, sample_weight), or x alone if
-            there are no targets.
+            A function with one argument, a number of examples. Each call returns the next examples
+            in the form in which `fit` passes them to `train_step`: (x, y), (x, y, sample_weight),
+            or x alone if there are no targets.
         """
         import numpy as np
 
@@ -378,16 +378,20 @@ class Batches:
             yield rebatched.draw(size, generator)
 
     def stream(self, start: int, seed: int, examples: int) -> Callable[[int], Any]:
-        """Returns a function that reads one pass after another, as `Arrays.stream` does.
+        """Returns a function that reads the examples pass after pass, in the form that `fit` uses.
 
         Examples come in the order of the data. Data may shuffle themselves for each new iterator,
         or in `on_epoch_begin` or `on_epoch_end`. So if a whole pass is skipped, its iterator is
         made and these methods are called, but its batches are not read.
 
         Args:
-            start: The examples to skip, counted from the beginning of the first pass.
+            start: The number of examples to skip, counted from the beginning of the first pass.
             seed: Ignored: the data have their own order.
             examples: The number of examples in a pass.
+
+        Returns:
+            A function with one argument, a number of examples. Each call returns the next examples
+            in the form in which `fit` passes them to `train_step`.
         """
         first_pass, skipped = divmod(start, examples)
 

@@ -88,7 +88,10 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         tracking.restore_deferred(self)
 
     def _take_loss_scale(self, scale):
-        """Takes control of a dynamic loss scale, which then changes once per update."""
+        """Takes control of a dynamic loss scale, so that it changes once per update.
+
+        tf_keras itself would change it at every micro-batch.
+        """
         self._follow_loss_scale(seams.take_over_scale(scale), scale)
 
     def update_step(self, gradient, variable):

@@ -113,7 +113,10 @@ class GainMeter(NoiseMeter):
 
     @property
     def power(self) -> float:
-        """The exponent of the gain in the rate: 0.5 for preconditioned gradients, else 1."""
+        """The power of the gain by which the learning rate is multiplied.
+
+        It is 0.5 for preconditioned gradients, else 1.
+        """
         return 1.0 if self.second_moments is None else 0.5
 
     def gain(self) -> float:

@@ -131,7 +131,7 @@ class Guard:
 
     @property
     def skip_count(self) -> int:
-        """The number of steps skipped as non-finite. Reading it waits for the device."""
+        """The number of steps skipped because of NaN or Inf. Reading it waits for the device."""
         return 0 if self.skip_counter is None else as_int(self.skip_counter)
 
     @property

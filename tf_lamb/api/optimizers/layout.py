@@ -277,9 +277,10 @@ def match(saved: Layout, own: Layout) -> list[int]:
 
 
 def _saved_position(positions, key, variable, saved, own):
-    """Returns `positions[key]`, the position of a saved variable; raises Mismatch if it is missing.
+    """Returns `positions[key]`, the position of a variable in the saved state.
 
-    `variable` of the optimizer and the layouts `saved` and `own` are for the message.
+    Raises `Mismatch` if the saved state lacks the variable. The message is made from `variable` and
+    the layouts `saved` and `own`.
     """
     if key in positions:
         return positions[key]
