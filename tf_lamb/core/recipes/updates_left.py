@@ -1,12 +1,14 @@
-"""What a registered study saw of larger batches, by the updates that they leave.
+"""Holds what a registered study saw of larger batches, by the number of updates of a run.
 
-In the study (docs/updates_left.md) three small tasks were trained at batch 16, and then, on as many
-examples, at batches from 8 to 1,024 times as large, with what `transfer` says and nothing else.
+In the study (docs/updates_left.md) three small networks were trained at batch 16. Then they were
+trained on as many examples at batches that are 8 to 1,024 times as large, with the settings of
+`transfer`. A larger batch makes fewer updates (steps of the optimizer) of the same examples: these
+are the updates that are "left".
 """
 
-# Updates left -> optimizer -> the least and the greatest excess, over the tasks and the numbers of
-# examples: (score at the larger batch / score at batch 16) - 1, in percent. The score is the loss
-# on test data, or the share of errors. A test holds these numbers to the study's log.
+# Updates left -> optimizer -> the least and the greatest excess of its runs. The excess is
+# (score at the larger batch / score at batch 16) - 1, in percent. The score is the loss on test
+# data, or the share of errors. A test compares these numbers with the study's log.
 EXCESS_PERCENT: dict[int, dict[str, tuple[float, float]]] = {
     16: {"AdamW": (12.1, 197.6), "LAMB": (8.5, 155.1)},
     128: {"AdamW": (0.9, 22.8), "LAMB": (0.6, 27.9)},
@@ -18,15 +20,15 @@ EXCESS_PERCENT: dict[int, dict[str, tuple[float, float]]] = {
 }
 # With fewer updates left, `transfer` warns.
 ENOUGH_UPDATES = 2_048
-# The most that a run of the study lost, in percent, with `ENOUGH_UPDATES` or more left.
+# The greatest excess, in percent, of all runs that had `ENOUGH_UPDATES` or more updates left.
 LOST_PERCENT = max(
     greatest
     for updates, percent_of in EXCESS_PERCENT.items()
     for _, greatest in percent_of.values()
     if updates >= ENOUGH_UPDATES
 )
-# The smallest ratio of two batches in the study. Below it the baseline itself has so few updates
-# that the study does not say what is lost.
+# The smallest ratio of a larger batch to batch 16 in the study, so that of smaller ratios the study
+# says nothing.
 LEAST_RATIO = 8
 
 
