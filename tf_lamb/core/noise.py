@@ -190,13 +190,15 @@ def _equivalent_steps(count, theta):
 
 
 def updates_for_error(target_error: float, error: float, theta: float, count: float) -> int:
-    """Returns the number of updates over which a plain mean has a given standard error.
+    """Returns the number of updates that a plain mean needs to reach a standard error.
 
-    After `count` steps, an exponential average has the standard error of a plain mean of n steps:
+    It is computed from the error of an exponential average. After `count` steps this average has
+    the same error as a plain mean of n steps:
 
         n = (1 + theta)/(1 - theta) (1 - theta^count)/(1 + theta^count)
 
-    The error of a plain mean is proportional to 1/sqrt(n).
+    The error of a plain mean is proportional to 1/sqrt(n). So the result is
+    n (error/target_error)^2, rounded up.
 
     Args:
         target_error: The relative standard error to reach.

@@ -41,7 +41,7 @@ class Choice:
         )
 
     def assign(self, variable, value):
-        """Assigns the new value to a variable if `is_due` is true.
+        """Assigns the new value to a variable if `is_due` is true: if this step takes an update.
 
         Args:
             variable: The variable.

@@ -3,9 +3,9 @@
 These functions run in a step under `tf.distribute`. Others check the strategy under which an
 optimizer is used.
 
-Under `ParameterServerStrategy` the variables lie on several servers. This module reads
-`_sharded_container`, a private attribute of TensorFlow 2.20, of a part of a variable that is split
-over servers. `tf_lamb/api/variables.py` reads it, too.
+Under `ParameterServerStrategy` the variables lie on several servers. If a variable is split over
+servers, each of its parts has an attribute `_sharded_container`, which is private in TensorFlow
+2.20. This module reads it, as `tf_lamb/api/variables.py` does.
 """
 
 import contextlib
@@ -250,12 +250,12 @@ def check_strategy(strategy, name):
 
 
 def assign(strategy, variables, values):
-    """Assigns to each replica's copies of variables the values of that replica.
+    """Assigns values to this replica's copies of variables. It is called on each replica.
 
     Args:
         strategy: The strategy of the optimizer.
         variables: The variables.
-        values: The values of this replica.
+        values: The values for this replica's copies.
     """
 
     def in_cross_replica_context(strategy, values):

@@ -130,7 +130,7 @@ class Update(step.Update):
     #   __call__            runs once for all replicas: reads the scalars, and counts at the end
     #   _on_each_replica    finds the copies of all variables on one replica
     #   _finish_micro_step  computes the mean over the micro-batches, if an update is due
-    #   _apply_if_finite    skips the step if a gradient is not finite, or the global norm a spike
+    #   _apply_if_finite    skips the step if a gradient is not finite, or the norm spikes
     #   _apply              clips, and runs the program of each layer or stack of layers
     #   _step               is the code of such a program: it runs the update rule
 

@@ -181,7 +181,8 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         gradients = [host.at_least_float32(dense(g, v)) for g, v in pairs]
-        # For these variables the update uses the sums of gradients in earlier micro-batches.
+        # Variables without a gradient in this micro-batch are updated as well, by the sums of their
+        # gradients in earlier micro-batches.
         without_gradient = self._variables_without_gradient
         layers, state = self._layers_and_state([*variables, *without_gradient], without_gradient)
         count = functools.partial(self._count_step, [*variables, *without_gradient])

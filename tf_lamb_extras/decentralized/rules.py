@@ -402,10 +402,13 @@ def _eigenvalue(matrix, k):
 
 
 def _growth(modes, b):
-    """Returns the largest factor by which the differences of a mode grow per step.
+    """Returns the largest factor, over all modes, by which differences between workers grow a step.
+
+    A mode is an eigenvector that the mixing matrices have in common, and stands for one pattern of
+    differences between the workers' weights.
 
     Args:
-        modes: For each mode, its eigenvalue of every mixing matrix.
+        modes: For each mode, its eigenvalues: one of each mixing matrix, in the order of the steps.
         b: The momentum.
     """
     return max((_radius(mode, b) for mode in modes), default=0.0)

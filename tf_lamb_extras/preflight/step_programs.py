@@ -94,9 +94,9 @@ def predictions(model, inputs):
 
 
 def _twin(model):
-    """Returns a copy of a model with the same layers and variables.
+    """Returns a shallow copy of a model, which shares its layers and variables.
 
-    It can be compiled anew, because setting an attribute of the copy does not change the model.
+    To compile the copy leaves the model as it was, because it only sets attributes of the copy.
     """
     twin = object.__new__(type(model))
     vars(twin).update(vars(model))

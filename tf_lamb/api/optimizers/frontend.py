@@ -204,7 +204,8 @@ class MeasuringMembers(Protocol):
 class LayerwiseMembers(FrontendMembers, Protocol):
     """Describes an optimizer such as LAMB in either frontend, for the annotations of functions.
 
-    Its base classes are `Layerwise` and the optimizer base class of one Keras.
+    Such an optimizer inherits from `Layerwise` and from the optimizer base class of Keras 3 or of
+    tf_keras.
     """
 
     rule: Rule

@@ -125,7 +125,8 @@ def layout_of(
 ) -> Layout:
     """Returns the `Layout` of an optimizer: the place of each of its variables in its model.
 
-    Without a model, because the optimizer was never compiled into one, no place is known.
+    A place is a layer, and an attribute of the layer. If the optimizer was never compiled into a
+    model, the places are unknown.
 
     Args:
         optimizer: The optimizer.

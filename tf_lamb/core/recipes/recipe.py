@@ -71,8 +71,10 @@ class AnyRecipe:
         """Returns the learning-rate schedule, for any optimizer of Keras.
 
         Args:
-            schedules: `tf_lamb.keras.schedules` for Keras 3, or `tf_lamb.tf_keras.schedules` for
-                tf_keras. Defaults to None: the one of these that fits `tf.keras`.
+            schedules: The module whose class the schedule shall have: `tf_lamb.keras.schedules` for
+                Keras 3, `tf_lamb.tf_keras.schedules` for tf_keras, or `tf_lamb.core.schedules` for
+                a schedule that needs neither. Defaults to None: the module for the Keras that
+                `tf.keras` is, Keras 3 or tf_keras.
 
         Example:
             >>> from tf_lamb.core import recipes, schedules

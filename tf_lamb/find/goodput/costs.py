@@ -13,7 +13,8 @@ from tf_lamb.core import checks
 from tf_lamb.find.goodput.answer_text import answer_text
 from tf_lamb.find.goodput.steps import StepCurve
 
-# `Answer.regret` assumes that the true noise scale is this many times larger or smaller.
+# `Answer.regret` assumes that the true noise scale is this many times the measured one, or that it
+# is the measured one divided by this.
 NOISE_ERROR_FACTOR = 2.0
 # Batches tie if their hours, or device-hours, are at most this many times the least.
 TIE_FACTOR = 1.001

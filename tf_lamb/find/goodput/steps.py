@@ -32,8 +32,8 @@ Z_90 = 1.645
 GRID_FACTOR = 1.02
 # A noise scale that one run measured is taken to be right within this factor.
 READING_FACTOR = 2.0
-# A larger batch counts as keeping a result if it needs at most this share of additional examples to
-# the same loss; see docs/updates_left.md.
+# A larger batch keeps the baseline's result if it reaches the same loss with at most this share of
+# additional examples (0.05 is 5% more); see docs/updates_left.md.
 EXTRA_EXAMPLES = 0.05
 
 

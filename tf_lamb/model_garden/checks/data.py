@@ -248,7 +248,8 @@ class Limit(NamedTuple):
             computed from them.
         least: the smallest value that is allowed.
         size: the upper bound, which is the smallest value that is not allowed.
-        because: the reason for the bounds, and what to change, as an error says it after "because".
+        because: the end of the error message, after the word "because": the reason for the bounds,
+            and what the user should change.
         number: the number of values in a record; None if it is not fixed.
         setting: the setting of the data that gives `number`; None if no setting does.
         kind: the field of `tf.train.Feature` that holds the values.

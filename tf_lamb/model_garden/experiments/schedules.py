@@ -87,9 +87,9 @@ class Steered(tf_keras.optimizers.schedules.LearningRateSchedule):
     call `seams.add_learning_rates`.
 
     Attributes:
-        is_watched: Whether an Orbit action for this learning rate exists. Its constructor sets this
-            attribute to True. If it is False, training is refused, because the rate would rise
-            without end. Defaults to False.
+        is_watched: Whether an Orbit action for this learning rate exists. The constructor of the
+            action sets this attribute to True. If it is still False, training is refused: the rate
+            rises until the action stops it. Defaults to False.
     """
 
     is_watched = False

@@ -49,8 +49,8 @@ class Divergence:
         Raises:
             FloatingPointError: if the run has diverged, and `recovery` is None or has given up. The
                 message is a report on the divergence.
-            RuntimeError: if `recovery` has given up although the run has not diverged by the
-                criterion of this class.
+            RuntimeError: if `recovery` no longer tries to rescue the run, but the run has not
+                diverged by the test of this class.
         """
         output["skipped_steps"] = skipped_steps = self._optimizer.skipped_steps
         if skipped_steps > self._skipped:
