@@ -125,7 +125,7 @@ def layout_of(
 ) -> Layout:
     """Returns the `Layout` of an optimizer: the place of each of its variables in its model.
 
-    A place is a layer, and an attribute of the layer. If the optimizer was never compiled into a
+    A place is a path such as `layers/Dense_1/kernel`. If the optimizer was never compiled into a
     model, the places are unknown.
 
     Args:
