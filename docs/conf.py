@@ -31,6 +31,7 @@ html_copy_source = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
+html_favicon = "static/favicon.svg"
 pygments_style = "friendly"
 highlight_language = "none"  # a block that names no language is a command or what one printed
 
