@@ -32,7 +32,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_favicon = "static/favicon.svg"
-pygments_style = "friendly"
+pygments_dark_style = "a11y-dark"  # beside the a11y-light of Furo
 highlight_language = "none"  # a block that names no language is a command or what one printed
 
 myst_heading_anchors = 3
