@@ -116,7 +116,7 @@ class SharedArguments(SphinxDirective):
 
 
 def as_restructured_text(app, what, name, value, options, lines):
-    """Docstrings are written to be read in an editor: equations and bars become literal here."""
+    """Docstrings are written for an editor: equations and bars become literal, and files links."""
     plain, literal, out = False, False, []  # plain: within `Args:` and its like, or within a list
     for line in lines:
         indented = line.startswith("    ")
@@ -126,7 +126,7 @@ def as_restructured_text(app, what, name, value, options, lines):
             out += ["", ".. code-block:: text", ""]
         literal = equation or (literal and not line)
         if not equation and not line.lstrip().startswith((">>>", "...")):
-            line = escaped(line)
+            line = re.sub(r"\bdocs/([\w/]+)\.md", r":doc:`/\1`", escaped(line))
         out.append(line)
     lines[:] = out
 
