@@ -177,7 +177,7 @@ def draw_picture(runs, path):
         axes.set(xscale="log", xlabel=label, ylim=(None, 2.2))
         axes.grid(alpha=0.3)
     over_updates.set_ylabel("held-out loss")
-    figure.legend(*over_updates.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*over_updates.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
