@@ -168,7 +168,7 @@ def ask(params, args) -> costs.Answer:
             "no rule scales that to another batch. Write another type with the rate that a run of "
             "it has found, or train at the batches by hand, by task.train_data.global_batch_size"
         )
-    _check(params)
+    _check(params, args.experiment)
     if (setting := experiment.measures(params) or "").endswith(".adascale"):
         raise UserError(
             f"{setting} makes other steps of a batch than the rules that plan them here. Write "
@@ -203,12 +203,12 @@ def ask(params, args) -> costs.Answer:
         raise UserError(str(error)) from error
 
 
-def _check(params) -> None:
-    """Raises `UserError` if the experiment cannot be trained."""
+def _check(params, name: str) -> None:
+    """Raises `UserError` if the experiment of this name cannot be trained."""
     from tf_lamb.model_garden.checks import experiment
 
     experiment.check_runtime(params, evaluating=True)
-    experiment.check_optimizer(params)
+    experiment.check_optimizer(params, name)
     experiment.check_batch(params)
 
 
@@ -253,7 +253,7 @@ def found_at(params, row, args) -> tuple[Stage, Any]:
     )  # fmt: skip
     with named("the batch that was found cannot be trained", UserError):
         parsed, _ = parsing.parse(stage)
-        _check(parsed)
+        _check(parsed, args.experiment)
     return stage, parsed
 
 

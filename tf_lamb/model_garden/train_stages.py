@@ -44,6 +44,7 @@ once the next stage has begun, because the next stage has started from weights w
 """
 
 import dataclasses
+import functools
 import os
 import re
 import sys
@@ -161,7 +162,7 @@ def grown(stage: Stage, largest_batch: int) -> tuple[list[Stage], str]:
         override = yamls.without(override, path)
     unsplit = dataclasses.replace(stage, per_replica_batch_size=None)
     begun, text = parsing.parse(unsplit, override)
-    experiment.check_optimizer(begun)
+    experiment.check_optimizer(begun, stage.experiment)
     experiment.check_batch(begun)
     examples = count_examples(begun.task.train_data)
     arithmetic, settings = recipes.grown(begun, largest_batch, stage.experiment, examples)
@@ -183,12 +184,12 @@ def _split(override: dict) -> tuple[dict, dict]:
     return {key: value for key, value in override.items() if key not in single}, single
 
 
-def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
-    """Returns the settings that override the experiment of stage i, counted from 0.
+def _of_stage(override: dict, i: int, count: int, settings: dict) -> list[dict]:
+    """Returns the parts of the settings that override the experiment of stage i, counted from 0.
 
     In `override`, the content of `--params_override`, the settings under `stage_N` win over
-    `settings`, and `settings` win over the settings for all stages. Raises `UserError` if there is
-    no stage N, or if the value of a `stage_N` is not a dict.
+    `settings`, and `settings` win over the settings for all stages; the parts are in the other
+    order. Raises `UserError` if there is no stage N, or if the value of a `stage_N` is not a dict.
     """
     common, single_stages = _split(override)
     for key, value in single_stages.items():
@@ -201,7 +202,7 @@ def _of_stage(override: dict, i: int, count: int, settings: dict) -> dict:
             raise UserError(f"--params_override: {key} takes settings, but it is given {value!r}")
     for path in _BEGINS if i else ():
         common = yamls.without(common, path)
-    return yamls.merged(yamls.merged(common, settings), single_stages.get(f"stage_{i + 1}", {}))
+    return [common, settings, single_stages.get(f"stage_{i + 1}", {})]
 
 
 def _check_no_start(stage: Stage, number: int) -> None:
@@ -245,7 +246,8 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
     first_update = 0
     for i, stage in enumerate(stages):
         with named(f"stage {i + 1}", UserError):
-            override = _of_stage(parsing.own(stage), i, len(stages), stage.settings)
+            parts = _of_stage(parsing.own(stage), i, len(stages), stage.settings)
+            override = functools.reduce(yamls.merged, parts)
             # A stage whose overrides name a checkpoint does not start from the previous stage.
             continues = i > 0 and yamls.at(override, _BEGINS[0]) is None
             if continues:
@@ -256,7 +258,7 @@ def prepare(stages: list[Stage], keep_moments: bool, mode="train", seed=None) ->
                 ]
                 for path, value in zip(_BEGINS, start_settings, strict=False):
                     override = yamls.merged(yamls.nested(path, value), override)
-            params, arithmetic = parsing.parse(stage, override, stage.begun)
+            params, arithmetic = parsing.parse(stage, override, stage.begun, parts=parts)
             checked_params = params
             if continues:
                 model_dirs.check_successor(parsed[-1], params, keep_moments)

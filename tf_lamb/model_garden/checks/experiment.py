@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from official.core import exp_factory
 from official.modeling.optimization import OptimizerFactory
 from official.nlp.tasks.masked_lm import MaskedLMConfig
 
@@ -60,7 +61,7 @@ def check_run(params, mode, model_dir, experiment=None, seed=None) -> None:
         clusters.check()
     if training:
         _check_cluster(params)
-        check_optimizer(params)
+        check_optimizer(params, experiment)
         check_batch(params)
     _check_first_stage(params, model_dir)
     check_heads(params.task, evaluating)
@@ -194,11 +195,12 @@ def check_devices(params) -> None:
         )
 
 
-def check_optimizer(params) -> None:
+def check_optimizer(params, experiment: str | None = None) -> None:
     """Checks the optimizer and the schedules of an experiment.
 
     Args:
         params: the experiment's `ExperimentConfig`.
+        experiment: the name of the experiment, if it is known.
 
     Raises:
         UserError: if they cannot be built, or if a setting would be lost or have no effect.
@@ -217,7 +219,7 @@ def check_optimizer(params) -> None:
             raise UserError(f"{source}.{name} is {decay}, and it is a number of 0 or more")
     if config.optimizer.type not in OPTIMIZERS:
         return
-    _check_left_behind(config.optimizer)
+    _check_left_behind(config.optimizer, experiment)
     _check_clipping(config.optimizer.get(), source)
     _check_decay(params)
     path = f"{source}.weight_decay_schedule"
@@ -240,15 +242,23 @@ def check_optimizer(params) -> None:
         OptimizerFactory(config).build_optimizer(1e-3)
 
 
-def _check_left_behind(optimizer) -> None:
+def _check_left_behind(optimizer, experiment: str | None) -> None:
     """Raises `UserError` if a change of the optimizer's type loses settings of the experiment.
 
     An experiment has settings for the type of optimizer that it was written for. If the user
     chooses another type, that type starts from its own defaults. The run could then train without
     weight decay, decay the wrong variables, or clip nothing.
+
+    Settings that the user has changed come before those that the experiment has by itself.
     """
     chosen_settings = optimizer.get().as_dict()
-    for unused_type in _types_of(optimizer):
+    unused_types = _types_of(optimizer)
+    if experiment is not None:
+        own = exp_factory.get_exp_config(experiment).trainer.optimizer_config.optimizer
+        unused_types.sort(
+            key=lambda kind: getattr(optimizer, kind).as_dict() == getattr(own, kind).as_dict()
+        )
+    for unused_type in unused_types:
         config = getattr(optimizer, unused_type)
         if unused_type == optimizer.type or config.as_dict() == type(config)().as_dict():
             continue  # it is the chosen type, or has only default settings

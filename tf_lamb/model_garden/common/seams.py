@@ -64,6 +64,11 @@ def add_choices(choice: type[oneof.OneOfConfig], kinds: dict[str, type]) -> None
     choice.__post_init__, choice.__setstate__ = __post_init__, __setstate__
 
 
+def is_added(choice: oneof.OneOfConfig, key: str) -> bool:
+    """Returns whether a key of a config that lists choices is one of ours."""
+    return any(key in kinds for kind, kinds in _ADDED.items() if isinstance(choice, kind))
+
+
 def add_optimizers(made_by: dict, settings: dict[str, type]) -> None:
     """Adds optimizers to Model Garden.
 

@@ -6,7 +6,7 @@ would report a misspelt key by the name of a config class, and a missing file by
 
 import contextlib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 from official.core import config_definitions, exp_factory, train_utils
@@ -18,6 +18,7 @@ from tf_lamb.model_garden.common.errors import UserError, did_you_mean, named, u
 from tf_lamb.model_garden.common.yamls import at, leaves, nested
 from tf_lamb.model_garden.experiments import decays, scaling
 from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS, SETTINGS
+from tf_lamb.model_garden.experiments.unread import Source, unread
 
 # Names of nested configs that an experiment cannot do without. Other nested configs may be null.
 _NEEDED = (
@@ -31,6 +32,7 @@ def parse(
     override: dict | None = None,
     begun: config_definitions.ExperimentConfig | None = None,
     replicas: int | None = None,
+    parts: Sequence[dict] | None = None,
 ) -> tuple[config_definitions.ExperimentConfig, str]:
     """Parses the flags to an experiment.
 
@@ -44,6 +46,8 @@ def parse(
             `--config_file` describe. Defaults to None.
         replicas: The number of replicas of the run, if its settings do not say it. Defaults to
             None.
+        parts: The settings that `override` is merged of, where a type in one may replace that of
+            the ones before. Defaults to None: it is one part.
 
     Returns:
         The `ExperimentConfig`, and a text to print: how the flags of the batch size change the
@@ -52,17 +56,29 @@ def parse(
     Raises:
         UserError: if a flag, a file or a setting is wrong.
     """
-    params = _named(flags) if begun is None else begun.replace()
+    begun, files = _named(flags) if begun is None else (begun, [])
+    params = begun.replace()
+    for source in files:
+        _override(params, source.settings, source.name)
     override = own(flags) if override is None else override
     # The overrides are first applied to a copy, to find mistakes in them before a recipe uses them.
     # The recipe itself needs the settings of the YAML files without the overrides.
-    _override(params.replace(), override, "--params_override")
+    tried = params.replace()
+    _override(tried, override, "--params_override")
+    of_override = [Source("--params_override", part) for part in parts or [override]]
+    # These recipes choose types themselves.
+    chooses = flags.recipe in (scaling.TRANSFER, *scaling.PUBLISHED)
+    warnings = [] if chooses else unread(begun, tried, [*files, *of_override])
     tuned = params.replace()
     text, filled_settings = _filled_in(flags, params, override)
     _override(params, filled_settings, "--global_batch_size")
     parser = train_utils.ExperimentParser(flags)
     parser.parse_data_service(parser.parse_runtime(params))
     _override(params, override, "--params_override")
+    if chooses:
+        recipe = Source("--recipe", filled_settings)
+        warnings = unread(begun, params, [*files, recipe, *of_override])
+    text += warnings
     if not filled_settings and at(override, "trainer.train_steps") is not None:
         text += filter(None, [decays.cut_short(tuned, params)])
     if largest := flags.per_replica_batch_size:
@@ -76,15 +92,13 @@ def parse(
     return params, "\n".join(text)
 
 
-def _named(flags) -> config_definitions.ExperimentConfig:
-    """Returns the experiment of `--experiment`, with the settings of `--config_file`."""
+def _named(flags) -> tuple[config_definitions.ExperimentConfig, list[Source]]:
+    """Returns the experiment of `--experiment`, and the settings of each `--config_file`."""
     names = sorted(experiments())
     if flags.experiment not in names:
         raise UserError(unknown("--experiment", flags.experiment, names))
-    params = exp_factory.get_exp_config(flags.experiment)
-    for source, settings in yamls.read_files(flags.config_file):
-        _override(params, settings, source)
-    return params
+    files = [Source(*each) for each in yamls.read_files(flags.config_file)]
+    return exp_factory.get_exp_config(flags.experiment), files
 
 
 def _filled_in(flags, params, override: dict) -> tuple[list[str], dict]:
