@@ -7,6 +7,7 @@ import statistics
 import pytest
 from support.pages import ROOT, runs, table, words
 
+from benchmarks.performance import compile_cache
 from benchmarks.study import singular_values
 
 pytestmark = pytest.mark.once
@@ -128,6 +129,24 @@ def test_the_milliseconds_on_a_gpu_are_in_the_log():
     }
     muon = f"{added['tf_lamb.Muon bfloat16']:.1f} ms; {added['tf_lamb.Muon']:.1f} with"
     assert told["Muon"].startswith(muon)
+
+
+def test_the_seconds_with_a_compilation_cache_are_in_the_log():
+    assert compile_cache.table(runs("compile_cache")) in PERFORMANCE.read_text()
+
+
+def test_what_is_said_of_the_compilation_cache_is_in_the_log():
+    """How far rounds are apart, and what is in the folder."""
+    of_run, apart = ("optimizer", "cache", "threshold"), []
+    lines = runs("compile_cache")
+    for wanted in {tuple((name, line[name]) for name in of_run) for line in lines}:
+        rounds = [line["first"] for line in runs("compile_cache", **dict(wanted))]
+        apart.append(max(rounds) / min(rounds))
+    assert f"differ by up to {max(apart):.1f} times" in words(PERFORMANCE)
+    files = [{line["files"] for line in lines if line["threshold"] == threshold}
+             for threshold in (1, 0)]  # fmt: skip
+    assert files == [{1, 2}, {31, 41}]
+    assert max(line["bytes"] for line in lines) / 1e6 == pytest.approx(0.8, abs=0.05)
 
 
 def test_where_singular_values_end_is_in_the_log():
