@@ -254,9 +254,9 @@ def _check_left_behind(optimizer, experiment: str | None) -> None:
     chosen_settings = optimizer.get().as_dict()
     unused_types = _types_of(optimizer)
     if experiment is not None:
-        own = exp_factory.get_exp_config(experiment).trainer.optimizer_config.optimizer
+        defaults = exp_factory.get_exp_config(experiment).trainer.optimizer_config.optimizer
         unused_types.sort(
-            key=lambda kind: getattr(optimizer, kind).as_dict() == getattr(own, kind).as_dict()
+            key=lambda kind: getattr(optimizer, kind).as_dict() == getattr(defaults, kind).as_dict()
         )
     for unused_type in unused_types:
         config = getattr(optimizer, unused_type)

@@ -97,7 +97,7 @@ def _named(flags) -> tuple[config_definitions.ExperimentConfig, list[Source]]:
     names = sorted(experiments())
     if flags.experiment not in names:
         raise UserError(unknown("--experiment", flags.experiment, names))
-    files = [Source(*each) for each in yamls.read_files(flags.config_file)]
+    files = [Source(name, settings) for name, settings in yamls.read_files(flags.config_file)]
     return exp_factory.get_exp_config(flags.experiment), files
 
 

@@ -48,7 +48,9 @@ def unread(begun, params, sources: Sequence[Source]) -> list[str]:
     Raises:
         UserError: for any other block that is not read.
     """
-    settings = [inner for each in sources if isinstance(inner := at(each.settings, _ROOT), dict)]
+    settings = [
+        inner for source in sources if isinstance(inner := at(source.settings, _ROOT), dict)
+    ]
     choices = _choices(params.trainer.optimizer_config, settings, _ROOT)
     return [warning for choice in choices for warning in _warnings(choice, begun, sources)]
 
@@ -98,7 +100,7 @@ def _choices(config, settings: list[dict], path: str, is_in_ours=False) -> Itera
     """
     is_choice = isinstance(config, oneof.OneOfConfig)
     for key, inner in config.__dict__.items():
-        given = [each[key] for each in settings if isinstance(each.get(key), dict)]
+        given = [part[key] for part in settings if isinstance(part.get(key), dict)]
         if not given or not isinstance(inner, base_config.Config):
             continue
         if is_choice and key != config.type:
@@ -120,12 +122,12 @@ def _warnings(choice: _Choice, begun, sources: Sequence[Source]) -> Iterator[str
     chosen = choice.config.type
     given = [at(source.settings, choice.path) or {} for source in sources]
     types = _types(begun, choice.path, given)
-    typed = [i for i, each in enumerate(given) if "type" in each]
-    is_chosen_given = any(isinstance(each.get(chosen), dict) for each in given)
-    for i, (source, each) in enumerate(zip(sources, given, strict=True)):
+    typed = [i for i, part in enumerate(given) if "type" in part]
+    is_chosen_given = any(isinstance(part.get(chosen), dict) for part in given)
+    for i, (source, part) in enumerate(zip(sources, given, strict=True)):
         if chosen is None and typed and i <= typed[-1]:
             continue  # turned off, here or later
-        for block in _blocks(each):
+        for block in _blocks(part):
             was_read = block in types[i:]
             if block == chosen or (was_read and is_chosen_given):
                 continue
@@ -133,7 +135,7 @@ def _warnings(choice: _Choice, begun, sources: Sequence[Source]) -> Iterator[str
             text = (
                 f"{source.name}: the block {block} of {choice.path} is not read, because {reason}"
             )
-            if was_read or isinstance(each.get(types[i]), dict) or not choice.is_mistaken(block):
+            if was_read or isinstance(part.get(types[i]), dict) or not choice.is_mistaken(block):
                 yield text
             else:
                 raise UserError(f"{text}. {choice.way_out(block, is_typed=bool(typed))}")
@@ -150,8 +152,8 @@ def _types(begun, path: str, given: list[dict]) -> list[str | None]:
     for key in path.split("."):
         begun = getattr(begun, key, None)
     current, types = getattr(begun, "type", None), []
-    for each in given:
-        current = each.get("type", current)
+    for part in given:
+        current = part.get("type", current)
         types.append(current)
     return types
 
