@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 
+import keras
 import numpy as np
 import pytest
 
@@ -376,6 +377,120 @@ def blocks():
 @pytest.mark.parametrize("before, after", blocks()[:2], ids=["addons", "keras"])
 def test_the_pages_scripts_become_what_the_page_says(before, after):
     assert adopt(before.partition("\n")[2]).code == after.partition("\n")[2]
+
+
+# What the files and the loops of a script need beside its optimizer.
+
+TF = "import tensorflow as tf\n"
+LAMB = TF + KERAS + "lamb = keras.optimizers.Lamb()\n"
+ADDONS_LAMB = TF + ADDONS + "lamb = tfa.optimizers.LAMB()\n"
+IN_TF_KERAS_ONLY = TF + "import tf_keras\n" + GARDEN + "lamb = tfm.optimization.lamb.LAMB()\n"
+REPLICAS = "strategy = tf.distribute.MirroredStrategy()\n"
+UPDATE = "lamb.apply_gradients(pairs)\n"
+STEP_OF_FIT = "class Mine(keras.Model):\n    def train_step(self, data):\n        "
+
+
+def test_a_loop_on_replicas_is_told_to_build():
+    said = (
+        "line 5: on Keras 3 a step on several replicas cannot make the variables of an optimizer: "
+        "before the first one write lamb.build(model.trainable_variables)"
+    )
+    assert said in notes(LAMB + REPLICAS + UPDATE)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        LAMB + UPDATE,
+        LAMB + REPLICAS,
+        LAMB + REPLICAS + "lamb.build(weights)\n" + UPDATE,
+        LAMB + REPLICAS + STEP_OF_FIT + UPDATE,
+        LAMB.replace("Lamb", "Adam") + REPLICAS + UPDATE,
+        IN_TF_KERAS_ONLY + REPLICAS + UPDATE,
+    ],
+    ids=["one device", "fit", "built", "a step of fit", "another optimizer", "tf_keras"],
+)
+def test_a_loop_that_need_not_build_is_not_told_to(code):
+    assert ".build(" not in notes(code)
+
+
+CHECKPOINT = "saved = tf.train.Checkpoint(model=model, optimizer=lamb)\n"
+
+
+@pytest.mark.parametrize(
+    "code, said",
+    [
+        (LAMB, "Keras's Lamb has saved begins anew in ours, without an error: restore it into "
+         "Keras's Lamb, after its build(model.trainable_variables), and pass that to tf_lamb.keras."
+         "migrate"),
+        (ADDONS_LAMB, "TensorFlow Addons LAMB has saved is not restored into ours: pass it to "
+         "tf_lamb.migrate"),
+    ],
+)  # fmt: skip
+def test_a_script_that_restores_is_told_what_goes_on(code, said):
+    assert f"line 4: what {said}" in notes(code + CHECKPOINT + "saved.restore(path)\n")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [LAMB + CHECKPOINT, LAMB + "tf.train.Checkpoint(model=model).restore(path)\n"],
+    ids=["saves", "weights alone"],
+)
+def test_a_script_that_restores_no_optimizer_is_not_told(code):
+    assert "saved" not in notes(code)
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "Lamb"), reason="this Keras has no Lamb")
+@pytest.mark.parametrize("is_built", [True, False])
+def test_what_is_said_of_keras_checkpoints_is_so(tmp_path, is_built):
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    old, ours = keras.optimizers.Lamb(), tf_lamb.keras.LAMB()
+    old.apply(
+        [keras.ops.ones(v.shape) for v in model.trainable_variables], model.trainable_variables
+    )
+    path = tf.train.Checkpoint(model=model, optimizer=old).write(str(tmp_path / "ckpt"))
+    if is_built:
+        ours.build(model.trainable_variables)
+    tf.train.Checkpoint(model=model, optimizer=ours).restore(path)
+    ours.build(model.trainable_variables)
+    assert int(old.iterations) == 1 and int(ours.iterations) == 0
+
+
+LOAD = "model = keras.models.load_model(path)\n"
+
+
+@pytest.mark.parametrize(
+    "code, room",
+    [
+        (KERAS + LOAD, "tf_lamb.keras"),
+        ("import tf_lamb\n" + KERAS + LOAD, "tf_lamb.keras"),
+        ("from keras.saving import load_model\nload_model(path)", "tf_lamb.keras"),
+        (TF + "tf.keras.models.load_model(path, compile=True)", "tf_lamb.keras"),
+        (TF + "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\n"
+         "tf.keras.models.load_model(path)", "tf_lamb.tf_keras"),
+        ("import tf_keras\ntf_keras.models.load_model(path)", "tf_lamb.tf_keras"),
+    ],
+)  # fmt: skip
+def test_a_script_that_loads_a_model_is_told_the_import(code, room):
+    assert f"loads here after import {room}, or with compile=False" in notes(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KERAS + "keras.models.load_model(path, compile=False)",
+        KERAS + "import tf_lamb\n" + LOAD,
+        "import tf_lamb.keras\n" + KERAS + LOAD,
+        "from tf_lamb import keras as ours\n" + KERAS + LOAD,
+        KERAS + LOAD + "model.compile(keras.optimizers.Lamb())\n",
+        "import mine\nmine.load_model(path)",
+    ],
+    ids=["compile=False", "after Keras", "ours", "from ours", "rewritten", "another's"],
+)
+def test_a_script_that_loads_it_anyhow_is_not_told(code):
+    assert "loads here" not in notes(code)
 
 
 def steps(script):

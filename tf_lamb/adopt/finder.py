@@ -8,6 +8,7 @@ import libcst as cst
 from libcst import matchers
 
 from tf_lamb.adopt.call import Translation, translate_call
+from tf_lamb.adopt.continuing import Continuing
 from tf_lamb.adopt.layout import (
     arguments_of,
     entries_of,
@@ -40,6 +41,7 @@ class Finder(cst.CSTVisitor):
         self._adopted_types: set[str] = set()  # "lamb" or "lars", of rewritten configs
         # The type, such as "lamb", and the node of each attribute such as `config.optimizer.lamb`.
         self._old_type_settings: list[tuple[str, cst.Attribute]] = []
+        self._continuing = Continuing(script)
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         return False
@@ -49,6 +51,7 @@ class Finder(cst.CSTVisitor):
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self._script.full_name(node.func)
+        self._continuing.see_call(node, name)
         if source := SOURCE_BY_NAME.get(name):
             self._rewrite_call(node, name, source)
         elif name.startswith(_GARDEN_PREFIXES) and name.endswith(_CONFIG_CLASSES):
@@ -62,6 +65,11 @@ class Finder(cst.CSTVisitor):
             self._old_type_settings.append((name, node))
 
     def leave_Module(self, original_node: cst.Module) -> None:
+        """Adds the notes that need the whole script."""
+        self._continuing.add_notes()
+        self._note_old_type_settings()
+
+    def _note_old_type_settings(self):
         """Adds a note on each line that still uses an attribute of a config such as `config.lamb`.
 
         A config of the new type `tf_lamb` does not read the settings in `lamb`.
@@ -130,6 +138,7 @@ class Finder(cst.CSTVisitor):
         )
         script.replaced_references.add(node.func)
         script.nodes_needing_import.add(node.func)
+        self._continuing.see_rewritten(source, module)
         star_note = "What ** passes is not read: an error will name words that are not ours."
         script.add_note(
             node,

@@ -8,6 +8,7 @@ import tokenize
 import libcst as cst
 from libcst.metadata import MetadataWrapper
 
+from tf_lamb.adopt.continuing import loading_notes
 from tf_lamb.adopt.finder import Finder
 from tf_lamb.adopt.reading import Note, Script
 from tf_lamb.adopt.rewriter import Rewriter
@@ -73,7 +74,7 @@ def adopt(code: str, same_steps: bool = False) -> Adopted:
     script = Script(wrapper, code, same_steps)
     wrapper.visit(Finder(script))
     new_code = wrapper.module.visit(Rewriter(script)).code if script.replacements else code
-    notes = [*script.notes, *_mention_notes(script, new_code)]
+    notes = [*script.notes, *loading_notes(script, new_code), *_mention_notes(script, new_code)]
     return Adopted(new_code, tuple(sorted(notes, key=lambda note: note.line)))
 
 
