@@ -1,4 +1,4 @@
-"""Adds notes on training loops, checkpoints and saved models, which `finder.py` does not rewrite."""
+"""Adds notes on loops, checkpoints and saved models, which `finder.py` does not rewrite."""
 
 import re
 
