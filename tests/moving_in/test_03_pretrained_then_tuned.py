@@ -3,6 +3,9 @@
 Both have Keras's Lamb, along a cosine that warms up to ten times its start, with averages.
 """
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -124,3 +127,33 @@ def test_compiled_anew_with_a_frozen_part_it_tunes_the_rest(frontend, saved):
         if (a != b).any()
     }
     assert moved == {"table", "head"}
+
+
+TUNING = """
+import sys
+
+import numpy as np
+import {host} as host
+
+model = host.models.load_model(sys.argv[1], compile=False)
+assert "tf_lamb" not in sys.modules
+import tf_lamb.{host} as ours
+
+model.compile(ours.LAMB(0.01), "binary_crossentropy")
+before = model.get_weights()
+inputs = [np.ones((8, 8), "float32"), np.ones((8, 3), "float32")]
+model.fit(inputs, np.ones((8, 1)), batch_size=4, verbose=0)
+moved = any((a != b).any() for a, b in zip(before, model.get_weights()))
+print(int(model.optimizer.iterations), moved)
+"""
+
+
+@every_frontend
+def test_a_file_of_ours_loads_without_us_and_is_tuned_by_ours(frontend, saved):
+    _, path = saved
+    done = subprocess.run(
+        [sys.executable, "-c", TUNING.format(host=frontend), str(path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert not done.returncode, done.stderr
+    assert done.stdout.splitlines()[-1] == "2 True"

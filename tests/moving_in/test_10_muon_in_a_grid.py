@@ -100,27 +100,34 @@ rng = np.random.default_rng(0)
 x = rng.normal(size=(16, 8, 3)).astype("float32")
 y = np.abs(x.sum((1, 2)))[:, None]
 seen = []
-for rate, decay in ((1e-3, 0.0), (1e-2, 0.1), (1e-3, 0.0)):
+for rate, decay in {grid}:
     host.backend.clear_session()
     host.utils.set_random_seed(0)
     layers = host.layers
     model = host.Sequential(
         [layers.Input((8, 3)), layers.Conv1D(4, 3, activation="relu"), layers.Flatten(),
-         layers.Dropout(0.2), layers.Dense(70, activation="relu"), layers.Dense(1)])
+         layers.Dropout(0.2), layers.Dense({width}, activation="relu"), layers.Dense(1)])
     model.compile(ours.Muon(rate, weight_decay=decay), "mse")
     model.fit(x, y, batch_size=4, epochs=2, verbose=0)
     seen.append([w.tolist() for w in model.get_weights()])
-print(json.dumps([seen[0] == seen[2], seen[0] == seen[1]]))
+half = len(seen) // 2
+print(json.dumps([seen[:half] == seen[half:], seen[0] == seen[1]]))
 """
+FOUR = [(1e-3, 0.0), (1e-2, 0.1)] * 2
+HUNDRED = [(rate, decay) for rate in (1e-4, 1e-3, 3e-3, 1e-2, 3e-2) for decay in range(10)] * 2
 
 
 @on_tensorflow
 @every_frontend
-def test_a_grid_of_deterministic_fits_has_the_same_bits_again(frontend):
+@pytest.mark.parametrize(
+    ("grid", "width"), [(FOUR, 70), pytest.param(HUNDRED, 6, marks=pytest.mark.slow)],
+    ids=["4 fits", "100 fits"],
+)  # fmt: skip
+def test_a_grid_of_deterministic_fits_has_the_same_bits_again(frontend, grid, width):
     """Keras compiles the whole step with XLA, tf_keras our update alone."""
     done = subprocess.run(
-        [sys.executable, "-c", GRID.format(host=frontend)], capture_output=True, text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        [sys.executable, "-c", GRID.format(host=frontend, grid=grid, width=width)],
+        capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )  # fmt: skip
     assert not done.returncode, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [True, False]
