@@ -43,7 +43,7 @@ EVERY = {
     "sqrt": scale,
     "legw": legw,
     "linear": lambda: linear(decay=(10, 20)),
-    "transfer": lambda: recipes.transfer(4096, 256, 1e-3, examples=60000, epochs=25),
+    "transfer": lambda: recipes.transfer(2048, 256, 1e-3, examples=60000, epochs=25),
     "growing": lambda: recipes.growing(scale(512, 256, 1e-3, 0), 4096),
 }
 

@@ -103,10 +103,10 @@ def test_a_recipe_of_a_larger_batch_says_what_to_expect(batch):
     assert ("times fewer steps" in text) is ("expect" in text) is (batch > 256)
 
 
-# Batch, epochs, whether it warns: from 8 times the batch on, with fewer than 2,048 updates.
+# Batch, epochs, whether it warns: from 8 times the batch on, with fewer than 512 updates.
 @pytest.mark.parametrize(
     ("batch", "epochs", "warns"),
-    [(2048, 68, True), (2048, 69, False), (1024, 1, False), (8192, 255, True), (8192, 256, False)],
+    [(2048, 17, True), (2048, 18, False), (1024, 1, False), (8192, 63, True), (8192, 64, False)],
 )
 def test_it_warns_of_few_updates_left(batch, epochs, warns):
     with warnings.catch_warnings(record=True) as caught:

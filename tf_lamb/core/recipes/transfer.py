@@ -8,7 +8,7 @@ from tf_lamb.core import checks, rules
 from tf_lamb.core.messages import table, warn
 from tf_lamb.core.recipes.recipe import Recipe
 from tf_lamb.core.recipes.scaling import epochs_to_steps, fit_steps, training_steps
-from tf_lamb.core.recipes.updates_left import ENOUGH_UPDATES, LEAST_RATIO, seen_lines, updates_text
+from tf_lamb.core.recipes.updates_left import FEW_UPDATES, LEAST_RATIO, seen_lines, updates_text
 
 # The smallest beta_2. Below it the loss spikes, as the configurations of the Marin project say.
 MIN_BETA_2 = 0.95
@@ -85,7 +85,7 @@ def transfer(
     For a larger batch, the printed recipe says how many updates are left, and how runs of a
     registered study ended that had about as many updates left (docs/updates_left.md). If only few
     updates are left, no rule keeps the result of the baseline. A warning says so from 8 times the
-    batch on if fewer than 2,048 updates are left.
+    batch on if fewer than 512 updates are left.
 
     The exponent a is 0.5 for LAMB and LANS and 0.75 for the others. It was estimated from tuned
     rates on two tasks, so for other tasks it is a prediction. For Adam, AdamP, SOAP and SGDP it is
@@ -161,7 +161,7 @@ def transfer(
         ("warmup steps", old_warmup, warmup, warmup_rule, "arXiv 1706.02677"),
         *rows,
     ]
-    if k >= LEAST_RATIO and steps < ENOUGH_UPDATES:
+    if k >= LEAST_RATIO and steps < FEW_UPDATES:
         warn(
             f"Batch {batch_size:,} leaves {steps:,} of {old.steps:,} updates. What so few cost "
             "three small tasks, in loss against batch 16 (docs/updates_left.md): "

@@ -19,6 +19,8 @@ EXCESS_PERCENT: dict[int, dict[str, tuple[float, float]]] = {
     16_384: {"AdamW": (-0.8, 0.0), "LAMB": (-0.1, 1.6)},
 }
 # With fewer updates left, `transfer` warns.
+FEW_UPDATES = 512
+# The number of updates that `largest_batch` leaves by default.
 ENOUGH_UPDATES = 2_048
 # The greatest excess, in percent, of all runs that had `ENOUGH_UPDATES` or more updates left.
 LOST_PERCENT = max(
