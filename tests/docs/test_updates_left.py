@@ -253,6 +253,7 @@ def test_what_the_page_says_of_growing_batches_is_in_the_log():
     text = words(ROOT / "docs" / "updates_left.md")
     assert f"kept the result in {kept} of {len(grown)} chains" in text
     assert f"It ended {100 * least:+.1f} to {100 * most:+.1f}% against batch 16" in text
+    assert f"[{kept} of {len(grown)} kept the result]" in words(ROOT / "docs" / "should_i.md")
     saved = {round(1 - cell.updates / (cell.length / 16), 2) for cell in grown}
     assert saved <= {0.32, 0.33}
 
