@@ -1,4 +1,4 @@
-"""The two pages for those who move in: what they show runs."""
+"""The pages for those who move in: what they show runs."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ import tf_lamb.keras
 
 BLOCKS = [
     block
-    for page in ("moving_in.md", "start/addons.md")
+    for page in ("moving_in.md", "start/addons.md", "start/lars.md")
     for block in blocks(ROOT / "docs" / page, "python")
 ]
 # What is marked `before` is not ours to run.
