@@ -89,6 +89,7 @@ def test_the_first_fit_after_a_load_says_so_too(frontend):
 def skipping(frontend, **arguments):
     """Returns a model of one layer, compiled with a LAMB whose slots are there."""
     host, ours = FRONTENDS[frontend]
+    host.utils.set_random_seed(0)
     model = host.Sequential([host.layers.Input((3,)), host.layers.Dense(1)])
     optimizer = ours.LAMB(0.01, name="it", **arguments)
     model.compile(optimizer, "mse", run_eagerly=BACKEND == "tensorflow")
@@ -118,11 +119,11 @@ def test_a_resumed_run_does_not_warn_of_steps_that_were_skipped_before(frontend)
 
 @every_frontend
 def test_a_resumed_run_does_not_warn_of_spikes_that_were_skipped_before(frontend):
-    trained = skipping(frontend, on_spike=[4, 6.0])
-    fit(trained, 8)
+    trained = skipping(frontend, on_spike=[16, 50.0])
+    fit(trained, 24)
     with pytest.warns(UserWarning, match="1 have been skipped because .* a spike"):
         trained.fit(np.full((4, 3), 1e4), np.ones((4, 1)), batch_size=4, verbose=0)
-    other = loaded(frontend, trained, on_spike=[4, 6.0])
+    other = loaded(frontend, trained, on_spike=[16, 50.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         fit(other, 2)
