@@ -99,10 +99,10 @@ def skipping(frontend, **arguments):
 
 def loaded(frontend, trained, **arguments):
     """Returns a second such model, which has loaded the state of the first one's optimizer."""
-    other = skipping(frontend, **arguments)
+    resumed = skipping(frontend, **arguments)
     trained.optimizer.save_own_variables(store := {})
-    other.optimizer.load_own_variables(store)
-    return other
+    resumed.optimizer.load_own_variables(store)
+    return resumed
 
 
 @every_frontend
@@ -110,11 +110,11 @@ def test_a_resumed_run_does_not_warn_of_steps_that_were_skipped_before(frontend)
     trained = skipping(frontend)
     with pytest.warns(UserWarning, match="it: of 1 steps, 1 have been skipped"):
         trained.fit(BAD, np.ones((4, 1)), batch_size=4, verbose=0)
-    other = loaded(frontend, trained)
+    resumed = loaded(frontend, trained)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        fit(other, 2)
-    assert other.optimizer.skipped_steps == 1
+        fit(resumed, 2)
+    assert resumed.optimizer.skipped_steps == 1
 
 
 @every_frontend
@@ -123,8 +123,8 @@ def test_a_resumed_run_does_not_warn_of_spikes_that_were_skipped_before(frontend
     fit(trained, 24)
     with pytest.warns(UserWarning, match="1 have been skipped because .* a spike"):
         trained.fit(np.full((4, 3), 1e4), np.ones((4, 1)), batch_size=4, verbose=0)
-    other = loaded(frontend, trained, on_spike=[16, 50.0])
+    resumed = loaded(frontend, trained, on_spike=[16, 50.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        fit(other, 2)
-    assert other.optimizer.spiked_steps == 1
+        fit(resumed, 2)
+    assert resumed.optimizer.spiked_steps == 1

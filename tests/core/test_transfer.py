@@ -150,8 +150,8 @@ def test_it_says_how_many_updates_are_left():
 @pytest.mark.parametrize(("batch", "is_said"), [(256, False), (512, True), (2048, True)])
 def test_of_a_larger_batch_it_says_what_a_study_saw(batch, is_said):
     recipe = transfer(batch, optimizer="LAMB")
-    seen = [f"    {line}" for line in seen_lines("LAMB", recipe.train_steps)]
-    assert [line in str(recipe).splitlines() for line in seen] == [is_said] * len(seen)
+    lines = [f"    {line}" for line in seen_lines("LAMB", recipe.train_steps)]
+    assert [line in str(recipe).splitlines() for line in lines] == [is_said] * len(lines)
 
 
 @pytest.mark.parametrize("batch", [128, 256, 512, 2048])

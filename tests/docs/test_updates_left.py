@@ -209,8 +209,8 @@ def outcomes_in_percent():
     """Returns of the log what `EXCESS_PERCENT` has: updates -> optimizer -> least and greatest."""
     return {
         updates: {
-            name: (round(100 * seen.least, 1) + 0.0, round(100 * seen.most, 1) + 0.0)
-            for name, seen in of_optimizer.items()
+            name: (round(100 * outcome.least, 1) + 0.0, round(100 * outcome.most, 1) + 0.0)
+            for name, outcome in of_optimizer.items()
         }
         for updates, of_optimizer in analysis.outcomes(cells_of_pages()).items()
     }
@@ -236,32 +236,32 @@ def test_the_page_of_the_study_has_the_table_of_the_chains():
 )
 @pytest.mark.parametrize("optimizer", report.PRINTED)
 def test_a_case_of_should_i_has_what_the_study_saw(row, fewest, most, optimizer):
-    seen = [
+    outcomes = [
         of_optimizer[optimizer]
         for updates, of_optimizer in analysis.outcomes(cells_of_pages()).items()
         if fewest <= updates < most
     ]
-    least, greatest = min(one.least for one in seen), max(one.most for one in seen)
-    said = f"{optimizer} {100 * least:+.1f} to {100 * greatest:+.1f}%".replace("-0.0", "+0.0")
-    assert said in first_table("should_i.md")[row][2]
+    least, greatest = min(one.least for one in outcomes), max(one.most for one in outcomes)
+    cell_text = f"{optimizer} {100 * least:+.1f} to {100 * greatest:+.1f}%".replace("-0.0", "+0.0")
+    assert cell_text in first_table("should_i.md")[row][2]
 
 
 def test_what_the_page_says_of_growing_batches_is_in_the_log():
     grown = [cell for cell in cells_of_pages() if cell.rule == "growing"]
     least, most = min(cell.excess for cell in grown), max(cell.excess for cell in grown)
-    kept = sum(cell.is_kept for cell in grown)
+    kept_count = sum(cell.is_kept for cell in grown)
     text = words(ROOT / "docs" / "updates_left.md")
-    assert f"kept the result in {kept} of {len(grown)} chains" in text
+    assert f"kept the result in {kept_count} of {len(grown)} chains" in text
     assert f"It ended {100 * least:+.1f} to {100 * most:+.1f}% against batch 16" in text
-    assert f"[{kept} of {len(grown)} kept the result]" in words(ROOT / "docs" / "should_i.md")
-    saved = {round(1 - cell.updates / (cell.length / 16), 2) for cell in grown}
-    assert saved <= {0.32, 0.33}
+    assert f"[{kept_count} of {len(grown)} kept the result]" in words(ROOT / "docs" / "should_i.md")
+    saved_share = {round(1 - cell.updates / (cell.length / 16), 2) for cell in grown}
+    assert saved_share <= {0.32, 0.33}
 
 
 def test_what_the_page_says_of_searching_again_is_in_the_log():
     searched = [cell for cell in cells_of_pages() if cell.rule == "searched"]
-    kept = [cell for cell in searched if cell.is_kept]
+    kept_cells = [cell for cell in searched if cell.is_kept]
     assert (
-        f"brought the result back in {len(kept)} of {len(searched)} cells, all with "
-        f"{min(cell.updates for cell in kept):,} updates or more left"
+        f"brought the result back in {len(kept_cells)} of {len(searched)} cells, all with "
+        f"{min(cell.updates for cell in kept_cells):,} updates or more left"
     ) in words(ROOT / "docs" / "updates_left.md")

@@ -63,12 +63,12 @@ def parse(
     override = own(flags) if override is None else override
     # The overrides are first applied to a copy, to find mistakes in them before a recipe uses them.
     # The recipe itself needs the settings of the YAML files without the overrides.
-    tried = params.replace()
-    _override(tried, override, "--params_override")
+    overridden = params.replace()
+    _override(overridden, override, "--params_override")
     of_override = [Source("--params_override", part) for part in parts or [override]]
     # These recipes choose types themselves.
     chooses = flags.recipe in (scaling.TRANSFER, *scaling.PUBLISHED)
-    warnings = [] if chooses else unread(begun, tried, [*files, *of_override])
+    warnings = [] if chooses else unread(begun, overridden, [*files, *of_override])
     tuned = params.replace()
     text, filled_settings = _filled_in(flags, params, override)
     _override(params, filled_settings, "--global_batch_size")

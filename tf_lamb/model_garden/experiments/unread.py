@@ -43,7 +43,7 @@ def unread(begun, params, sources: Sequence[Source]) -> list[str]:
 
     Returns:
         A warning for each block that is not read and may be meant so: a later source has replaced
-        its type, or the block of the type stands beside it, or all types are Model Garden's own.
+        its type, or the same source has the block of the type, or all types are Model Garden's own.
 
     Raises:
         UserError: for any other block that is not read.
@@ -100,15 +100,15 @@ def _choices(config, settings: list[dict], path: str, is_in_ours=False) -> Itera
     """
     is_choice = isinstance(config, oneof.OneOfConfig)
     for key, inner in config.__dict__.items():
-        given = [part[key] for part in settings if isinstance(part.get(key), dict)]
-        if not given or not isinstance(inner, base_config.Config):
+        inner_settings = [part[key] for part in settings if isinstance(part.get(key), dict)]
+        if not inner_settings or not isinstance(inner, base_config.Config):
             continue
         if is_choice and key != config.type:
             continue
         is_ours = is_in_ours or (is_choice and seams.is_added(config, key))
         if isinstance(inner, oneof.OneOfConfig):
             yield _Choice(f"{path}.{key}", inner, is_ours)
-        yield from _choices(inner, given, f"{path}.{key}", is_ours)
+        yield from _choices(inner, inner_settings, f"{path}.{key}", is_ours)
 
 
 def _warnings(choice: _Choice, begun, sources: Sequence[Source]) -> Iterator[str]:
@@ -120,16 +120,16 @@ def _warnings(choice: _Choice, begun, sources: Sequence[Source]) -> Iterator[str
         sources: What the user has written.
     """
     chosen = choice.config.type
-    given = [at(source.settings, choice.path) or {} for source in sources]
-    types = _types(begun, choice.path, given)
-    typed = [i for i, part in enumerate(given) if "type" in part]
-    is_chosen_given = any(isinstance(part.get(chosen), dict) for part in given)
-    for i, (source, part) in enumerate(zip(sources, given, strict=True)):
+    settings_by_source = [at(source.settings, choice.path) or {} for source in sources]
+    types = _types(begun, choice.path, settings_by_source)
+    typed = [i for i, part in enumerate(settings_by_source) if "type" in part]
+    is_chosen_written = any(isinstance(part.get(chosen), dict) for part in settings_by_source)
+    for i, (source, part) in enumerate(zip(sources, settings_by_source, strict=True)):
         if chosen is None and typed and i <= typed[-1]:
             continue  # turned off, here or later
         for block in _blocks(part):
             was_read = block in types[i:]
-            if block == chosen or (was_read and is_chosen_given):
+            if block == chosen or (was_read and is_chosen_written):
                 continue
             reason = f"its type is {chosen}" if chosen else "there is no type"
             text = (
@@ -141,18 +141,18 @@ def _warnings(choice: _Choice, begun, sources: Sequence[Source]) -> Iterator[str
                 raise UserError(f"{text}. {choice.way_out(block, is_typed=bool(typed))}")
 
 
-def _types(begun, path: str, given: list[dict]) -> list[str | None]:
+def _types(begun, path: str, settings_by_source: list[dict]) -> list[str | None]:
     """Returns the type of a choice as it is after each source.
 
     Args:
         begun: The experiment before the sources were applied.
         path: The path of the choice.
-        given: What each source has for the choice.
+        settings_by_source: What each source has for the choice.
     """
     for key in path.split("."):
         begun = getattr(begun, key, None)
     current, types = getattr(begun, "type", None), []
-    for part in given:
+    for part in settings_by_source:
         current = part.get("type", current)
         types.append(current)
     return types
