@@ -337,4 +337,18 @@ def test_the_package_alone_opens_the_frontend_of_its_host(host, legacy, tmp_path
     assert out.split()[-1:] == ["both"]
 
 
+@pytest.mark.parametrize("host", ["keras", pytest.param("tf_keras", marks=pytest.mark.slow)])
+def test_the_searches_are_loaded_at_their_first_use(host):
+    run(
+        f"""if True:
+        import sys, {host}, tf_lamb
+        frontend = sys.modules["tf_lamb.{host}"]
+        assert not any(name.startswith("tf_lamb.find.") for name in sys.modules)
+        assert {{"find_batch", "find_rate"}} <= set(dir(frontend))
+        assert frontend.find_batch.__module__ == "tf_lamb.find.batch"
+        assert frontend.find_rate.__module__ == "tf_lamb.find.rate"
+        """
+    )
+
+
 # -- the tests -------------------------------------------------------------------------------------
