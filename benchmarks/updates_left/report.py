@@ -27,7 +27,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _percent(share):
-    return "lost" if math.isinf(share) else f"{100 * share:+.1f} %"
+    return "lost" if math.isinf(share) else f"{100 * share:+.1f} %".replace("-0.0", "+0.0")
 
 
 def by_updates(cells: Sequence[Cell]) -> str:

@@ -257,6 +257,29 @@ def test_a_hyper_parameter_is_held_in_its_interval():
         cls(0.1, beta_2=0.1)
 
 
+def rule_of_whole_numbers(
+    xp, g, w, *, lr, t, decay, adapt, axes, beta_1=0, gamma=1, steps=5, delay=0
+):
+    return (w - lr * g,)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"beta_1": 0.9}, {"beta_1": 0}, {"gamma": 0.5}, {"gamma": 1}, {"steps": 7}, {"delay": 0}],
+    ids=str,
+)
+def test_a_hyper_parameter_may_have_a_whole_number_as_its_default(values):
+    ours = next(iter(FRONTENDS.values()))[1]
+    optimizer = ours.optimizer_of(rule_of_whole_numbers, ranges={"gamma": "[0, 1]"})(**values)
+    assert optimizer.get_config().items() >= values.items()
+
+
+def test_what_has_a_whole_number_as_its_default_takes_no_other():
+    optimizer = next(iter(FRONTENDS.values()))[1].optimizer_of(rule_of_whole_numbers)
+    with pytest.raises(TypeError, match=r"steps must be a whole number >= 0, not 0\.5"):
+        optimizer(steps=0.5)
+
+
 def test_an_argument_that_is_none_is_answered_with_one_that_is():
     answer = r"LayerwiseLion has no argument 'lr' .*: write LayerwiseLion\(learning_rate=0\.1\)\.$"
     with pytest.raises(TypeError, match=answer):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import statistics
 import sys
 
 import numpy as np
@@ -265,3 +266,12 @@ def test_what_the_page_says_of_searching_again_is_in_the_log():
         f"brought the result back in {len(kept_cells)} of {len(searched)} cells, all with "
         f"{min(cell.updates for cell in kept_cells):,} updates or more left"
     ) in words(ROOT / "docs" / "updates_left.md")
+
+
+def test_the_chains_beyond_a_factor_of_two_are_those_that_the_page_names():
+    updates = report.needed(cells_of_pages())
+    of_adamw = {(task, length): n for (task, name, length), n in updates.items() if name == "AdamW"}
+    mean = statistics.geometric_mean(of_adamw.values())
+    far = {chain: n > mean for chain, n in of_adamw.items() if not mean / 2 <= n <= 2 * mean}
+    assert len(of_adamw) == 6
+    assert far == {("flights", 2**18): False, ("pictures", 2**21): True}

@@ -81,16 +81,22 @@ def _with_checked_result(step, slots):
 def _kind_of(step, name, default, ranges):
     """Returns how values of a hyper-parameter are checked: a type, or an interval such as "[0, 1)".
 
-    The type of the default decides; for a float also `ranges`, then the name. Raises TypeError if
-    the default is no number and no bool.
+    A number has the interval that `ranges` gives it, or else that of its name. Without either, a
+    default that is an int takes whole numbers from 0 on, and another one takes any number. Raises
+    TypeError if the default is no number and no bool.
     """
     if isinstance(default, bool):
         return bool
-    if isinstance(default, int):
-        return int
-    if isinstance(default, float):
-        other_range = "[0, 1)" if re.fullmatch(r"beta_\d+", name) else _ANY_NUMBER
-        return ranges.get(name) or (float if name in checks.RANGES else other_range)
+    if isinstance(default, (int, float)):
+        if name in ranges:
+            return ranges[name]
+        if name in checks.RANGES:
+            return float
+        if re.fullmatch(r"beta_\d+", name):
+            return "[0, 1)"
+        if isinstance(default, int):
+            return range(min(default, 0), checks.MAX_STEPS + 1)
+        return _ANY_NUMBER
     suffix = "" if default is inspect.Parameter.empty else f", not {default!r}"
     raise TypeError(
         f"{name} of {step.__name__} needs a default that is a number, True or False{suffix}: write "
