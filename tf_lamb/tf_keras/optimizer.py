@@ -12,6 +12,7 @@ from tf_lamb.core import accumulation
 from tf_lamb.tensorflow import namespace, replicas, tracking
 from tf_lamb.tensorflow.update import Update, dense
 from tf_lamb.tf_keras import host, schedules, seams
+from tf_lamb.tf_keras.base import BaseOptimizer
 
 interim = tf.__internal__.distribute.interim
 
@@ -27,7 +28,7 @@ def aggregates_as_tf_keras(optimizer):
     return is_inherited and "apply_gradients" not in vars(optimizer)
 
 
-class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
+class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     """Joins the framework-independent class `Layerwise` with tf_keras's `Optimizer`."""
 
     _xp = namespace
@@ -228,25 +229,6 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     # -- members that behave differently from tf_keras's -------------------------------------------
 
-    def add_variable_from_reference(
-        self, model_variable, variable_name, shape=None, initial_value=None
-    ):
-        """Adds a variable with the shape, dtype and devices of another one, as tf_keras does.
-
-        Unlike tf_keras's, the new variable is float32 if the other one is in half precision.
-
-        Args:
-            model_variable: The other variable.
-            variable_name: The name of the new variable.
-            shape: The shape; None takes the shape of `model_variable`.
-            initial_value: The initial value; None is zeros.
-        """
-        dtype = host.native(model_variable).dtype
-        dtype = tf.float32 if dtype in host.HALF_PRECISION else dtype
-        if initial_value is None:
-            return self.add_variable_like(model_variable, variable_name, dtype, shape)
-        return self._add_with_value(model_variable, variable_name, tf.cast(initial_value, dtype))
-
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
         """Adds a variable on the devices of another one.
 
@@ -260,17 +242,6 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
         shape = variable.shape if shape is None else shape
         value = tf_keras.initializers.get(initial)(shape, tf.as_dtype(dtype))
         return self._add_with_value(variable, name, value)
-
-    def _add_with_value(self, variable, name, value):
-        """Adds a variable with the value and dtype of an array, on the devices of another one."""
-        if host.native(variable).dtype == value.dtype:
-            return super().add_variable_from_reference(variable, name, initial_value=value)
-        with replicas.colocated_with(tf.distribute.get_strategy(), variable, value.dtype):
-            new_variable = tf.Variable(
-                value, name=f"{name}/{variable._shared_name}", trainable=False
-            )
-        self._variables.append(new_variable)
-        return new_variable
 
     def aggregate_gradients(self, grads_and_vars):
         """Sums gradients over replicas as tf_keras does, except for one case.
@@ -296,31 +267,6 @@ class LayerwiseOptimizer(Layerwise, tf_keras.optimizers.Optimizer):
 
     def _apply_weight_decay(self, variables):
         """Does nothing: the rule applies weight decay."""
-
-    @property
-    def learning_rate(self):
-        """The learning rate of the next step; a schedule is read at the present `iterations`."""
-        if isinstance(self._learning_rate, host.Schedule):
-            return self._learning_rate(self.iterations)
-        return self._learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate):
-        tf_keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
-
-    def _build_learning_rate(self, learning_rate):
-        """Returns the learning rate in tf_keras's form; a callable becomes a schedule."""
-        if callable(learning_rate) and not isinstance(learning_rate, host.Schedule):
-            learning_rate = host.CallableSchedule(learning_rate)
-        return super()._build_learning_rate(learning_rate)
-
-    def _get_hyper(self, name, dtype=None):
-        """Returns an attribute, such as the learning rate, cast to `dtype` if that is given.
-
-        Model Garden's optimizer wrapper that averages weights calls this method.
-        """
-        value = getattr(self, name)
-        return value if dtype is None else tf.cast(value, dtype)
 
     def _rate_in_config(self):
         """Returns the learning rate in a config: a number, or a serialized schedule."""
