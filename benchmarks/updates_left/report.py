@@ -26,8 +26,13 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def _signed(share):
+    """Formats a share in percent with its sign, `+0.0` where it rounds to 0."""
+    return f"{100 * share:+.1f}".replace("-0.0", "+0.0")
+
+
 def _percent(share):
-    return "lost" if math.isinf(share) else f"{100 * share:+.1f} %".replace("-0.0", "+0.0")
+    return "lost" if math.isinf(share) else f"{_signed(share)} %"
 
 
 def by_updates(cells: Sequence[Cell]) -> str:
@@ -75,10 +80,7 @@ def _outcome(seen):
     """Formats how some runs ended, such as `-0.1 to +0.3% (3 of 3)`."""
     if seen is None:
         return "-"
-    least, most = (
-        f"{100 * excess:+.1f}".replace("-0.0", "+0.0") for excess in (seen.least, seen.most)
-    )
-    return f"{least} to {most}% ({seen.kept} of {seen.count})"
+    return f"{_signed(seen.least)} to {_signed(seen.most)}% ({seen.kept} of {seen.count})"
 
 
 def by_rule(cells: Sequence[Cell]) -> str:

@@ -16,6 +16,9 @@ def lazy_getattr(module: str) -> Callable[[str], Any]:
 
     Args:
         module: The name of the module, for the message of the AttributeError.
+
+    Returns:
+        A function: name -> the search; it raises AttributeError for every other name.
     """
 
     def module_getattr(name: str) -> Any:

@@ -1,7 +1,6 @@
 """The base class of `LayerwiseOptimizer`: variables in another dtype, and a callable as the rate.
 
-This module uses private API of tf_keras 2.20.1: it overrides `_build_learning_rate`, and adds to
-`_variables`.
+`host.py` lists what this module uses of tf_keras's private API.
 """
 
 import tensorflow as tf
@@ -30,6 +29,9 @@ class BaseOptimizer(tf_keras.optimizers.Optimizer):
             variable_name: The name of the new variable.
             shape: The shape; None takes the shape of `model_variable`.
             initial_value: The initial value; None is zeros.
+
+        Returns:
+            The new variable.
         """
         dtype = host.native(model_variable).dtype
         dtype = tf.float32 if dtype in host.HALF_PRECISION else dtype

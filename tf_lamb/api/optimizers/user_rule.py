@@ -151,7 +151,8 @@ def make_optimizer_of(
             ranges: Dict from a hyper-parameter to the interval that it has to lie in, such as
                 {"gamma": "[0, 1)"}. Defaults to None. A hyper-parameter that is not in the dict
                 has the interval of this package's argument of the same name, such as momentum or
-                epsilon; beta_3 and the like have that of beta_1; any other may be any number.
+                epsilon; beta_3 and the like have that of beta_1; any other may be any number, or
+                any whole number from 0 on if its default is an int.
             transfer_exponent: The exponent a in [0, 1] by which `recipes.transfer`, with a noise
                 scale, raises the learning rate at a larger batch. Defaults to None: it is not
                 known, and `transfer` refuses optimizer="LayerwiseLion".
