@@ -19,6 +19,7 @@ pytestmark = pytest.mark.once
 PAGE = ROOT / "docs" / "protocol_ladder.md"
 TARGET, TASK = 2.0, "letters"
 SEEDS, EVALUATIONS = FROZEN["seeds"], FROZEN["evaluations"]
+ALLOWANCE = FROZEN["target_allowance"]
 # Shares of a whole run after which the made-up runs come to the target.
 SHARES = {"AdamW": 0.8, "LAMB": 0.8, "Muon": 0.4, "SOAP": 0.79, "Muon, floor": math.inf}
 
@@ -35,16 +36,16 @@ def losses_of(share, loss=TARGET):
 
 
 def made_up(shares=SHARES, noise=0.03, baseline=1.0):
-    """Lines of all batch sizes; AdamW at the smallest ends at the target, if that is its share."""
+    """Lines of all batch sizes, of which the target is `TARGET`."""
     rng = np.random.default_rng(0)
     for optimizer, batch_size in itertools.product(shares, batches_of(TASK)):
-        share = shares[optimizer]
+        share, loss = shares[optimizer], TARGET
         if optimizer == "AdamW" and batch_size == min(batches_of(TASK)):
-            share = baseline
+            share, loss = baseline, TARGET / (1 + ALLOWANCE)
         for seed in SEEDS:
             # The mean of the losses at the end is the target whatever the noise is.
             own = share if share == baseline else share * math.exp(noise * rng.normal())
-            yield line(optimizer, batch_size, seed, losses_of(own))
+            yield line(optimizer, batch_size, seed, losses_of(own, loss))
 
 
 def comparisons(lines):
@@ -168,12 +169,12 @@ def test_no_run_begins_after_the_hours(tmp_path):
 # -- updates to the target ------------------------------------------------------------------------
 
 
-def test_the_target_is_the_mean_end_of_the_baseline_at_the_smallest_batch():
+def test_the_target_is_just_above_the_mean_end_of_the_baseline_at_the_smallest_batch():
     lines = [line("AdamW", 64, seed, losses_of(1.0, TARGET + 0.1 * seed)) for seed in SEEDS]
     others = [line("Muon", 64, seed, losses_of(1.0, 1.0)) for seed in SEEDS]
     larger = [line("AdamW", 256, seed, losses_of(1.0, 1.0)) for seed in SEEDS]
     targets = analysis.targets_of([*lines, *others, *larger])
-    assert targets == pytest.approx({TASK: TARGET + 0.1 * np.mean(SEEDS)})
+    assert targets == pytest.approx({TASK: 1.002 * (TARGET + 0.1 * np.mean(SEEDS))})
     assert analysis.targets_of(lines[1:]) == {}
     lost = lines[0] | {"test_losses": [*lines[0]["test_losses"][:-1], None]}
     assert analysis.targets_of([lost, *lines[1:]]) == {}
