@@ -123,19 +123,22 @@ def test_the_steps_of_before_are_kept_on_demand(before, after):
 @pytest.mark.parametrize(
     "before, said",
     [
-        ("keras.optimizers.Lamb()", "Epsilon is 1e-07 there, and 1e-06 here; epsilon=1e-07 keeps"),
-        ("keras.optimizers.Lamb()", "Learning_rate is 0.001 there, and 0.01 here; learning_rate"),
-        ("keras.optimizers.Lamb(weight_decay=0.1)", "Weight decay is outside of the trust ratio"),
+        ("keras.optimizers.Lamb()", "epsilon was 1e-07, and is 1e-06 here. Pass epsilon=1e-07 to"),
+        (
+            "keras.optimizers.Lamb()",
+            "learning_rate was 0.001, and is 0.01 here. Pass learning_rate",
+        ),
+        ("keras.optimizers.Lamb(weight_decay=0.1)", "Weight decay was outside of the trust ratio"),
         (
             "keras.optimizers.Lamb(gradient_accumulation_steps=4)",
-            "schedules and averages count updates here, micro-batches there",
+            "schedules and averages count updates here, and micro-batches in Keras",
         ),
         (
             "keras.optimizers.Lamb().exclude_from_weight_decay(var_names=['bias'])",
-            "exclude_from_layer_adaptation=[] keeps it",
+            "also lose their trust ratio here. Pass exclude_from_layer_adaptation=[] to keep it.",
         ),
-        ("keras.optimizers.Lamb(**config)", "What ** passes is not read"),
-        ("keras.optimizers.Muon()", "Weight_decay is 0.004 there, and 0.0 here"),
+        ("keras.optimizers.Lamb(**config)", "Arguments passed by ** are not read"),
+        ("keras.optimizers.Muon()", "weight_decay was 0.004, and is 0.0 here"),
         ("keras.optimizers.Muon()", "Kernels of convolutions and of attention are matrices here"),
     ],
 )
@@ -154,12 +157,12 @@ def test_what_the_arguments_do_not_change_is_not_said():
 @pytest.mark.parametrize(
     "left, why",
     [
-        ("keras.optimizers.Lamb(*values)", "its arguments by position cannot be told apart"),
-        ("keras.optimizers.Muon(rms_rate=0.3)", "nothing here stands for rms_rate"),
+        ("keras.optimizers.Lamb(*values)", "its positional arguments cannot be read"),
+        ("keras.optimizers.Muon(rms_rate=0.3)", "tf_lamb has no counterpart of rms_rate"),
         ("keras.optimizers.Lamb(warm=3)", "Keras's Lamb has no warm"),
         ("keras.optimizers.Lamb(1e-3, decay=1e-5)", "Keras's Lamb has no decay"),
-        ("keras.optimizers.Muon(exclude_embeddings=flag)", "exclude_embeddings is known when"),
-        ("keras.optimizers.Muon(exclude_layers=[3])", "exclude_layers is no list of texts"),
+        ("keras.optimizers.Muon(exclude_embeddings=flag)", "exclude_embeddings is known only when"),
+        ("keras.optimizers.Muon(exclude_layers=[3])", "exclude_layers is not a list of strings"),
         ("print(f'{keras.optimizers.Lamb()}')", "it stands in an f-string"),
         ("KINDS = {'big': keras.optimizers.Lamb}", "is named without a call"),
         ("class Mine(keras.optimizers.Lamb): pass", "is named without a call"),
@@ -183,7 +186,7 @@ def test_what_is_not_understood_stays_and_is_said_by_line(left, why):
     ],
 )
 def test_a_config_that_cannot_be_read_stays(config):
-    assert_left(CONFIG + f"optimization.{config}", "its config is to be tf_lamb")
+    assert_left(CONFIG + f"optimization.{config}", "Set its type to tf_lamb by hand")
 
 
 def assert_left(code, why):
@@ -601,7 +604,7 @@ def test_settings_of_a_config_that_is_left_are_not_noted():
         config.optimizer.lamb.beta_1 = 0.8
     """)
     (note,) = adopt(before).notes
-    assert "the type of its config is to be tf_lamb" in note.text
+    assert "Set its type to tf_lamb by hand" in note.text
 
 
 # -- the command -----------------------------------------------------------------------------------

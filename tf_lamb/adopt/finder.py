@@ -85,8 +85,8 @@ class Finder(cst.CSTVisitor):
             ):
                 lines.add(line)
                 text = (
-                    f"{owner}.{optimizer_type} is left as it is. A config whose type is "
-                    f"tf_{optimizer_type} now does not read it: for such a one write "
+                    f"{owner}.{optimizer_type} is left as it is. A config of the type "
+                    f"tf_{optimizer_type} does not read it. In such a config write "
                     f"{owner}.tf_{optimizer_type}, whose settings are the arguments of "
                     f"tf_lamb.{SOURCE_BY_TYPE[optimizer_type].peer.family}"
                 )
@@ -138,8 +138,11 @@ class Finder(cst.CSTVisitor):
         )
         script.replaced_references.add(node.func)
         script.nodes_needing_import.add(node.func)
-        self._continuing.see_rewritten(source, module)
-        star_note = "What ** passes is not read: an error will name words that are not ours."
+        self._continuing.see_rewritten(node, source, module)
+        star_note = (
+            "Arguments passed by ** are not read. When the script runs, an error names those that "
+            "tf_lamb does not have."
+        )
         script.add_note(
             node,
             f"{source.peer.title} is {new_name}",
@@ -244,7 +247,9 @@ class Finder(cst.CSTVisitor):
         script, source = self._script, SOURCE_BY_TYPE[optimizer_type]
         if settings_by_name is None:
             return self._note_left(
-                node, source, f"the type of its config is to be tf_{optimizer_type}"
+                node,
+                source,
+                f"its settings cannot be read. Set its type to tf_{optimizer_type} by hand",
             )
         code_by_name = {name: script.code_of(value) for name, value in settings_by_name.items()}
         translation = translate_call(source, code_by_name, script.code, None, script.same_steps)
