@@ -354,14 +354,79 @@ def test_the_layout_of_a_config_stays():
     "before, after",
     [
         ("(1e-3, 0.9, **more)", "(1e-3, beta_1=0.9, **more)"),
-        ("(\n    1e-3,\n)", "(\n    1e-3, epsilon=1e-07,\n)"),
-        ("(\n    1e-3,  # tuned\n)", "(\n    1e-3, epsilon=1e-07,  # tuned\n)"),
+        ("(1e-3,  # tuned\n)", "(1e-3, epsilon=1e-07,  # tuned\n)"),
+        ("(\n    1e-3,\n)", "(\n    1e-3,\n    epsilon=1e-07,\n)"),
+        ("(\n    1e-3,  # tuned\n)", "(\n    1e-3,  # tuned\n    epsilon=1e-07,\n)"),
+        ("(\n    1e-3  # tuned\n)", "(\n    1e-3,  # tuned\n    epsilon=1e-07\n)"),
+        ("(\n    1e-3,\n    # last\n)", "(\n    1e-3,\n    epsilon=1e-07,\n    # last\n)"),
+        ("(\n    1e-3, 0.9\n)", "(\n    1e-3, beta_1=0.9,\n    epsilon=1e-07\n)"),
+        ("(1e-3,\n     0.9)", "(1e-3,\n     beta_1=0.9,\n     epsilon=1e-07)"),
         ("()", "(learning_rate=0.001, epsilon=1e-07)"),
     ],
 )
 def test_arguments_that_are_added_fit_in(before, after):
     code = adopt(KERAS + "keras.optimizers.Lamb" + before, same_steps=True).code
     assert code == KERAS + "import tf_lamb\ntf_lamb.keras.LAMB" + after
+
+
+def test_added_arguments_follow_the_indentation_of_a_block():
+    before = (
+        "def make():\n    return keras.optimizers.Lamb(\n        1e-3, weight_decay=wd\n    )\n"
+    )
+    code = adopt(KERAS + before, same_steps=True).code
+    added = "        epsilon=1e-07, weight_decay_mode='decoupled'\n    )\n"
+    assert code.endswith("(\n        1e-3, weight_decay=wd,\n" + added)
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (
+            "(\n    lr=a,  # rate\n    weight_decay_rate=b  # decay\n)",
+            "(\n    learning_rate=a,  # rate\n    weight_decay=b  # decay\n)",
+        ),
+        ("(lr=a, weight_decay_rate=a)", "(learning_rate=a, weight_decay=a)"),
+        (
+            "(\n    lr=a,\n    exclude_from_layer_adaptation=[]\n)",
+            "(\n    learning_rate=a\n)",
+        ),
+    ],
+)
+def test_each_renamed_argument_keeps_its_line(before, after):
+    assert (
+        adopt(ADDONS + "tfa.optimizers.LAMB" + before).code
+        == f"import tf_lamb\ntf_lamb.LAMB{after}"
+    )
+
+
+def test_settings_that_are_added_to_a_config_get_lines_of_their_own():
+    settings = "{{\n    'type': '{0}', '{0}': {{\n        'learning_rate': 1,\n"
+    before = settings.format("lars") + "        'eeta': 2  # trust\n    }})"
+    after = settings.format("tf_lars") + "        'trust_coefficient': 2,  # trust\n"
+    code = adopt(
+        CONFIG + "optimization.OptimizerConfig(" + before.replace("'eeta'", "'weight_decay_rate'"),
+        same_steps=True,
+    ).code
+    after = after.replace("trust_coefficient", "weight_decay")
+    assert code.endswith(after + "        \"form\": {'denominator': 'norm_of_sum'}\n    }})")
+
+
+def test_what_was_added_is_not_advised_again():
+    script = KERAS + "lamb = keras.optimizers.Lamb()\nlamb.exclude_from_weight_decay(['bias'])\n"
+    adopted = adopt(script, same_steps=True)
+    assert "exclude_from_layer_adaptation=[]" in adopted.code
+    text = "\n".join(map(str, adopted.notes))
+    assert text.count("exclude_from_layer_adaptation") == 1 and "Pass " not in text
+
+
+def test_the_trust_ratio_of_what_has_no_decay_is_said_once():
+    script = KERAS + "lamb = keras.optimizers.Lamb()\nlamb.exclude_from_weight_decay(['bias'])\n"
+    assert notes(script).count("exclude_from_layer_adaptation") == 1
+
+
+def test_patterns_that_may_match_others_are_said():
+    text = notes(ADDONS + "tfa.optimizers.LAMB(exclude_from_weight_decay=['bias$'])")
+    assert "A pattern that ends in $ or contains :0 may match different variables here." in text
 
 
 def blocks():

@@ -36,12 +36,14 @@ class Translation(NamedTuple):
         new_arguments: The other arguments of the new call, as name -> Python code of the value.
         notes: Sentences on what changes.
         obstacles: Sentences on why the call cannot be rewritten; empty if it can be.
+        added: The names of those of `new_arguments` that are added to keep the steps.
     """
 
     unchanged: tuple[str, ...]
     new_arguments: Mapping[str, str]
     notes: tuple[str, ...]
     obstacles: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 def literal_value(code: str) -> Any:
@@ -102,7 +104,8 @@ def translate_call(
     }
     differing_values = _differing_values(source, values, our_arguments, script_code)
     if same_steps and not has_all_arguments:
-        notes.append("Nothing is added to keep the steps, as ** may pass it, too.")
+        notes.append("No arguments are added to keep the steps, because ** may pass them already.")
+    added_arguments: dict[str, str] = {}
     if same_steps and has_all_arguments:
         added_arguments = {
             name: short_code(peer_value) for name, (peer_value, _) in differing_values.items()
@@ -115,7 +118,7 @@ def translate_call(
         notes += [_difference_sentence(name, *pair) for name, pair in differing_values.items()]
     text = f"{script_code if source.is_keras_own else ''} {' '.join(code_by_name)}"
     notes += [sentence for trigger, sentence in source.warnings.items() if trigger in text]
-    return Translation(unchanged, new_arguments, tuple(notes))
+    return Translation(unchanged, new_arguments, tuple(notes), added=tuple(added_arguments))
 
 
 def _why_unreadable(source, values, keras_name):
