@@ -453,17 +453,32 @@ TF = "import tensorflow as tf\n"
 LAMB = TF + KERAS + "lamb = keras.optimizers.Lamb()\n"
 ADDONS_LAMB = TF + ADDONS + "lamb = tfa.optimizers.LAMB()\n"
 IN_TF_KERAS_ONLY = TF + "import tf_keras\n" + GARDEN + "lamb = tfm.optimization.lamb.LAMB()\n"
+LEGACY = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\n" + ADDONS_LAMB
 REPLICAS = "strategy = tf.distribute.MirroredStrategy()\n"
 UPDATE = "lamb.apply_gradients(pairs)\n"
 STEP_OF_FIT = "class Mine(keras.Model):\n    def train_step(self, data):\n        "
 
 
-def test_a_loop_on_replicas_is_told_to_build():
+@pytest.mark.parametrize(
+    "code, build, line",
+    [
+        (LAMB + REPLICAS + UPDATE, "lamb.build(model.trainable_variables)", 5),
+        (LAMB + REPLICAS + "lamb.apply(g, net.trainable_weights)\n",
+         "lamb.build(net.trainable_weights)", 5),
+        (LAMB + REPLICAS + "model.build(shape)\n" + UPDATE,
+         "lamb.build(model.trainable_variables)", 6),
+        (LAMB + REPLICAS + "optimizer = lamb\noptimizer.apply_gradients(pairs)\n",
+         "lamb.build(model.trainable_variables)", 6),
+    ],
+    ids=["apply_gradients", "apply", "the model is built", "another name"],
+)  # fmt: skip
+def test_a_loop_on_replicas_is_told_where_to_build(code, build, line):
     said = (
-        "line 5: on Keras 3 a step on several replicas cannot make the variables of an optimizer: "
-        "before the first one write lamb.build(model.trainable_variables)"
+        f"line 3: Add `{build}` below the line that makes the optimizer, in the strategy's scope."
     )
-    assert said in notes(LAMB + REPLICAS + UPDATE)
+    text = notes(code)
+    assert said in text and text.count(".build(") == 1
+    assert f"fails at the first step on several replicas, in line {line}." in text
 
 
 @pytest.mark.parametrize(
@@ -474,12 +489,125 @@ def test_a_loop_on_replicas_is_told_to_build():
         LAMB + REPLICAS + "lamb.build(weights)\n" + UPDATE,
         LAMB + REPLICAS + STEP_OF_FIT + UPDATE,
         LAMB.replace("Lamb", "Adam") + REPLICAS + UPDATE,
+        LAMB + REPLICAS + "adam.apply_gradients(pairs)\n",
         IN_TF_KERAS_ONLY + REPLICAS + UPDATE,
+        LEGACY + REPLICAS + UPDATE,
     ],
-    ids=["one device", "fit", "built", "a step of fit", "another optimizer", "tf_keras"],
-)
+    ids=["one device", "fit", "built", "a step of fit", "no rewritten optimizer",
+         "another optimizer", "tf_keras", "legacy"],
+)  # fmt: skip
 def test_a_loop_that_need_not_build_is_not_told_to(code):
     assert ".build(" not in notes(code)
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("print(lamb.lr)", "Keras 3 has no lamb.lr: write lamb.learning_rate"),
+        ("lamb.lr = 0.1", "setting lamb.lr changes nothing in Keras 3: write lamb.learning_rate"),
+        ("lamb.lr *= 0.1", "Keras 3 has no lamb.lr: write lamb.learning_rate"),
+        ("tf.keras.backend.set_value(lamb.lr, 2)",
+         "Keras 3 does not set lamb.lr this way: write lamb.learning_rate = 2"),
+        ("tf.keras.backend.set_value(lamb.learning_rate, 2)",
+         "Keras 3 does not set lamb.learning_rate this way: write lamb.learning_rate = 2"),
+        ("getattr(lamb, 'lr')", 'Keras 3 has no lamb.lr: write "learning_rate" here'),
+        ("lamb.weights", "Keras 3 has no lamb.weights: write lamb.variables"),
+        ("lamb.variables()", "Keras 3 has no lamb.variables(): write lamb.variables"),
+        ("lamb.get_weights()", "write [v.numpy() for v in lamb.variables]"),
+        ("lamb._decayed_lr(tf.float32)", "write lamb.learning_rate"),
+        ("lamb.minimize(loss, weights)", "write lamb.apply_gradients, with gradients of a"),
+        ("lamb.apply_gradients(pairs, name='up')", "has no argument name in Keras 3: leave it out"),
+    ],
+)  # fmt: skip
+def test_what_keras_3_lacks_is_said_by_line(line, said):
+    (note,) = [note for note in adopt(LAMB + line + "\n").notes if note.line == 4]
+    assert said in note.text and note.is_left
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "print(model.optimizer.lr)",
+        "same = lamb\nprint(same.lr)",
+        "def make():\n    return lamb\nmade = make()\nprint(made.lr)",
+        "def rate(optimizer):\n    return optimizer.lr",
+        "self.ours = lamb if big else lamb\nprint(self.ours.lr)",
+        "scaled = keras.optimizers.LossScaleOptimizer(lamb)\nprint(scaled.lr)",
+    ],
+    ids=["a model's", "another name", "a function's", "a parameter", "either", "wrapped"],
+)
+def test_a_rewritten_optimizer_is_known_by_other_names(lines):
+    assert ".lr: write " in notes(LAMB + lines + "\n")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        LAMB + "adam = keras.optimizers.Adam()\nprint(adam.lr)\n",
+        LAMB + "optimizer = keras.optimizers.Adam()\nprint(optimizer.lr)\n",
+        LAMB + "print(args.lr, lamb.learning_rate, lamb.variables)\nlamb.learning_rate = 0.1\n",
+        TF + KERAS + "keras.optimizers.Adam().lr\n",
+        IN_TF_KERAS_ONLY + "lamb.lr\n",
+        LEGACY + "lamb.lr\n",
+    ],
+    ids=["another", "another of a usual name", "there", "no rewritten one", "tf_keras", "legacy"],
+)
+def test_what_keras_3_has_is_not_said(code):
+    assert "Keras 3" not in notes(code)
+
+
+@pytest.mark.parametrize(
+    "line, number",
+    [
+        ("int(lamb.iterations)", "int(lamb.iterations.numpy())"),
+        ("float(lamb.iterations)", "float(lamb.iterations.numpy())"),
+        ("range(lamb.iterations)", "int(lamb.iterations.numpy())"),
+        ("range(lamb.iterations, 9)", "int(lamb.iterations.numpy())"),
+        ("f'{lamb.iterations:d}'", "int(lamb.iterations.numpy())"),
+        ("'{}'.format(lamb.iterations)", "int(lamb.iterations.numpy())"),
+        ("'%d' % lamb.iterations", "int(lamb.iterations.numpy())"),
+        ("'%d of %d' % (lamb.iterations, n)", "int(lamb.iterations.numpy())"),
+        ("float(lamb.learning_rate)", "float(lamb.learning_rate.numpy())"),
+        ("float(lamb.lr)", "float(lamb.learning_rate.numpy())"),
+    ],
+)
+def test_numbers_under_a_strategy_are_said_by_line(line, number):
+    assert [note.text.partition(": write ")[2] for note in at_line_5(line)] == [number]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "int(lamb.iterations.numpy())",
+        "lamb.iterations % 5 == 0",
+        "lamb.iterations < 5",
+        "int(other.iterations)",
+        "lamb.iterations.assign(0)",
+    ],
+)
+def test_what_works_under_a_strategy_is_not_said(line):
+    assert not at_line_5(line)
+
+
+def at_line_5(line):
+    """The notes on a line of a script that uses a strategy."""
+    return [note for note in adopt(LAMB + REPLICAS + line + "\n").notes if note.line == 5]
+
+
+def test_numbers_without_a_strategy_are_not_said():
+    assert "Keras 3" not in notes(LAMB + "int(lamb.iterations)\nf'{lamb.iterations}'\n")
+
+
+def test_a_line_that_reads_an_attribute_twice_has_one_note():
+    assert notes(LAMB + "print(lamb.lr, lamb.lr)\n").count("lamb.lr") == 1
+
+
+def test_what_is_said_of_keras_3_is_so():
+    optimizer = tf_lamb.keras.LAMB(0.25)
+    optimizer.lr = 0.5
+    assert float(optimizer.learning_rate.numpy()) == 0.25
+    for name in ("weights", "get_weights", "_decayed_lr", "minimize"):
+        assert not hasattr(optimizer, name)
 
 
 CHECKPOINT = "saved = tf.train.Checkpoint(model=model, optimizer=lamb)\n"
@@ -488,15 +616,18 @@ CHECKPOINT = "saved = tf.train.Checkpoint(model=model, optimizer=lamb)\n"
 @pytest.mark.parametrize(
     "code, said",
     [
-        (LAMB, "Keras's Lamb has saved begins anew in ours, without an error: restore it into "
-         "Keras's Lamb, after its build(model.trainable_variables), and pass that to tf_lamb.keras."
-         "migrate"),
-        (ADDONS_LAMB, "TensorFlow Addons LAMB has saved is not restored into ours: pass it to "
-         "tf_lamb.migrate"),
+        (LAMB, "Keras's Lamb is restored without its optimizer's state, and without an error. To "
+         "continue its run, make Keras's Lamb, call its build(model.trainable_variables), restore "
+         "the checkpoint into it, and pass it to tf_lamb.keras.migrate."),
+        (ADDONS_LAMB, "TensorFlow Addons LAMB cannot be restored into an optimizer of tf_lamb. "
+         "Pass it to tf_lamb.migrate."),
+        (LEGACY, "TensorFlow Addons LAMB cannot be restored into an optimizer of tf_lamb. "
+         "Pass it to tf_lamb.tf_keras.migrate."),
     ],
 )  # fmt: skip
 def test_a_script_that_restores_is_told_what_goes_on(code, said):
-    assert f"line 4: what {said}" in notes(code + CHECKPOINT + "saved.restore(path)\n")
+    text = notes(code + CHECKPOINT + "saved.restore(path)\n")
+    assert f"line {code.count(chr(10)) + 1}: A checkpoint of {said}" in text
 
 
 @pytest.mark.parametrize(
@@ -505,7 +636,7 @@ def test_a_script_that_restores_is_told_what_goes_on(code, said):
     ids=["saves", "weights alone"],
 )
 def test_a_script_that_restores_no_optimizer_is_not_told(code):
-    assert "saved" not in notes(code)
+    assert "A checkpoint of" not in notes(code)
 
 
 @pytest.mark.skipif(not hasattr(keras.optimizers, "Lamb"), reason="this Keras has no Lamb")
@@ -542,7 +673,7 @@ LOAD = "model = keras.models.load_model(path)\n"
     ],
 )  # fmt: skip
 def test_a_script_that_loads_a_model_is_told_the_import(code, room):
-    assert f"loads here after import {room}, or with compile=False" in notes(code)
+    assert f"Add `import {room}` to load a file here" in notes(code)
 
 
 @pytest.mark.parametrize(
@@ -558,7 +689,43 @@ def test_a_script_that_loads_a_model_is_told_the_import(code, room):
     ids=["compile=False", "after Keras", "ours", "from ours", "rewritten", "another's"],
 )
 def test_a_script_that_loads_it_anyhow_is_not_told(code):
-    assert "loads here" not in notes(code)
+    assert "to load a file here" not in notes(code)
+
+
+@pytest.mark.parametrize(
+    "code, host",
+    [
+        (LAMB + "model.save(path)\n", "Keras"),
+        (LAMB + "self.best.save('best.keras')\n", "Keras"),
+        (LAMB + "keras.models.save_model(model, path)\n", "Keras"),
+        (LAMB + "keras.callbacks.ModelCheckpoint(path, save_best_only=True)\n", "Keras"),
+        (ADDONS_LAMB + "tf.keras.callbacks.ModelCheckpoint(filepath=path)\n", "Keras"),
+        (IN_TF_KERAS_ONLY + "model.save(path)\n", "tf_keras"),
+    ],
+    ids=["a model", "a .keras file", "a function", "a callback", "of TensorFlow", "tf_keras"],
+)
+def test_a_script_that_saves_a_model_is_told_what_loading_needs(code, host):
+    line = code.count("\n")
+    said = "A script that loads this file with its optimizer needs `import tf_lamb` after"
+    assert f"line {line}: {said} {host}." in notes(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        LAMB + "model.save(path, include_optimizer=False)\n",
+        LAMB + "keras.callbacks.ModelCheckpoint(path, save_weights_only=True)\n",
+        LAMB + "keras.callbacks.ModelCheckpoint('best.weights.h5', save_weights_only=flag)\n",
+        LAMB + "manager.save(checkpoint_number=step)\n",
+        LAMB + "import numpy as np\nnp.save('model.npy', x)\n",
+        LAMB + "model.save_weights(path)\n",
+        LAMB.replace("Lamb", "Adam") + "model.save(path)\n",
+    ],
+    ids=["without", "weights", "a file of weights", "a manager", "an array", "save_weights",
+         "another optimizer"],
+)  # fmt: skip
+def test_a_script_that_saves_no_optimizer_of_ours_is_not_told(code):
+    assert "A script that loads this file" not in notes(code)
 
 
 def steps(script):

@@ -119,7 +119,7 @@ class Finder(cst.CSTVisitor):
         script, positional_names = self._script, tuple(source.defaults)
         values = arguments_of(node, positional_names)
         if values is None:
-            return self._note_left(node, source, "its arguments by position cannot be told apart")
+            return self._note_left(node, source, "its positional arguments cannot be read")
         if script.is_in_f_string(node):
             return self._note_left(node, source, "it stands in an f-string")
         module = script.module_for(name)
