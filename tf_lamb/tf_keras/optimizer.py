@@ -230,7 +230,7 @@ class LayerwiseOptimizer(Layerwise, BaseOptimizer):
     # -- further members that behave differently from tf_keras's -----------------------------------
 
     def add_variable_like(self, variable, name, dtype, shape=None, initial="zeros"):
-        """Adds a variable on the devices of another one.
+        """Adds a variable on the devices of another one, and returns it.
 
         Args:
             variable: The other variable.
