@@ -139,7 +139,7 @@ def _seconds(args) -> tuple[costs.StepTime, int]:
         )
     with named("--step_seconds"):
         sizes, seconds = zip(*pairs, strict=True)
-        return costs.fit_time(sizes, seconds), max(sizes)
+        return costs.fit_step_time(sizes, seconds), max(sizes)
 
 
 def ask(params, args) -> costs.Answer:
