@@ -32,7 +32,7 @@ def has_accelerator():
 def tracing_for_tpu():
     """Lets a `with` block trace steps as for a TPU, on a machine that has none.
 
-    The preflight and tests trace steps so, which are compiled for a TPU but not run.
+    It is for steps that are compiled for a TPU but not run, and not only for tests.
     """
     global _tracing_for_tpu
     previous, _tracing_for_tpu = _tracing_for_tpu, True
