@@ -57,7 +57,7 @@ def test_the_table_is_that_of_the_plan(config, monkeypatch, capsys):
     run(monkeypatch, config_file=config(), price=2.0, deadline=1.0, devices=["1", "2"], **GIVEN)
     expected = costs.plan(
         steps.curve_from_runs([(8, 20), (32, 8)]),
-        costs.Machine(costs.fit_time([2, 8], [0.4, 1.0]), BATCH, (1, 2), price=2.0),
+        costs.Machine(costs.fit_step_time([2, 8], [0.4, 1.0]), BATCH, (1, 2), price=2.0),
         baseline=BATCH, examples=EXAMPLES, deadline_hours=1.0,
     )  # fmt: skip
     assert capsys.readouterr().out.startswith(f"{expected}\nTo train with it: python -m tf_lamb")

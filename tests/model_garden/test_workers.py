@@ -154,7 +154,8 @@ def test_a_worker_ends_when_it_sees_what_the_chief_has_left(tmp_path, two):
 
 def test_a_chief_that_ends_first_takes_nothing_from_a_worker(tmp_path, monkeypatch):
     folder_at(tmp_path, 10)
-    store = StoreOfAChiefThatHasEnded(**{workers._LEFT: json.dumps(workers._seen(str(tmp_path)))})
+    state = json.dumps(workers._visible_state(str(tmp_path)))
+    store = StoreOfAChiefThatHasEnded(**{workers._LEFT: state})
     monkeypatch.setattr(workers, "context", types.SimpleNamespace(context=lambda: store))
     workers.wait_for_chief(is_chief=False, model_dir=str(tmp_path))
 

@@ -538,9 +538,10 @@ class Rebatched:
         return self._split_buffer(buffer, order[:size], order[size:])
 
     def _fill_buffer(self, count):
-        """Returns a buffer of the next examples, `count` or more of them; fewer if the data end.
+        """Reads on, and returns a buffer of the next examples: `count` of them, or more.
 
-        It returns None if the data have no batch at all.
+        There are fewer if the data end, and the result is None if they have no batch at all. Raises
+        ValueError if batches have several shapes.
         """
         import numpy as np
 

@@ -187,8 +187,8 @@ class Examples:
     def checksum(self) -> str:
         """Returns the checksum of the data, in hexadecimal.
 
-        The checksum covers the held-out examples. It also covers the first training examples,
-        unless two passes over the data yield different ones, as for data that are shuffled or
+        The checksum covers the held-out examples. It also covers the first training batch for seed
+        0, unless two passes over the data yield different ones, as for data that are shuffled or
         augmented anew in each pass.
         """
         held_out_checksum = checksum(self.blocks)

@@ -61,7 +61,10 @@ def optimizer_config(path):
 
 
 def _no_slots_error(origin, reason):
-    """Returns the error for a file without slots; `reason` ends its first sentence."""
+    """Returns the error for a file with no optimizer state to migrate.
+
+    `reason` ends its first sentence.
+    """
     return ValueError(
         f"{origin} holds no slots of an optimizer: {reason} Save "
         "tf.train.Checkpoint(model=model, optimizer=optimizer), or the compiled model as .h5, "

@@ -1,4 +1,4 @@
-"""The array functions that update rules call on TensorFlow, with NumPy's names.
+"""The array functions that update rules call on TensorFlow, with NumPy's names if it has them.
 
 Some functions use other operations on a TPU than on a CPU, because other operations are fast there.
 """
@@ -30,7 +30,10 @@ def has_accelerator():
 
 @contextlib.contextmanager
 def tracing_for_tpu():
-    """Lets a `with` block trace steps as for a TPU, on a machine that has none, to test them."""
+    """Lets a `with` block trace steps as for a TPU, on a machine that has none.
+
+    It is for steps that are compiled for a TPU but not run, and not only for tests.
+    """
     global _tracing_for_tpu
     previous, _tracing_for_tpu = _tracing_for_tpu, True
     try:
@@ -95,9 +98,10 @@ _SUM_SPLITS = 8  # the number of parts into which `sum` splits the rows of an ar
 def sum(x, axis=None, keepdims=False):
     """Sums as NumPy does.
 
-    A large array is first split by its rows into eight parts, which are added elementwise; then the
-    elements of the result are summed. This is faster, because XLA's CPU compiler writes a computed
-    array to memory before it sums the elements, but not before it adds the array to another one.
+    A large array that is summed over all axes for a CPU or GPU is first split by its rows into
+    eight parts, which are added elementwise; then the elements of the result are summed. This is
+    faster, because XLA's CPU compiler writes a computed array to memory before it sums the
+    elements, but not before it adds the array to another one.
 
     Args:
         x: The array.

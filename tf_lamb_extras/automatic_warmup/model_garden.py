@@ -173,6 +173,9 @@ class AutoWarmup:
     def __call__(self, output):
         """Records the mean loss of a loop, and every `decide_every` steps decides on the decay.
 
+        It also writes the state file, if `writes`. Once the decay has begun, it does nothing. If an
+        earlier checkpoint was restored, it drops what was recorded after it.
+
         Args:
             output: The trainer's output, a dict with "training_loss".
 
@@ -204,7 +207,10 @@ class AutoWarmup:
             checkpoints.write_json(self._path, self.warmup.state())
 
     def advice(self) -> str:
-        """Draws the warmup to the file `auto_warmup.png`; returns a sentence on how it ended."""
+        """Returns a sentence on how the warmup ended; draws it to the file `auto_warmup.png`.
+
+        Only the process that writes the state draws, and only if there are losses.
+        """
         if self._writes and self.warmup.points:
             loss_axes, _ = draw(self.warmup)
             with tf.io.gfile.GFile(os.path.join(self._folder, "auto_warmup.png"), "wb") as file:

@@ -1,4 +1,4 @@
-"""Detects and reports a diverged run, and defines the base class of `StopOnDivergence`."""
+"""Ends a diverged run with a report, and defines the base class of `StopOnDivergence`."""
 
 import collections
 import math
@@ -39,7 +39,7 @@ class Diagnosis:
         self._step = self._skipped = self._skipped_before = 0
 
     def add(self, step, skipped, loss, nonfinite_paths, observations, untrained=False):
-        """Adds a reading.
+        """Adds a reading, and returns the report if the run has diverged by now.
 
         Args:
             step: The number of steps that the optimizer has done.
@@ -85,9 +85,10 @@ class Diagnosis:
         )
 
     def _skips_text(self, attempts, skipped):
-        """Returns words on the skipped steps if they show a divergence, else None.
+        """Records the attempts, and returns words on the skips if they show a divergence.
 
-        They do if too many were skipped in a row, or more than half of the latest ones.
+        It returns None if they do not. They do if too many were skipped in a row, or more than half
+        of the latest ones.
 
         Args:
             attempts: The number of steps taken or skipped so far.
@@ -254,7 +255,9 @@ class StopOnDivergence(Callback):
     def _optimizer_to_read(self, model):
         """Returns the optimizer, and makes its steps record trust ratios.
 
-        A training step that was compiled before, without the recording, is compiled again.
+        A training step that was compiled before, without the recording, is compiled again. Each
+        call also begins a new diagnosis, without the readings of an earlier `fit`. Raises TypeError
+        for an optimizer of another package.
         """
         subject = "reads the optimizers of tf_lamb"
         optimizer = our_optimizer(model.optimizer, "StopOnDivergence", subject)
@@ -271,7 +274,11 @@ class StopOnDivergence(Callback):
             logs["gradient_norm"] = norm
             logs["spiked_steps"] = self._optimizer.spiked_steps
 
-    def _read_now(self):
+    def _at_reading(self):
+        """Raises FloatingPointError if the run has diverged.
+
+        Checks nothing while another callback raises the learning rate.
+        """
         if self.model in MODELS_WITH_RISING_RATE:
             return
         losses = [metric for metric in self.model.metrics if metric.name == "loss"]

@@ -6,8 +6,8 @@ import math
 from tf_lamb.core.rules.lamb import NO_BOUNDS, Bounds, adamw
 from tf_lamb.core.rules.rule import Rule
 from tf_lamb.core.rules.shared import (
+    bias_divisor,
     branch,
-    debias,
     decayed,
     in_dtype,
     norm,
@@ -126,7 +126,7 @@ def soap(
     is_first = xp.equal(s, 0)
     is_first_wide = _broadcast_to_matrices(xp, is_first)
     n = _broadcast_to_matrices(xp, xp.where(is_first, xp.ones_like(s), s))
-    c = debias(xp, beta_2, n) ** 0.5 / debias(xp, beta_1, n)
+    c = bias_divisor(xp, beta_2, n) ** 0.5 / bias_divisor(xp, beta_1, n)
     new_m = xp.where(is_first_wide, m, beta_1 * m + (1 - beta_1) * g)
     g_inside, m_inside, *squares = yield products, (g, new_m, *bases), product_settings
     new_v = xp.where(is_first_wide, v, beta_2 * v + (1 - beta_2) * xp.square(g_inside))

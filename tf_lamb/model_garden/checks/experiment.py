@@ -150,7 +150,7 @@ def _check_cluster(params) -> None:
     strategy, count = params.runtime.distribution_strategy, 0
     if strategy.lower() in ("off", "one_device", "mirrored"):
         with contextlib.suppress(ValueError):  # an invalid TF_CONFIG has no effect here
-            count = batches.in_cluster()
+            count = batches.cluster_size()
     if count > 1:
         raise UserError(
             f"TF_CONFIG describes {count} workers, but runtime.distribution_strategy={strategy} "

@@ -44,7 +44,8 @@ class Divergence:
     def __call__(self, output):
         """Checks whether the run has diverged, and adds the number of skipped steps to `output`.
 
-        `output` is the dict of a loop's results.
+        `output` is the dict of a loop's results. Steps that were skipped in the loop are logged in
+        a warning.
 
         Raises:
             FloatingPointError: if the run has diverged, and `recovery` is None or has given up. The

@@ -70,7 +70,7 @@ def check_same_settings(workers: list[str], worker: str, settings: dict[str, str
 
 
 def wait_for_chief(is_chief: bool, model_dir: str) -> None:
-    """Waits until every worker sees the folder as the chief has left it.
+    """Waits until all workers see the folder as the chief has left it.
 
     The chief alone writes the last checkpoint into the folder. The other workers may be done
     earlier, and on NFS or in a bucket they may see the checkpoint later than the chief. They have
@@ -87,7 +87,7 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
     store, milliseconds = _store(), 1000 * PATIENCE
     try:
         if is_chief:
-            store.set_config_key_value(_LEFT, json.dumps(_seen(model_dir)))
+            store.set_config_key_value(_LEFT, json.dumps(_visible_state(model_dir)))
         chief_state = json.loads(store.get_config_key_value(_LEFT, milliseconds))
         _wait_to_see(chief_state, model_dir)
         # The chief ends right after the barrier, perhaps before the other workers have left it.
@@ -103,9 +103,9 @@ def wait_for_chief(is_chief: bool, model_dir: str) -> None:
 
 
 def _store():
-    """Returns TensorFlow's key-value store, through which the workers of a cluster communicate.
+    """Returns TensorFlow's context, whose methods reach the key-value store of the cluster.
 
-    The chief runs it, so it is gone when the chief ends.
+    The workers communicate through the store. The chief runs it, so it is gone when the chief ends.
     """
     # seam: relies on tensorflow 2.20, where no part of the store is public.
     return context.context()
@@ -124,19 +124,19 @@ def _chief_may_have_ended(expected: bool) -> Iterator[None]:
             raise
 
 
-def _seen(model_dir: str) -> list:
+def _visible_state(model_dir: str) -> list:
     """Returns the last checkpoint's name and the last evaluation's step that this worker sees."""
-    checkpoint = checkpoints.readable(model_dir)
+    checkpoint = checkpoints.first_readable(model_dir)
     return [checkpoint and os.path.basename(checkpoint), model_dirs.read_evaluated(model_dir)]
 
 
 def _wait_to_see(left: list, model_dir: str) -> None:
-    """Waits until `_seen` returns `left`, its result in the chief.
+    """Waits until `_visible_state` returns `left`, its result in the chief.
 
     Raises `UserError` after `PATIENCE` seconds.
     """
     deadline = time.monotonic() + PATIENCE
-    while (state := _seen(model_dir)) != left:
+    while (state := _visible_state(model_dir)) != left:
         if time.monotonic() > deadline:
             raise UserError(
                 f"--model_dir={model_dir}: the chief has left {left[0]} there, and this worker "
