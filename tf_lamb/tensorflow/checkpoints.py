@@ -55,8 +55,19 @@ def read(path, paths, with_weights) -> Source:
 
 
 def optimizer_config(path):
-    """Returns the serialized optimizer in an HDF5 file; raises ValueError if there is none."""
-    with _open_hdf5(os.fspath(path)) as file:
+    """Returns the serialized optimizer in an HDF5 file.
+
+    Args:
+        path: The path of the file.
+
+    Raises:
+        FileNotFoundError: If there is no file at the path.
+        ValueError: If the file cannot be read, or holds no optimizer.
+    """
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"There is no HDF5 file at {path!r}.")
+    with _open_hdf5(path) as file:
         return _optimizer_config(file, path)
 
 

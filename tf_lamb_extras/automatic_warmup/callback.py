@@ -387,7 +387,8 @@ def _of_steps(means):
 class Kept:
     """Stores a copy of the variables of a model and its optimizer from one step, as NumPy arrays.
 
-    There is one copy at a time: that of a later step replaces it.
+    In memory there is one copy, which that of a later step replaces. A file stays until `drop`, so
+    that the state file always has the copy that it needs, also if the process is killed.
 
     Args:
         state_file: The callback's state file. The arrays are also written to a file beside it,

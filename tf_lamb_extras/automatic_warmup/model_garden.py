@@ -164,7 +164,7 @@ class AutoWarmup:
         try:
             with tf.io.gfile.GFile(self._path) as file:
                 self.warmup.restore(json.load(file), self._step)
-        except (tf.errors.NotFoundError, ValueError, KeyError, TypeError) as error:
+        except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"the run goes on at step {self._step:,}, but {self._path}, which keeps the losses "
                 f"before it, cannot be read: {error!r}. Bring back a copy, or begin in a new folder"

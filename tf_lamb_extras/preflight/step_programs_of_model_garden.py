@@ -52,7 +52,8 @@ class Steps:
             weights = self._model.trainable_variables
             legacy = not hasattr(self._optimizer, "build")
             (self._optimizer._create_all_weights if legacy else self._optimizer.build)(weights)
-        self._metrics = self._task.build_metrics(training=True)
+        with _building("the metrics"):
+            self._metrics = self._task.build_metrics(training=True)
         slots = self._optimizer.variables
         self.slots = _bytes(slots() if callable(slots) else slots)
         self.weights, self.gradients = _bytes(self._model.variables), _bytes(weights)

@@ -94,6 +94,22 @@ def test_a_state_that_cannot_be_restored_is_an_error_of_ours(records, tmp_path, 
         AutoWarmup(trained, str(tmp_path)).resume()
 
 
+@pytest.mark.parametrize(
+    "kind", [tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.UnavailableError]
+)
+def test_a_state_file_that_cannot_be_opened_is_an_error_of_ours(
+    records, tmp_path, eager, monkeypatch, kind
+):
+    def refuse(*arguments):
+        raise kind(None, None, "it cannot be opened")
+
+    trained = trainer_of(params_of(records), mirrored(1)).optimizer
+    trained.iterations.assign(4)
+    monkeypatch.setattr(tf.io.gfile, "GFile", refuse)
+    with pytest.raises(UserError, match=f"at step 4, .* cannot be read: {kind.__name__}"):
+        AutoWarmup(trained, str(tmp_path)).resume()
+
+
 def test_model_gardens_mains_watch_the_loss_too(
     records, eager, tmp_path, finds_it_at_8, monkeypatch
 ):

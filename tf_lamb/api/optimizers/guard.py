@@ -187,7 +187,7 @@ class Guard:
         ):
             cause = self.advice if find_nonfinite_weights() else f"{ALL_FINITE_TEXT} {self.advice}"
             warn(
-                f"{self._name}: of {skip_count + steps:,} steps, {skip_count:,} have been skipped "
+                f"{self._name}: of {self._tried(steps):,} steps, {skip_count:,} have been skipped "
                 "because their gradients were not finite. The loss that fit shows may hide it; "
                 "the callback tf_lamb.StopOnDivergence() ends a run where they are many. "
                 f"{cause}"
@@ -202,12 +202,16 @@ class Guard:
         spike_count = self.spike_count
         if spike_count != self._spikes_at_start:
             warn(
-                f"{self._name}: of {steps + self.skip_count + spike_count:,} steps, "
+                f"{self._name}: of {self._tried(steps):,} steps, "
                 f"{spike_count:,} have been skipped because their gradient was a spike: longer "
                 f"than the mean of {self.window} steps by more than {self.deviations:g} "
                 "deviations. If they are many, raise the deviations in on_spike, or lower the "
                 "learning rate."
             )
+
+    def _tried(self, steps):
+        """Returns how many steps there were so far: `steps` that were taken, and those skipped."""
+        return steps + self.skip_count + self.spike_count
 
 
 def nonfinite_names(

@@ -114,6 +114,7 @@ class LAMB(Layerwise):
             The optimizer, not built.
 
         Raises:
+            FileNotFoundError: for a path without a file.
             ValueError: for another class; for an argument that LAMB does not have; for a schedule
                 that cannot be read, or one together with a `decay`; for a config with
                 `weight_decay_rate` if the exclusion lists are not both passed as arguments.

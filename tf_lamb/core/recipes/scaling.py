@@ -83,7 +83,7 @@ def training_steps(
     if count_steps is fit_steps and batch_size > examples:
         warn(
             f"A batch of {batch_size:,} is larger than all {examples:,} examples: fit makes "
-            f"batches of {examples:,}, for which this rate is too high."
+            f"batches of {examples:,}, for which a rate for {batch_size:,} is too high."
         )
     return steps
 

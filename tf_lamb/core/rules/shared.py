@@ -123,7 +123,9 @@ def trust_ratio(
         unbounded = xp.where(w_norm > 0, unbounded, 1.0)
     ratio = clip_to_bounds(xp, unbounded, ratio_bounds)
     if observe:
-        observe(w_norm, u_norm, ratio, differ(w_norm, phi) | differ(unbounded, ratio))
+        # Where a norm is 0 the ratio is 1, and no bound of |w| changes it.
+        is_phi_clipped = differ(w_norm, phi) & (w_norm > 0) & (u_norm > 0)
+        observe(w_norm, u_norm, ratio, is_phi_clipped | differ(unbounded, ratio))
     return ratio
 
 

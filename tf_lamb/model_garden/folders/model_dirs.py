@@ -33,7 +33,8 @@ _locked: dict[str, IO] = {}  # path -> lock file, open while this process trains
 def lock(model_dir: str) -> None:
     """Locks a folder until this process ends, so that no other run trains in it.
 
-    Does nothing for a folder in a bucket, or on a file system without locks.
+    Does nothing for a folder in a bucket. On a file system without locks it makes the folder and an
+    empty lock file, but locks nothing.
 
     Raises:
         UserError: if another run trains in the folder.
@@ -54,6 +55,7 @@ def lock(model_dir: str) -> None:
             "choose another --model_dir"
         ) from error
     except OSError:
+        # The file stays, because another run may hold a lock on it if only this call has failed.
         file.close()
         return
     file.truncate(0)
