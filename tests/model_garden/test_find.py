@@ -18,7 +18,7 @@ from tf_lamb.model_garden import find
 from tf_lamb.model_garden.checks.data import count_examples
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments import parsing, schedules
+from tf_lamb.model_garden.experiments import parsing, schedule_configs
 
 
 def flags(**given):
@@ -116,7 +116,7 @@ def test_a_stock_optimizer_accumulates_nothing(records):
 
 def test_a_rate_that_is_found_in_training_is_not_scaled(records, monkeypatch):
     """With no advice to write a setting that it has not."""
-    steered = type("Steered", (schedules.Steered,), {})
+    steered = type("Steered", (schedule_configs.Steered,), {})
     monkeypatch.setitem(optimizer_factory.LR_CLS, "tf_lamb_polynomial", steered)
     words = "learning_rate.type=tf_lamb_polynomial finds its rate in training, .* Write another"
     with pytest.raises(UserError, match=words):

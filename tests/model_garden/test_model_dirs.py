@@ -17,7 +17,7 @@ from support.garden import EXPERIMENT, ROOT, build, one_device, optimizer, tiny,
 
 from tf_lamb.model_garden.checks.experiment import check_run
 from tf_lamb.model_garden.common.errors import UserError
-from tf_lamb.model_garden.experiments.schedules import jump
+from tf_lamb.model_garden.experiments.schedule_configs import jump
 from tf_lamb.model_garden.folders import model_dirs, report
 
 

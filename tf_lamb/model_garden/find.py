@@ -158,11 +158,11 @@ def ask(params, args) -> costs.Answer:
     """
     from tf_lamb.model_garden.checks import data, experiment
     from tf_lamb.model_garden.common import batches
-    from tf_lamb.model_garden.experiments import schedules
+    from tf_lamb.model_garden.experiments import schedule_configs
     from tf_lamb.model_garden.experiments.optimizers import OPTIMIZERS
 
     rate = params.trainer.optimizer_config.learning_rate.type
-    if schedules.is_steered(rate):
+    if schedule_configs.is_steered(rate):
         raise UserError(
             f"trainer.optimizer_config.learning_rate.type={rate} finds its rate in training, and "
             "no rule scales that to another batch. Write another type with the rate that a run of "

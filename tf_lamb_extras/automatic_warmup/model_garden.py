@@ -29,7 +29,7 @@ from tf_lamb.core import checks
 from tf_lamb.model_garden import registered  # noqa: F401  (registers what this builds on)
 from tf_lamb.model_garden.common import seams
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.experiments import schedules
+from tf_lamb.model_garden.experiments import schedule_configs
 from tf_lamb.model_garden.folders import checkpoints
 from tf_lamb.tensorflow import namespace
 from tf_lamb_extras.automatic_warmup import gaussian_process
@@ -40,7 +40,7 @@ KEY = "tf_lamb_auto_warmup"  # the type of the learning rate in a config
 _CONFIG = "trainer.optimizer_config"
 
 
-class Schedule(schedules.Steered):
+class Schedule(schedule_configs.Steered):
     """Computes the learning rate of AutoWU from two variables, the begin and the peak of its decay.
 
     The action of the trainer sets the variables between two loops of steps.
@@ -129,7 +129,7 @@ class AutoWarmup:
     def __init__(self, optimizer, model_dir, writes: bool = True):
         self._optimizer, self._schedule = (
             optimizer,
-            cast(Schedule, schedules.steered_rate(optimizer)),
+            cast(Schedule, schedule_configs.steered_rate(optimizer)),
         )
         self._schedule.is_watched = True
         self._folder, self._writes = model_dir, writes
@@ -218,4 +218,6 @@ class AutoWarmup:
         return str(self.warmup)
 
 
-seams.add_learning_rates({KEY: Schedule}, {KEY: schedules.settings_of(Settings, decide_every=None)})
+seams.add_learning_rates(
+    {KEY: Schedule}, {KEY: schedule_configs.settings_of(Settings, decide_every=None)}
+)

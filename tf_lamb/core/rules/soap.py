@@ -20,7 +20,7 @@ from tf_lamb.core.stacks import transposed
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class SOAPForm:
     """Selects how the bases are computed, and whether norms stay; `soap` has the equations.
 
     Attributes:
@@ -41,7 +41,7 @@ class Form:
 # 2^23, from the counter of steps when the counter comes near 2^24.
 HYPER = {
     "beta_1": float, "beta_2": float, "epsilon": float,
-    "precondition_frequency": range(1, 2**23 + 1), "max_precond_dim": int, "form": Form,
+    "precondition_frequency": range(1, 2**23 + 1), "max_precond_dim": int, "form": SOAPForm,
     "bounds": Bounds,
 }  # fmt: skip
 
@@ -49,7 +49,7 @@ HYPER = {
 def soap(
     xp, g, w, m, v, *state, lr, t, decay, adapt, axes=None, observe=None,
     beta_1=0.95, beta_2=0.95, epsilon=1e-8, precondition_frequency=10, max_precond_dim=10_000,
-    form=Form(), bounds=NO_BOUNDS, product_dtype=None,
+    form=SOAPForm(), bounds=NO_BOUNDS, product_dtype=None,
 ):  # fmt: skip
     """Takes one SOAP step.
 

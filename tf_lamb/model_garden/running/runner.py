@@ -26,7 +26,7 @@ from tf_lamb.model_garden.checks import data as data_checks
 from tf_lamb.model_garden.common import batches, seams
 from tf_lamb.model_garden.common.console import ProgressBar
 from tf_lamb.model_garden.common.errors import UserError, named
-from tf_lamb.model_garden.experiments import schedules
+from tf_lamb.model_garden.experiments import schedule_configs
 from tf_lamb.model_garden.folders import checkpoints, model_dirs
 from tf_lamb.model_garden.running import actions, controllers
 
@@ -176,7 +176,7 @@ class Trainer(base_trainer.Trainer):
 
     def _check_loop(self):
         """Raises `UserError`, or logs a warning, if settings need a `Runner` and none is used."""
-        rate = schedules.steered_rate(self.optimizer)
+        rate = schedule_configs.steered_rate(self.optimizer)
         if rate and not rate.is_watched:
             raise UserError(
                 "the learning rate follows the loss, and nobody watches the loss in this loop. "
@@ -322,7 +322,7 @@ class Runner(train_lib.OrbitExperimentRunner):
             optimizer, config = measuring(trainer.optimizer), self.params.trainer.optimizer_config
             is_adascale = isinstance(optimizer, AdaScale)
             step = optimizer.base_steps if is_adascale else step_of(trainer.optimizer)
-            if message := schedules.jump(self.before, config, step):
+            if message := schedule_configs.jump(self.before, config, step):
                 print(message, flush=True)
         return controller
 
@@ -341,7 +341,7 @@ class Runner(train_lib.OrbitExperimentRunner):
             folder = os.path.join(self.model_dir, "trust_ratios")
             self._trust_ratios = actions.TrustRatios(optimizer, folder, interval)
             train_actions.append(self._trust_ratios)
-        if rate := schedules.steered_rate(optimizer):
+        if rate := schedule_configs.steered_rate(optimizer):
             is_chief = self.strategy.extended.should_checkpoint
             self._steering = rate.action(optimizer, self.model_dir, writes=is_chief)
             self._advisers = (self._steering,)
