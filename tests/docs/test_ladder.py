@@ -7,6 +7,7 @@ import math
 import re
 import sys
 
+import matplotlib
 import numpy as np
 import pytest
 from support.pages import ROOT, number, table
@@ -318,5 +319,6 @@ def test_every_optimizer_has_a_line_of_its_own_in_the_figure():
 
 
 def test_the_figure_is_drawn(tmp_path):
-    report.figure(analysis.cells_of(made_up()), tmp_path / "ladder.png")
+    with matplotlib.rc_context():  # the style of the figures would stay for later tests
+        report.figure(analysis.cells_of(made_up()), tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").stat().st_size > 10_000
